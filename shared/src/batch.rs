@@ -1,7 +1,7 @@
-//! How the entries of a profile are cut into batches: by bytes, in order, an entry above the cap alone.
+//! Divides the entries of a profile into batches by size, in order; an entry above the cap is a batch of its own.
 //!
-//! What several entries of a batch have in common counts once. One implementation for the worker that maps them and
-//! the core that predicts them.
+//! Constants that several entries of a batch share count once. The worker that maps the entries and the core that
+//! predicts their memory use this same implementation.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -10,24 +10,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
 
-/// A part of a storage that more than one entry of a job has, known by its digest.
+/// A part of a storage that several entries of a job share, identified by digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Constant {
-    /// Within the job.
+    /// Unique within the job.
     pub id: u32,
     pub bytes: Bytes,
-    /// What it takes where it is copied.
+    /// Bytes that it takes when copied.
     pub placed: Bytes,
 }
 
-/// What one entry adds to a batch: a sum, and which parts of it are constants.
+/// What an entry adds to a batch: a sum, and the constants that are part of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Share<'a> {
     pub inputs: Bytes,
     pub constants: &'a [Constant],
 }
 
-/// The sum of a batch with every constant counted once.
+/// The sum of a batch, with every constant counted once.
 #[derive(Debug, Default)]
 pub struct BatchSum {
     seen: BTreeSet<u32>,
@@ -35,7 +35,7 @@ pub struct BatchSum {
 }
 
 impl BatchSum {
-    /// `total` of an entry, of which `part` says how much each constant is. Returns the sum with it.
+    /// Adds an entry's `total`, in which each constant has the size `part`. Returns the new sum.
     pub fn add(&mut self, total: Bytes, constants: &[Constant], part: fn(&Constant) -> Bytes) -> Bytes {
         let again: Bytes = constants.iter().filter(|it| !self.seen.insert(it.id)).map(part).sum();
         self.sum += total - again;
@@ -57,7 +57,7 @@ pub fn input_bytes(entries: &[Share<'_>]) -> Bytes {
     sum.sum
 }
 
-/// Ranges of `entries`, none empty, in order, each at most `cap` together unless it holds one entry.
+/// Ranges of `entries`, in order and not empty; each is at most `cap` in total, unless it holds a single entry.
 pub fn batches(entries: &[Share<'_>], cap: Bytes) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     let mut sum = BatchSum::default();
@@ -74,8 +74,8 @@ pub fn batches(entries: &[Share<'_>], cap: Bytes) -> Vec<Range<usize>> {
     ranges
 }
 
-/// The order in which entries are to be cut: those that have their largest constant in common stand together, where the
-/// first of them stood. Without constants it is the order that they have.
+/// The order in which entries should be batched: those with the same largest constant are placed together, at the
+/// position of the first of them. Without constants, the order is unchanged.
 pub fn compose(entries: &[Share<'_>]) -> Vec<usize> {
     let largest = |entry: &Share<'_>| {
         let constants = entry.constants.iter();
@@ -104,7 +104,7 @@ mod tests {
         Constant { id, bytes: Bytes::new(bytes), placed: Bytes::new(bytes) }
     }
 
-    /// What entries have: so much of their own, and constants of which the size is their number's.
+    /// Entries given by their own size and their constants; a constant's size depends on its number.
     fn owned(entries: &[(u64, BTreeSet<u32>)]) -> Vec<(Bytes, Vec<Constant>)> {
         entries
             .iter()
@@ -143,14 +143,14 @@ mod tests {
                 next = range.end;
             }
             prop_assert_eq!(next, entries.len());
-            // Greedy: no batch could have taken the first entry of the next one.
+            // Batches are greedy: none had room for the first entry of the next one.
             for pair in ranges.windows(2) {
                 prop_assert!(Bytes::new(cap) < sum(&entries[pair[0].start..pair[0].end + 1]));
             }
         }
 
         #[test]
-        fn an_order_is_a_permutation_and_the_same_again(
+        fn order_is_a_stable_permutation(
             entries in prop::collection::vec((0u64..100, prop::collection::btree_set(0u32..6, 0..3)), 0..30)
         ) {
             let owned = owned(&entries);
@@ -163,9 +163,9 @@ mod tests {
         }
     }
 
-    /// The incident in small: two tables in turns. In their own order every batch would hold both.
+    /// A small version of the incident: two tables in turn. In their own order, every batch would contain both.
     #[test]
-    fn entries_of_one_table_come_together() {
+    fn entries_with_the_same_table_are_batched_together() {
         let tables = [constant(0, 470), constant(1, 80)];
         let entry = |table: usize| (Bytes::new(1) + tables[table].bytes, vec![tables[table]]);
         let owned: Vec<_> = [0, 1, 0, 1, 0, 1].map(entry).into();

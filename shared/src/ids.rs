@@ -1,4 +1,4 @@
-//! Names of things by number: one type each, so that an entry is never taken for a candidate.
+//! Ids of things by number, each with its own type, so that an entry cannot be mistaken for a candidate.
 
 use std::fmt;
 
@@ -26,18 +26,18 @@ macro_rules! ids {
 }
 
 ids! {
-    /// A job's place in its plan.
+    /// Index of a job in its plan.
     JobId, "job-";
-    /// A candidate's place in the whole plan (not in its job).
+    /// Index of a candidate in the whole plan (not in its job).
     CandidateId, "candidate-";
-    /// A unit of work's place among all that a run's sources have offered.
+    /// Index of a unit of work among all that a run's sources have offered.
     UnitId, "unit-";
-    /// An entry's place in its job's capture set, in the set's own order.
+    /// Index of an entry in its job's capture set, in the set's own order.
     EntryId, "entry-";
-    /// A worker of this run; never used twice.
+    /// A worker of this run; never reused.
     WorkerId, "worker-";
-    /// One grant of memory to one worker for one attempt; never used twice.
+    /// A lease of one worker for one attempt; never reused.
     LeaseId, "lease-";
-    /// A storage's place in one capture file.
+    /// Index of a storage in a capture file.
     StorageId, "storage-";
 }

@@ -1,7 +1,8 @@
-//! How an `f64` is written where people and other programs read it: a number, or for what JSON has no number
-//! for, the texts "NaN", "Infinity" and "-Infinity".
+//! How an `f64` is written for people and other programs: as a number or, if JSON cannot represent it, as one of
+//! the texts "NaN", "Infinity" and "-Infinity".
 //!
-//! Used through `#[serde(with = "opt_shared::nonfinite")]`. Formats that are not for people (the channel) keep the
+//! Used through `#[serde(with = "opt_shared::nonfinite")]`. Formats that are not human-readable, such as the
+//! channel's, keep the number.
 //! number as it is.
 
 use std::fmt;
@@ -13,7 +14,7 @@ const NAN: &str = "NaN";
 const INFINITY: &str = "Infinity";
 const MINUS_INFINITY: &str = "-Infinity";
 
-/// The text of a number that JSON cannot hold; none for one that it can.
+/// The text of a number that JSON cannot represent; `None` for any other.
 pub const fn text(number: f64) -> Option<&'static str> {
     if number.is_nan() {
         Some(NAN)
@@ -74,7 +75,7 @@ impl Visitor<'_> for NumberOrText {
     }
 }
 
-/// The same for a number that may be unknown: `null` means unknown and nothing else.
+/// The same for an optional number; `null` means unknown, and nothing else.
 pub mod option {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -98,7 +99,7 @@ mod tests {
     struct Pair(#[serde(with = "super")] f64, #[serde(with = "super::option")] Option<f64>);
 
     #[test]
-    fn json_holds_every_number() {
+    fn every_number_survives_json() {
         for (pair, text) in [
             (Pair(1.5, None), "[1.5,null]"),
             (Pair(f64::NAN, Some(f64::NAN)), r#"["NaN","NaN"]"#),

@@ -1,4 +1,4 @@
-//! What is known of one recorded call in bytes, from headers alone: the terms of every memory formula.
+//! The sizes of one recorded call, from headers alone: the terms of every memory formula.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use crate::units::Bytes;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryNumbers {
-    /// Size of the file when the plan was checked; another size now is a capture error.
+    /// Size of the file when the plan was checked; a different size later is a capture error.
     pub file: Bytes,
-    /// I: distinct bytes of all inputs together; what batches are composed by.
+    /// I: distinct bytes of all inputs; batches are composed by this figure.
     pub inputs: Bytes,
-    /// O: all outputs as a verification lays them out.
+    /// O: bytes of all outputs, as allocated for a verification.
     pub outputs: Bytes,
-    /// R: as many of them as a block of a profile has calls.
+    /// R: the same for a profile's output ring, which has a slot for each call of a block.
     pub ring: Bytes,
-    /// V: variants of the inputs that may change between timed calls.
+    /// V: bytes of all variants of the inputs that may change between timed calls.
     pub varied: Bytes,
-    /// U: what of the inputs cannot be mapped in place and is owed.
+    /// U: input bytes that cannot be mapped in place and are owed.
     pub unmapped: Bytes,
-    /// What the inputs take where they are copied.
+    /// Bytes of the inputs if they are copied.
     pub copied: Bytes,
-    /// What of them other entries of the job have, too.
+    /// The parts of them that other entries of the job have too.
     #[serde(serialize_with = "as_slice", deserialize_with = "of_list")]
     pub constants: Arc<[Constant]>,
 }

@@ -1,30 +1,31 @@
-//! What a load takes at its peak, from sizes alone: one formula for the worker that loads and the core that predicts.
+//! The peak memory of a load, from sizes alone: one formula for the worker that loads and the core that predicts.
 //!
 //! Peak = W + max(A, w) + k·s, where
 //!
-//! - W is the sum of the distinct storages that are used, each up to whole grains of the device, what was resident
-//!   before included; a storage counts once, however many tensors lie in it, and one that nothing uses not at all;
-//! - A is the sum of what is allocated after the last upload (outputs, activations, workspace), up to whole grains;
-//! - w is what a source's own host memory adds to that sum at the worst moment: while storage i is uploaded its source takes
-//!   `held`, and what comes after i is not placed yet, so w is the largest of `held` less the storages after it, or 0. Sources
-//!   that are read straight into slots hold nothing. Storages are uploaded by what their sources hold, the most first,
-//!   and else as they come: no order has a lower peak;
-//! - s is the size of a staging slot and k how many there are: one for each chunk of s bytes that the load has, up to the most
-//!   that are allowed. They are made before the first upload and kept for the next load, so both sides of the maximum have them.
+//! - W is the size of all distinct storages that are used, each rounded up to whole grains of the device, including
+//!   those that are resident already. A storage counts once, however many tensors it holds, and not at all if nothing
+//!   uses it;
+//! - A is the size of everything allocated after the last upload (outputs, activations, workspace), in whole grains;
+//! - w is what a source's own host memory adds at the worst moment. While storage i is uploaded, its source holds `held`,
+//!   and later storages are not allocated yet, so w is the largest value of `held` minus the later storages, or 0.
+//!   Sources that are read straight into slots hold nothing. Storages are uploaded in falling order of `held`, otherwise
+//!   in their given order; no order has a lower peak;
+//! - s is the size of a staging slot and k the number of slots: one for each chunk of s bytes in the load, up to the
+//!   allowed maximum. They are allocated before the first upload and kept for the next load, so they count in both cases.
 
 use std::cmp::Reverse;
 
 use crate::units::Bytes;
 
-/// One storage to be placed.
+/// A storage to be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placing {
     pub bytes: Bytes,
-    /// Host memory of its source while it is uploaded.
+    /// Host memory that its source holds while it is uploaded.
     pub held: Bytes,
 }
 
-/// What the formula needs to know of a device and its staging.
+/// What the formula needs to know about a device and its staging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     pub grain: Bytes,
@@ -32,7 +33,7 @@ pub struct Terms {
     pub slot: Bytes,
 }
 
-/// The letters of the formula.
+/// The terms of the formula.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peak {
     /// W.
@@ -46,7 +47,8 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// The peak of distinct storages that are used and not resident, and of what is allocated after them.
+    /// The peak for these distinct storages, which are used and not resident, and for what is allocated after
+    /// them.
     pub fn of(storages: &[Placing], after: &[Bytes], terms: Terms) -> Self {
         let placed = |bytes| whole_grains(bytes, terms.grain);
         let weights: Bytes = storages.iter().map(|it| placed(it.bytes)).sum();
@@ -74,7 +76,7 @@ impl Peak {
     }
 }
 
-/// In which order storages are uploaded whose sources hold so much.
+/// The order in which to upload storages whose sources hold these amounts.
 pub fn upload_order(held: impl Iterator<Item = Bytes>) -> Vec<usize> {
     let mut order: Vec<(Reverse<Bytes>, usize)> =
         held.enumerate().map(|(index, held)| (Reverse(held), index)).collect();
@@ -82,7 +84,7 @@ pub fn upload_order(held: impl Iterator<Item = Bytes>) -> Vec<usize> {
     order.into_iter().map(|(_, index)| index).collect()
 }
 
-/// `bytes` up to whole grains.
+/// `bytes` rounded up to whole grains.
 pub fn whole_grains(bytes: Bytes, grain: Bytes) -> Bytes {
     let grain = grain.get().max(1);
     Bytes::new(bytes.get().div_ceil(grain).saturating_mul(grain))
@@ -106,15 +108,16 @@ mod tests {
     }
 
     #[test]
-    fn the_letters_are_what_they_are_said_to_be() {
+    fn terms_match_their_definitions() {
         for (storages, after, letters, peak) in [
             (&[][..], &[][..], [0, 0, 0, 0], 0),
             (&[], &[9], [0, 12, 0, 0], 12),
-            // Streamed: no source, one slot or two.
+            // Streamed: no source memory, one slot or two.
             (&[(10, 0)], &[1], [12, 4, 0, 10], 26),
             (&[(11, 0)], &[1], [12, 4, 0, 20], 36),
             (&[(0, 0), (5, 0), (5, 0), (5, 0)], &[], [24, 0, 0, 20], 44),
-            // The last source adds all it holds, an earlier one what the storages after it do not make up for.
+            // The last source adds everything it holds, an earlier one what the later storages do not make up
+            // for.
             (&[(8, 8)], &[4], [8, 4, 8, 10], 26),
             (&[(8, 8)], &[40], [8, 40, 8, 10], 58),
             (&[(8, 0), (8, 8)], &[], [16, 0, 0, 20], 36),
@@ -127,7 +130,7 @@ mod tests {
         }
     }
 
-    /// What loading in this order takes, step by step.
+    /// The peak of loading in this order, step by step.
     fn walk(storages: &[(u64, u64)], order: &[usize]) -> u64 {
         let mut placed = 0;
         let mut most = 0;

@@ -1,16 +1,16 @@
-//! The protections that a machine can or cannot enforce on a sandbox, and the one list of all of them.
+//! The protections that a machine can or cannot enforce on a sandbox, in a single list.
 //!
-//! Owns names, what each stops, how it is proved, and what to do where it is missing. Whether one is there is found
-//! out by canaries before a run, and by every runner for itself.
+//! Owns their names, what each stops, how it is tested, and what to do if it is missing. Canaries find out before
+//! a run which ones are present, and every runner does for itself.
 
 use serde::{Deserialize, Serialize};
 
-/// A thing the machine can enforce, or cannot.
+/// A protection that the machine can or cannot enforce.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Protection {
     pub name: String,
     pub present: bool,
-    /// Why not, or which variant.
+    /// Why it is missing, or which variant is in force.
     pub detail: String,
 }
 
@@ -19,7 +19,7 @@ impl Protection {
         Self { name: name.to_owned(), present, detail: detail.into() }
     }
 
-    /// `+name: detail` or `-name: detail`; a line end in the detail becomes a blank.
+    /// `+name: detail` or `-name: detail`, with line ends in the detail replaced by spaces.
     pub fn line(&self) -> String {
         let sign = if self.present { '+' } else { '-' };
         format!("{sign}{}: {}", self.name, self.detail.replace('\n', " "))
@@ -36,21 +36,21 @@ impl Protection {
     }
 }
 
-/// What is known of a protection beforehand.
+/// What is known about a protection in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtectionKind {
     pub name: &'static str,
-    /// Without it no candidate should be run here.
+    /// Whether no candidate should be run here without it.
     pub needed: bool,
     pub stops: &'static str,
-    /// What a canary did to prove it.
+    /// What a canary did to test it.
     pub proof: &'static str,
     pub remedy: &'static str,
-    /// The same for the canary. None where the supervisor does the proving, from outside.
+    /// The attempts of the canary; empty if the supervisor tests it from outside.
     pub attempts: &'static [Attempt],
 }
 
-/// The name of what is tried, and what it may be answered with: several where the kernel has several reasons to refuse.
+/// The name of an attempt, and its allowed answers: the kernel may have several reasons to refuse.
 pub type Attempt = (&'static str, &'static [&'static str]);
 
 const REFUSED: &[&str] = &["EPERM"];
@@ -75,7 +75,7 @@ const NOT_LINUX: &str = "run on a Linux kernel of 5.13 or later, without an emul
 const NO_NAMESPACES: &str =
     "allow user namespaces (kernel.unprivileged_userns_clone, user.max_user_namespaces), or run as root";
 
-/// The capping ladder from its outermost protection, then what keeps a candidate alone.
+/// First the limits on memory, the outermost first, then the protections that isolate a candidate.
 pub const PROTECTIONS: &[ProtectionKind] = &[
     kind(
         CGROUP_LEAF,
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_what_the_protection_was() {
+    fn line_parses_back_to_its_protection() {
         for protection in [
             Protection::new("files", true, "Landlock ABI 7"),
             Protection::new("own_user", false, "not root: nobody"),
@@ -295,7 +295,7 @@ mod tests {
         for (index, kind) in PROTECTIONS.iter().enumerate() {
             assert_eq!(PROTECTIONS.iter().position(|it| it.name == kind.name), Some(index), "{}", kind.name);
         }
-        // The others are proved by trying; a protection that nobody tries would never be there.
+        // The others are tested by attempts; a protection without any would always be missing.
         let from_outside: Vec<&str> =
             PROTECTIONS.iter().filter(|kind| kind.attempts.is_empty()).map(|kind| kind.name).collect();
         assert_eq!(from_outside, [CGROUP_LEAF, POLL_AND_KILL]);

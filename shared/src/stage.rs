@@ -1,6 +1,6 @@
-//! What is done with a candidate, or with a replay, one after the other.
+//! The stages of a candidate or a replay, in order.
 //!
-//! The one list of stages: for plans, the core, the store, the document and the reports. Their names are what is
+//! The only list of stages, for plans, the core, the store, the document and the reports. Their names are
 //! recorded.
 
 use serde::{Deserialize, Serialize};
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 pub enum Stage {
     Build,
     Verify,
-    /// A short profile, which tells who need not be timed any longer.
+    /// A short profile that finds out which candidates need no further timing.
     Screen,
     Profile,
-    /// A second profile of the best: whoever is best of many by their times is partly so by chance.
+    /// A second profile of the best candidates: the best of many owes its times partly to chance.
     Confirm,
     Replay,
 }
@@ -37,12 +37,12 @@ impl Stage {
         Self::ALL.into_iter().find(|stage| stage.name() == name)
     }
 
-    /// Nothing else of ours runs beside it.
+    /// Whether nothing else of ours may run at the same time.
     pub fn is_alone(self) -> bool {
         Self::Screen <= self
     }
 
-    /// It times a candidate: a profile, shorter or again.
+    /// Whether it times a candidate: a profile, a shorter one, or a second one.
     pub const fn is_timed(self) -> bool {
         matches!(self, Self::Screen | Self::Profile | Self::Confirm)
     }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_recorded_under_these_names_stays_readable() {
+    fn recorded_names_stay_readable() {
         assert_eq!(
             Stage::ALL.map(Stage::name),
             ["build", "verify", "screen", "profile", "confirm", "replay"]

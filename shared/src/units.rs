@@ -1,7 +1,7 @@
-//! Quantities that cross a function boundary: bytes, and places in memory.
+//! Quantities in function signatures: bytes, and indices into memory.
 //!
 //! Owns the type and its text form (`"512MiB"`), and the one conversion from 64-bit numbers to indices. Times are
-//! `std::time::Duration`; their text form belongs to the plan, which is the only place that reads one.
+//! `std::time::Duration`; their text form belongs to the plan, which is the only place that parses them.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -9,8 +9,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A count, an offset or an address as this process indexes its own memory. Saturates, so that what does not fit is
-/// refused by the allocator or by a slice instead of becoming a small number. On 64-bit machines everything fits.
+/// A count, an offset or an address as an index in this process. It saturates, so that a value that does not fit
+/// is refused by the allocator or a slice instead of wrapping to a small number. On 64-bit machines every value
+/// fits.
 #[inline]
 pub const fn to_index(number: u64) -> usize {
     if number > usize::MAX as u64 {
@@ -21,7 +22,7 @@ pub const fn to_index(number: u64) -> usize {
     index
 }
 
-/// A number of bytes. Arithmetic saturates: a limit that overflows is the largest limit, never a small one.
+/// A number of bytes. Arithmetic saturates: a limit that overflows becomes the largest limit, never a small one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Bytes(u64);

@@ -1,11 +1,11 @@
-//! Waiting for a descriptor, always with a bound. What is waited for, and what it means, is the caller's.
+//! Waits for a descriptor, always with a time limit.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// As the kernel wants it. What is longer than it can say is the longest that it can.
+/// A time limit in the kernel's form; one that is too long becomes the longest possible.
 pub fn timespec(bound: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(bound.as_secs()).unwrap_or(i64::MAX),
@@ -13,8 +13,8 @@ pub fn timespec(bound: Duration) -> Timespec {
     }
 }
 
-/// Whether there is something to read in time, or an end to be seen; of a pidfd: whether its process is dead. Signals do
-/// not cut it short.
+/// Whether the descriptor becomes readable, or reaches its end, within the timeout; for a pidfd, whether its
+/// process dies. Signals do not interrupt the wait.
 pub fn readable(descriptor: impl AsFd, timeout: Duration) -> rustix::io::Result<bool> {
     let began = Instant::now();
     loop {
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_is_readable_once_there_is_something_or_its_end() {
+    fn pipe_is_readable_once_it_has_data_or_is_closed() {
         let (read, write) = rustix::pipe::pipe().expect("a pipe");
         assert_eq!(readable(&read, Duration::ZERO), Ok(false));
         rustix::io::write(&write, b"x").expect("room for a byte");
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_beyond_the_kernels_words_is_the_longest_of_them() {
+    fn timeout_that_is_too_long_becomes_the_longest_possible() {
         assert_eq!(timespec(Duration::MAX).tv_sec, i64::MAX);
         assert_eq!(timespec(Duration::from_millis(1_500)), Timespec { tv_sec: 1, tv_nsec: 500_000_000 });
     }

@@ -1,17 +1,18 @@
-//! Exit codes: one closed list, a contract with scripts (DESIGN, "The command line").
+//! Exit codes: a fixed list that scripts rely on (DESIGN, "The command line").
 
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// Every job has a candidate other than its baseline that passed and was timed.
     Good,
-    /// Finished, but some job has none, or its baseline failed.
+    /// The run finished, but some job has no such candidate, or its baseline failed.
     NonePassed,
-    /// Usage or plan error.
+    /// A usage or plan error.
     Usage,
-    /// The host is to blame: does not fit, no device, store unusable, or a candidate has no verdict because of it.
+    /// The host is to blame: something does not fit, there is no device, the store is unusable, or a candidate
+    /// has no verdict because of the host.
     Host,
-    /// Interrupted; can be resumed.
+    /// Interrupted; the run can be resumed.
     Interrupted,
 }
 

@@ -1,7 +1,7 @@
-//! A way out that may be blocked (a terminal that was stopped, a pipe that nobody reads, a frozen disk) with a thread and a
-//! bounded queue of its own: what does not fit is dropped and counted, and whoever writes never waits.
+//! An output that may block (a stopped terminal, a pipe that nobody reads, a frozen disk), with its own thread
+//! and bounded queue: what does not fit is dropped and counted, and writers never wait.
 //!
-//! Owns when something is dropped. What is written, and how a loss is told, is the caller's.
+//! Owns when something is dropped. The caller decides what is written, and how a loss is reported.
 
 use std::io;
 use std::sync::Arc;
@@ -10,32 +10,32 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-/// The threads only format and write.
+/// Stack size of the threads, which only format and write.
 const STACK: usize = 256 * 1024;
 
 /// How much may wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     pub items: usize,
-    /// Their weights together, as the caller gives them.
+    /// The total weight of the waiting items; the caller gives each item's weight.
     pub weight: usize,
 }
 
 enum Message<T> {
     Item(T, usize),
-    /// Answered once everything before it has been written.
+    /// Acknowledged once everything before it has been written.
     Flush(Sender<()>),
 }
 
-/// What writes the items, and what is told of those that were dropped.
+/// Writes the items, and reports dropped ones.
 pub trait Drain<T>: Send {
     fn write(&mut self, item: T);
 
-    /// So many were dropped since the last word of it.
+    /// This many items were dropped since the last report.
     fn lost(&mut self, items: u64);
 }
 
-/// See the module. Its thread ends with it, once what waits has been written.
+/// A blocking output with a queue. Its thread ends after it is dropped, once all waiting items are written.
 pub struct Outlet<T> {
     queue: Sender<Message<T>>,
     waiting: Arc<AtomicUsize>,
@@ -56,7 +56,7 @@ impl<T: Send + 'static> Outlet<T> {
         Ok(Self { queue, waiting, dropped, most: room.weight })
     }
 
-    /// False where it was dropped.
+    /// Queues an item; returns false if it was dropped.
     pub fn put(&self, item: T, weight: usize) -> bool {
         let fits = self.waiting.fetch_add(weight, Ordering::Relaxed) + weight <= self.most;
         if fits && self.queue.try_send(Message::Item(item, weight)).is_ok() {
@@ -67,7 +67,8 @@ impl<T: Send + 'static> Outlet<T> {
         false
     }
 
-    /// Waits until everything put so far has been written, and what was dropped told. False where that takes longer.
+    /// Waits until everything queued so far has been written, and losses have been reported. Returns false if
+    /// that takes longer than `timeout`.
     pub fn flush(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let (done, written) = bounded(1);
@@ -91,7 +92,7 @@ fn write<T>(
             Message::Item(item, weight) => {
                 drain.write(item);
                 waiting.fetch_sub(weight, Ordering::Relaxed);
-                // What was dropped would have come after all that still waits.
+                // What was dropped would have come after everything that is still waiting.
                 if messages.is_empty() {
                     tell(&mut drain);
                 }
@@ -112,7 +113,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(60);
 
-    /// Writes one item for each word that it is given.
+    /// Writes one item for each signal that it gets.
     struct Reader {
         words: Receiver<()>,
         seen: Arc<Mutex<Vec<String>>>,
@@ -137,10 +138,10 @@ mod tests {
     }
 
     #[test]
-    fn blocked_reader_costs_what_does_not_fit_and_nobody_waits() {
+    fn blocked_output_drops_what_does_not_fit_without_waiting() {
         let (outlet, read, seen) = outlet(Room { items: 4, weight: 100 });
         let taken = (0..50).filter(|&number| outlet.put(number, 1)).count();
-        // One may be in the reader's hands besides.
+        // The reader may hold one more.
         assert!((4..=5).contains(&taken), "{taken}");
         assert!(!outlet.flush(Duration::from_millis(1)), "nobody reads");
         drop(read);

@@ -1,6 +1,7 @@
-//! Progress on a terminal: one line for what is running, one lasting line for each candidate that ends.
+//! Progress on a terminal: a line for everything that is running, and a lasting line for each candidate that
+//! ends.
 //!
-//! Shows what it is told; on anything but a terminal it shows nothing. A terminal that takes no lines costs its own only.
+//! Shows nothing if the output is not a terminal. If a terminal takes no lines, only its own lines are dropped.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::outlet::{Drain, Outlet, Room};
 
 /// Some minutes of a busy run.
 const ROOM: Room = Room { items: 1024, weight: 1024 };
-/// For a terminal to take the last lines.
+/// Time for a terminal to take the last lines.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 pub struct Progress {
@@ -23,14 +24,14 @@ pub struct Progress {
     missed: bool,
 }
 
-/// An attempt as its line begins.
+/// An attempt as shown at the start of its line.
 #[derive(Clone)]
 struct Begun {
     stage: &'static str,
     name: String,
-    /// Entries to be gone through; 0 where the stage does not count.
+    /// Number of entries to process; 0 if the stage does not count them.
     total: u64,
-    /// Bytes and their rate say something where captures are gone through.
+    /// Whether to show bytes and their rate, which make sense where captures are read.
     shows_bytes: bool,
 }
 
@@ -43,20 +44,20 @@ enum Change {
         bytes: Bytes,
     },
     Ended(LeaseId),
-    /// A line that stays.
+    /// A lasting line.
     Line(String),
-    /// All that runs: nothing else does.
+    /// Everything that is running; all other lines are removed.
     Only(BTreeMap<LeaseId, Begun>),
 }
 
 impl Progress {
-    /// Its thread starts here, where there is a terminal.
+    /// Starts the thread if there is a terminal.
     pub fn new(enabled: bool) -> Self {
         let screen = enabled.then(|| Outlet::open("progress", ROOM, Screen::default()).ok()).flatten();
         Self { screen, running: BTreeMap::new(), missed: false }
     }
 
-    /// `total` entries are to be gone through; 0 where the stage does not count.
+    /// `total` is the number of entries to process; 0 if the stage does not count them.
     pub fn started(
         &mut self,
         lease: LeaseId,
@@ -82,7 +83,7 @@ impl Progress {
         }
     }
 
-    /// A line that stays.
+    /// Prints a lasting line.
     pub fn said(&mut self, line: String) {
         self.show(Change::Line(line));
     }
@@ -104,7 +105,7 @@ impl Progress {
     }
 }
 
-/// The terminal's side.
+/// The state of the terminal.
 #[derive(Default)]
 struct Screen {
     bars: MultiProgress,

@@ -1,7 +1,7 @@
-//! SIGINT, SIGTERM and SIGHUP as a readable descriptor; a limit on file sizes that was reached counts as one of them.
+//! SIGINT, SIGTERM and SIGHUP as a readable descriptor. Reaching a limit on file sizes counts as one of them.
 //!
-//! They are blocked before the first thread starts, so that no thread is ever interrupted by them; workers unblock
-//! what they inherit.
+//! They are blocked before the first thread starts, so that no thread is ever interrupted by them; workers
+//! unblock what they inherit.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -9,7 +9,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// The thread that waits for the last signal does nothing else.
+/// Stack size of the thread that only waits for the last signal.
 const STACK: usize = 64 * 1024;
 
 pub struct Signals {
@@ -20,19 +20,19 @@ pub struct Signals {
 #[error("setting up the handler for Ctrl-C")]
 pub struct SignalError(#[from] nix::Error);
 
-/// SIGXFSZ goes to the thread that wrote, whichever that is, and would end the process. The write fails anyway, and the
-/// run ends as if it had been interrupted: it has no room for its rows any more.
+/// SIGXFSZ goes to whichever thread wrote, and would end the process. The write fails anyway, and the run ends as
+/// if it had been interrupted, because it has no room for its rows any more.
 fn end_at_the_file_limit() -> nix::Result<()> {
     extern "C" fn interrupt(_: std::ffi::c_int) {
         // SAFETY: getpid and kill are async-signal-safe, and the signal is one that we block and read.
         unsafe { nix::libc::kill(nix::libc::getpid(), nix::libc::SIGTERM) };
     }
     let action = SigAction::new(SigHandler::Handler(interrupt), SaFlags::SA_RESTART, SigSet::empty());
-    // SAFETY: the handler calls what is async-signal-safe only, and no other is installed for this signal.
+    // SAFETY: the handler calls only async-signal-safe functions, and no other is installed for this signal.
     unsafe { sigaction(Signal::SIGXFSZ, &action) }.map(drop)
 }
 
-/// Blocked, a signal that is ignored would come all the same.
+/// Whether a signal is ignored; if it were blocked, it would be delivered all the same.
 fn is_ignored(signal: Signal) -> bool {
     // SAFETY: all-zero bytes are a valid sigaction, which the call fills in; nothing is changed.
     unsafe {
@@ -43,12 +43,12 @@ fn is_ignored(signal: Signal) -> bool {
 }
 
 impl Signals {
-    /// Call before any thread is started.
+    /// Call this before any thread is started.
     pub fn block() -> Result<Self, SignalError> {
         let mut set = SigSet::empty();
         set.add(Signal::SIGINT);
         set.add(Signal::SIGTERM);
-        // The terminal is gone, unless it was said that this does not matter (`nohup`).
+        // The terminal is gone, unless the user said that this does not matter (`nohup`).
         if !is_ignored(Signal::SIGHUP) {
             set.add(Signal::SIGHUP);
         }
@@ -58,7 +58,7 @@ impl Signals {
         Ok(Self { descriptor })
     }
 
-    /// How many came since the last call.
+    /// Number of signals since the last call.
     pub fn take(&self) -> u32 {
         let mut count = 0;
         while let Ok(Some(_)) = self.descriptor.read_signal() {
@@ -67,8 +67,8 @@ impl Signals {
         count
     }
 
-    /// The run is over, and what is left may be held up by others: the next signal ends the process with this exit
-    /// code. Where no thread can be had, nothing does.
+    /// The run is over, but something else may delay the end of the process: the next signal ends it with this
+    /// exit code. If no thread can be started, signals have no effect.
     pub fn end_with(self, code: u8) {
         let _ = std::thread::Builder::new().name("signals".to_owned()).stack_size(STACK).spawn(move || {
             let mut ready = [PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)];

@@ -1,9 +1,10 @@
-//! Texts and screens that people have read, kept in files: a test fails when one changes, and leaves the new one beside it.
+//! Texts and screens that people have reviewed, kept in files: a test fails if one changes, and writes the new
+//! one beside it.
 
 use std::path::Path;
 
-/// Compares each text with `FOLDER/NAME.txt`. A text that differs is written as `NAME.txt.new`, to replace the kept one if it
-/// is right.
+/// Compares each text with `FOLDER/NAME.txt`. A text that differs is written to `NAME.txt.new`, to replace the
+/// kept one if it is right.
 pub(crate) fn same_as_kept(folder: &Path, texts: &[(&str, String)]) {
     let mut wrong = String::new();
     for (name, seen) in texts {
@@ -17,7 +18,7 @@ pub(crate) fn same_as_kept(folder: &Path, texts: &[(&str, String)]) {
     assert!(wrong.is_empty(), "texts have changed\n{wrong}");
 }
 
-/// Where messages are kept: one file per kind.
+/// The folder for messages: one file per kind.
 pub(crate) fn messages() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/messages")
 }

@@ -1,12 +1,12 @@
-//! The few facts of the machine that a worker needs: which CPUs it may use, and on which of them it stands.
+//! What a worker needs to know about the machine: the CPUs that it may use, and the one on which it is running.
 
 use std::sync::OnceLock;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// CPU numbers this process was given when it was started.
+/// The CPUs that this process was given at its start.
 pub(crate) fn cpus() -> Vec<u32> {
-    // Asked once: `keep_off` changes what the system would answer.
+    // Asked once, because `keep_off` changes the system's answer.
     static GIVEN: OnceLock<Vec<u32>> = OnceLock::new();
     GIVEN
         .get_or_init(|| match sched_getaffinity(None) {
@@ -14,13 +14,13 @@ pub(crate) fn cpus() -> Vec<u32> {
                 .filter(|&cpu| set.is_set(cpu))
                 .filter_map(|cpu| u32::try_from(cpu).ok())
                 .collect(),
-            // More CPUs than the fixed set holds: the first is always ours to ask for.
+            // There are more CPUs than the fixed set holds; the first one can always be requested.
             Err(_) => vec![0],
         })
         .clone()
 }
 
-/// Moves the calling thread to another CPU if it stands on this one and has another.
+/// Moves the calling thread to another CPU if it runs on this one and another one is available.
 pub(crate) fn keep_off(cpu: u32) {
     if sched_getcpu() != cpu as usize {
         return;
@@ -29,7 +29,7 @@ pub(crate) fn keep_off(cpu: u32) {
     for other in cpus().into_iter().filter(|&other| other != cpu) {
         others.set(other as usize);
     }
-    // A refusal costs noise, and so does having a single CPU.
+    // If this is refused, the price is noise, as with a single CPU.
     if others.count() != 0 {
         let _ = sched_setaffinity(None, &others);
     }
@@ -40,14 +40,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_leaves_the_cpu_it_is_told_to() {
-        // Of a thread of its own, which takes its mask along.
+    fn thread_leaves_the_given_cpu() {
+        // In a thread of its own, so that the changed mask ends with it.
         let moved = std::thread::spawn(|| {
             let given = cpus();
             let here = u32::try_from(sched_getcpu()).expect("a number");
             keep_off(here);
             let allowed = sched_getaffinity(None).expect("the mask");
-            // It may have been moved between the two looks; then nothing was to be done.
+            // It may have been moved between the two looks; then there was nothing to do.
             let left = !allowed.is_set(here as usize) || allowed.count() as usize == given.len();
             (given.len(), left, sched_getcpu() != here as usize || allowed.is_set(here as usize))
         });

@@ -1,11 +1,11 @@
-//! Memory files that cannot be resized: whoever maps one never finds its end moved.
+//! Memory files that cannot be resized, so that the end of a map never moves.
 
 use std::os::fd::OwnedFd;
 
 use opt_shared::units::Bytes;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-/// One of this size, zeroed, for ever.
+/// A zeroed memory file of a fixed size.
 pub(crate) fn fixed(name: &str, size: Bytes) -> rustix::io::Result<OwnedFd> {
     let memfd = growing(name)?;
     ftruncate(&memfd, size.get())?;
@@ -13,12 +13,12 @@ pub(crate) fn fixed(name: &str, size: Bytes) -> rustix::io::Result<OwnedFd> {
     Ok(memfd)
 }
 
-/// An empty one, to be written to and then given to [`freeze`].
+/// An empty memory file, to be written and then passed to [`freeze`].
 pub(crate) fn growing(name: &str) -> rustix::io::Result<OwnedFd> {
     memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
 }
 
-/// From now on neither its size nor its content changes. Refused while it is mapped writable.
+/// From now on, neither its size nor its contents can change. Fails while it is mapped writable.
 pub(crate) fn freeze(memfd: &OwnedFd) -> rustix::io::Result<()> {
     fcntl_add_seals(memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)
 }

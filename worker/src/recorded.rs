@@ -1,8 +1,8 @@
-//! One recorded call: what its capture says of it, wherever its inputs are placed.
+//! One recorded call: what its capture says, independently of where its inputs are placed.
 //!
-//! Opens the capture (its directory and pickle only), binds the arguments and finds the outputs. Expected values are
-//! read on demand, by this process alone. Leaves to others: where inputs lie for a candidate (`session`), and what a
-//! difference means (`judge`, `stage`).
+//! Opens the capture (directory and pickle only), binds the arguments and finds the outputs. Expected values are
+//! read on demand, by this process alone. Leaves to others: where a candidate finds its inputs (`session`), and
+//! what a difference means (`judge`, `stage`).
 
 use std::fs::File;
 use std::io;
@@ -24,9 +24,9 @@ use rustix::fs::{Advice, fadvise};
 use crate::judge::check::tolerance_of;
 use crate::judge::{BytesSource, CompareError, Tolerance};
 
-/// A piece of a recorded output, asked for while the piece before it is compared.
+/// Bytes of a recorded output that are requested while the previous piece is compared.
 const NEXT_PIECE: u64 = 1 << 20;
-/// One call reads at most a read-ahead window of the disk, and those start at 128 KiB.
+/// The kernel reads at most one read-ahead window at a time; windows are at least 128 KiB.
 pub(crate) const READAHEAD_WINDOW: u64 = 128 << 10;
 
 /// The capture cannot be used. The capture is to blame, unless the cause is that the machine lacks descriptors or memory.
@@ -56,7 +56,7 @@ pub(crate) enum RecordedError {
     Materialise { name: String, source: io::Error },
 }
 
-/// A capture that was opened, with its arguments in the order that a kernel sees.
+/// An opened capture, with its arguments in the order in which a kernel gets them.
 pub(crate) struct Recorded {
     pub(crate) id: EntryId,
     pub(crate) name: String,
@@ -68,7 +68,7 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// Reads the file's directory and its pickle, no tensor.
+    /// Reads the file's directory and its pickle, but no tensor.
     pub(crate) fn open(entry: &EntryRef, signature: &Signature) -> Result<Self, RecordedError> {
         let name = || entry.name.clone();
         let identity = FileIdentity::of(&entry.path);
@@ -100,7 +100,7 @@ impl Recorded {
         })
     }
 
-    /// Whether the file is the one that was opened, as long as it was then and not written since.
+    /// Whether the file is still the one that was opened, with the same length and not written since.
     pub(crate) fn is_as_it_was_opened(&self) -> Result<(), RecordedError> {
         if FileIdentity::of(&self.path) == self.identity {
             Ok(())
@@ -117,17 +117,18 @@ impl Recorded {
         })
     }
 
-    /// The parts of storages that its inputs lie in.
+    /// The parts of storages that its inputs use.
     pub(crate) fn pieces(&self) -> Vec<Piece> {
         pieces(self.capture.storages(), self.tensors())
     }
 
-    /// Whether all of it can be passed as it lies in its own file: not in a store, no lazy conjugates or negatives.
+    /// Whether every input can be passed as it is in the capture's own file: not in a store, no lazy conjugates
+    /// or negatives.
     pub(crate) fn is_in_place(&self) -> bool {
         !self.capture.is_packed() && !self.tensors().any(is_written_out)
     }
 
-    /// Compares the CRCs of all recorded data, which reads the file once. Fine where the writer computed none.
+    /// Compares the CRCs of all recorded data, which reads the file once. Succeeds if the writer computed none.
     pub(crate) fn check_crcs(&self) -> Result<(), CaptureError> {
         self.capture.storages().iter().try_for_each(|storage| self.capture.check_crc(storage.id))
     }
@@ -147,7 +148,7 @@ impl Recorded {
         }
     }
 
-    /// What each output is held to, in order.
+    /// The tolerance of each output, in order.
     pub(crate) fn tolerances(&self, settings: &VerifySettings) -> Result<Vec<Tolerance>, RecordedError> {
         self.leaves
             .iter()
@@ -162,7 +163,7 @@ impl Recorded {
         self.leaves.iter().all(|leaf| leaf.tensor.elements() == 0)
     }
 
-    /// One short text per argument.
+    /// A short text for each argument.
     pub(crate) fn describe(&self) -> Vec<String> {
         self.arguments
             .iter()
@@ -176,13 +177,13 @@ pub(crate) fn allocated_bytes(tensor: &Tensor) -> u64 {
     tensor.extent_elements() * tensor.dtype.size()
 }
 
-/// Whether its values do not lie in the file as they are, so that they have to be written out for a kernel.
+/// Whether its values differ from the stored bytes, so that they have to be written out for a kernel.
 pub(crate) fn is_written_out(tensor: &Tensor) -> bool {
     tensor.elements() != 0 && (tensor.conjugate || tensor.negative)
 }
 
-/// Asks for these bytes to be brought into the page cache, without waiting for them. Window by window: the kernel cuts
-/// a larger request down to one window and says nothing.
+/// Requests these bytes from the disk without waiting, window by window: the kernel silently limits a larger
+/// request to one window.
 pub(crate) fn ask_for(file: &File, bytes: Range<u64>) {
     let mut at = bytes.start;
     while at < bytes.end {
@@ -198,10 +199,10 @@ pub(crate) fn ask_for(file: &File, bytes: Range<u64>) {
 pub(crate) struct ExpectedSource<'a> {
     capture: &'a CaptureFile,
     storage: StorageId,
-    /// In the storage.
+    /// Offset in the storage.
     start: u64,
     end: u64,
-    /// Where the storage lies, to ask for what comes next.
+    /// The location of the storage, for requesting the next piece.
     file: Option<(Arc<File>, u64)>,
     /// The disk was asked for everything before this.
     asked: u64,

@@ -1,4 +1,4 @@
-//! One leaf: its limits, who is in it, what the kernel counted, and its end.
+//! A leaf: its limits, its members, the kernel's counts, and its removal.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,23 +10,23 @@ use super::{CgroupError, put};
 /// `memory.events` has nine short lines.
 const EVENTS_BYTES: usize = 4 << 10;
 
-/// What its members may take together.
+/// Limits for all members together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafLimits {
     pub memory: Bytes,
     pub tasks: u32,
 }
 
-/// What the kernel did in a leaf.
+/// The kernel's counts for a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// Processes that it killed for want of memory.
+    /// Processes that the kernel killed for lack of memory.
     pub oom_kill: u64,
-    /// Times that the limit was reached, whatever came of it.
+    /// How often the limit was reached, with whatever result.
     pub max: u64,
 }
 
-/// A group without children. Dropping it leaves the folder alone: see [`Leaf::remove`].
+/// A group without children. Dropping it does not remove its folder: see [`Leaf::remove`].
 #[derive(Debug)]
 pub struct Leaf {
     path: PathBuf,
@@ -51,7 +51,7 @@ impl Leaf {
         put(&self.path, "pids.max", &self.limits.tasks.to_string())?;
         put(&self.path, "memory.oom.group", "1")?;
         match put(&self.path, "memory.swap.max", "0") {
-            // A kernel without swap, or that does not account for it, has no such file.
+            // A kernel without swap, or without swap accounting, has no such file.
             Err(CgroupError::Io { source, .. })
                 if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
             {
@@ -65,12 +65,13 @@ impl Leaf {
         self.limits
     }
 
-    /// Moves a process with all its threads. The caller holds the pid: it is watched, and reaped on our word only.
+    /// Moves a process with all its threads. The caller owns the pid: the process is watched, and reaped only
+    /// when we say so.
     pub fn enter(&self, pid: u32) -> Result<(), CgroupError> {
         put(&self.path, "cgroup.procs", &pid.to_string())
     }
 
-    /// Every member at once. Linux 5.14; without it the caller's own signals have to do.
+    /// Kills all members at once. Needs Linux 5.14; without it, the caller has to send signals.
     pub fn kill(&self) -> Result<(), CgroupError> {
         kill(&self.path)
     }
@@ -93,7 +94,7 @@ impl Leaf {
         Ok(events)
     }
 
-    /// The folder, once nobody lives in it; the leaf itself if somebody still does.
+    /// Removes the folder if it has no members; otherwise returns the leaf.
     pub fn remove(self) -> Result<(), Self> {
         if remove(&self.path) { Ok(()) } else { Err(self) }
     }
@@ -103,7 +104,7 @@ pub(super) fn kill(path: &Path) -> Result<(), CgroupError> {
     put(path, "cgroup.kill", "1")
 }
 
-/// True if it is gone. A group is busy until its last member is dead.
+/// Whether it is gone. A group is busy until its last member is dead.
 pub(super) fn remove(path: &Path) -> bool {
     match std::fs::remove_dir(path) {
         Ok(()) => true,
@@ -127,7 +128,7 @@ mod tests {
     const LIMITS: LeafLimits = LeafLimits { memory: Bytes::mib(600), tasks: 8 };
 
     #[test]
-    fn a_leaf_is_limited_before_anybody_enters() {
+    fn leaf_has_its_limits_before_it_has_members() {
         let group = tempfile::tempdir().expect("folder");
         let path = group.path().join("leaf");
         let leaf = Leaf::create(path.clone(), LIMITS).expect("is made");
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_counted_is_read() {
+    fn kernels_counts_are_read() {
         let group = tempfile::tempdir().expect("folder");
         let leaf = Leaf::create(group.path().join("leaf"), LIMITS).expect("is made");
         assert!(leaf.events().is_err(), "no file, no evidence");
@@ -156,11 +157,11 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_leaf_is_handed_back() {
+    fn busy_leaf_is_returned() {
         let group = tempfile::tempdir().expect("folder");
         let path = group.path().join("leaf");
         let leaf = Leaf::create(path.clone(), LIMITS).expect("is made");
-        // A folder with files in it cannot be removed, as a group with members cannot.
+        // A folder with files cannot be removed, like a group with members.
         let leaf = leaf.remove().expect_err("busy");
         for file in std::fs::read_dir(&path).expect("lists") {
             std::fs::remove_file(file.expect("an entry").path()).expect("removes");

@@ -1,9 +1,9 @@
-//! Control groups of our own (version 2), where this machine lets us have some: a leaf with hard limits for every
-//! runner and compiler.
+//! Control groups of our own (version 2), on machines that allow it: a leaf with hard limits for every runner and
+//! compiler.
 //!
-//! Owns taking the group that we were started in, the leaves below it, and giving everything back. Whether a runner gets
-//! a leaf, what an end in one means, and where our group lies in the file system is decided by others. Every path
-//! starts at an argument, so that tests can build a folder of their own.
+//! Owns taking over the group in which we were started, the leaves below it, and restoring everything. Others
+//! decide whether a runner gets a leaf, what an end in one means, and where our group is in the file system.
+//! Every path begins at an argument, so that tests can build their own folders.
 //!
 //! ```text
 //!  G, where we were started        cgroup.subtree_control: +memory +pids
@@ -11,7 +11,8 @@
 //!  ├── opt-run-KEY-w2-4711         one runner: memory.max, memory.swap.max 0, memory.oom.group 1, pids.max
 //!  └── …
 //! ```
-//! `memory.high` is left alone: it slows down whoever comes near, which would be in its timings, and stops nobody.
+//! `memory.high` is not set: it slows down processes near the limit, which would distort their times, and stops
+//! none.
 
 mod leaf;
 mod subtree;
@@ -45,7 +46,7 @@ impl CgroupError {
     }
 }
 
-/// A file of a control group takes a whole value with one write.
+/// Writes a file of a control group, which takes a whole value in a single write.
 fn put(folder: &Path, name: &str, value: &str) -> Result<(), CgroupError> {
     let path = folder.join(name);
     std::fs::write(&path, value).map_err(CgroupError::io("write it", &path))

@@ -1,7 +1,7 @@
-//! Taking the group that we were started in, and giving it back.
+//! Takes over the group in which we were started, and restores it.
 //!
-//! What a killed supervisor left below it is cleared by the next one: its own run's leaves with whoever is in them,
-//! those of other runs if nobody is.
+//! What a killed supervisor left below it is cleared by the next one: the leaves of its own run with all their
+//! members, and those of other runs if they are empty.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,39 +9,39 @@ use std::time::{Duration, Instant};
 use super::leaf::{self, Leaf, LeafLimits};
 use super::{CgroupError, put};
 
-/// Begins the name of every group that we make.
+/// Prefix of the name of every group that we create.
 const PREFIX: &str = "opt-run-";
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
-/// A killed process is out of its group within milliseconds, unless it hangs in the kernel.
-/// The plain folders of tests are never empty.
+/// A killed process leaves its group within milliseconds, unless it hangs in the kernel. The plain folders of
+/// tests are never empty.
 const REMOVAL_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2_000 });
 const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
-/// Groups of earlier runs that are looked at.
+/// Most groups of earlier runs that are examined.
 const MOST_LEFT: usize = 10_000;
 
-/// The group that we were started in.
+/// The group in which we were started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Home {
     pub folder: PathBuf,
-    /// The topmost that we can see: no service manager lives above it.
+    /// Whether it is the topmost group that we can see, so that no service manager is above it.
     pub topmost: bool,
 }
 
-/// A group with controllers for its children. Dropping it gives everything back.
+/// A group with controllers for its children. Dropping it restores everything.
 #[derive(Debug)]
 pub struct Subtree {
     folder: PathBuf,
     key: String,
     pid: u32,
-    /// That we switched on, and are to switch off again.
+    /// Controllers that we switched on, and have to switch off again.
     enabled: Vec<&'static str>,
-    /// Left, and not yet empty.
+    /// Leaves that were removed from use, but are not empty yet.
     dying: Vec<Leaf>,
 }
 
 impl Subtree {
-    /// `key` names the run, and no other that may be alive; `root` is `/`; `pid` is this process, which moves into a
-    /// group of its own.
+    /// Takes over `home`. `key` identifies the run among all live ones; `root` is `/`; `pid` is this process,
+    /// which moves into a group of its own.
     pub fn take(root: &Path, home: &Home, key: &str, pid: u32) -> Result<Self, CgroupError> {
         let folder = home.folder.clone();
         let path = folder.join("cgroup.controllers");
@@ -63,7 +63,7 @@ impl Subtree {
             }
             _ => {}
         }
-        // From here on dropping undoes what was done.
+        // From here on, dropping this undoes what was done.
         put(&own, "cgroup.procs", &pid.to_string())?;
         subtree.enable()?;
         Ok(subtree)
@@ -91,13 +91,13 @@ impl Subtree {
         Ok(())
     }
 
-    /// A leaf for one process, which is to enter it before it does anything.
+    /// Creates a leaf for a process, which has to enter it before doing anything else.
     pub fn leaf(&mut self, name: &str, limits: LeafLimits) -> Result<Leaf, CgroupError> {
         self.sweep();
         Leaf::create(self.folder.join(format!("{PREFIX}{}-{name}", self.key)), limits)
     }
 
-    /// Takes a leaf back whose process is dead. It may take a moment to be empty: then it goes with a later sweep.
+    /// Takes back the leaf of a dead process. If it is not empty yet, it is removed later.
     pub fn give_back(&mut self, leaf: Leaf) {
         if let Err(busy) = leaf.remove() {
             self.dying.push(busy);
@@ -108,7 +108,7 @@ impl Subtree {
         self.dying = std::mem::take(&mut self.dying).into_iter().filter_map(|it| it.remove().err()).collect();
     }
 
-    /// What killed supervisors left.
+    /// Clears what killed supervisors left.
     fn clear(&self) {
         let Ok(entries) = std::fs::read_dir(&self.folder) else { return };
         let mine = format!("{PREFIX}{}-", self.key);
@@ -116,7 +116,7 @@ impl Subtree {
             let name = entry.file_name();
             let name = name.to_string_lossy();
             if name.starts_with(&mine) {
-                // The run's lock is ours: whoever made this is dead, and its processes are dying.
+                // We hold the run's lock, so whoever made this group is dead, and its processes are dying.
                 let _ = leaf::kill(&entry.path());
                 remove_soon(&entry.path());
             } else if name.starts_with(PREFIX) {
@@ -147,7 +147,7 @@ impl Drop for Subtree {
             }
             std::thread::sleep(REMOVAL_PAUSE);
         }
-        // Another run beside us would lose its limits with the controllers.
+        // Another run beside us would lose its limits together with the controllers.
         if !self.others_divide_it() {
             for controller in &self.enabled {
                 let _ = put(&self.folder, "cgroup.subtree_control", &format!("-{controller}"));
@@ -165,8 +165,8 @@ fn remove_soon(path: &Path) {
     }
 }
 
-/// Whether the group is ours to divide. For an ordinary user the kernel answers when it is tried; root may write
-/// anywhere, and keeps off what a service manager has not handed over.
+/// Whether we may divide the group. For an ordinary user, the kernel decides when it is tried; root may write
+/// anywhere, and stays away from what a service manager has not delegated.
 fn may_divide(root: &Path, home: &Home) -> bool {
     let manager = root.join("run/systemd/system").is_dir();
     if home.topmost || !manager || !rustix::process::geteuid().is_root() {
@@ -200,12 +200,12 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_taken_and_given_back() {
+    fn group_is_taken_over_and_restored() {
         let (root, home) = fake("cpu io memory pids\n");
         let folder = &home.folder;
         let mut subtree = Subtree::take(root.path(), &home, "k1", 77).expect("takes");
         assert_eq!(read(folder.join("opt-run-k1-home/cgroup.procs")), "77");
-        // Two writes, of which a plain file keeps the last.
+        // Two writes; a plain file keeps only the last.
         assert_eq!(read(folder.join("cgroup.subtree_control")), "+pids");
         let leaf = subtree.leaf("w1-5", LIMITS).expect("a leaf");
         assert_eq!(read(folder.join("opt-run-k1-w1-5/pids.max")), "4");
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_already_stays_on() {
+    fn controllers_that_were_on_stay_on() {
         let (root, home) = fake("memory pids\n");
         std::fs::write(home.folder.join("cgroup.subtree_control"), "memory pids\n").expect("writes");
         let subtree = Subtree::take(root.path(), &home, "k1", 77).expect("takes");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_without_the_controllers_is_left_alone() {
+    fn group_without_the_controllers_is_left_alone() {
         for (controllers, wanted) in [("hugetlb\n", "memory"), ("memory\n", "pids"), ("", "memory")] {
             let (root, home) = fake(controllers);
             let error = Subtree::take(root.path(), &home, "k1", 77).expect_err("refuses").to_string();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_group_is_systemds_unless_it_says_otherwise() {
+    fn roots_group_needs_delegation_by_systemd() {
         let (root, home) = fake("memory pids\n");
         std::fs::create_dir_all(root.path().join("run/systemd/system")).expect("folder");
         let taken = Subtree::take(root.path(), &home, "k1", 77);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_supervisor_left_is_cleared() {
+    fn groups_of_a_killed_supervisor_are_cleared() {
         let (root, home) = fake("memory pids\n");
         let make = |name: &str| std::fs::create_dir(home.folder.join(name)).expect("folder");
         for name in ["opt-run-k1-w1-9", "opt-run-k2-w1-9", "opt-run-k2-home", "somebody.scope"] {
@@ -270,7 +270,7 @@ mod tests {
         {
             assert_eq!(home.folder.join(name).exists(), stays, "{name}");
         }
-        // Its own are killed first: a plain folder keeps the file that says so.
+        // Its members are killed first; in a plain folder, this file shows it.
         assert_eq!(read(home.folder.join("opt-run-k1-w1-9/cgroup.kill")), "1");
     }
 }

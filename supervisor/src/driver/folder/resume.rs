@@ -4,8 +4,7 @@
 //! |---|---|
 //! | plan, signatures, captures | if one of them has changed, the run is refused |
 //! | submitted candidates | all that can still be read |
-//! | a candidate's end | kept if it was a verdict on its code, the code is the same, and its library is unchanged
-//! |
+//! | a candidate's end | kept if it was a verdict on its code, and code and library are unchanged |
 //! | attempts | their numbers, so that none is used twice; their reports if the end is kept |
 //! | a replay's result | kept if the same libraries would make its calls |
 
