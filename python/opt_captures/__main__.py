@@ -12,13 +12,13 @@ from . import kernelbench
 from .errors import RecordError
 from .recorder import DEFAULT_MAX_BYTES, DEFAULT_PER_CLASS, DEFAULT_PER_OP, record
 
-#: Exit codes, as those of opt-supervisor.
+#: Exit codes, the same as opt-supervisor's.
 GOOD, REFUSED, USAGE = 0, 1, 2
 UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
 def size(text: str) -> int:
-    """Bytes, from a size as a plan spells it.
+    """Converts a size, written as in a plan, to bytes.
 
     >>> size("512MiB")
     536870912
@@ -61,7 +61,7 @@ def _recording_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Runs a command; gives its exit code."""
+    """Runs a command and returns its exit code."""
     options = arguments().parse_args(given)
     if not options.script.is_file():
         print(f"running {options.script}: there is no such file", file=sys.stderr)

@@ -24,21 +24,21 @@ STATE_ADVICE = "captures cannot say so yet; record the model in eval mode"
 class Treatment:
     """How a call is recorded."""
 
-    #: Values by name, those of the out-of-place call where this one is in place.
+    #: Values by name; for an in-place call, those of the equivalent out-of-place call.
     given: dict[str, Any]
-    #: Storages that the call writes to, known before it.
+    #: Storages that are known in advance to be written by the call.
     written: frozenset[tuple[str, int]]
-    #: Told of the op where it is not None.
+    #: A remark about the op for the summary, if any.
     note: str | None = None
 
 
 def treat(op: OpName, given: Mapping[str, Any], out: object) -> Treatment:
-    """How to record the call, judged before it is made. `out` is the argument of that name, if there was one.
+    """Decides how to record the call, before it is made. `out` is the argument of that name, if there is one.
 
     An in-place call whose only effect is its result is recorded as the same call out of place.
 
     Raises:
-        NotRecordable: it changes something that is not its result.
+        NotRecordable: it changes something other than its result.
     """
     refuse_state(op, given)
     values = dict(given)
@@ -77,7 +77,7 @@ def _storages(values: Iterable[object]) -> frozenset[tuple[str, int]]:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operator below one call, and changes nothing."""
+    """Observes every operator that one call executes, without changing anything."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -89,7 +89,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Nothing is compiled while we record. Said otherwise, PyTorch imports its compiler: seconds, and 150 MB.
+        # Nothing is compiled while recording. Without this, PyTorch would import its compiler: seconds, and 150 MB.
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -108,7 +108,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
     def judge(self, treatment: Treatment) -> None:
-        """Says whether the call can be recorded after all.
+        """Checks afterwards whether the call can be recorded.
 
         Raises:
             NotRecordable: it drew at random, or wrote to an input that was not copied before.

@@ -8,4 +8,4 @@ class RecordError(Exception):
 
 
 class NotRecordable(Exception):
-    """A single call cannot be recorded. The model goes on; the reason is counted and told at the end."""
+    """A single call cannot be recorded. The model continues; the reason is counted and reported at the end."""

@@ -1,7 +1,7 @@
 """Problems in KernelBench's form: a file with a class ``Model``, ``get_inputs()`` and ``get_init_inputs()``.
 
 The captured call is the model's whole ``forward``: its arguments first, then parameters and buffers under their names,
-``self.conv.weight``. So a kernel that knows nothing of Python has all that it needs.
+``self.conv.weight``. So a kernel that does not use Python gets everything it needs.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from .sinks import FileSink
 from .summary import Summary
 from .values import Holder, check, span_bytes, storage_key, tensors
 
-#: Calls that are recorded, each with inputs of its own.
+#: Number of recorded calls, each with its own inputs.
 DEFAULT_CALLS = 3
 NEEDED = ("Model", "get_inputs", "get_init_inputs")
-#: Before the name of a parameter or buffer.
+#: Prefix of the name of a parameter or buffer.
 STATE = "self."
 
 
 def import_problem(
     file: Path, out: Path, *, calls: int = DEFAULT_CALLS, seed: int = 42, training: bool = False
 ) -> Path:
-    """Records a problem; gives the folder of its captures.
+    """Records a problem and returns the folder with its captures.
 
     The seed is set before the model is made and before each ``get_inputs()``, as KernelBench does. The model is in eval
-    mode unless `training` is said.
+    mode unless `training` is set.
 
     Raises:
         RecordError: the file is no such problem, or its model cannot be recorded.
@@ -62,7 +62,7 @@ def import_problem(
 
 
 def load(file: Path) -> ModuleType:
-    """The problem as a module.
+    """Imports the problem as a module.
 
     Raises:
         RecordError: it cannot be imported, or lacks one of the three names.
@@ -86,7 +86,7 @@ def capture_of(name: str, model: torch.nn.Module, inputs: Sequence[Any]) -> dict
     """The call of the model with these inputs, as a capture.
 
     Raises:
-        NotRecordable: the call is random, or its values are none that a capture holds.
+        NotRecordable: the call is random, or a capture cannot hold its values.
     """
     bound = inspect.signature(model.forward).bind(*inputs)
     bound.apply_defaults()
@@ -120,7 +120,7 @@ def capture_of(name: str, model: torch.nn.Module, inputs: Sequence[Any]) -> dict
 
 
 def write_plan(captures: Path, out: Path) -> str:
-    """Lets the program write a first plan; gives what is to be done next."""
+    """Lets the program write a first plan; returns what to do next."""
     program = shutil.which("opt-supervisor")
     if program is None:
         return f"opt-supervisor is not on the PATH; with it:\n  opt-supervisor init {captures} -o {out / 'plan.toml'}"

@@ -1,4 +1,4 @@
-"""Which functions can be recorded, and what they are called.
+"""Which functions can be recorded, and their names.
 
 An op has one name however it was called: ``x @ y``, ``x.matmul(y)`` and ``torch.matmul(x, y)`` are all
 ``torch.matmul``, and ``x.add_(y)`` is ``torch.add`` done in place.
@@ -20,7 +20,7 @@ from .errors import RecordError
 FUNCTIONAL = "torch.nn.functional."
 #: Selects every function that PyTorch lets us see.
 AUTO = "auto"
-#: Modules whose functions have the module's name before their own. The first one that has a function names it.
+#: Modules whose names may precede a function's. If several have a function, the first one names it.
 MODULES: tuple[tuple[str, Any], ...] = (
     (FUNCTIONAL, torch.nn.functional),
     ("torch.", torch),
@@ -30,13 +30,13 @@ MODULES: tuple[tuple[str, Any], ...] = (
 )
 #: The attribute of a wrapper that holds the function it stands for.
 RECORDED = "__recorded__"
-#: Calls that compute nothing, or whose result depends on memory nobody wrote.
+#: Calls that compute nothing, or whose result depends on uninitialised memory.
 NOT_COMPUTING = frozenset({"clone", "detach", "contiguous", "to", "empty_like", "new_empty", "numel", "size", "dim"})
 
 
 @dataclass(frozen=True)
 class OpName:
-    """What a function is called, and whether this form of it writes to its first argument."""
+    """The name of a function, and whether this form of it writes to its first argument."""
 
     name: str
     in_place: bool = False
@@ -54,7 +54,7 @@ class OpName:
 
     @property
     def folder(self) -> str:
-        """The folder that the op's captures go to.
+        """The folder for the op's captures.
 
         >>> OpName("torch.nn.functional.relu").folder, OpName("torch.max", form=2).folder
         ('relu', 'torch_max_2')
@@ -73,7 +73,7 @@ class Patch:
 
 
 def canonical(name: str) -> OpName | None:
-    """The op behind a name as PyTorch spells it; none where there is no function of that name to call.
+    """The op behind a name as PyTorch spells it; None if no function of that name can be called.
 
     >>> canonical("torch.Tensor.add_")
     OpName(name='torch.add', in_place=True, form=1)
@@ -106,7 +106,7 @@ def function_of(name: str) -> Callable[..., Any]:
 
 
 def schema_name(name: str) -> str:
-    """What ATen calls the operator of a function.
+    """The name of a function's operator in ATen.
 
     >>> schema_name("torch.linalg.norm"), schema_name("torch.nn.functional.gelu")
     ('aten::linalg_norm', 'aten::gelu')
@@ -120,7 +120,7 @@ def selected(ops: Iterable[str] | str) -> frozenset[str] | None:
     """The names to record, checked; ``None`` stands for all of them.
 
     Raises:
-        RecordError: a name is not one of a function that can be recorded.
+        RecordError: a name does not belong to a function that can be recorded.
     """
     if isinstance(ops, str):
         if ops == AUTO:
@@ -141,7 +141,7 @@ def selected(ops: Iterable[str] | str) -> frozenset[str] | None:
 
 
 class Names:
-    """Names of functions, looked up once each."""
+    """Names of functions, each looked up once."""
 
     def __init__(self) -> None:
         self._known: dict[Any, OpName | None] = {}
@@ -161,14 +161,14 @@ class Names:
 
 
 def is_plain_function(value: object) -> bool:
-    """Whether `value` is a function written in Python or in C, and no class or other object that can be called."""
+    """Whether `value` is a function written in Python or C, and not a class or another callable object."""
     return isinstance(value, (types.FunctionType, types.BuiltinFunctionType))
 
 
 def patches(names: Names, wanted: frozenset[str] | None) -> list[Patch]:
     """What to replace so that the wanted functions are also seen when a composite function calls them.
 
-    Methods of tensors are replaced only where their op was asked for by name.
+    Methods of tensors are replaced only if their op was requested by name.
     """
     overridable = {
         function for group in get_overridable_functions().values() for function in group if _hashable(function)

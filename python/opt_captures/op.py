@@ -1,4 +1,4 @@
-"""What is known of one op while recording: its signature, its classes with their true counts, what was left out."""
+"""What is known about one op while recording: its signature, its classes with their true counts, what was left out."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .reservoir import Reservoir
 from .signatures import Signature
 from .values import check, describe
 
-#: Classes that are told apart; calls of further ones are counted together and not kept.
+#: Most classes that are distinguished; calls of further classes are counted together and not kept.
 MAX_CLASSES = 10_000
 
 
 @dataclass
 class CallClass:
-    """Calls that are alike in shapes, strides, dtypes and plain values."""
+    """Calls with the same shapes, strides, dtypes and plain values."""
 
     text: str
     reservoir: Reservoir
@@ -29,7 +29,7 @@ class CallClass:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a call is to be kept: in a class, as an entry of the op."""
+    """Where to keep a call: its class, and its entry of the op."""
 
     of: CallClass
     index: int
@@ -52,16 +52,16 @@ class OpRecord:
 
     @property
     def name(self) -> str:
-        """What the function is called."""
+        """The function's name."""
         return self.op.name
 
     @property
     def kept(self) -> int:
-        """How many calls are in files."""
+        """Number of calls that are in files."""
         return self._next
 
     def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call is of this form of the function."""
+        """Whether a call has this form of the function."""
         if self._signature is None:
             return False
         try:
@@ -74,7 +74,7 @@ class OpRecord:
         """The call's values by name.
 
         Raises:
-            NotRecordable: nothing is known of the function's parameters.
+            NotRecordable: nothing is known about the function's parameters.
         """
         if self._signature is None:
             raise NotRecordable("nothing is known of its parameters")
@@ -93,10 +93,10 @@ class OpRecord:
         return capture
 
     def offer(self, given: Mapping[str, Any]) -> Slot | None:
-        """Where the call is to be kept, if it is.
+        """Where to keep the call; None if it is not kept.
 
         Raises:
-            NotRecordable: the op has as many entries, or classes, as it may have.
+            NotRecordable: the op has reached its limit of entries or classes.
         """
         text = ", ".join(f"{name}={describe(value)}" for name, value in given.items())
         found = self.classes.get(text)
@@ -116,7 +116,7 @@ class OpRecord:
         return Slot(found, index, entry)
 
     def keep(self, slot: Slot, added: int, note: str | None) -> None:
-        """Says that the call is in its place, which added so many bytes to the disk."""
+        """Records that the call was written, and how many bytes it added to the disk."""
         slot.of.entries[slot.index] = slot.entry
         self.bytes += added
         self._next = max(self._next, slot.entry + 1)
@@ -124,5 +124,5 @@ class OpRecord:
             self.notes.add(note)
 
     def leave_out(self, reason: str) -> None:
-        """Counts a call that is not kept although it was its turn."""
+        """Counts a call that was selected but could not be kept."""
         self.left_out[reason] += 1

@@ -1,4 +1,4 @@
-"""The recorder: sees calls while a block runs, and hands those to keep to a sink."""
+"""The recorder: observes calls while a block runs, and passes those to keep to a sink."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ DEFAULT_PER_OP = 64
 #: Of calls that are alike in shapes, strides, dtypes and plain values.
 DEFAULT_PER_CLASS = 4
 DEFAULT_MAX_BYTES = 4 << 30
-#: What a tensor is printed with: what they call is not the model's work.
+#: Functions that print a tensor; the calls that they make are not the model's work.
 SHOWING = (torch.Tensor.__repr__, torch.Tensor.__format__)
 
 
 class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(...)`
-    """Records calls of functions of PyTorch as capture files while a block runs.
+    """Records calls of PyTorch functions as capture files while a block runs.
 
-    Each op has a folder of its own below `folder`, and ``recorded.json`` says what was seen and what was left out.
+    Each op gets its own folder below `folder`, and ``recorded.json`` says what was seen and what was left out.
 
     Args:
         folder: where captures go; it must not exist, or be empty.
@@ -140,7 +140,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """For those who look at functions themselves: meanwhile they are as PyTorch made them."""
+        """For code that inspects functions: until this ends, they are PyTorch's own."""
         if self._working:  # Ours are off already.
             yield
             return
@@ -171,7 +171,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         return self._seen(op, func, args, kwargs or {})
 
     def _seen(self, op: OpName, func: Any, args: Any, kwargs: Any) -> Any:
-        """A function that is called: by the model, by another function, or by ourselves."""
+        """Handles a call of a function: from the model, from another function, or from the recorder itself."""
         if self._working or self._thread is None:
             return func(*args, **kwargs)
         if self._thread != threading.get_ident():
@@ -198,7 +198,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         return result
 
     def _ours(self, op: OpName, work: Callable[[], Any]) -> Any:
-        """Does our own work: what it calls is not recorded, and what goes wrong in it does not stop the model."""
+        """Runs the recorder's own code: its calls are not recorded, and its failures do not stop the model."""
         try:
             with self._quietly(), torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
                 return work()
@@ -210,7 +210,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
 
     @contextmanager
     def _quietly(self) -> Iterator[None]:
-        """What is called meanwhile is not recorded."""
+        """Calls made until this ends are not recorded."""
         before, self._working = self._working, True
         try:
             yield
@@ -218,7 +218,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             self._working = before
 
     def _before(self, op: OpName, args: Any, kwargs: Any) -> _Kept | None:
-        """Counts the call; if it is to be kept, holds what it is given."""
+        """Counts the call and, if it is to be kept, copies its arguments."""
         if self._wanted is None and next(tensors([*args, *kwargs.values()]), None) is None:
             return None  # It makes tensors from nothing.
         out = kwargs.get(OUT)
@@ -243,7 +243,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             return None
 
     def _form(self, op: OpName, args: Any, kwargs: Any) -> OpRecord:
-        """The record of the form of the function that this call is of; a new one where it is the first."""
+        """The record for this call's form of the function; a new one for the first such call."""
         forms = self._ops.setdefault(op.name, [])
         found = next((form for form in forms if form.fits(args, kwargs)), None)
         if found is not None:
@@ -256,7 +256,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         return found
 
     def _after(self, kept: _Kept, watch: Watch, result: Any) -> None:
-        """Writes the call, unless it turned out to be one that cannot be recorded."""
+        """Writes the call, unless it turned out that it cannot be recorded."""
         try:
             watch.judge(kept.treatment)
             check(result, "output")

@@ -21,7 +21,7 @@ class Reservoir:
         self._random = random.Random(seed)
 
     def offer(self) -> int | None:
-        """The slot that the next call is to take, from whichever call has it now; none where it is not kept."""
+        """The slot for the next call, replacing the call in it, if any; None if the call is not kept."""
         slot = self.calls if self.calls < self.size else self._random.randrange(self.calls + 1)
         self.calls += 1
         return slot if slot < self.size else None

@@ -1,7 +1,7 @@
 """The parameters of a function, so that a call's values have names.
 
-Functions written in Python say it themselves. Those written in C are asked for the schema of their ATen operator, and
-failing that, for the stand-in that PyTorch keeps of each function for its own tests.
+For functions written in Python these are known. For those written in C, they come from the schema of the ATen operator
+or, failing that, from the stand-in that PyTorch keeps of each function for its own tests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .errors import NotRecordable
 from .names import OpName, function_of, schema_name
 from .values import tensors
 
-#: Where a call's result goes; it is no input.
+#: The parameter for a call's result; it is not an input.
 OUT = "out"
 
 
@@ -108,14 +108,14 @@ def _signatures(name: str) -> list[Signature]:
 
 
 def _of_python(function: Callable[..., Any]) -> Signature | None:
-    """None where the function does not name its parameters."""
+    """None if the function does not name its parameters."""
     try:
         params = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return None
     if any(param.kind in (param.VAR_POSITIONAL, param.VAR_KEYWORD) for param in params):
         return None
-    # Those with an underscore are for the function's own use.
+    # Parameters with an underscore are for the function's own use.
     params = [param for param in params if not param.name.startswith("_") and param.name != OUT]
     rename = {"self": "input"}
     return Signature(

@@ -23,23 +23,23 @@ class Sink(Protocol):
     folder: Path
 
     def open(self) -> None:
-        """Makes sure that nothing is overwritten."""
+        """Checks that nothing would be overwritten."""
 
     def place(self, op_folder: str) -> Path:
-        """What a plan names as the captures of an op."""
+        """The path that a plan gives as an op's captures."""
 
     def least(self, inputs: Sequence[int]) -> int:
-        """What a call with inputs of these sizes adds to the disk at least."""
+        """The least that a call with inputs of these sizes adds to the disk."""
 
     def write(self, op_folder: str, entry: str, capture: dict[str, Any]) -> int:
-        """Writes an entry, or replaces it; gives the bytes that it adds to the disk. Raises OSError."""
+        """Writes or replaces an entry; returns the bytes that it adds to the disk. Raises OSError."""
 
     def close(self, summary: Summary) -> None:
-        """Writes what the recording says of itself."""
+        """Writes the summary of the recording."""
 
 
 def refuse_used(folder: Path) -> None:
-    """Refuses a folder with anything in it.
+    """Refuses a folder that is not empty.
 
     Raises:
         RecordError: names the folder.
@@ -52,7 +52,7 @@ def refuse_used(folder: Path) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """Writes a file that is either there whole, or not at all."""
+    """Writes a file so that it is complete or absent."""
     draft = path.with_name(f".{path.name}.part")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)

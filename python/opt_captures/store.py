@@ -1,7 +1,7 @@
 """A store that grows while it records: every repeated tensor is on disk once.
 
 Each call is written to memory first and then handed to ``opt-supervisor captures add``, which writes only what the
-store does not have yet. So the disk holds each distinct tensor once at any time, and memory one call more than the
+store does not have yet. So the disk never holds a tensor twice, and memory holds one call more than the
 model itself.
 """
 
@@ -23,11 +23,11 @@ from .sinks import INDEX, refuse_used, replace
 from .summary import Summary
 
 NAME = "opt-supervisor"
-#: Names the program, where it is neither installed beside this package nor on the `PATH`.
+#: Environment variable with the program's path, if it is neither beside this package nor on the `PATH`.
 VARIABLE = "OPT_SUPERVISOR"
-#: Below the folder of the recording.
+#: Relative to the folder of the recording.
 STORE = "store"
-#: For one call; a disk that writes 10 MB a second takes as long for 36 GB.
+#: Time limit for one call, in seconds: a disk that writes 10 MB a second writes 36 GB in this time.
 ADD_SECONDS = 3600
 
 
@@ -35,7 +35,7 @@ def program() -> str:
     """The program that makes stores.
 
     Raises:
-        RecordError: it is not there.
+        RecordError: it was not found.
     """
     beside = shutil.which(NAME, path=sysconfig.get_path("scripts"))
     named = os.environ.get(VARIABLE)

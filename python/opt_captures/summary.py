@@ -1,4 +1,4 @@
-"""What a recording says of itself: as text for people, as JSON beside the captures."""
+"""The summary of a recording: as text for people, and as JSON beside the captures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes around PyTorch's functions, and what is done about it while recording.
+"""Code that bypasses PyTorch's functions, and how recording deals with it.
 
 What ``torch.compile`` makes calls no function that could be seen, so it runs as it was written. ``DataParallel`` calls
 copies of a model in threads of its own, and is refused. ``torch.jit`` reads functions, and is shown those of PyTorch.

@@ -1,4 +1,4 @@
-"""Arguments and results of a call: what a capture can hold of them, and copies that stay what they are."""
+"""Arguments and results of a call: which of them a capture can hold, and copies that later calls cannot change."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .errors import NotRecordable
 
 #: Plain values that a capture may hold, besides tensors, lists and tuples.
 PLAIN = (bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
-#: A view is saved with its whole storage. From so many unused bytes on, it is saved alone.
+#: A view is saved with its whole storage, unless at least this many bytes of it are unused.
 SPARE_BYTES = 4096
-#: Deeper nesting is no call that a kernel could be written for.
+#: No kernel could be written for arguments with deeper nesting.
 MAX_DEPTH = 8
 
 
 def span_bytes(tensor: torch.Tensor) -> int:
-    """Bytes from the first to the last element that the tensor shows of its storage.
+    """Bytes of the storage from the tensor's first element to its last.
 
     >>> span_bytes(torch.zeros(4, 4)[:, 1])
     52
@@ -31,12 +31,12 @@ def span_bytes(tensor: torch.Tensor) -> int:
 
 
 def storage_key(tensor: torch.Tensor) -> tuple[str, int]:
-    """Identifies a storage that is alive."""
+    """Identifies a live storage."""
     return str(tensor.device), tensor.untyped_storage().data_ptr()
 
 
 def refuse_strange(tensor: torch.Tensor, path: str) -> None:
-    """Refuses what is no dense tensor with bytes of its own.
+    """Refuses anything except a dense tensor with its own bytes.
 
     Raises:
         NotRecordable: names the argument and what it is.
@@ -121,7 +121,7 @@ class Holder:
         self._hosts: dict[tuple[str, int], torch.UntypedStorage] = {}
 
     def hold(self, value: Any) -> Any:
-        """The value as it is to be saved. Tensors that need no copy still are the caller's."""
+        """The value to save. Tensors that need no copy are still the caller's own."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, list):
@@ -133,7 +133,7 @@ class Holder:
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         held = self._dense(tensor.detach())
         if isinstance(tensor, torch.nn.Parameter):
-            # That it is a parameter says that it keeps its value from call to call.
+            # Being a parameter means that it keeps its value from call to call.
             return torch.nn.Parameter(held, requires_grad=False)
         return held
 
@@ -154,7 +154,7 @@ class Holder:
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor over a storage of its own, with the strides that it had."""
+    """A copy of the tensor in a storage of its own, with the same strides."""
     span = span_bytes(tensor) // max(tensor.element_size(), 1)
     flat = tensor.as_strided((span,), (1,), tensor.storage_offset())
     flat = flat.clone() if flat.device.type == "cpu" else flat.cpu()

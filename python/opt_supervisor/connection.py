@@ -1,4 +1,4 @@
-"""One connection to the control socket of a run: JSON-RPC 2.0, a message a line."""
+"""One connection to the control socket of a run: JSON-RPC 2.0, one message per line."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 from .errors import RefusedError, SupervisorError
 
-#: For everything but results, which take as long as they take.
+#: Time limit in seconds, except for results, which may take any time.
 ANSWER_SECONDS = 30.0
 
 
 class Connection:
     """A client of one run.
 
-    Not for use by several threads at a time: each is to have one of its own.
+    Not safe for concurrent use: each thread needs its own connection.
 
     Raises:
         SupervisorError: nobody answers at the socket.
@@ -44,16 +44,16 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Ends the connection. The run goes on."""
+        """Closes the connection. The run continues."""
         self._lines.close()
         self._socket.close()
 
     def call(self, method: str, *, timeout: float | None = None, **params: Any) -> dict[str, Any]:
-        """The answer to a request; what methods there are is in the reference of the control socket.
+        """Sends a request and returns the answer. The reference of the control socket lists the methods.
 
         Raises:
             RefusedError: the run refused it.
-            SupervisorError: the run went away, or did not answer within `timeout` seconds (30).
+            SupervisorError: the run ended, or did not answer within `timeout` seconds (30).
         """
         self._id += 1
         message = {"jsonrpc": "2.0", "id": self._id, "method": method, "params": params}

@@ -1,4 +1,4 @@
-"""One candidate, one answer; several at once."""
+"""Evaluates one candidate, or several at once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .program import program
 from .result import Result
 from .runs import OpenRun, find_run
 
-#: How long one candidate may take, its turn included.
+#: Seconds that one candidate may take, including the wait for its turn.
 DEFAULT_SECONDS = 3600.0
-#: A run serves 32 connections.
+#: A run serves at most 32 connections.
 MOST_AT_ONCE = 16
 #: Suffixes of sources, by the languages that have one.
 SUFFIXES = {"c": ".c", "cpp": ".cpp"}
@@ -27,16 +27,16 @@ SUFFIXES = {"c": ".c", "cpp": ".cpp"}
 def evaluate(
     path: str | Path, plan: str | Path = "plan.toml", *, job: str | None = None, timeout: float = DEFAULT_SECONDS
 ) -> Result:
-    """Hands a candidate to an open run of the plan, or makes a short run of the job's baseline and this candidate.
+    """Submits a candidate to an open run of the plan, or makes a short run of the job's baseline and this candidate.
 
     Args:
         path: a source file, or a library.
         plan: the plan whose captures and settings are used.
-        job: needed if the plan has several.
+        job: required if the plan has several.
         timeout: seconds.
 
     Raises:
-        RefusedError: the run does not take this candidate.
+        RefusedError: the run does not accept this candidate.
         SupervisorError: there is no answer.
     """
     run = find_run(plan)
@@ -54,7 +54,7 @@ def evaluate_text(
     name: str | None = None,
     timeout: float = DEFAULT_SECONDS,
 ) -> Result:
-    """As `evaluate`, for a source that is in no file. `name` is what results call it, where a run is open."""
+    """Like `evaluate`, for a source that is not in a file. `name` is its name in the results, if a run is open."""
     run = find_run(plan)
     if run is not None:
         request = {"text": text, "language": language, **({"name": name} if name else {})}
@@ -70,7 +70,7 @@ def evaluate_text(
 async def evaluate_async(
     path: str | Path, plan: str | Path = "plan.toml", *, job: str | None = None, timeout: float = DEFAULT_SECONDS
 ) -> Result:
-    """As `evaluate`, without blocking the event loop."""
+    """Like `evaluate`, without blocking the event loop."""
     return await asyncio.to_thread(evaluate, path, plan, job=job, timeout=timeout)
 
 
@@ -81,7 +81,7 @@ def evaluate_all(
     job: str | None = None,
     timeout: float = DEFAULT_SECONDS,
 ) -> list[Result]:
-    """Results of several candidates, in their order. They share one run, which is opened where none is."""
+    """Results of several candidates, in their order. They share one run, which is started if none is open."""
     from .session import Session
 
     run = find_run(plan)
@@ -92,11 +92,11 @@ def evaluate_all(
 
 
 def submit(run: OpenRun, request: dict[str, Any], *, job: str | None, timeout: float) -> Result:
-    """Hands a candidate to an open run, and waits for what comes of it.
+    """Submits a candidate to an open run and waits for its result.
 
     Raises:
         RefusedError: the run does not take it.
-        SupervisorError: the run went away, or took longer than `timeout` seconds.
+        SupervisorError: the run ended, or took longer than `timeout` seconds.
     """
     with run.connect() as connection:
         params: dict[str, Any] = {**request, **({"job": job} if job else {})}
@@ -106,7 +106,7 @@ def submit(run: OpenRun, request: dict[str, Any], *, job: str | None, timeout: f
 
 
 def submit_all(run: OpenRun, paths: Iterable[str | Path], *, job: str | None, timeout: float) -> list[Result]:
-    """As `submit`, for several at once."""
+    """Like `submit`, for several candidates at once."""
     requests = [{"sources": [str(Path(path).resolve())]} for path in paths]
     with ThreadPoolExecutor(MOST_AT_ONCE) as threads:
         return list(threads.map(lambda request: submit(run, request, job=job, timeout=timeout), requests))

@@ -1,4 +1,4 @@
-"""Where the program is."""
+"""Finds the program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from .errors import ProgramError
 
 NAME = "opt-supervisor"
-#: Names the program, where it is neither installed beside this package nor on the `PATH`.
+#: Environment variable with the program's path, if it is neither beside this package nor on the `PATH`.
 VARIABLE = "OPT_SUPERVISOR"
 
 
@@ -18,7 +18,7 @@ def program() -> Path:
     """The program that belongs to this package, or else the one on the `PATH`.
 
     Raises:
-        ProgramError: there is none.
+        ProgramError: it was not found.
     """
     named = os.environ.get(VARIABLE)
     if named:

@@ -66,7 +66,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def opt_sessions() -> Iterator[dict[Path, Session]]:
-    """Open runs by their plan; they end with the tests."""
+    """Open runs, by plan; they end with the tests."""
     sessions: dict[Path, Session] = {}
     yield sessions
     for session in sessions.values():
@@ -75,7 +75,7 @@ def opt_sessions() -> Iterator[dict[Path, Session]]:
 
 @pytest.fixture
 def opt_result(request: pytest.FixtureRequest, opt_sessions: dict[Path, Session]) -> Result:
-    """What came of the candidate that this test is run for."""
+    """The result of this test's candidate."""
     path, plan, job = request.param
     if plan not in opt_sessions:
         opt_sessions[plan] = Session(plan).__enter__()

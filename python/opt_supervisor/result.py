@@ -1,4 +1,4 @@
-"""What came of one candidate."""
+"""The result of one candidate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Rows of a notebook's table, and artifacts, are cut here.
+#: Longest text in a notebook's table and in artifacts.
 MOST_TEXT = 16 * 1024
 
 
@@ -30,18 +30,18 @@ class Interval:
 
 @dataclass(frozen=True)
 class Result:
-    """What opt-supervisor says of a candidate.
+    """The result of a candidate.
 
     Attributes:
         candidate: ``JOB/NAME``.
         status: such as ``PASSED`` or ``INCORRECT_NUMERICAL``; the reference of results lists them.
-        blame: whose fault it is; None where nothing went wrong.
+        blame: whose fault it is; None if nothing went wrong.
         detail: one line on what happened, if the status does not say it all.
         feedback: text for whoever writes the next version, a person or a program.
-        rank: among the job's candidates as they stand; None for what is not ranked.
-        speedup: against the job's baseline; None without one, and for what was not timed.
-        median_time_ms: of one call; None for what was not timed.
-        raw: every field that ``summary.json`` has of a candidate.
+        rank: its current rank among the job's candidates; None if it is not ranked.
+        speedup: over the job's baseline; None without one, or if it was not timed.
+        median_time_ms: per call; None if it was not timed.
+        raw: every field of the candidate in ``summary.json``.
 
     >>> result = Result.from_json({"candidate": "softmax/fast", "status": "PASSED", "feedback": "",
     ...     "speedup": {"value": 2.0, "ci_low": 1.5, "ci_high": 2.5}, "profile": {"median_time_ms": 0.1}})
@@ -63,7 +63,7 @@ class Result:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Result:
-        """From the answer of ``result``, or of ``eval --json``."""
+        """Converts the answer of ``result``, or of ``eval --json``."""
         speedup = document.get("speedup")
         profile = document.get("profile") or {}
         median = profile.get("median_time_ms")
@@ -86,10 +86,10 @@ class Result:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Numbers for an evolutionary loop, higher is better but for times. What is not known is left out.
+        """Numbers for an evolutionary loop; higher is better, except for times. Unknown numbers are left out.
 
-        ``combined_score`` is 0 for what did not pass, else the lower end of the speed-up's interval; without a
-        baseline, calls per millisecond.
+        ``combined_score`` is 0 if the candidate did not pass, else the lower end of the speed-up's interval or,
+        without a baseline, calls per millisecond.
         """
         verify = self.raw.get("verify") or {}
         numbers = {"passed": float(self.passed), "combined_score": 0.0}
@@ -107,7 +107,7 @@ class Result:
 
     @property
     def artifacts(self) -> dict[str, str]:
-        """Texts for the next prompt: feedback, what the compiler and the kernel said. Empty ones are left out."""
+        """Texts for the next prompt: feedback, and output of compiler and kernel. Empty ones are left out."""
         build = self.raw.get("build") or {}
         failures = self.raw.get("failures") or []
         texts = {

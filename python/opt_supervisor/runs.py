@@ -1,4 +1,4 @@
-"""Runs that are going on, found by the links that they leave."""
+"""Live runs, found by the links that they leave."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 from .connection import Connection
 from .errors import SupervisorError
 
-#: Names the folder for sockets, as for the program.
+#: Environment variable with the folder for sockets, the same as for the program.
 VARIABLE = "OPT_SUPERVISOR_RUNTIME_DIR"
 
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run that answers.
+    """A live run.
 
     Attributes:
-        socket: where it answers.
-        folder: where its results are.
+        socket: path of its control socket.
+        folder: path of its results.
         plan: its plan.
-        pid: of its supervisor.
+        pid: process id of its supervisor.
     """
 
     socket: Path
@@ -40,7 +40,7 @@ class OpenRun:
 
 
 def socket_folders() -> list[Path]:
-    """Where sockets may lie, the preferred folder first."""
+    """Folders that may contain sockets, the preferred one first."""
     named = os.environ.get(VARIABLE, "")
     if Path(named).is_absolute():
         return [Path(named)]
@@ -50,7 +50,7 @@ def socket_folders() -> list[Path]:
 
 
 def open_runs() -> Iterator[OpenRun]:
-    """Every run of this user that takes submissions."""
+    """Every run of this user that accepts submissions."""
     for folder in socket_folders():
         for link in sorted(folder.glob("*.run")):
             try:

@@ -15,9 +15,9 @@ from .program import program
 from .result import Result
 from .runs import OpenRun, open_runs
 
-#: Until a run answers: it reads the headers of all captures first.
+#: Seconds until a run answers; it reads the headers of all captures first.
 START_SECONDS = 120.0
-#: Until a run that was asked to end has ended.
+#: Seconds until a run that was told to end has ended.
 END_SECONDS = 60.0
 LOOK_SECONDS = 0.05
 
@@ -32,7 +32,7 @@ class Session:
                 print(session.evaluate(path))
 
     Raises:
-        ProgramError: the run did not start; the message holds what it said.
+        ProgramError: the run did not start; the message contains its output.
     """
 
     def __init__(self, plan: str | Path) -> None:
@@ -73,10 +73,10 @@ class Session:
         return self._run
 
     def evaluate(self, path: str | Path, *, job: str | None = None, timeout: float = DEFAULT_SECONDS) -> Result:
-        """What comes of a candidate.
+        """Evaluates a candidate.
 
         Raises:
-            RefusedError: the run does not take it.
+            RefusedError: the run does not accept it.
             SupervisorError: there is no answer.
         """
         return submit(self.run, {"sources": [str(Path(path).resolve())]}, job=job, timeout=timeout)
@@ -84,7 +84,7 @@ class Session:
     def evaluate_all(
         self, paths: Iterable[str | Path], *, job: str | None = None, timeout: float = DEFAULT_SECONDS
     ) -> list[Result]:
-        """As `evaluate`, for several at once, in their order."""
+        """Like `evaluate`, for several candidates at once; results are in their order."""
         return submit_all(self.run, paths, job=job, timeout=timeout)
 
     def close(self) -> None:
