@@ -1,8 +1,7 @@
 //! Settles the order of a job's parameters from all of its entries.
 //!
-//! Visits every entry once and keeps little of it: the forms of call that occur, and for every position or
-//! keyword the first value's fingerprint, whether another one differs, and the number of arguments. `bind` binds
-//! values.
+//! Visits every entry once and keeps the forms of call that occur and, for every position or keyword, the first
+//! value's fingerprint, whether another differs, and the number of arguments. `bind` binds values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -292,8 +291,7 @@ impl SignatureBuilder {
         names
     }
 
-    /// Recorded defaults, overridden by the plan's. Keywords without a declaration are optional: an entry that
-    /// lacks one gets None.
+    /// Recorded defaults, overridden by the plan's. A keyword without a declaration defaults to None.
     fn defaults(
         &self,
         captured: &[String],
@@ -405,8 +403,7 @@ impl SignatureBuilder {
     }
 
     /// Checks the parameters that are left out: each must have the same plain value in every entry, because
-    /// kernels cannot know it. Tensors are refused even if only one entry has one, because their values are not
-    /// read here.
+    /// kernels cannot know it. A tensor is refused even in a single entry: its values are not read here.
     fn left_out(
         &self,
         name: &str,
