@@ -1,4 +1,4 @@
-//! What NVRTC makes of some sixty kernels, on the emulated device, against truth that is computed here in `f64`.
+//! What NVRTC makes of some sixty kernels, and Triton of two, on the emulated device, against truth that is computed here in `f64`.
 
 mod algorithms;
 mod elementwise;
@@ -6,3 +6,4 @@ mod kit;
 mod matrices;
 mod mistakes;
 mod rows;
+mod triton;

@@ -1,0 +1,44 @@
+//! Kernels as Triton compiles them.
+
+use half::f16;
+
+use crate::kit::{Arg, Bench, Format, close, numbers};
+
+/// Pointers to scratch memory that Triton passes after a kernel's own arguments.
+fn scratch() -> [Arg; 2] {
+    [Arg::I64(0), Arg::I64(0)]
+}
+
+#[test]
+fn softmax_of_triton_agrees() {
+    let mut bench = Bench::new(include_str!("../data/triton/softmax.ptx"));
+    let (rows, n) = (5, 1000);
+    let values = numbers(rows * n, 4.0, Format::F32);
+    let (x, y) = (bench.put(&values, Format::F32), bench.room(rows * n, Format::F32));
+    let args: Vec<Arg> =
+        [Arg::Address(x), Arg::Address(y), Arg::I32(1000)].into_iter().chain(scratch()).collect();
+    bench.run("softmax", [5, 1, 1], [128, 1, 1], 16, &args);
+    let truth: Vec<f64> = values
+        .chunks(n)
+        .flat_map(|row| {
+            let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = row.iter().map(|v| (v - most).exp()).sum();
+            row.iter().map(move |v| (v - most).exp() / sum).collect::<Vec<_>>()
+        })
+        .collect();
+    close("softmax", &bench.get(y, rows * n, Format::F32), &truth, 1e-6);
+}
+
+#[test]
+fn sum_of_halves_of_triton_agrees() {
+    let mut bench = Bench::new(include_str!("../data/triton/add16.ptx"));
+    let n = 1500;
+    let (first, second) = (numbers(n, 4.0, Format::F16), numbers(n, 900.0, Format::F16));
+    let (x, y) = (bench.put(&first, Format::F16), bench.put(&second, Format::F16));
+    let z = bench.room(n, Format::F16);
+    let args: Vec<Arg> =
+        [x, y, z].map(Arg::Address).into_iter().chain([Arg::I32(1500)]).chain(scratch()).collect();
+    bench.run("add16", [2, 1, 1], [128, 1, 1], 0, &args);
+    let truth: Vec<f64> = first.iter().zip(&second).map(|(x, y)| f16::from_f64(x + y).to_f64()).collect();
+    close("add16", &bench.get(z, n, Format::F16), &truth, 0.0);
+}
