@@ -101,6 +101,10 @@ pub enum KillReason {
     HostFloor { available: Bytes, floor: Bytes },
     /// The whole process tree owed more than its ceiling.
     HostCeiling { owed: Bytes, ceiling: Bytes },
+    /// It held more on the device than was reserved for it, and with it the whole process tree more than its ceiling.
+    DeviceCeiling { owed: Bytes, ceiling: Bytes },
+    /// The device that it works on is lost.
+    DeviceLost,
     /// A load, call or build took longer than it may.
     Timeout { limit: Duration },
     /// Somebody outside had stopped it, and it did not go on.

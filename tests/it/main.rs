@@ -5,6 +5,7 @@ mod captures;
 mod control;
 mod cycles;
 mod demo;
+mod devices;
 mod doctor;
 mod ffi;
 mod fixtures;

@@ -4,6 +4,7 @@
 //! Panics as a test would. The tests themselves are in `it/`.
 
 pub mod cycles;
+pub mod devices;
 pub mod hostile;
 pub mod outcome;
 pub mod places;

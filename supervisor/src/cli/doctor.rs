@@ -1,6 +1,7 @@
 //! `opt-supervisor doctor`: which protections this machine can enforce, tested by canaries, and other facts about
 //! it.
 
+mod devices;
 mod timing;
 
 use std::fmt::Write as _;
@@ -11,6 +12,7 @@ use opt_shared::protection::{self, Protection};
 use opt_shared::units::Bytes;
 use serde_json::{Value, json};
 
+use self::devices::Devices;
 use self::timing::Trial;
 use super::{Answer, DoctorArguments, Failure, print_out};
 use crate::driver::run::leaves::Leaves;
@@ -42,6 +44,7 @@ struct Findings {
     trial: Option<Result<Trial, String>>,
     /// The interpreter for a plan that names none.
     python: Asked,
+    devices: Devices,
 }
 
 impl Findings {
@@ -69,6 +72,7 @@ impl Findings {
             disturbance: Disturbance::look(root),
             trial: timing.then(|| Trial::run().map_err(|error| format!("{error:#}"))),
             python: interpreters::ask(PYTHON),
+            devices: Devices::look(),
         })
     }
 
@@ -80,6 +84,10 @@ impl Findings {
             .filter(|it| !it.present && needed(&it.name))
             .map(|it| it.name.as_str())
             .collect()
+    }
+
+    fn ram(&self) -> Option<Bytes> {
+        self.memory.map(|it| it.total)
     }
 
     fn has(&self, name: &str) -> bool {
@@ -170,7 +178,7 @@ impl Findings {
             "landlock_abi": self.landlock_abi(),
             "seccomp": self.has("system_calls"),
             "python": { "found": self.python.as_ref().ok(), "refused": self.python.as_ref().err() },
-            "gpu": { "driver": self.features.nvidia, "usable": false },
+            "gpu": { "driver": self.features.nvidia, "usable": false, "nvml": self.devices.document(self.ram()) },
         })
     }
 
@@ -287,6 +295,7 @@ impl Findings {
             ("seccomp", yes(self.has("system_calls")).to_owned()),
             ("Python", self.python.clone().unwrap_or_else(|why| format!("none for kernels: {why}"))),
             ("GPU", gpu.to_owned()),
+            ("NVML", self.devices.text(self.ram())),
         ]
     }
 }

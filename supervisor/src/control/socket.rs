@@ -149,6 +149,13 @@ fn fallback() -> PathBuf {
     PathBuf::from(format!("/tmp/opt-supervisor-{}", rustix::process::geteuid().as_raw()))
 }
 
+/// Where sockets lie, made if it is not there: the user's alone, and the same for all of their runs.
+pub fn runtime_folder() -> Result<PathBuf, SocketError> {
+    let folder = folders().into_iter().next().unwrap_or_else(fallback);
+    make_private(&folder)?;
+    Ok(folder)
+}
+
 fn make_private(folder: &Path) -> Result<(), SocketError> {
     fs::DirBuilder::new()
         .recursive(true)

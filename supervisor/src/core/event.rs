@@ -68,6 +68,11 @@ pub enum Event {
         detail: String,
     },
     Sample(Sample),
+    DeviceSample(DeviceSample),
+    /// It is gone from its bus, or its driver has given it up.
+    DeviceLost {
+        why: String,
+    },
     /// A source offers units for a job, or says that it has none. `Action::Replied` follows.
     Offered {
         job: JobId,
@@ -122,8 +127,24 @@ pub struct ProcessSample {
     /// Anonymous, swapped and page-table bytes, plus shared bytes that are not in known memory files.
     pub owed: Bytes,
     pub reclaimable: Bytes,
-    /// Bytes owed on the device.
-    pub device: Bytes,
+}
+
+/// What the device looked like at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceSample {
+    /// Living processes of ours that hold something on it.
+    pub processes: Vec<(Process, Bytes)>,
+    /// Workers that are gone and that it still lists, they or their runners.
+    pub left: Vec<(WorkerId, Bytes)>,
+    /// What processes of others hold, and how many there are.
+    pub others: Bytes,
+    pub other_processes: u32,
+    /// In use, and held by nobody that can be named. None where it cannot be known.
+    pub unattributed: Option<Bytes>,
+    /// None where it has no memory of its own.
+    pub free: Option<Bytes>,
+    /// Per cent of its time.
+    pub utilisation: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -221,6 +242,8 @@ pub enum Action {
         recycled: Option<RecycleReason>,
         leases: u32,
         peak_owed: Bytes,
+        /// None where it was never seen on the device.
+        peak_device: Option<Bytes>,
     },
     Policy(PolicyRow),
     PhaseEnded(PhaseRow),
@@ -295,6 +318,9 @@ pub struct PhaseRow {
     pub predicted: Bytes,
     pub peak_owed: Bytes,
     pub peak_reclaimable: Bytes,
+    /// What its lease reserved on the device, and the most that it was seen to hold there; none where it was not seen there.
+    pub predicted_device: Bytes,
+    pub peak_device: Option<Bytes>,
     pub started: Moment,
     pub ended: Moment,
 }

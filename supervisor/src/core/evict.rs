@@ -62,24 +62,30 @@ impl Core {
             let reason = match refusal {
                 Refusal::Ceiling { .. } => "the lease does not fit under the ceiling now",
                 Refusal::Floor { .. } => "the machine would fall below its floor",
+                Refusal::DeviceInUse { .. } => "others hold memory of the device that the lease needs",
             };
             self.policy("wait", reason.to_owned(), refusal.numbers());
         }
         let others = self.dispensable().into_iter().filter(|&other| other != worker);
         // How much memory is missing, and how much each worker would free.
         let (missing, held): (Bytes, Vec<(WorkerId, Bytes)>) = match refusal {
-            Refusal::Ceiling { charged, wanted, ceiling, .. } => {
-                let mut held: Vec<_> = others.map(|it| (it, self.ledger.charge(it).sum())).collect();
+            Refusal::Ceiling { side, charged, wanted, ceiling } => {
+                let part = |demand| side.part_of(demand);
+                let mut held: Vec<_> = others.map(|it| (it, part(self.ledger.charge(it)))).collect();
                 // The worker meant for this lease may have kept more than the lease allows for. One that has done
                 // nothing is not replaced, since its successor would owe the same.
                 if self.workers.get(&worker).is_some_and(|it| 0 < it.leases) {
-                    held.push((worker, self.ledger.measured(worker).sum() - demand.sum()));
+                    held.push((worker, part(self.ledger.measured(worker)) - part(demand)));
                 }
                 (charged + wanted - ceiling, held)
             }
             Refusal::Floor { available, wanted, floor } => {
                 let held = others.map(|it| (it, self.ledger.measured(it).sum())).collect();
                 (floor + wanted - available, held)
+            }
+            Refusal::DeviceInUse { free, wanted } => {
+                let held = others.map(|it| (it, self.ledger.measured(it).device)).collect();
+                (wanted - free, held)
             }
         };
         let mut given = self.on_its_way_back(&refusal);
@@ -103,8 +109,9 @@ impl Core {
         let leaving = self.workers.iter().filter(|(_, it)| !it.stays()).map(|(&id, _)| id);
         let returning = self.returning.iter().filter(|(_, it)| !it.overdue).map(|(&id, _)| id);
         let of = |worker| match refusal {
-            Refusal::Ceiling { .. } => self.ledger.charge(worker).sum(),
+            Refusal::Ceiling { side, .. } => side.part_of(self.ledger.charge(worker)),
             Refusal::Floor { .. } => self.ledger.measured(worker).sum(),
+            Refusal::DeviceInUse { .. } => self.ledger.measured(worker).device,
         };
         leaving.chain(returning).map(of).sum()
     }

@@ -11,6 +11,7 @@ use opt_shared::units::Bytes;
 
 use super::assign::Fit;
 use super::contest::Contest;
+use super::device::DeviceState;
 use super::event::{Action, Moment, Order, Stage, StopReason};
 use super::job::{Next, next};
 use super::ledger::{Demand, Refusal};
@@ -235,6 +236,15 @@ impl Core {
         if self.is_at_odds(alone) || alone && self.somebody_is_in_the_way(now, job) {
             return Tried::UnderWay;
         }
+        if self.needs_device(unit, beside.is_some()) {
+            if let Some(why) = self.no_device() {
+                self.without_device(unit, why);
+                return Tried::Refused;
+            }
+            if self.device.state() == DeviceState::Returning {
+                return Tried::UnderWay;
+            }
+        }
         // The supervisor needs more than its share, or the ceiling was lowered. Waiting would not help.
         let Some((way, demand)) = self.largest_that_fits(order) else {
             let least = self.unit(unit).step().least(beside.is_some());
@@ -329,6 +339,7 @@ impl Core {
         let idle_worker = self.spec.idle_worker;
         if let Some(it) = self.workers.get_mut(&worker) {
             it.leases += 1;
+            it.on_device |= demand.device != Bytes::ZERO;
             it.seen_idle = false;
             it.state = State::Leased(Lease {
                 id: lease,
@@ -339,8 +350,11 @@ impl Core {
                 way,
                 predicted: spec.predicted + idle_worker,
                 reserved: demand.host,
+                device: demand.device,
                 peak_owed: it.tree_owed(),
                 peak_reclaimable: Bytes::ZERO,
+                peak_device: None,
+                over_device: None,
                 short_of_memory: None,
             });
         }

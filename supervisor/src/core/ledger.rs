@@ -73,6 +73,15 @@ pub enum CeilingScope {
 }
 
 impl CeilingScope {
+    /// Of a demand, what this ceiling limits.
+    pub fn part_of(self, demand: Demand) -> Bytes {
+        match self {
+            Self::Host => demand.host,
+            Self::Device => demand.device,
+            Self::Unified => demand.sum(),
+        }
+    }
+
     /// The plan's key for the ceiling.
     pub const fn key(self) -> &'static str {
         match self {
@@ -144,6 +153,8 @@ pub struct Ledger {
     accounts: BTreeMap<WorkerId, Account>,
     /// The machine's MemAvailable when it was last read.
     available: Option<Bytes>,
+    /// What nobody holds on the device; none where it has no memory of its own, or was not asked.
+    device_free: Option<Bytes>,
 }
 
 /// Why a lease was not granted.
@@ -153,6 +164,8 @@ pub enum Refusal {
     Ceiling { side: CeilingScope, charged: Bytes, wanted: Bytes, ceiling: Bytes },
     /// The machine's available memory would fall below the floor.
     Floor { available: Bytes, wanted: Bytes, floor: Bytes },
+    /// Others hold what is missing on the device.
+    DeviceInUse { free: Bytes, wanted: Bytes },
 }
 
 impl Refusal {
@@ -168,6 +181,9 @@ impl Refusal {
                 ("wanted_bytes", wanted.get()),
                 ("floor_bytes", floor.get()),
             ],
+            Self::DeviceInUse { free, wanted } => {
+                vec![("device_free_bytes", free.get()), ("wanted_bytes", wanted.get())]
+            }
         }
     }
 }
@@ -184,6 +200,9 @@ impl std::fmt::Display for Refusal {
                     "{available} are available, {wanted} wanted, the floor is {floor} ([memory] host_floor)"
                 )
             }
+            Self::DeviceInUse { free, wanted } => {
+                write!(f, "{free} are free on the device, {wanted} wanted")
+            }
         }
     }
 }
@@ -197,6 +216,7 @@ impl Ledger {
             supervisor: Bytes::ZERO,
             accounts: BTreeMap::new(),
             available: None,
+            device_free: None,
         }
     }
 
@@ -253,6 +273,11 @@ impl Ledger {
         self.available = available;
     }
 
+    /// `free`: what nobody, of this run or not, holds on the device.
+    pub fn measure_device(&mut self, free: Option<Bytes>) {
+        self.device_free = free;
+    }
+
     /// The memory that the whole process tree was measured to owe, regardless of reservations.
     pub fn owed(&self) -> Demand {
         Demand::host(self.supervisor) + self.accounts.values().map(|account| account.measured).sum()
@@ -263,8 +288,8 @@ impl Ledger {
     }
 
     /// By how much a worker's measured memory exceeds its reservation.
-    pub fn excess(&self, worker: WorkerId) -> Bytes {
-        self.accounts.get(&worker).map_or(Bytes::ZERO, |account| (account.measured - account.reserved).sum())
+    pub fn excess(&self, worker: WorkerId) -> Demand {
+        self.accounts.get(&worker).map_or(Demand::default(), |account| account.measured - account.reserved)
     }
 
     /// A worker's charge: what the ledger would get back if the worker ended.
@@ -278,11 +303,7 @@ impl Ledger {
         let others = self.charged() - own.charge();
         let charge = wanted.max(own.measured);
         if let Some((side, sum, ceiling)) = self.ceilings.over(others + charge) {
-            let (charged, wanted) = match side {
-                CeilingScope::Host => (others.host, charge.host),
-                CeilingScope::Device => (others.device, charge.device),
-                CeilingScope::Unified => (others.sum(), charge.sum()),
-            };
+            let (charged, wanted) = (side.part_of(others), side.part_of(charge));
             debug_assert_eq!(sum, charged + wanted);
             return Err(Refusal::Ceiling { side, charged, wanted, ceiling });
         }
@@ -299,6 +320,15 @@ impl Ledger {
             let more = Account { reserved: wanted, measured: own.measured }.outstanding(unified) + promised;
             if available < self.floor + more {
                 return Err(Refusal::Floor { available, wanted: more, floor: self.floor });
+            }
+        }
+        if let Some(free) = self.device_free.filter(|_| wanted.device != Bytes::ZERO) {
+            let others = self.accounts.iter().filter(|&(&other, _)| Some(other) != worker);
+            let promised: Bytes =
+                others.map(|(_, account)| (account.reserved - account.measured).device).sum();
+            let more = (wanted - own.measured).device + promised;
+            if free < more {
+                return Err(Refusal::DeviceInUse { free, wanted: more });
             }
         }
         Ok(())
@@ -382,7 +412,7 @@ mod tests {
                                 prop_assert!(ceiling < charged + wanted);
                                 prop_assert_eq!(ledger.charged(), before);
                             }
-                            Err(Refusal::Floor { .. }) => prop_assert!(false, "the machine was not measured"),
+                            Err(Refusal::Floor { .. } | Refusal::DeviceInUse { .. }) => prop_assert!(false, "the machine was not measured"),
                         }
                     }
                 }
@@ -443,7 +473,7 @@ mod tests {
         assert_eq!((ledger.charged(), ledger.owed()), (wanted(30), wanted(30)));
         ledger.open(WorkerId(1), Bytes::new(5));
         ledger.measure(WorkerId(1), wanted(12));
-        assert_eq!((ledger.charge(WorkerId(1)), ledger.excess(WorkerId(1))), (wanted(12), Bytes::new(7)));
-        assert_eq!(ledger.excess(WorkerId(2)), Bytes::ZERO);
+        assert_eq!((ledger.charge(WorkerId(1)), ledger.excess(WorkerId(1))), (wanted(12), wanted(7)));
+        assert_eq!(ledger.excess(WorkerId(2)), Demand::default());
     }
 }

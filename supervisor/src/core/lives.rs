@@ -84,10 +84,12 @@ impl Core {
             recycled: it.drain_order.and_then(|told| told.reason),
             leases: it.leases,
             peak_owed: it.peak_owed,
+            peak_device: it.peak_device,
         });
         if class == WorkerEndClass::NotReady {
             self.backoff.entry(it.role).or_default().failed(now);
         }
+        self.left_the_device(now, worker, &it);
         let returning = Returning {
             role: it.role,
             runners: std::mem::take(&mut it.runners),
@@ -97,9 +99,8 @@ impl Core {
         };
         if left_runners {
             // The worker is dead, so its reservation is free. Its runners stay charged; the driver kills them.
-            self.ledger.release(worker, Bytes::ZERO);
-            self.ledger.measure(worker, Demand::host(owed_by(&returning.runners)));
             self.returning.insert(worker, returning);
+            self.settle_account(worker);
         } else {
             self.memory_is_back(now, worker, &returning);
         }
@@ -117,9 +118,21 @@ impl Core {
         }
     }
 
+    /// A worker that is gone is charged for what its runners owe and for what is not back from the device, and no longer.
+    pub(super) fn settle_account(&mut self, worker: WorkerId) {
+        let host = self.returning.get(&worker).map(|it| owed_by(&it.runners));
+        let device = self.device.left_by(worker);
+        if host.is_none() && device.is_none() {
+            return self.ledger.close(worker);
+        }
+        self.ledger.release(worker, Bytes::ZERO);
+        let measured = Demand { host: host.unwrap_or_default(), device: device.unwrap_or_default() };
+        self.ledger.measure(worker, measured);
+    }
+
     fn memory_is_back(&mut self, now: Moment, worker: WorkerId, returning: &Returning) {
         let before = self.ledger.charged();
-        self.ledger.close(worker);
+        self.settle_account(worker);
         if let Some(DrainOrder { at, reason: Some(reason), owed }) = returning.drain_order {
             let took = now.saturating_sub(at).as_millis();
             self.policy(
@@ -220,8 +233,8 @@ impl Core {
         let Some(it) = self.workers.get_mut(&worker) else { return };
         let known = it.lease().is_some_and(|held| held.id == lease);
         let doomed = it.killed.or(stopping);
-        it.runners
-            .insert(pid, Runner { limit, shared, owed: Bytes::ZERO, peak_owed: Bytes::ZERO, killed: None });
+        let (owed, peak_owed, device) = (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO);
+        it.runners.insert(pid, Runner { limit, shared, owed, peak_owed, device, killed: None });
         match doomed {
             Some(reason) => self.kill_runner(worker, pid, reason),
             None if known => self.actions.push(Action::AllowRunner { worker, pid }),
@@ -237,6 +250,7 @@ impl Core {
             runner.killed = Some(reason);
             self.actions.push(Action::KillRunner { worker, pid, reason });
             if let KillReason::RunnerMemory { .. }
+            | KillReason::DeviceCeiling { .. }
             | KillReason::HostFloor { .. }
             | KillReason::HostCeiling { .. } = reason
                 && let Some(State::Leased(lease)) = self.workers.get_mut(&worker).map(|it| &mut it.state)
@@ -257,15 +271,12 @@ impl Core {
     pub(super) fn runner_died(&mut self, worker: WorkerId, pid: u32) {
         if let Some(it) = self.returning.get_mut(&worker) {
             it.runners.remove(&pid);
-            let owed = owed_by(&it.runners);
-            self.ledger.measure(worker, Demand::host(owed));
-            return;
+            return self.settle_account(worker);
         }
         let Some(it) = self.workers.get_mut(&worker) else { return };
         let runner = it.runners.remove(&pid);
-        let owed = it.tree_owed();
         // The memory of a dead process is free at once: the next lease need not wait for a sample to show it.
-        self.ledger.measure(worker, Demand::host(owed));
+        self.ledger.measure(worker, it.demand());
         let (killed, peak_owed) =
             runner.map_or((None, Bytes::ZERO), |runner| (runner.killed, runner.peak_owed));
         self.actions.push(Action::MayReap { worker, pid, killed, peak_owed });
@@ -282,7 +293,9 @@ fn class(it: &Worker) -> (WorkerEndClass, bool) {
             | KillReason::Requested
             | KillReason::Cancelled
             | KillReason::HostFloor { .. }
-            | KillReason::HostCeiling { .. },
+            | KillReason::HostCeiling { .. }
+            | KillReason::DeviceCeiling { .. }
+            | KillReason::DeviceLost,
         ) => (WorkerEndClass::Killed, false),
         _ if !it.was_ready => (WorkerEndClass::NotReady, true),
         // A worker that took too long to end had nevertheless done its work.

@@ -7,6 +7,7 @@
 mod assign;
 mod contest;
 pub mod control;
+pub mod device;
 mod estimate;
 pub mod event;
 mod evict;
@@ -41,6 +42,7 @@ use opt_shared::units::Bytes;
 
 use self::assign::{Backoff, PolicySubject};
 use self::control::Wishes;
+use self::device::Device;
 use self::estimate::Estimates;
 use self::event::{Action, Event, Moment, PolicyRow, Stage, StopReason};
 use self::job::Job;
@@ -110,6 +112,7 @@ pub struct Core {
     ledger: Ledger,
     estimates: Estimates,
     machine: Machine,
+    device: Device,
     backoff: BTreeMap<Role, Backoff>,
     reported: BTreeSet<(PolicySubject, JobId)>,
     /// No spare is started before this time, because the machine was short of memory.
@@ -144,6 +147,7 @@ impl Core {
             ledger,
             estimates: Estimates::default(),
             machine: Machine::default(),
+            device: Device::default(),
             backoff: BTreeMap::new(),
             reported: BTreeSet::new(),
             spare_rests_until: Moment::ZERO,
@@ -186,6 +190,8 @@ impl Core {
             Event::Finished { worker, lease, report } => self.finished(now, worker, lease, report),
             Event::WorkerFault { worker, detail } => self.worker_fault(worker, detail),
             Event::Sample(sample) => self.sampled(now, &sample),
+            Event::DeviceSample(sample) => self.device_sampled(now, &sample),
+            Event::DeviceLost { why } => self.device_lost(why),
             Event::Pressure => self.pressure(now),
             Event::Offered { job, units, by } => {
                 let answer = self.offered(job, units, by);
@@ -247,6 +253,7 @@ impl Core {
             .chain(self.sources_by().filter(|_| self.ending == Ending::No))
             .chain(self.backoff.values().filter_map(|backoff| backoff.until))
             .chain(self.returning.values().filter(|it| !it.overdue).map(|it| it.since + RETURN_TIMEOUT))
+            .chain(self.device.next_deadline())
             .chain(self.stall_ends_at().filter(|_| self.ending != Ending::Stopped))
             .min()
     }
@@ -273,15 +280,20 @@ impl Core {
         }
         self.memory_overdue(now);
         self.death_overdue(now);
+        self.device_overdue(now);
         self.sources_overdue(now);
         self.stall_overdue(now);
         for backoff in self.backoff.values_mut() {
             backoff.expire(now);
         }
-        if let Some(Waiting { refusal, .. }) = self.waiting
+        if let Some(Waiting { refusal, unit, .. }) = self.waiting
             && self.impatient_at().is_some_and(|at| at <= now)
             && self.ending == Ending::No
         {
+            if let Refusal::DeviceInUse { .. } = refusal {
+                self.waiting = None;
+                return self.without_device(unit, format!("the device is in use by others: {refusal}"));
+            }
             let why = format!("memory for the next lease did not come within {MEMORY_TIMEOUT:?}: {refusal}");
             self.stop_for_the_host(now, why, refusal.numbers());
         }
@@ -374,7 +386,12 @@ impl Core {
         if let Some(worker) = self.returning.keys().find(|&&worker| !self.ledger.has_account(worker)) {
             return Err(format!("{worker} has left processes behind and is not charged"));
         }
-        if self.ledger.accounts() != self.workers.len() + self.returning.len() {
+        if let Some(worker) = self.device.left().find(|&worker| !self.ledger.has_account(worker)) {
+            return Err(format!("{worker} has left memory on the device and is not charged"));
+        }
+        let returning = self.returning.keys().copied();
+        let gone: BTreeSet<WorkerId> = returning.chain(self.device.left()).collect();
+        if self.ledger.accounts() != self.workers.len() + gone.len() {
             return Err("somebody is charged who is gone".to_owned());
         }
         let running_units: usize = self.jobs.iter().map(|job| job.roster.running()).sum();

@@ -53,6 +53,8 @@ impl Core {
             predicted: lease.predicted,
             peak_owed: lease.peak_owed,
             peak_reclaimable: lease.peak_reclaimable,
+            predicted_device: lease.device,
+            peak_device: lease.peak_device,
             started: lease.started,
             ended: now,
         }));
@@ -129,6 +131,18 @@ impl Core {
             Some(reason @ (KillReason::HostCeiling { .. } | KillReason::HostFloor { .. })) => {
                 let why = format!("the {role} was ended for want of memory ({})", short_of(reason));
                 self.smaller_or_never(lease.clone(), why);
+                true
+            }
+            Some(KillReason::DeviceCeiling { owed, ceiling }) => {
+                self.over_device(lease.clone(), owed, ceiling);
+                true
+            }
+            Some(KillReason::DeviceLost) => {
+                let why = format!("the {role} was ended: {}", self.no_device().unwrap_or_default());
+                self.attempt_ended(lease, AttemptEnd::GivenUp { why: why.clone(), blame: Blame::Host });
+                let again = Progress::Waiting { attempt: lease.attempt + 1 };
+                self.change(lease.order.unit, |unit| unit.progress = again);
+                self.without_device(lease.order.unit, why);
                 true
             }
             _ => false,
@@ -245,7 +259,7 @@ impl Core {
 
     /// The attempt ended for lack of memory. It is repeated once, with a smaller batch if there is one, and
     /// reserves what was measured.
-    fn smaller_or_never(&mut self, lease: Lease, why: String) {
+    pub(super) fn smaller_or_never(&mut self, lease: Lease, why: String) {
         let times = self.change(lease.order.unit, |unit| {
             unit.losses.short_of_memory += 1;
             unit.losses.from_way = lease.way + 1;
@@ -287,7 +301,7 @@ impl Core {
         self.attempt_ended(lease, AttemptEnd::Retried { why, blame });
     }
 
-    fn again(&mut self, lease: Lease, blame: Blame, why: String) {
+    pub(super) fn again(&mut self, lease: Lease, blame: Blame, why: String) {
         let id = lease.order.unit;
         self.change(id, |unit| unit.progress = Progress::Waiting { attempt: lease.attempt + 1 });
         self.attempt_ended(&lease, AttemptEnd::Retried { why: why.clone(), blame });

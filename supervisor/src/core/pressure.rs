@@ -14,7 +14,7 @@ use opt_shared::units::Bytes;
 
 use super::Core;
 use super::event::{Moment, Sample};
-use super::ledger::CeilingScope;
+use super::ledger::{CeilingScope, Demand};
 use super::recycle::RecycleReason;
 use super::worker::{Runner, Worker};
 
@@ -41,7 +41,10 @@ pub(super) struct Machine {
     pressure_said: Option<Moment>,
 }
 
-struct Strain {
+/// Which sum a limit was crossed by.
+pub(super) struct Strain {
+    /// None where it is the machine's floor.
+    side: Option<CeilingScope>,
     reason: KillReason,
     text: &'static str,
     numbers: Vec<(&'static str, u64)>,
@@ -115,29 +118,37 @@ impl Core {
         }
     }
 
-    fn strain(&self, sample: &Sample) -> Option<Strain> {
-        if let Some((side, owed, ceiling)) = self.ledger.ceilings().over(self.ledger.owed()) {
-            let text = match side {
-                CeilingScope::Host | CeilingScope::Unified => "the process tree owes more than its ceiling",
-                CeilingScope::Device => "the process tree owes more on the device than its ceiling",
-            };
-            let numbers = vec![("owed_bytes", owed.get()), ("ceiling_bytes", ceiling.get())];
-            return Some(Strain { reason: KillReason::HostCeiling { owed, ceiling }, text, numbers });
-        }
+    pub(super) fn over_a_ceiling(&self) -> Option<Strain> {
+        let (side, owed, ceiling) = self.ledger.ceilings().over(self.ledger.owed())?;
+        let numbers = vec![("owed_bytes", owed.get()), ("ceiling_bytes", ceiling.get())];
+        let (reason, text) = match side {
+            CeilingScope::Host | CeilingScope::Unified => {
+                (KillReason::HostCeiling { owed, ceiling }, "the process tree owes more than its ceiling")
+            }
+            CeilingScope::Device => (
+                KillReason::DeviceCeiling { owed, ceiling },
+                "the process tree holds more on the device than its ceiling",
+            ),
+        };
+        Some(Strain { side: Some(side), reason, text, numbers })
+    }
+
+    pub(super) fn below_the_floor(&self, sample: &Sample) -> Option<Strain> {
         let floor = self.ledger.floor();
         let available = sample.available.filter(|&available| available < floor)?;
         let mut numbers = vec![("available_bytes", available.get()), ("floor_bytes", floor.get())];
         numbers.extend(sample.free.map(|free| ("free_bytes", free.get())));
         let text = "the machine fell below its floor";
-        Some(Strain { reason: KillReason::HostFloor { available, floor }, text, numbers })
+        Some(Strain { side: None, reason: KillReason::HostFloor { available, floor }, text, numbers })
     }
 
-    pub(super) fn relieve(&mut self, now: Moment, sample: &Sample) {
-        let Some(strain) = self.strain(sample) else { return };
+    pub(super) fn relieve(&mut self, now: Moment, strain: Option<Strain>) {
+        let Some(strain) = strain else { return };
         if self.eviction_is_under_way(now) {
             return;
         }
         if let Some(offender) = self.offender(&strain) {
+            let strain = self.named_by(offender, strain);
             self.end_the_largest(offender, strain);
         } else if !self.recycle_the_dispensable(now)
             && let Some(newest) = self.newest_lease()
@@ -158,17 +169,26 @@ impl Core {
         self.returning.values().any(|it| !it.overdue) || self.workers.values().any(going)
     }
 
+    /// Where host and device share one memory, what the offender has too much of says which limit it broke.
+    fn named_by(&self, offender: WorkerId, strain: Strain) -> Strain {
+        let excess = self.ledger.excess(offender);
+        match strain.reason {
+            KillReason::HostCeiling { owed, ceiling } if excess.host < excess.device => {
+                Strain { reason: KillReason::DeviceCeiling { owed, ceiling }, ..strain }
+            }
+            _ => strain,
+        }
+    }
+
     /// The worker that owes most beyond its reservation. Idle workers have no lease and do not count. If all
     /// leases fit under the ceiling, there always is such a worker.
     fn offender(&self, strain: &Strain) -> Option<WorkerId> {
-        let least = match strain.reason {
-            KillReason::HostCeiling { .. } => Bytes::new(1),
-            _ => WORTH_KILLING,
-        };
+        let least = if strain.side.is_some() { Bytes::new(1) } else { WORTH_KILLING };
+        let part = |demand: Demand| strain.side.map_or(demand.sum(), |side| side.part_of(demand));
         self.workers
             .iter()
             .filter(|(_, it)| it.lease().is_some())
-            .map(|(&worker, _)| (self.ledger.excess(worker), worker))
+            .map(|(&worker, _)| (part(self.ledger.excess(worker)), worker))
             .filter(|&(excess, _)| least <= excess)
             .max()
             .map(|(_, worker)| worker)
@@ -180,7 +200,8 @@ impl Core {
             .filter_map(|(&worker, it)| {
                 let lease = it.lease()?;
                 let largest = it.runners.values().map(Runner::all).max().unwrap_or_default();
-                (WORTH_KILLING < largest.max(it.owed)).then_some((lease.id, worker))
+                let held = largest.max(it.owed).max(it.demand().device);
+                (WORTH_KILLING < held).then_some((lease.id, worker))
             })
             .max()
             .map(|(_, worker)| worker)
@@ -188,11 +209,26 @@ impl Core {
 
     /// Ends the worker's largest runner, or the worker itself if it owes more than any runner.
     fn end_the_largest(&mut self, worker: WorkerId, strain: Strain) {
-        let Some(it) = self.workers.get(&worker) else { return };
-        let runner = it.runners.iter().max_by_key(|(_, runner)| runner.all());
-        let largest = runner.filter(|(_, runner)| it.owed <= runner.all()).map(|(&pid, _)| pid);
+        let excess = self.ledger.excess(worker).device;
+        let Some(it) = self.workers.get_mut(&worker) else { return };
+        let is_device = matches!(strain.reason, KillReason::DeviceCeiling { .. });
+        let of_runner = |runner: &Runner| if is_device { runner.device } else { runner.all() };
+        let own = if is_device { it.device } else { it.owed };
+        let runner = it.runners.iter().max_by_key(|(_, runner)| of_runner(runner));
+        let largest = runner.filter(|(_, runner)| own <= of_runner(runner)).map(|(&pid, _)| pid);
+        let held = it.demand().device;
+        if is_device
+            && excess != Bytes::ZERO
+            && let Some(lease) = it.lease_mut()
+        {
+            lease.over_device = Some(held);
+        }
         let mut numbers = vec![("worker", u64::from(worker.0))];
         numbers.extend(strain.numbers);
+        if is_device {
+            numbers.push(("held_bytes", held.get()));
+            numbers.push(("reserved_bytes", (held - excess).get()));
+        }
         match largest {
             Some(pid) => {
                 self.policy("kill_runner", strain.text.to_owned(), numbers);

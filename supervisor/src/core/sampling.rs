@@ -11,24 +11,15 @@ use opt_shared::units::Bytes;
 
 use super::Core;
 use super::event::{Moment, Process, Sample};
-use super::ledger::Demand;
-use super::worker::{State, owed_by};
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Beyond {
-    reclaimable: Bytes,
-    device: Bytes,
-}
+use super::worker::State;
 
 impl Core {
     pub(super) fn sampled(&mut self, now: Moment, sample: &Sample) {
         let mut over = Vec::new();
-        let mut beyond: BTreeMap<WorkerId, Beyond> = BTreeMap::new();
+        let mut reclaimable: BTreeMap<WorkerId, Bytes> = BTreeMap::new();
         for process in &sample.processes {
             let (Process::Worker(worker) | Process::Runner(worker, _)) = process.process;
-            let it = beyond.entry(worker).or_default();
-            it.reclaimable += process.reclaimable;
-            it.device += process.device;
+            *reclaimable.entry(worker).or_default() += process.reclaimable;
             if let (Process::Runner(_, pid), Some(left)) = (process.process, self.returning.get_mut(&worker))
             {
                 if let Some(runner) = left.runners.get_mut(&pid) {
@@ -58,15 +49,16 @@ impl Core {
             it.seen_idle |= it.is_idle();
             let owed = it.tree_owed();
             it.peak_owed = it.peak_owed.max(owed);
-            let beyond = beyond.get(&worker).copied().unwrap_or_default();
+            let reclaimable = reclaimable.get(&worker).copied().unwrap_or_default();
             if let State::Leased(lease) = &mut it.state {
                 lease.peak_owed = lease.peak_owed.max(owed);
-                lease.peak_reclaimable = lease.peak_reclaimable.max(beyond.reclaimable);
+                lease.peak_reclaimable = lease.peak_reclaimable.max(reclaimable);
             }
-            self.ledger.measure(worker, Demand { host: owed, device: beyond.device });
+            self.ledger.measure(worker, it.demand());
         }
-        for (&worker, left) in &self.returning {
-            self.ledger.measure(worker, Demand::host(owed_by(&left.runners)));
+        let returning: Vec<WorkerId> = self.returning.keys().copied().collect();
+        for worker in returning {
+            self.settle_account(worker);
         }
         self.ledger.measure_machine(sample.supervisor_owed, sample.available);
         for (worker, pid, owed, limit) in over {
@@ -83,6 +75,7 @@ impl Core {
             self.kill_runner(worker, pid, KillReason::RunnerMemory { owed, limit });
         }
         self.look_at_the_machine(now, sample);
-        self.relieve(now, sample);
+        let strain = self.over_a_ceiling().or_else(|| self.below_the_floor(sample));
+        self.relieve(now, strain);
     }
 }

@@ -6,6 +6,7 @@ mod assign;
 mod contest;
 mod control;
 mod desk;
+mod device;
 mod ends;
 mod evict;
 mod laws;

@@ -71,6 +71,8 @@ pub(crate) struct Losses {
     lost: Vec<Moment>,
     /// Attempts that ended for lack of memory; they have their own limit.
     pub(crate) short_of_memory: u32,
+    /// Attempts that held more on the device than was reserved for them, and were ended for it.
+    pub(crate) over_device: u32,
     /// The first of the step's ways that is still allowed; later ways take less memory.
     pub(crate) from_way: usize,
     /// The entry at which an unknown sender last killed one of its runners.

@@ -48,8 +48,13 @@ pub(crate) struct Lease {
     pub(crate) way: usize,
     pub(crate) predicted: Bytes,
     pub(crate) reserved: Bytes,
+    /// What it reserves on the device.
+    pub(crate) device: Bytes,
     pub(crate) peak_owed: Bytes,
     pub(crate) peak_reclaimable: Bytes,
+    pub(crate) peak_device: Option<Bytes>,
+    /// What its worker held on the device when it was ended for more than `device`.
+    pub(crate) over_device: Option<Bytes>,
     /// Set if one of its runners was ended because of memory; decides how the attempt is repeated.
     pub(crate) short_of_memory: Option<KillReason>,
 }
@@ -61,6 +66,8 @@ pub(crate) struct Runner {
     pub(crate) shared: Bytes,
     pub(crate) owed: Bytes,
     pub(crate) peak_owed: Bytes,
+    /// What it holds on the device.
+    pub(crate) device: Bytes,
     pub(crate) killed: Option<KillReason>,
 }
 
@@ -84,6 +91,11 @@ pub(crate) struct Worker {
     pub(crate) owed: Bytes,
     pub(crate) owed_when_ready: Option<Bytes>,
     pub(crate) peak_owed: Bytes,
+    /// What it holds on the device itself, without its runners.
+    pub(crate) device: Bytes,
+    /// It has had a lease on the device, or was seen there.
+    pub(crate) on_device: bool,
+    pub(crate) peak_device: Option<Bytes>,
     pub(crate) validated: Bytes,
     pub(crate) runners: BTreeMap<u32, Runner>,
     pub(crate) drain_order: Option<DrainOrder>,
@@ -132,6 +144,9 @@ impl Worker {
             owed: Bytes::ZERO,
             owed_when_ready: None,
             peak_owed: Bytes::ZERO,
+            device: Bytes::ZERO,
+            on_device: false,
+            peak_device: None,
             validated: Bytes::ZERO,
             runners: BTreeMap::new(),
             drain_order: None,
@@ -169,7 +184,14 @@ impl Worker {
         }
     }
 
-    /// Owed by the worker and its runners together; the ledger's measurement.
+    pub(crate) fn lease_mut(&mut self) -> Option<&mut Lease> {
+        match &mut self.state {
+            State::Leased(lease) => Some(lease),
+            _ => None,
+        }
+    }
+
+    /// Owed on the host by the worker and its runners.
     pub(crate) fn tree_owed(&self) -> Bytes {
         self.owed + owed_by(&self.runners)
     }

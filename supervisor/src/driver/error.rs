@@ -1,8 +1,10 @@
 //! Why a run could not continue, and which exit code that gives.
 
 use super::folder::FolderError;
+use super::run::device::DeviceTrouble;
 use crate::control::ControlError;
 use crate::exit::Exit;
+use crate::memory::device::DeviceError;
 use crate::metrics::http::MetricsError;
 use crate::pool::PoolError;
 use crate::store::StoreError;
@@ -23,6 +25,10 @@ pub enum RunError {
     Unread { job: String, why: String },
     #[error("the pool of workers")]
     Pool(#[from] PoolError),
+    #[error("the device of this run")]
+    Device(#[from] DeviceError),
+    #[error("the device of this run")]
+    DeviceTaken(#[from] DeviceTrouble),
     #[error("the control socket, which an open run needs")]
     Control(#[from] ControlError),
     #[error(transparent)]

@@ -23,6 +23,7 @@ use self::folder::resume::Earlier;
 use self::folder::{RunFolder, evidence, register, resume};
 use self::run::agenda::Agenda;
 use self::run::decisions::Decisions;
+use self::run::device::FoundDevice;
 use self::run::leaves::Leaves;
 use self::run::machine::Machine;
 use self::run::protections;
@@ -113,13 +114,17 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let known = register::register(&mut store, &plan, &facts, &selected, &earlier)?;
     let kept_replays = register::register_replays(&mut store, &plan, &replay_facts)?;
     let whole = whole_memory();
-    let (ceilings, floor) = limits_of(&plan, whole);
+    let device = Device::Cpu;
+    let found_device = FoundDevice::find(device)?;
+    let memory = found_device.as_ref().map(|found| found.memory);
+    let (ceilings, floor) = limits_of(&plan, whole, memory);
+    let taken = found_device.map(|found| found.take(folder.path(), signals)).transpose()?;
     let host = Host::detect();
     let cores = host.cores.unwrap_or(1);
     let counters = store.counters()?;
     let spec = spec::spec(&plan, &facts, ceilings, floor);
     let children = |pid| crate::memory::tree::children(Path::new("/proc"), pid).unwrap_or_default();
-    let pool = Pool::new(Device::Cpu, folder.worker_logs(), children)?;
+    let pool = Pool::new(device, folder.worker_logs(), children)?;
     let mut leaves = Leaves::open(&Leaves::key(folder.path()));
     let found = protections::try_all(pool.executable(), &mut leaves);
     let mut run = Run {
@@ -137,7 +142,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
             min_speedup: options.min_speedup,
         },
         attempts: Attempts::default(),
-        machine: Machine::new(pool, leaves, found, host, ceilings.host, whole.0),
+        machine: Machine::new(pool, leaves, found, host, ceilings.host, whole.0).with_device(taken),
         books: Books::open(store, &folder)?,
         desk: Desk {
             control: requests::open(&folder, options.keep_open)?,

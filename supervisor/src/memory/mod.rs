@@ -6,6 +6,7 @@
 //! [`Seen::Gone`].
 
 pub mod cgroup;
+pub mod device;
 pub mod disturbance;
 pub mod features;
 pub mod host;

@@ -30,6 +30,8 @@ pub struct Metrics {
     ceiling: Gauge,
     reclaimable: Gauge,
     available: Gauge,
+    device: Gauges,
+    device_ceiling: Gauges,
     granted: Counts,
     attempts: Counts,
     candidates: Counts,
@@ -50,6 +52,9 @@ pub struct GaugeValues {
     pub ceiling: Bytes,
     pub reclaimable: Bytes,
     pub available: Bytes,
+    /// On the device; none where there is none, or nothing was seen of it yet.
+    pub device: Option<Bytes>,
+    pub device_ceiling: Option<Bytes>,
 }
 
 impl Default for Metrics {
@@ -63,6 +68,8 @@ impl Default for Metrics {
             ceiling: Gauge::default(),
             reclaimable: Gauge::default(),
             available: Gauge::default(),
+            device: Family::default(),
+            device_ceiling: Family::default(),
             granted: Family::default(),
             attempts: Family::default(),
             candidates: Family::default(),
@@ -81,6 +88,12 @@ impl Default for Metrics {
         bytes("host_ceiling", "The ceiling of what may be charged", &it.ceiling);
         bytes("reclaimable", "Clean file pages of the process tree", &it.reclaimable);
         bytes("available", "Memory that the machine has available", &it.available);
+        for (name, help, gauges) in [
+            ("device_owed", "Held on the device by the whole process tree", &it.device),
+            ("device_ceiling", "The ceiling of what may be held on the device", &it.device_ceiling),
+        ] {
+            registry.register_with_unit(name, help, Unit::Bytes, gauges.clone());
+        }
         registry.register("leases_granted", "Leases that were granted", it.granted.clone());
         registry.register("attempts", "Attempts that ended", it.attempts.clone());
         registry.register("candidates", "Candidates that came to their end", it.candidates.clone());
@@ -132,6 +145,13 @@ impl Metrics {
         ] {
             gauge.set(i64::try_from(bytes.get()).unwrap_or(i64::MAX));
         }
+        for (gauges, bytes) in [(&self.device, gauges.device), (&self.device_ceiling, gauges.device_ceiling)]
+        {
+            gauges.clear();
+            if let Some(bytes) = bytes {
+                gauges.get_or_create(&Labels::new()).set(i64::try_from(bytes.get()).unwrap_or(i64::MAX));
+            }
+        }
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)
@@ -154,6 +174,7 @@ mod tests {
         let gauges = GaugeValues {
             workers: vec![("verifier", "idle"), ("verifier", "idle")],
             ceiling: Bytes::gib(2),
+            device: Some(Bytes::gib(1)),
             ..GaugeValues::default()
         };
         let page = metrics.page(&gauges).expect("a page");
@@ -164,6 +185,7 @@ mod tests {
             "opt_supervisor_worker_ends_total{class=\"killed\"} 1",
             "opt_supervisor_recycles_total{reason=\"before_profile\"} 1",
             "opt_supervisor_host_ceiling_bytes 2147483648",
+            "opt_supervisor_device_owed_bytes{} 1073741824",
             "# UNIT opt_supervisor_owed_bytes bytes",
         ] {
             assert!(page.lines().any(|it| it == line), "{line}\n{page}");
@@ -171,5 +193,6 @@ mod tests {
         assert!(page.ends_with("# EOF\n"));
         let later = metrics.page(&GaugeValues::default()).expect("a page");
         assert!(!later.contains("state=\"idle\""), "{later}");
+        assert!(!later.contains("device_owed_bytes{}"), "what is not known is not zero: {later}");
     }
 }

@@ -204,6 +204,8 @@ pub(crate) fn sample() -> RunRecord {
         predicted_bytes: Some(Bytes::mib(40)),
         peak_owed_bytes: Some(Bytes::mib(31)),
         peak_reclaimable_bytes: Some(Bytes::gib(4)),
+        device_predicted_bytes: Some(Bytes::mib(400)),
+        device_peak_bytes: Some(Bytes::mib(350)),
         swap_delta_bytes: Some(0),
         switch_us: Some(2350),
         started: at(1),
@@ -275,6 +277,7 @@ pub(crate) fn sample() -> RunRecord {
             recycled_because: text("large_job"),
             leases: 2,
             peak_owed_bytes: Some(Bytes::mib(50)),
+            device_peak_bytes: Some(Bytes::mib(350)),
         }],
         memory: MemoryRecord {
             totals: MemoryTotals {
@@ -286,6 +289,8 @@ pub(crate) fn sample() -> RunRecord {
                 swap_peak_bytes: Some(Bytes::ZERO),
                 machine_swapped_in_bytes: Some(Bytes::ZERO),
                 machine_swapped_out_bytes: Some(Bytes::mib(3)),
+                device_ceiling_bytes: Some(Bytes::gib(7)),
+                device_peak_bytes: Some(Bytes::mib(350)),
                 sampling: Some(Sampling {
                     worst_fill_bytes_per_second: Bytes::gib(4),
                     worst_delay_us: 900,

@@ -115,15 +115,18 @@ fn names_that_the_design_gives_are_there() {
     has("/jobs/0/candidates/2/speedup", "value,ci_low,ci_high");
     has("/jobs/0/candidates/2/resources", "runner_peak_owed_bytes");
     has("/jobs/0/candidates/2/attempts/0", "stage,number,worker,status,started,ms");
-    has("/workers/0", "id,role,pid,started,ready_ms,ended,end_class,recycled_because,leases,peak_owed_bytes");
+    has(
+        "/workers/0",
+        "id,role,pid,started,ready_ms,ended,end_class,recycled_because,leases,peak_owed_bytes,device_peak_bytes",
+    );
     has(
         "/memory",
         "host_ceiling_bytes,predicted_peak_owed_bytes,peak_owed_bytes,peak_reclaimable_bytes,\
-         min_available_bytes,swap_peak_bytes,phases",
+         min_available_bytes,swap_peak_bytes,device_ceiling_bytes,device_peak_bytes,phases",
     );
     has(
         "/memory/phases/0",
-        "stage,job,candidate,worker,predicted_bytes,peak_owed_bytes,peak_reclaimable_bytes,swap_delta_bytes,switch_us,started,ended",
+        "stage,job,candidate,worker,predicted_bytes,peak_owed_bytes,peak_reclaimable_bytes,device_predicted_bytes,device_peak_bytes,swap_delta_bytes,switch_us,started,ended",
     );
     has("/policy/0", "t,decision,reason,numbers");
 }

@@ -219,6 +219,8 @@ fn of_memory(page: &mut String, digest: &Digest) {
     say("ceiling", totals.host_ceiling_bytes);
     say("most in swap", totals.swap_peak_bytes);
     say("least available", totals.min_available_bytes);
+    say("peak on the device", totals.device_peak_bytes);
+    say("device ceiling", totals.device_ceiling_bytes);
     if let (Some(peak), Some(ceiling)) = (totals.peak_owed_bytes, totals.host_ceiling_bytes) {
         facts.push(format!("{} of the ceiling used", memory::share(peak, ceiling)));
     }

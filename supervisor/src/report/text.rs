@@ -411,6 +411,8 @@ impl Page {
             ("ceiling", totals.host_ceiling_bytes),
             ("swap peak", totals.swap_peak_bytes),
             ("least available", totals.min_available_bytes),
+            ("peak on the device", totals.device_peak_bytes),
+            ("device ceiling", totals.device_ceiling_bytes),
         ]
         .into_iter()
         .filter_map(|(name, bytes): (&str, Option<Bytes>)| Some(format!("{name} {}", bytes?)))

@@ -242,7 +242,8 @@ impl Store {
         visit: impl FnMut(WorkerRecord) -> Result<(), E>,
     ) -> Result<Result<(), E>, StoreError> {
         self.each(
-            "SELECT id, role, pid, started, ready_ms, ended, end_class, recycled_because, leases, peak_owed
+            "SELECT id, role, pid, started, ready_ms, ended, end_class, recycled_because, leases, peak_owed,
+                 peak_device
              FROM worker ORDER BY id",
             [],
             |row| {
@@ -257,6 +258,7 @@ impl Store {
                     recycled_because: row.get(7)?,
                     leases: row.get(8)?,
                     peak_owed_bytes: bytes(row, 9)?,
+                    device_peak_bytes: bytes(row, 10)?,
                 })
             },
             visit,
@@ -271,11 +273,11 @@ impl Store {
             // Replays come after everything else.
             "SELECT phase.stage, job.name, candidate.name, phase.worker, phase.predicted, phase.peak_owed,
                  phase.started, phase.ended, phase.peak_reclaimable, phase.swap_delta, phase.switch_us,
-                 0 AS part, phase.key AS key
+                 phase.predicted_device, phase.peak_device, 0 AS part, phase.key AS key
              FROM phase JOIN candidate ON candidate.key = phase.candidate JOIN job ON job.key = candidate.job
              UNION ALL
              SELECT 'replay', replay.name, NULL, it.worker, it.predicted, it.peak_owed, it.started, it.ended,
-                 it.peak_reclaimable, it.swap_delta, it.switch_us, 1, it.key
+                 it.peak_reclaimable, it.swap_delta, it.switch_us, it.predicted_device, it.peak_device, 1, it.key
              FROM replay_phase AS it JOIN replay ON replay.key = it.replay
              ORDER BY part, key",
             [],
@@ -292,6 +294,8 @@ impl Store {
                     peak_reclaimable_bytes: bytes(row, 8)?,
                     swap_delta_bytes: row.get(9)?,
                     switch_us: row.get::<_, Option<i64>>(10)?.and_then(|it| u64::try_from(it).ok()),
+                    device_predicted_bytes: bytes(row, 11)?,
+                    device_peak_bytes: bytes(row, 12)?,
                 })
             },
             visit,

@@ -36,8 +36,8 @@ pub use load::{Document, Order};
 pub use replays::{ReplayEnd, ReplayRow, ReplayStart};
 pub use resume::{Abandoned, Counters, StoredAttempt, StoredCandidate, StoredJob};
 pub use rows::{
-    AttemptEnd, AttemptKey, AttemptRow, CandidateEnd, CandidateRow, JobEnd, JobRow, PhaseRow, ProcessKind,
-    ReplayPhaseRow, RunRow, ScoreRow, WorkerEnd, WorkerRow,
+    AttemptEnd, AttemptKey, AttemptRow, CandidateEnd, CandidateRow, DevicePhase, JobEnd, JobRow, PhaseRow,
+    ProcessKind, ReplayPhaseRow, RunRow, ScoreRow, WorkerEnd, WorkerRow,
 };
 pub use samples::MAX_POINTS;
 pub use stream::JobKey;

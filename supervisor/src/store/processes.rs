@@ -39,7 +39,8 @@ impl Store {
         const OPERATION: &str = "record the end of a worker";
         let changed = self.ordered(OPERATION, |transaction| {
             transaction.execute(
-                "UPDATE worker SET ended = ?2, end_class = ?3, recycled_because = ?4, leases = ?5, peak_owed = ?6
+                "UPDATE worker SET ended = ?2, end_class = ?3, recycled_because = ?4, leases = ?5, peak_owed = ?6,
+                     peak_device = ?7
                  WHERE id = ?1",
                 params![
                     worker.0,
@@ -47,7 +48,8 @@ impl Store {
                     clip(&end.class, MAX_DETAIL),
                     clip_option(end.recycled_because.as_deref(), MAX_DETAIL),
                     end.leases,
-                    end.peak_owed.map(bytes)
+                    end.peak_owed.map(bytes),
+                    end.peak_device.map(bytes)
                 ],
             )
         })?;
@@ -114,13 +116,15 @@ impl Store {
             transaction
                 .prepare_cached(
                     "INSERT INTO phase (candidate, stage, worker, predicted, peak_owed, started, ended,
-                         peak_reclaimable, swap_delta, switch_us)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+                         peak_reclaimable, swap_delta, switch_us, predicted_device, peak_device)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
                      ON CONFLICT (candidate, stage, worker, started) DO UPDATE SET
                          predicted = coalesce(excluded.predicted, predicted),
                          peak_owed = coalesce(excluded.peak_owed, peak_owed),
                          peak_reclaimable = coalesce(excluded.peak_reclaimable, peak_reclaimable),
                          swap_delta = coalesce(excluded.swap_delta, swap_delta),
+                         predicted_device = coalesce(excluded.predicted_device, predicted_device),
+                         peak_device = coalesce(excluded.peak_device, peak_device),
                          switch_us = coalesce(excluded.switch_us, switch_us),
                          ended = coalesce(excluded.ended, ended)",
                 )?
@@ -134,7 +138,9 @@ impl Store {
                     phase.ended.map(|ended| ended.to_string()),
                     phase.peak_reclaimable.map(bytes),
                     phase.swap_delta,
-                    phase.switch_us.and_then(|it| i64::try_from(it).ok())
+                    phase.switch_us.and_then(|it| i64::try_from(it).ok()),
+                    phase.device.predicted.map(bytes),
+                    phase.device.peak.map(bytes)
                 ])
         })?;
         Ok(())
@@ -157,6 +163,10 @@ fn kill_reason(reason: KillReason) -> (&'static str, Numbers) {
         KillReason::HostCeiling { owed, ceiling } => {
             ("host_ceiling", figures(&[("owed_bytes", owed), ("ceiling_bytes", ceiling)]))
         }
+        KillReason::DeviceCeiling { owed, ceiling } => {
+            ("device_ceiling", figures(&[("owed_bytes", owed), ("ceiling_bytes", ceiling)]))
+        }
+        KillReason::DeviceLost => ("device_lost", figures(&[])),
         KillReason::Timeout { limit } => {
             let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
             ("timeout", Numbers::from_iter([("limit_ms".to_owned(), Value::from(limit))]))

@@ -118,8 +118,8 @@ impl Store {
         let changed = self.ordered(OPERATION, |transaction| {
             transaction.execute(
                 "INSERT INTO replay_phase (replay, worker, predicted, peak_owed, peak_reclaimable, swap_delta,
-                     switch_us, started, ended)
-                 SELECT key, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 FROM replay WHERE name = ?1",
+                     switch_us, started, ended, predicted_device, peak_device)
+                 SELECT key, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 FROM replay WHERE name = ?1",
                 params![
                     clip(&phase.name, MAX_NAME),
                     phase.worker.0,
@@ -129,7 +129,9 @@ impl Store {
                     phase.swap_delta,
                     phase.switch_us.and_then(|it| i64::try_from(it).ok()),
                     phase.started.to_string(),
-                    phase.ended.to_string()
+                    phase.ended.to_string(),
+                    phase.device.predicted.map(stored),
+                    phase.device.peak.map(stored)
                 ],
             )
         })?;

@@ -121,6 +121,8 @@ pub struct WorkerEnd {
     pub recycled_because: Option<String>,
     pub leases: u32,
     pub peak_owed: Option<Bytes>,
+    /// None where it was not seen on the device.
+    pub peak_device: Option<Bytes>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -131,12 +133,20 @@ pub struct PhaseRow {
     pub predicted: Option<Bytes>,
     pub peak_owed: Option<Bytes>,
     pub peak_reclaimable: Option<Bytes>,
+    pub device: DevicePhase,
     /// Change in the swapped bytes of the process tree from start to end.
     pub swap_delta: Option<i64>,
     /// Microseconds of idle time before the phase.
     pub switch_us: Option<u64>,
     pub started: UtcTime,
     pub ended: Option<UtcTime>,
+}
+
+/// What a phase reserved on the device and was seen to hold there. None where it needed no card, or was not seen there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DevicePhase {
+    pub predicted: Option<Bytes>,
+    pub peak: Option<Bytes>,
 }
 
 /// Like [`PhaseRow`] for an attempt of a replay; written at its end.
@@ -147,6 +157,7 @@ pub struct ReplayPhaseRow {
     pub predicted: Bytes,
     pub peak_owed: Bytes,
     pub peak_reclaimable: Bytes,
+    pub device: DevicePhase,
     pub swap_delta: Option<i64>,
     pub switch_us: Option<u64>,
     pub started: UtcTime,

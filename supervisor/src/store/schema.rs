@@ -5,7 +5,7 @@
 
 /// `PRAGMA user_version`. Raised by every change below. There is no migration: a run is read by the version that
 /// wrote it.
-pub(super) const VERSION: i64 = 8;
+pub(super) const VERSION: i64 = 9;
 
 /// `PRAGMA application_id`: "OPTS", to tell a run's database from another program's.
 pub(super) const APPLICATION_ID: i64 = 0x4f50_5453;
@@ -96,7 +96,8 @@ CREATE TABLE worker (
     end_class         TEXT,
     recycled_because  TEXT,
     leases            INTEGER NOT NULL DEFAULT 0,
-    peak_owed         INTEGER
+    peak_owed         INTEGER,
+    peak_device       INTEGER
 ) STRICT;
 
 CREATE TABLE phase (
@@ -107,6 +108,8 @@ CREATE TABLE phase (
     predicted  INTEGER,
     peak_owed  INTEGER,
     peak_reclaimable  INTEGER,
+    predicted_device  INTEGER,
+    peak_device  INTEGER,
     swap_delta  INTEGER,
     switch_us  INTEGER,
     started    TEXT NOT NULL,
@@ -144,6 +147,8 @@ CREATE TABLE replay_phase (
     predicted  INTEGER,
     peak_owed  INTEGER,
     peak_reclaimable  INTEGER,
+    predicted_device  INTEGER,
+    peak_device  INTEGER,
     swap_delta  INTEGER,
     switch_us  INTEGER,
     started    TEXT NOT NULL,

@@ -104,7 +104,14 @@ fn title(model: &Model, pane: Pane) -> String {
         Pane::Memory if model.over.is_some() => "memory: █ owed  • reclaimable".to_owned(),
         Pane::Memory => {
             let memory = &model.memory;
-            format!("memory: █ {} owed  • {} reclaimable", amount(memory.owed), amount(memory.reclaimable))
+            let device = memory.device.map_or_else(String::new, |(held, ceiling)| {
+                format!("  device: {} of {}", amount(Some(held)), amount(Some(ceiling)))
+            });
+            format!(
+                "memory: █ {} owed  • {} reclaimable{device}",
+                amount(memory.owed),
+                amount(memory.reclaimable)
+            )
         }
         Pane::Workers => "workers and runners".to_owned(),
         Pane::Candidates => format!("candidates: {} of {} have ended", model.ended(), model.run.candidates),

@@ -92,6 +92,8 @@ pub(super) struct Memory {
     pub owed: Option<Bytes>,
     pub reclaimable: Option<Bytes>,
     pub available: Option<Bytes>,
+    /// On the device, and what may be held there.
+    pub device: Option<(Bytes, Bytes)>,
 }
 
 /// The highest sample within a time slot.
@@ -260,6 +262,8 @@ impl Model {
             owed: bytes(&memory["owed_bytes"]),
             reclaimable: bytes(&memory["reclaimable_bytes"]),
             available: bytes(&memory["available_bytes"]),
+            device: bytes(&answer["device"]["device_owed_bytes"])
+                .zip(bytes(&answer["device"]["device_ceiling_bytes"])),
         };
     }
 

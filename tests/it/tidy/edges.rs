@@ -8,14 +8,16 @@ use serde_json::Value;
 use super::{none, root, texts};
 
 /// Every allowed dependency. One that is not listed is an error; one that is listed but unused is fine.
-const CRATES: [(&str, &[&str]); 6] = [
+const CRATES: [(&str, &[&str]); 7] = [
     // A simulated device that does not know what it is used for.
     ("opt-emulator", &[]),
     ("opt-shared", &[]),
     ("opt-worker", &["opt-emulator", "opt-shared"]),
     // Only `main.rs` uses the worker, see below.
-    ("opt-supervisor", &["opt-shared", "opt-worker"]),
-    ("opt-tests", &["opt-emulator", "opt-shared", "opt-supervisor", "opt-worker"]),
+    ("opt-supervisor", &["opt-nvml-twin", "opt-shared", "opt-worker"]),
+    // A library of tests; the supervisor loads it in its own.
+    ("opt-nvml-twin", &[]),
+    ("opt-tests", &["opt-emulator", "opt-nvml-twin", "opt-shared", "opt-supervisor", "opt-worker"]),
     ("opt-tools", &["opt-emulator", "opt-shared", "opt-supervisor", "opt-worker", "opt-tests"]),
 ];
 

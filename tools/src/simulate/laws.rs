@@ -8,10 +8,12 @@ use opt_shared::settings::BeforeProfile;
 use opt_shared::units::Bytes;
 
 use opt_supervisor::core::Demand;
-use opt_supervisor::core::event::{Action, AttemptEnd, Order, PolicyRow, Stage, StopReason};
+use opt_supervisor::core::event::{Action, AttemptEnd, Moment, Order, PolicyRow, Stage, StopReason};
 use opt_supervisor::core::spec::RunSpec;
 
+use super::device::Card;
 use super::supply::SupplyLaws;
+use super::tape::Tape;
 use super::user::User;
 
 /// A live worker, as far as actions and events show.
@@ -32,6 +34,10 @@ pub(crate) struct Seen {
     pub(crate) owed_when_ready: Option<Bytes>,
     pub(crate) sampled_idle: bool,
     pub(crate) validated: Bytes,
+    /// It has had a lease on the device, or was seen there; what it reserves and what it was seen to hold.
+    pub(crate) on_device: bool,
+    pub(crate) device_reserved: Bytes,
+    pub(crate) device: Bytes,
     /// Reported runners that are alive: what was sampled of each, and whether it was killed.
     pub(crate) runners: BTreeMap<u32, (Bytes, bool)>,
 }
@@ -47,6 +53,7 @@ pub(crate) struct Laws {
     pub(crate) workers: BTreeMap<WorkerId, Seen>,
     /// Dead workers with live runners.
     pub(crate) returning: BTreeMap<WorkerId, Seen>,
+    pub(crate) card: Card,
     pub(crate) supervisor: Bytes,
     pub(crate) interrupted: bool,
     pub(crate) user: User,
@@ -68,6 +75,7 @@ pub(crate) struct Laws {
 impl Laws {
     pub(crate) fn new(spec: RunSpec) -> Self {
         Self {
+            card: Card::of(&spec),
             spec,
             workers: BTreeMap::new(),
             returning: BTreeMap::new(),
@@ -88,20 +96,21 @@ impl Laws {
         }
     }
 
-    pub(crate) fn charged(&self) -> Bytes {
+    pub(crate) fn charged(&self) -> Demand {
         let of = |it: &Seen| {
             let runners: Bytes = it.runners.values().map(|(owed, _)| *owed).sum();
-            it.reserved.max(it.owed + runners)
+            Demand { host: it.reserved.max(it.owed + runners), device: it.device_reserved.max(it.device) }
         };
         let left: Bytes =
             self.returning.values().flat_map(|it| it.runners.values()).map(|(owed, _)| *owed).sum();
-        self.supervisor.max(self.spec.supervisor) + left + self.workers.values().map(of).sum()
+        let supervisor = Demand::host(self.supervisor.max(self.spec.supervisor) + left);
+        supervisor + self.card.charged() + self.workers.values().map(of).sum()
     }
 
-    pub(crate) fn gone(&mut self, worker: WorkerId, left_runners: bool) {
-        if let Some(it) = self.workers.remove(&worker)
-            && left_runners
-        {
+    pub(crate) fn gone(&mut self, now: Moment, worker: WorkerId, left_runners: bool, tape: &mut Tape) {
+        let Some(it) = self.workers.remove(&worker) else { return };
+        self.card.gone(now, worker, &it, tape);
+        if left_runners {
             self.returning.insert(worker, it);
         }
     }
@@ -271,19 +280,27 @@ impl Laws {
         if it.role != Some(step.role) {
             return Err(format!("{action:?}, but it is {it:?}"));
         }
+        let device = Card::reserved(order, step);
+        it.on_device |= device != Bytes::ZERO;
+        it.device_reserved = device;
         it.alone = step.alone;
         it.lease = Some((lease, order));
         it.leases += 1;
         it.reserved = reserved;
         it.sampled_idle = false;
+        if device != Bytes::ZERO {
+            self.card.may_start().map_err(|why| format!("{action:?}, but {why}"))?;
+        }
         let charged = self.charged();
-        if let Some((_, _, ceiling)) = self.spec.ceilings.over(Demand::host(charged)) {
-            return Err(format!("{action:?}: {charged} are charged, the ceiling is {ceiling}"));
+        if let Some((_, _, ceiling)) = self.spec.ceilings.over(charged) {
+            return Err(format!("{action:?}: {charged:?} are charged, the ceiling is {ceiling}"));
         }
         let last = self.attempts.insert((order.unit, order.stage), attempt).unwrap_or(0);
         // In each of two passes: one more for a loss, some if losses are far apart, one for lack of memory; and
         // one for a baseline that failed beside it.
         let most = if order.stage.is_timed() { 12 + self.lost_baselines.min(1) } else { 12 };
+        // And in each of them one for what was held on the device.
+        let most = most + if device == Bytes::ZERO { 0 } else { 2 };
         if attempt != last + 1 || most + self.user.recycled_at_once < attempt {
             return Err(format!("{action:?} after attempt {last}"));
         }
@@ -323,6 +340,26 @@ impl Laws {
             if 0 < it.leases && (large || !it.sampled_idle || recycle.growth < grown) {
                 return Err(format!("{order:?} beside {worker}, which is {it:?}"));
             }
+        }
+        Ok(())
+    }
+
+    /// Whoever is over the device's ceiling is on the way out, or what is back is waited for.
+    pub(crate) fn device_is_relieved(&self) -> Result<(), String> {
+        if self.spec.ceilings.unified || !self.card.exists() {
+            return Ok(());
+        }
+        let held: Bytes = self.workers.values().map(|it| it.device).sum();
+        let on_the_way = self
+            .workers
+            .values()
+            .any(|it| it.killed || it.told || it.runners.values().any(|(_, killed)| *killed));
+        if self.spec.ceilings.device < held
+            && !on_the_way
+            && self.returning.is_empty()
+            && self.card.left.is_empty()
+        {
+            return Err(format!("{held} are held on the device, and nobody is ended"));
         }
         Ok(())
     }

@@ -11,13 +11,15 @@ use opt_shared::units::Bytes;
 use opt_supervisor::core::Core;
 use opt_supervisor::core::control::CANCELLED;
 use opt_supervisor::core::event::{
-    Action, AttemptEnd, Event, Moment, Order, Process, ProcessSample, Sample, Stage, StopReason,
-    WorkerEndClass,
+    Action, AttemptEnd, DeviceSample, Event, Moment, Order, Process, ProcessSample, Sample, Stage,
+    StopReason, WorkerEndClass,
 };
 use opt_supervisor::core::recycle::RecycleReason;
 use opt_supervisor::core::testkit::reports;
 
+use super::device;
 use super::laws::Laws;
+use super::outcome::Outcome;
 use super::plan::a_plan;
 use super::replays::{self, ReplayLaws};
 use super::sources::{self, Sources};
@@ -31,34 +33,6 @@ const MIB64: Bytes = Bytes::mib(64);
 pub(crate) struct Broken {
     pub(crate) step: usize,
     pub(crate) law: String,
-}
-
-/// How often what happened.
-#[derive(Debug, Default)]
-pub(crate) struct Outcome(BTreeMap<&'static str, u32>);
-
-impl Outcome {
-    fn note(&mut self, kind: &'static str) {
-        *self.0.entry(kind).or_default() += 1;
-    }
-
-    #[cfg(test)]
-    pub(crate) fn of(&self, kind: &str) -> u32 {
-        self.0.get(kind).copied().unwrap_or(0)
-    }
-
-    pub(crate) fn add(&mut self, other: &Self) {
-        for (&kind, count) in &other.0 {
-            *self.0.entry(kind).or_default() += count;
-        }
-    }
-}
-
-impl std::fmt::Display for Outcome {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let counts: Vec<String> = self.0.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
-        f.write_str(&counts.join(", "))
-    }
 }
 
 pub(crate) struct Machine {
@@ -99,6 +73,9 @@ impl Machine {
             story: Vec::new(),
         };
         for (at, event) in user::requests(&mut machine.tape) {
+            machine.plan(at, event);
+        }
+        for (at, event) in device::events(&machine.laws.card, &mut machine.tape) {
             machine.plan(at, event);
         }
         machine.plan(Duration::ZERO, Event::Tick);
@@ -186,7 +163,8 @@ impl Machine {
         }
         let event = self.as_it_is_now(event);
         self.seen(&event);
-        let quiet = matches!(event, Event::Sample(_) | Event::Tick);
+        let quiet = matches!(event, Event::Sample(_) | Event::DeviceSample(_) | Event::Tick);
+        let of_device = matches!(event, Event::DeviceSample(_));
         self.story.push(format!("{:?} {event:?}", self.now));
         let actions = self.core.handle(self.now, event);
         self.core.check_invariants()?;
@@ -205,11 +183,18 @@ impl Machine {
             self.replay_laws.action(&action)?;
             self.carry_out(action);
         }
-        Ok(())
+        if of_device { self.laws.device_is_relieved() } else { Ok(()) }
     }
 
     /// Samples say what is there when they are taken.
     fn as_it_is_now(&mut self, event: Event) -> Event {
+        if let Event::DeviceSample(_) = event {
+            if let Some(after) = self.laws.card.next_look(self.now, SAMPLE_EVERY) {
+                self.plan(after, Event::DeviceSample(DeviceSample::default()));
+            }
+            let laws = &mut self.laws;
+            return Event::DeviceSample(laws.card.sample(self.now, laws.workers.iter(), &mut self.tape));
+        }
         let Event::Sample(_) = event else {
             return sources::as_it_is_now(event, self.laws.supply.units.len());
         };
@@ -234,12 +219,7 @@ impl Machine {
         Event::Sample(Sample {
             processes: processes
                 .into_iter()
-                .map(|(process, owed)| ProcessSample {
-                    process,
-                    owed,
-                    reclaimable: Bytes::ZERO,
-                    device: Bytes::ZERO,
-                })
+                .map(|(process, owed)| ProcessSample { process, owed, reclaimable: Bytes::ZERO })
                 .collect(),
             supervisor_owed: Bytes::mib(8) + if self.tape.seldom() { self.tape.mib(30) } else { Bytes::ZERO },
             available,
@@ -257,8 +237,12 @@ impl Machine {
                     it.ready |= !it.killed;
                 }
             }
-            Event::WorkerGone { worker, left_runners, .. } => laws.gone(*worker, *left_runners),
-            Event::WorkerNotReady { worker, alive: false, .. } => laws.gone(*worker, false),
+            Event::WorkerGone { worker, left_runners, .. } => {
+                laws.gone(self.now, *worker, *left_runners, &mut self.tape);
+            }
+            Event::WorkerNotReady { worker, alive: false, .. } => {
+                laws.gone(self.now, *worker, false, &mut self.tape);
+            }
             Event::Returned { worker } => {
                 laws.returning.remove(worker);
             }
@@ -278,6 +262,7 @@ impl Machine {
                 {
                     it.lease = None;
                     it.reserved = laws.spec.idle_worker;
+                    it.device_reserved = Bytes::ZERO;
                     it.sampled_idle = false;
                     if let Body::Verify(report) = &report.body {
                         it.validated += report.bytes_validated;
@@ -305,6 +290,13 @@ impl Machine {
                 }
                 for it in laws.workers.values_mut() {
                     it.sampled_idle |= it.ready && it.lease.is_none() && !it.told && !it.killed;
+                }
+            }
+            Event::DeviceSample(sample) => laws.card.seen(sample, &mut laws.workers),
+            Event::DeviceLost { .. } => {
+                laws.card.is_lost();
+                for it in laws.workers.values_mut() {
+                    (it.on_device, it.device) = (false, Bytes::ZERO);
                 }
             }
             Event::Interrupt => {
@@ -363,6 +355,7 @@ impl Machine {
                         Body::Verify(_) | Body::Profile(_),
                     ) => "crashed_unknown",
                     (_, Body::Replay(replayed)) if replayed.result.is_some() => "replayed",
+                    (Head { status: Status::DeviceMemoryLimit, .. }, _) => "over_device",
                     _ => "stands",
                 },
                 AttemptEnd::Retried { why, .. } if why.contains("by the user") => "given_back",
@@ -431,6 +424,11 @@ impl Machine {
             self.outcome.note("paired");
         }
         let stage = order.stage;
+        if self.laws.workers.get(&worker).is_some_and(|it| it.device_reserved != Bytes::ZERO) {
+            self.laws.card.started(order.unit, &mut self.tape);
+            let after = self.tape.soon() / 2;
+            self.plan(after, Event::DeviceSample(DeviceSample::default()));
+        }
         let pid = self.next_pid;
         self.next_pid += 1;
         let runner = self.tape.soon();

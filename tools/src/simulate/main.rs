@@ -1,12 +1,14 @@
 //! `simulate`: the supervisor's real core against a simulated machine.
 //!
 //! Workers that do not start, die, hang, report nonsense or linger; sources that offer units, take them back or
-//! never answer; memory that comes and goes; users who interrupt; clocks that jump. Every choice is the next byte
-//! of a tape, and zero is the uneventful one. A tape is generated from a seed; a run that breaks a law prints its
+//! never answer; memory that comes and goes, on the host and on a device; users who interrupt; clocks that jump. Every
+//! choice is the next byte of a tape, and zero is the uneventful one. A tape is generated from a seed; a run that breaks a law prints its
 //! seed and step, and `--seed` replays it.
 
+mod device;
 mod laws;
 mod machine;
+mod outcome;
 mod plan;
 mod replays;
 mod sources;
@@ -20,7 +22,8 @@ use clap::Parser;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
-use self::machine::{Broken, Machine, Outcome};
+use self::machine::{Broken, Machine};
+use self::outcome::Outcome;
 use self::tape::Tape;
 
 /// More than any run of these sizes needs; a run with more goes round in circles.

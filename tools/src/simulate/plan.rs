@@ -22,8 +22,8 @@ pub(crate) fn a_candidate() -> Candidate {
 }
 
 /// One way to do it, or three that take less and less memory.
-fn ways(tape: &mut Tape) -> Arc<[StageSpec]> {
-    let way = |mib| StageSpec { reserved: Bytes::mib(mib), batch: Some(Bytes::mib(mib)), ..STAGE };
+fn ways(tape: &mut Tape, device: Bytes) -> Arc<[StageSpec]> {
+    let way = |mib| StageSpec { reserved: Bytes::mib(mib), batch: Some(Bytes::mib(mib)), device, ..STAGE };
     if tape.pick(&[false, true]) { [300, 150, 60].map(way).into() } else { [way(100)].into() }
 }
 
@@ -32,6 +32,8 @@ pub(crate) fn a_plan(tape: &mut Tape) -> Plan {
     let mut plan = nothing();
     plan.ceilings.host = Bytes::mib(tape.pick(&[4096, 400, 200, 160, 600]));
     plan.ceilings.unified = tape.seldom();
+    let device = tape.pick(&[0, 0, 1024, 500]);
+    plan.ceilings.device = Bytes::mib(device);
     plan.verifiers = tape.pick(&[1, 1, 2, 4]);
     plan.spare = tape.pick(&[true, false]);
     plan.own_swap = !tape.seldom();
@@ -52,13 +54,17 @@ pub(crate) fn a_plan(tape: &mut Tape) -> Plan {
         job.broken = tape.seldom().then(|| "simulated".to_owned());
         for _ in 0..=tape.byte() % 4 {
             job.candidates.push(place(&plan));
-            let verify = StageSpec { reserved: Bytes::mib(tape.pick(&[100, 20, 180, 500])), ..STAGE };
+            // Some fit the device, some never do, some need none.
+            let on_device = if device == 0 { 0 } else { tape.pick(&[200, 0, 400, 800]) };
+            let on_device = Bytes::mib(on_device);
+            let reserved = Bytes::mib(tape.pick(&[100, 20, 180, 500]));
+            let verify = StageSpec { reserved, device: on_device, ..STAGE };
             let smaller = tape.pick(&[None, Some(StageSpec { reserved: Bytes::mib(15), ..verify })]);
             plan.candidates.push(Candidate {
                 partial: tape.seldom(),
                 verify: std::iter::once(verify).chain(smaller).collect(),
-                profile: ways(tape),
-                paired: ways(tape),
+                profile: ways(tape, on_device),
+                paired: ways(tape, on_device),
                 resumed: tape.seldom().then_some(Resumed {
                     status: Status::Passed,
                     verified: true,

@@ -78,6 +78,12 @@ fn every_run_keeps_the_laws_and_all_kinds_of_events_occur() {
         "kill_held",
         "put_off",
         "second_pass",
+        "device_lost",
+        "device_not_returned",
+        "device_returned",
+        "device_in_use",
+        "device_busy",
+        "over_device",
     ] {
         assert!(0 < seen.of(kind), "never seen: {kind}\n{seen:?}");
     }

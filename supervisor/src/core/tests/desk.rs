@@ -199,12 +199,7 @@ impl Desk {
     pub(super) fn sample(&mut self, processes: &[(Process, Bytes)]) -> Vec<Action> {
         let processes = processes
             .iter()
-            .map(|&(process, owed)| ProcessSample {
-                process,
-                owed,
-                reclaimable: Bytes::mib(1),
-                device: Bytes::ZERO,
-            })
+            .map(|&(process, owed)| ProcessSample { process, owed, reclaimable: Bytes::mib(1) })
             .collect();
         let available = self.available;
         self.feed(Event::Sample(Sample {

@@ -246,13 +246,11 @@ fn idle_worker_that_holds_memory_is_ended_before_working_ones() {
                 process: Process::Worker(profiler),
                 owed: Bytes::mib(held),
                 reclaimable: Bytes::ZERO,
-                device: Bytes::ZERO,
             },
             ProcessSample {
                 process: Process::Runner(build.worker, 7),
                 owed: Bytes::mib(90),
                 reclaimable: Bytes::ZERO,
-                device: Bytes::ZERO,
             },
         ];
         let actions = desk.feed(Event::Sample(Sample {

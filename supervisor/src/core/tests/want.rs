@@ -16,12 +16,7 @@ use crate::core::event::{
 use crate::core::recycle::RecycleReason;
 
 fn look(worker: opt_shared::ids::WorkerId, owed: Bytes, available: Option<Bytes>) -> Event {
-    let process = ProcessSample {
-        process: Process::Worker(worker),
-        owed,
-        reclaimable: Bytes::ZERO,
-        device: Bytes::ZERO,
-    };
+    let process = ProcessSample { process: Process::Worker(worker), owed, reclaimable: Bytes::ZERO };
     Event::Sample(Sample {
         processes: vec![process],
         supervisor_owed: Bytes::mib(10),

@@ -214,6 +214,8 @@ impl View<'_> {
             ceiling: view.ceiling,
             reclaimable: look.reclaimable,
             available: look.available.unwrap_or_default(),
+            device: self.machine.device.as_ref().and_then(|device| device.latest.ours),
+            device_ceiling: self.machine.device.as_ref().map(|_| core.ceilings().device),
         }
     }
 

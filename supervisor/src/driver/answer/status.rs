@@ -53,6 +53,28 @@ impl View<'_> {
                 "available_bytes": self.machine.sampler.look.available,
                 "peak_owed_bytes": self.machine.sampler.totals.peak_owed_bytes,
             },
+            "device": self.device(),
+        })
+    }
+
+    /// Null where the run uses no card.
+    fn device(&self) -> Value {
+        let Some(device) = &self.machine.device else { return Value::Null };
+        let (identity, latest) = (device.identity(), &device.latest);
+        let ceilings = self.decisions.core.ceilings();
+        json!({
+            "name": identity.name,
+            "uuid": identity.uuid,
+            "state": self.decisions.core.device_state().name(),
+            "unified": ceilings.unified,
+            "device_ceiling_bytes": ceilings.device,
+            "device_owed_bytes": latest.ours,
+            "device_peak_bytes": latest.peak,
+            "device_others_bytes": latest.others,
+            "device_unattributed_bytes": latest.unattributed,
+            "device_used_bytes": latest.totals.map(|totals| totals.used),
+            "device_total_bytes": latest.totals.map(|totals| totals.total),
+            "utilisation": latest.utilisation,
         })
     }
 

@@ -1,6 +1,7 @@
 //! Everything a run writes: its database, evidence on the way there, and the summary.
 
 use opt_shared::ids::CandidateId;
+use opt_shared::units::Bytes;
 
 use super::RunFolder;
 use super::evidence::{Evidence, Look};
@@ -9,7 +10,7 @@ use super::writer::{Then, Writer};
 use crate::core::event::{PhaseRow, PolicyRow};
 use crate::driver::RunError;
 use crate::record::{MemoryTotals, Numbers, UtcTime};
-use crate::store::{PhaseRow as StoredPhase, ReplayPhaseRow, Store};
+use crate::store::{DevicePhase, PhaseRow as StoredPhase, ReplayPhaseRow, Store};
 
 pub(crate) struct Books {
     pub(crate) writer: Writer,
@@ -45,6 +46,7 @@ impl Books {
             predicted: Some(row.predicted),
             peak_owed: Some(row.peak_owed),
             peak_reclaimable: Some(row.peak_reclaimable),
+            device: on_device(row),
             swap_delta: self.evidence.phase_swap(row.worker),
             switch_us: self.evidence.phase_switch(row.worker),
             started,
@@ -61,6 +63,7 @@ impl Books {
             predicted: row.predicted,
             peak_owed: row.peak_owed,
             peak_reclaimable: row.peak_reclaimable,
+            device: on_device(row),
             swap_delta: self.evidence.phase_swap(row.worker),
             switch_us: self.evidence.phase_switch(row.worker),
             started,
@@ -89,6 +92,11 @@ impl Books {
     pub(crate) fn write_summary(&mut self, totals: MemoryTotals) {
         self.writer.write_then(move |store| store.memory(totals).map(|()| Then::WriteSummary));
     }
+}
+
+fn on_device(row: &PhaseRow) -> DevicePhase {
+    let predicted = Some(row.predicted_device).filter(|&bytes| bytes != Bytes::ZERO);
+    DevicePhase { predicted, peak: row.peak_device }
 }
 
 /// The wall-clock start and end of a phase that has just ended.

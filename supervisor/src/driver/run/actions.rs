@@ -63,8 +63,8 @@ impl Run<'_> {
                 source.done(self, place, UnitEnd { status, blame, detail })
             }
             Action::JobDone { job, baseline_failed } => self.job_done(job, baseline_failed),
-            Action::WorkerEnded { worker, class, recycled, leases, peak_owed } => {
-                self.worker_ended(worker, class, recycled, leases, peak_owed)
+            Action::WorkerEnded { worker, class, recycled, leases, peak_owed, peak_device } => {
+                self.worker_ended(worker, class, recycled, leases, (peak_owed, peak_device))
             }
             Action::Policy(row) => {
                 self.policy(&row);
@@ -145,7 +145,7 @@ impl Run<'_> {
         class: WorkerEndClass,
         recycled: Option<RecycleReason>,
         leases: u32,
-        peak_owed: Bytes,
+        (peak_owed, peak_device): (Bytes, Option<Bytes>),
     ) -> Result<(), RunError> {
         self.machine.worker_ended(worker);
         self.desk.metrics.worker_ended(class.name(), recycled.map(RecycleReason::name));
@@ -156,6 +156,7 @@ impl Run<'_> {
             recycled_because: recycled.map(|reason| reason.name().to_owned()),
             leases,
             peak_owed: Some(peak_owed),
+            peak_device,
         };
         self.books.writer.write(move |store| store.worker_ended(worker, &end));
         Ok(())

@@ -12,6 +12,7 @@ use opt_shared::units::Bytes;
 use opt_shared::wait::timespec;
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::device::RunDevice;
 use super::history::History;
 use super::leaves::Leaves;
 use super::protections;
@@ -30,6 +31,8 @@ pub(crate) struct Machine {
     pub(crate) leaves: Leaves,
     pub(crate) sampler: Sampler,
     pub(crate) history: History,
+    /// None where the run uses no card.
+    pub(crate) device: Option<RunDevice>,
     /// None where the kernel has none to arm.
     pressure: Option<PressureTrigger>,
     protections: Vec<Protection>,
@@ -67,6 +70,7 @@ impl Machine {
             leaves,
             sampler: Sampler::new(ceiling),
             history: History::new(),
+            device: None,
             pressure: PressureTrigger::arm(Path::new("/proc")).ok(),
             protections,
             host,
@@ -74,6 +78,10 @@ impl Machine {
             whole,
             started: BTreeMap::new(),
         }
+    }
+
+    pub(crate) fn with_device(self, device: Option<RunDevice>) -> Self {
+        Self { device, ..self }
     }
 
     /// Until one of `others` is readable, a process ends or says something, or the time is over. True if the kernel says
@@ -87,6 +95,9 @@ impl Machine {
         // One by one: theirs may live longer than our own.
         for other in others {
             polled.push(other);
+        }
+        if let Some(device) = &self.device {
+            polled.push(PollFd::from_borrowed_fd(device.descriptor(), PollFlags::IN));
         }
         polled.extend(self.pool.pidfds().map(|pidfd| PollFd::from_borrowed_fd(pidfd, PollFlags::IN)));
         if let Some(trigger) = &self.pressure {
@@ -148,6 +159,9 @@ impl Machine {
     }
 
     pub(crate) fn forget_dead_worker(&mut self, worker: WorkerId, left_runners: bool) {
+        if let Some(device) = &self.device {
+            device.look_now();
+        }
         self.sampler.forget(Process::Worker(worker));
         self.leaves.forget_worker(worker);
         if !left_runners {

@@ -9,6 +9,8 @@ mod attempts;
 mod candidates;
 pub(super) mod decisions;
 mod descendants;
+pub(super) mod device;
+mod device_lock;
 mod history;
 pub mod leaves;
 pub(super) mod machine;
@@ -84,6 +86,7 @@ impl Run<'_> {
             self.serve()?;
             self.watchdog.enter(Part::Sampling);
             self.look_if_due()?;
+            self.look_at_the_device()?;
         }
     }
 

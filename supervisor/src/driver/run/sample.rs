@@ -168,6 +168,11 @@ impl Sampler {
         self.descendants.keep(|pid| self.watched.values().any(|watched| watched.pid == pid));
     }
 
+    /// Who is watched, with their pids.
+    pub fn pids(&self) -> impl Iterator<Item = (Process, u32)> {
+        self.watched.iter().map(|(&process, watched)| (process, watched.pid))
+    }
+
     /// When to look again: before a runner could have filled what is left to it.
     pub fn due(&self) -> Instant {
         self.due
@@ -216,7 +221,6 @@ impl Sampler {
                 process,
                 owed: seen.owed + of_own_files,
                 reclaimable: seen.reclaimable,
-                device: Bytes::ZERO,
             });
         }
         if let Some(seen) = self.own.as_mut().and_then(|own| own.sample().ok()?.alive()) {
@@ -243,6 +247,8 @@ impl Sampler {
             min_available_bytes: sample.available,
             swap_peak_bytes: Some(sample.swapped),
             machine_swapped_in_bytes: self.since_first(|traffic| traffic.read),
+            device_ceiling_bytes: None,
+            device_peak_bytes: None,
             machine_swapped_out_bytes: self.since_first(|traffic| traffic.written),
             sampling: Some(Sampling {
                 worst_fill_bytes_per_second: self.pace.worst_rate(),

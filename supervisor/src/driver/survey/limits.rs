@@ -5,19 +5,38 @@ use std::path::Path;
 use opt_shared::units::Bytes;
 
 use crate::core::Ceilings;
+use crate::memory::device::{DeviceTotals, shares_host_memory};
 use crate::plan::{Plan, Unified};
+
+/// What is known of a card's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// None where NVML has none: host and device share one memory.
+    pub totals: Option<DeviceTotals>,
+}
 
 /// What the whole process tree may owe, and what has to stay available to the machine.
 pub fn limits(plan: &Plan) -> (Ceilings, Bytes) {
-    limits_of(plan, whole_memory())
+    limits_of(plan, whole_memory(), None)
 }
 
-pub(crate) fn limits_of(plan: &Plan, (whole, total): (Bytes, Bytes)) -> (Ceilings, Bytes) {
+/// `device`: none where the run uses no card. One that is emulated has no memory of its own.
+pub(crate) fn limits_of(
+    plan: &Plan,
+    (whole, total): (Bytes, Bytes),
+    device: Option<DeviceMemory>,
+) -> (Ceilings, Bytes) {
+    // A card without totals has what the host has.
+    let of_device = device.map(|device| device.totals.map_or(total, |totals| totals.total));
+    let unified = match plan.memory.unified {
+        Unified::Yes => true,
+        Unified::No => false,
+        Unified::Auto => device.is_some_and(|device| shares_host_memory(device.totals, total)),
+    };
     let ceilings = Ceilings {
         host: plan.memory.host_ceiling.of(whole),
-        // There is no device yet, and only the plan can say whether one would share the host's memory.
-        device: Bytes::ZERO,
-        unified: plan.memory.unified == Unified::Yes,
+        device: of_device.map_or(Bytes::ZERO, |bytes| plan.memory.device_ceiling.of(bytes)),
+        unified,
     };
     (ceilings, plan.memory.host_floor.of(total))
 }
@@ -31,4 +50,43 @@ pub(crate) fn whole_memory() -> (Bytes, Bytes) {
     // If the machine does not report its memory, 1 GiB is assumed.
     let total = machine.map_or(Bytes::gib(1), |machine| machine.total);
     (group.map_or(total, |group| group.limit.min(total)), total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn plan(unified: &str) -> Plan {
+        let base = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(base.path().join("captures")).expect("made");
+        for file in ["captures/entry_000000.pt", "a.c"] {
+            std::fs::write(base.path().join(file), "").expect("written");
+        }
+        let text = format!(
+            "[memory]\nhost_ceiling = \"50%\"\ndevice_ceiling = \"90%\"\nunified = \"{unified}\"\n\
+             [[job]]\ncaptures = \"captures\"\ncandidates = [\"a.c\"]\n"
+        );
+        Plan::parse(&text, &base.path().join("plan.toml"), &[]).expect("a plan")
+    }
+
+    fn ceilings(unified: &str, device: Option<Option<u64>>) -> (u64, bool) {
+        let totals = |gib| DeviceTotals { total: Bytes::gib(gib), used: Bytes::ZERO };
+        let device = device.map(|total| DeviceMemory { totals: total.map(totals) });
+        let whole = (Bytes::gib(100), Bytes::gib(100));
+        let (ceilings, _) = limits_of(&plan(unified), whole, device);
+        assert_eq!(ceilings.host, Bytes::gib(50));
+        (ceilings.device.get(), ceilings.unified)
+    }
+
+    #[test]
+    fn device_ceiling_is_a_share_of_the_card_or_of_the_memory_that_it_shares() {
+        assert_eq!(ceilings("auto", None), (0, false), "a run without a card");
+        assert_eq!(ceilings("auto", Some(Some(80))), (72 * GIB, false));
+        assert_eq!(ceilings("auto", Some(Some(98))), (Bytes::gib(98).fraction(0.9).get(), true));
+        assert_eq!(ceilings("auto", Some(None)), (90 * GIB, true), "NVML has no totals");
+        assert_eq!(ceilings("no", Some(None)), (90 * GIB, false));
+        assert_eq!(ceilings("yes", Some(Some(80))), (72 * GIB, true));
+    }
 }

@@ -30,6 +30,10 @@ pub(super) fn section(digest: &Digest) -> Result<Markup, PlotError> {
                 (tile("ceiling", totals.host_ceiling_bytes))
                 (tile("least available", totals.min_available_bytes))
                 (tile("most in swap", totals.swap_peak_bytes))
+                @if totals.device_ceiling_bytes.is_some() {
+                    (tile("peak on the device", totals.device_peak_bytes))
+                    (tile("device ceiling", totals.device_ceiling_bytes))
+                }
             }
             (drawn)
             (predictions(digest))
@@ -122,13 +126,14 @@ fn marks(timeline: &Timeline) -> Markup {
 
 fn predictions(digest: &Digest) -> Markup {
     let rows = digest.phases.rows();
+    let on_device = rows.iter().any(|(phase, _)| phase.device_predicted_bytes.is_some());
     html! {
         @if !rows.is_empty() {
             h3 { "Predicted and measured" }
             p.muted { "Of every stage the phase that came closest to its prediction, or went furthest beyond. A prediction is of what the stage itself owes; what a candidate or a compiler takes besides has a limit of its own, reserved for it." }
             div.scroll {
                 table {
-                    thead { tr { th { "job" } th { "stage" } th.number { "phases" } th.number { "predicted" } th.number { "measured" } th.plot {} th.number { "reclaimable" } th { "worst of them" } } }
+                    thead { tr { th { "job" } th { "stage" } th.number { "phases" } th.number { "predicted" } th.number { "measured" } th.plot {} th.number { "reclaimable" } @if on_device { th.number { "predicted, device" } th.number { "measured, device" } } th { "worst of them" } } }
                     tbody {
                         @for (phase, count) in rows.iter().take(200) {
                             @let share = match (phase.predicted_bytes, phase.peak_owed_bytes) {
@@ -146,6 +151,10 @@ fn predictions(digest: &Digest) -> Markup {
                                     span.muted { (share) " %" }
                                 } }
                                 td.number { (size(phase.peak_reclaimable_bytes)) }
+                                @if on_device {
+                                    td.number { (size(phase.device_predicted_bytes)) }
+                                    td.number { (size(phase.device_peak_bytes)) }
+                                }
                                 td.name { (phase.candidate.as_deref().map(one_line).unwrap_or_default()) }
                             }
                         }

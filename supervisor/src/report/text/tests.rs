@@ -30,7 +30,7 @@ job        stage    predicted   measured   share  phases, worst
 embedding  verify    40.0 MiB   31.0 MiB    77 %  1, fast.c
 
 memory owed: peak 111 MiB, predicted 120 MiB, ceiling 96.0 GiB, swap peak 0 B,
-least available 110 GiB
+least available 110 GiB, peak on the device 350 MiB, device ceiling 7.00 GiB
 1 memory decision: recycle 1
 run demo: FINISHED, runs/demo/summary.json
 ";

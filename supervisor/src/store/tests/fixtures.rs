@@ -232,6 +232,7 @@ pub(super) fn eventful(folder: &Path) -> Store {
             predicted: Some(Bytes::mib(40)),
             peak_owed: Some(Bytes::mib(31)),
             peak_reclaimable: Some(Bytes::mib(7)),
+            device: DevicePhase { predicted: Some(Bytes::mib(400)), peak: Some(Bytes::mib(350)) },
             swap_delta: Some(-4096),
             switch_us: Some(2350),
             started: at(1),
@@ -258,6 +259,7 @@ pub(super) fn eventful(folder: &Path) -> Store {
                 recycled_because: Some("large job".to_owned()),
                 leases: 4,
                 peak_owed: Some(Bytes::mib(50)),
+                peak_device: Some(Bytes::mib(350)),
             },
         )
         .expect("ended");

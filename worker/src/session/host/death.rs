@@ -50,6 +50,16 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
                 Status::InfraError,
                 format!("killed {during} to keep the ceiling of the run: {owed} owed, ceiling {ceiling}"),
             ),
+            KillReason::DeviceCeiling { owed, ceiling } => verdict(
+                Status::DeviceMemoryLimit,
+                format!(
+                    "killed {during}: it held more on the device than was reserved for it, and the run {owed}, the ceiling is \
+                     {ceiling} (memory.device_ceiling)"
+                ),
+            ),
+            KillReason::DeviceLost => {
+                verdict(Status::InfraError, format!("killed {during}: the device was lost"))
+            }
             KillReason::Stopped => verdict(
                 Status::InfraError,
                 format!("killed {during}: a process outside had stopped it, and it did not go on"),

@@ -1,0 +1,92 @@
+//! What NVML says of the devices of this machine.
+
+use opt_shared::causes::chain;
+use opt_shared::units::Bytes;
+use serde_json::{Value, json};
+
+use crate::memory::device::{DeviceIdentity, Nvml, Reading, shares_host_memory};
+
+/// The devices, or why there are none.
+pub(super) struct Devices(Result<Vec<Device>, String>);
+
+struct Device {
+    identity: DeviceIdentity,
+    reading: Result<Reading, String>,
+}
+
+impl Devices {
+    pub(super) fn look() -> Self {
+        let look = || {
+            let nvml = Nvml::open()?;
+            let devices = nvml.devices()?.into_iter().map(|identity| {
+                let reading = nvml.read(identity.index).map_err(|error| chain(&error));
+                Device { identity, reading }
+            });
+            Ok::<_, crate::memory::device::DeviceError>(devices.collect())
+        };
+        Self(look().map_err(|error| chain(&error)))
+    }
+
+    /// `machine`: what the machine has, where that is known.
+    pub(super) fn document(&self, machine: Option<Bytes>) -> Value {
+        let devices: Vec<Value> = self.0.iter().flatten().map(|device| device.document(machine)).collect();
+        json!({ "devices": devices, "no_devices_because": self.0.as_ref().err() })
+    }
+
+    pub(super) fn text(&self, machine: Option<Bytes>) -> String {
+        match &self.0 {
+            Err(why) => format!("none: {why}"),
+            Ok(devices) if devices.is_empty() => "none: NVML lists none".to_owned(),
+            Ok(devices) => devices.iter().map(|device| device.text(machine)).collect::<Vec<_>>().join("; "),
+        }
+    }
+}
+
+impl Device {
+    fn document(&self, machine: Option<Bytes>) -> Value {
+        let reading = self.reading.as_ref().ok();
+        let totals = reading.and_then(|reading| reading.totals);
+        let listed = |reading: &Reading| -> Vec<Value> {
+            reading
+                .processes
+                .iter()
+                .map(|it| json!({ "pid": it.pid, "device_bytes": it.bytes.map(Bytes::get) }))
+                .collect()
+        };
+        json!({
+            "index": self.identity.index,
+            "name": self.identity.name,
+            "uuid": self.identity.uuid,
+            "device_total_bytes": totals.map(|it| it.total.get()),
+            "device_used_bytes": totals.map(|it| it.used.get()),
+            "utilisation": reading.and_then(|reading| reading.utilisation),
+            "processes": reading.map(listed),
+            "unified": self.is_unified(machine),
+            "trouble": self.reading.as_ref().err(),
+        })
+    }
+
+    fn is_unified(&self, machine: Option<Bytes>) -> Option<bool> {
+        Some(shares_host_memory(self.reading.as_ref().ok()?.totals, machine?))
+    }
+
+    fn text(&self, machine: Option<Bytes>) -> String {
+        let DeviceIdentity { index, name, uuid } = &self.identity;
+        let told = match &self.reading {
+            Err(why) => why.clone(),
+            Ok(reading) => {
+                let memory = match reading.totals {
+                    Some(totals) => format!("{} of {} in use", totals.used, totals.total),
+                    None => "no totals of its own".to_owned(),
+                };
+                let unified =
+                    if self.is_unified(machine) == Some(true) { ", shares the host's memory" } else { "" };
+                let processes = reading.processes.len();
+                let busy =
+                    reading.utilisation.map_or_else(String::new, |percent| format!(", {percent} % busy"));
+                format!("{memory} by {processes} processes{unified}{busy}")
+            }
+        };
+        format!("{index}: {name} ({uuid}), {told}")
+    }
+}

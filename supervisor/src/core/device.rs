@@ -1,0 +1,376 @@
+//! The device: what its samples mean, when a lease on it may start, and what becomes of work when it keeps memory or is lost.
+//!
+//! ```text
+//!            a worker that was on it is gone            not back in time: device_not_returned
+//!   Usable ──────────────────────────────────▶ Returning ──────────────────────────────────▶ Quarantined
+//!      ▲                                          │ its memory is back                           │ likewise
+//!      └──────────────────────────────────────────┴──────────────────────────────────────────────┘
+//!   whatever it is ── NVML says that it is lost ──▶ Lost
+//! ```
+//! Memory is back when NVML no longer lists the dead process, and no more is in use that is nobody's than before. While that is
+//! waited for, nothing that needs the device starts. The rest of the plan goes on without a device that is quarantined or lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use opt_shared::ids::{UnitId, WorkerId};
+use opt_shared::message::KillReason;
+use opt_shared::outcome::{Blame, Body, Head, Report, Status};
+use opt_shared::units::Bytes;
+
+use super::Core;
+use super::event::{AttemptEnd, DeviceSample, Moment, Process, Stage};
+use super::ledger::{Ceilings, Demand};
+use super::unit::{SecondPass, Unit};
+use super::worker::{Lease, Worker};
+
+/// From a worker's death until what it held on the device is back. Drivers have been seen to take minutes; a card that does
+/// belongs to the rest of the plan no more than a dead one.
+pub(super) const DEVICE_RETURN_TIMEOUT: Duration = Duration::from_secs(30);
+/// What may be in use and nobody's beyond what was before: drivers keep some of it for the next context.
+const KEPT_BY_DRIVER: Bytes = Bytes::mib(64);
+/// Per cent of a device's time from which it is busy.
+const BUSY: u32 = 10;
+/// An attempt that held more than its lease reserved is done again in a fresh worker; what happens twice is its unit's doing.
+const MOST_OVER_DEVICE: u32 = 1;
+
+#[derive(Debug, Default)]
+pub(super) struct Device {
+    lost: Option<String>,
+    /// Workers that are gone, and whose memory on it is not seen back.
+    left: BTreeMap<WorkerId, Left>,
+    /// It is looked at at all.
+    is_watched: bool,
+    /// In use and nobody's, when last nobody of ours was on it.
+    nobodys: Option<Bytes>,
+    others_said: bool,
+    busy_said: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    since: Moment,
+    bytes: Bytes,
+    /// It was said that this takes too long.
+    overdue: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceState {
+    Usable,
+    Returning,
+    Quarantined,
+    Lost,
+}
+
+impl DeviceState {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Usable => "usable",
+            Self::Returning => "returning",
+            Self::Quarantined => "quarantined",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+impl Device {
+    pub(super) fn state(&self) -> DeviceState {
+        if self.lost.is_some() {
+            DeviceState::Lost
+        } else if self.left.values().any(|it| it.overdue) {
+            DeviceState::Quarantined
+        } else if self.left.is_empty() {
+            DeviceState::Usable
+        } else {
+            DeviceState::Returning
+        }
+    }
+
+    /// What a dead worker still holds on it.
+    pub(super) fn left_by(&self, worker: WorkerId) -> Option<Bytes> {
+        Some(self.left.get(&worker)?.bytes)
+    }
+
+    pub(super) fn left(&self) -> impl Iterator<Item = WorkerId> {
+        self.left.keys().copied()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        self.left.values().filter(|it| !it.overdue).map(|it| it.since + DEVICE_RETURN_TIMEOUT).min()
+    }
+}
+
+impl Core {
+    pub fn ceilings(&self) -> Ceilings {
+        self.ledger.ceilings()
+    }
+
+    pub fn device_state(&self) -> DeviceState {
+        self.device.state()
+    }
+
+    /// Whether any lease is out that reserves memory on the device.
+    pub fn device_is_leased(&self) -> bool {
+        self.workers.values().any(|it| it.lease().is_some_and(|lease| lease.device != Bytes::ZERO))
+    }
+
+    pub(super) fn device_sampled(&mut self, now: Moment, sample: &DeviceSample) {
+        if self.device.lost.is_some() {
+            return;
+        }
+        self.device.is_watched = true;
+        for worker in self.workers.values_mut() {
+            worker.device = Bytes::ZERO;
+            worker.runners.values_mut().for_each(|runner| runner.device = Bytes::ZERO);
+        }
+        for &(process, bytes) in &sample.processes {
+            let (Process::Worker(id) | Process::Runner(id, _)) = process;
+            let Some(worker) = self.workers.get_mut(&id) else { continue };
+            worker.on_device = true;
+            match process {
+                Process::Worker(_) => worker.device = bytes,
+                Process::Runner(_, pid) => {
+                    if let Some(runner) = worker.runners.get_mut(&pid) {
+                        runner.device = bytes;
+                    }
+                }
+            }
+        }
+        for (&id, worker) in &mut self.workers {
+            if worker.on_device {
+                worker.see_device_peak();
+            }
+            self.ledger.measure(id, worker.demand());
+        }
+        self.ledger.measure_device(sample.free);
+        self.look_at_what_is_left(now, sample);
+        self.say_who_else_is_on_it(sample);
+        self.relieve(now, self.over_a_ceiling());
+    }
+
+    fn look_at_what_is_left(&mut self, now: Moment, sample: &DeviceSample) {
+        let listed: BTreeMap<WorkerId, Bytes> = sample.left.iter().copied().collect();
+        let here: BTreeSet<WorkerId> =
+            sample.processes.iter().map(|&(Process::Worker(id) | Process::Runner(id, _), _)| id).collect();
+        let on_device = || self.workers.iter().filter(|(_, it)| it.on_device).map(|(&id, _)| id);
+        // What living workers hold is nobody's where NVML's pids cannot be told.
+        let everybody_is_listed = on_device().all(|id| here.contains(&id));
+        let kept = match (sample.unattributed, self.device.nobodys) {
+            (Some(now), Some(before)) if everybody_is_listed => now - before,
+            _ => Bytes::ZERO,
+        };
+        let was = self.device.state();
+        let mut back = Vec::new();
+        for (&worker, left) in &mut self.device.left {
+            match listed.get(&worker) {
+                Some(&bytes) => left.bytes = bytes,
+                None if KEPT_BY_DRIVER < kept => left.bytes = left.bytes.min(kept),
+                None => back.push((worker, left.since)),
+            }
+        }
+        for &(worker, _) in &back {
+            self.device.left.remove(&worker);
+        }
+        let all: Vec<WorkerId> = back.iter().map(|&(worker, _)| worker).chain(self.device.left()).collect();
+        for worker in all {
+            self.settle_account(worker);
+        }
+        if self.device.left.is_empty() && !self.workers.values().any(|it| it.on_device) {
+            self.device.nobodys = sample.unattributed;
+        }
+        if let Some(&(worker, since)) = back.last()
+            && was == DeviceState::Quarantined
+            && self.device.state() != DeviceState::Quarantined
+        {
+            let took = now.saturating_sub(since).as_millis();
+            self.policy(
+                "device_returned",
+                "memory of the device is back after all: it is used again".to_owned(),
+                vec![("worker", u64::from(worker.0)), ("took_ms", u64::try_from(took).unwrap_or(u64::MAX))],
+            );
+        }
+    }
+
+    fn say_who_else_is_on_it(&mut self, sample: &DeviceSample) {
+        let in_use = 0 < sample.other_processes;
+        if in_use && !self.device.others_said {
+            self.policy(
+                "device_in_use",
+                "processes that are not of this run use the device: its times are worth less, and its memory is theirs as well"
+                    .to_owned(),
+                vec![
+                    ("processes", u64::from(sample.other_processes)),
+                    ("device_bytes", sample.others.get()),
+                ],
+            );
+        }
+        self.device.others_said = in_use;
+        let busy = sample.utilisation.filter(|&percent| BUSY <= percent);
+        let busy = busy.filter(|_| !in_use && sample.processes.is_empty() && !self.device_is_leased());
+        if let Some(percent) = busy
+            && !self.device.busy_said
+        {
+            self.policy(
+                "device_busy",
+                "the device is busy, and no process is listed on it: another container, or a virtual machine"
+                    .to_owned(),
+                vec![("utilisation_percent", u64::from(percent))],
+            );
+        }
+        self.device.busy_said = busy.is_some();
+    }
+
+    /// A worker is gone: what it had on the device has to be seen back.
+    pub(super) fn left_the_device(&mut self, now: Moment, worker: WorkerId, it: &Worker) {
+        if it.on_device && self.device.is_watched && self.device.lost.is_none() {
+            let bytes = it.demand().device;
+            self.device.left.insert(worker, Left { since: now, bytes, overdue: false });
+        }
+    }
+
+    /// What was not given back in time: said once, charged until it is.
+    pub(super) fn device_overdue(&mut self, now: Moment) {
+        let overdue = |it: &Left| !it.overdue && it.since + DEVICE_RETURN_TIMEOUT <= now;
+        let late: Vec<(WorkerId, Bytes)> = self
+            .device
+            .left
+            .iter()
+            .filter(|(_, it)| overdue(it))
+            .map(|(&worker, it)| (worker, it.bytes))
+            .collect();
+        for (worker, bytes) in late {
+            if let Some(it) = self.device.left.get_mut(&worker) {
+                it.overdue = true;
+            }
+            let waited = u64::try_from(DEVICE_RETURN_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
+            self.policy(
+                "device_not_returned",
+                format!(
+                    "{worker} is gone for {DEVICE_RETURN_TIMEOUT:?}, and what it held on the device is not back: the device is \
+                     in quarantine, the rest of the plan goes on"
+                ),
+                vec![
+                    ("worker", u64::from(worker.0)),
+                    ("device_bytes", bytes.get()),
+                    ("waited_ms", waited),
+                ],
+            );
+        }
+    }
+
+    /// Its jobs end without a verdict, and nothing of the plan starts on it any more.
+    pub(super) fn device_lost(&mut self, why: String) {
+        if self.device.lost.is_some() {
+            return;
+        }
+        self.policy("device_lost", why.clone(), Vec::new());
+        let left: Vec<WorkerId> = self.device.left().collect();
+        self.device.left.clear();
+        self.device.lost = Some(why);
+        self.ledger.measure_device(None);
+        for worker in self.workers.values_mut() {
+            worker.device = Bytes::ZERO;
+            worker.on_device = false;
+            worker.runners.values_mut().for_each(|runner| runner.device = Bytes::ZERO);
+        }
+        for worker in left {
+            self.settle_account(worker);
+        }
+        let at_work: Vec<WorkerId> = self
+            .workers
+            .iter()
+            .filter(|(_, it)| it.lease().is_some_and(|lease| lease.device != Bytes::ZERO))
+            .map(|(&worker, _)| worker)
+            .collect();
+        for worker in at_work {
+            self.kill_runners(worker, KillReason::DeviceLost);
+            self.kill_worker(worker, KillReason::DeviceLost);
+        }
+    }
+
+    /// Whether the step in hand of a unit needs the device.
+    pub(super) fn needs_device(&self, unit: UnitId, paired: bool) -> bool {
+        self.unit(unit).step().ways(paired).iter().any(|way| way.device != Bytes::ZERO)
+    }
+
+    /// Why nothing can start on the device in this run, as things stand.
+    pub(super) fn no_device(&self) -> Option<String> {
+        match self.device.state() {
+            DeviceState::Usable | DeviceState::Returning => None,
+            DeviceState::Quarantined => Some(
+                "the device is in quarantine: it did not give back the memory of a process that is gone"
+                    .to_owned(),
+            ),
+            DeviceState::Lost => {
+                Some(format!("the device is lost: {}", self.device.lost.as_deref().unwrap_or("")))
+            }
+        }
+    }
+
+    /// A unit whose next step needs a device that is not to be had: put off until nothing else is left to do, for it may
+    /// come back; not where it is lost.
+    pub(super) fn without_device(&mut self, id: UnitId, why: String) {
+        let is_lost = self.device.state() == DeviceState::Lost;
+        let unit = self.unit(id);
+        if matches!(unit.step().stage, Stage::Screen | Stage::Confirm) {
+            if !self.change(id, Unit::go_on) {
+                self.unit_done(id, Status::Passed, None, format!("not confirmed: {why}"));
+            }
+        } else if !is_lost && unit.second_pass == SecondPass::NotNeeded {
+            self.change(id, |unit| unit.second_pass = SecondPass::PutOff);
+            let numbers = vec![("unit", u64::from(id.0))];
+            self.policy("put_off", format!("until nothing else is left to do: {why}"), numbers);
+        } else {
+            self.unit_done(id, Status::InfraError, Some(Blame::Host), why);
+        }
+    }
+
+    /// A worker was ended because it held more than its lease reserved, and with it the run more than the ceiling.
+    pub(super) fn over_device(&mut self, lease: Lease, owed: Bytes, ceiling: Bytes) {
+        let Some(held) = lease.over_device else {
+            let why =
+                format!("its worker was ended for want of device memory (owed {owed}, ceiling {ceiling})");
+            return self.smaller_or_never(lease, why);
+        };
+        let beside = if lease.order.beside.is_some() { " with the baseline beside it" } else { "" };
+        let reserved = lease.device;
+        let why = format!(
+            "its process held {held} on the device{beside}, where {reserved} were reserved for it by formula; the run held \
+             {owed}, the ceiling is {ceiling} (memory.device_ceiling)"
+        );
+        let id = lease.order.unit;
+        let times = self.change(id, |unit| {
+            unit.losses.over_device += 1;
+            unit.losses.over_device
+        });
+        if times <= MOST_OVER_DEVICE {
+            return self.again(lease, Blame::Host, why);
+        }
+        let detail = format!("{why}; so it was in another process before");
+        let status = Status::DeviceMemoryLimit;
+        let report = Report::new(Head::failed(status, &detail), Body::of_nothing(lease.order.stage));
+        self.attempt_ended(&lease, AttemptEnd::Stands(Box::new(report)));
+        self.unit_done(id, status, status.blame(), detail);
+    }
+}
+
+impl Worker {
+    /// What it and its runners hold on the device.
+    fn device_held(&self) -> Bytes {
+        self.device + self.runners.values().map(|runner| runner.device).sum()
+    }
+
+    /// What the ledger measures.
+    pub(super) fn demand(&self) -> Demand {
+        Demand { host: self.tree_owed(), device: self.device_held() }
+    }
+
+    fn see_device_peak(&mut self) {
+        let held = self.device_held();
+        self.peak_device = self.peak_device.max(Some(held));
+        if let Some(lease) = self.lease_mut() {
+            lease.peak_device = lease.peak_device.max(Some(held));
+        }
+    }
+}

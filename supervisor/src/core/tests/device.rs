@@ -1,0 +1,264 @@
+//! The device: who is ended when it holds too much there, when the next lease may start, and what happens without it.
+
+use std::time::Duration;
+
+use opt_shared::ids::WorkerId;
+use opt_shared::message::KillReason;
+use opt_shared::outcome::{Blame, Status};
+use opt_shared::units::Bytes;
+
+use super::desk::{Desk, Given, Plan, STAGE, kills, one_way, plan, two_jobs};
+use crate::core::Ceilings;
+use crate::core::device::{DEVICE_RETURN_TIMEOUT, DeviceState};
+use crate::core::event::{Action, AttemptEnd, DeviceSample, Event, Process, Stage, StopReason};
+use crate::core::spec::StageSpec;
+
+const GIB: Bytes = Bytes::gib(1);
+
+/// Verifications and profiles reserve 400 MiB of a device whose ceiling is 1 GiB.
+fn on_device(mut plan: Plan) -> Plan {
+    plan.ceilings.device = GIB;
+    let stage = StageSpec { device: Bytes::mib(400), ..STAGE };
+    for candidate in &mut plan.candidates {
+        candidate.verify = vec![stage];
+        candidate.profile = one_way(stage);
+        candidate.paired = one_way(stage);
+    }
+    plan
+}
+
+fn of_worker(worker: WorkerId, mib: u64) -> (Process, Bytes) {
+    (Process::Worker(worker), Bytes::mib(mib))
+}
+
+/// Nothing but what these hold is in use.
+fn seen(processes: &[(Process, Bytes)]) -> DeviceSample {
+    DeviceSample {
+        processes: processes.to_vec(),
+        unattributed: Some(Bytes::ZERO),
+        free: Some(GIB),
+        ..DeviceSample::default()
+    }
+}
+
+/// The first verification, with its build done and an empty device looked at.
+fn verifying(spec: Plan) -> (Desk, Given) {
+    let mut desk = Desk::new(spec);
+    desk.feed(Event::DeviceSample(seen(&[])));
+    loop {
+        let given = desk.lease();
+        if given.order.stage == Stage::Verify {
+            return (desk, given);
+        }
+        desk.finish(given, Status::Passed);
+    }
+}
+
+#[test]
+fn growth_past_the_device_ceiling_ends_the_worker_and_twice_is_the_candidates() {
+    let (mut desk, first) = verifying(on_device(plan(1)));
+    let at_ceiling = desk.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 1024)])));
+    assert!(kills(&at_ceiling).is_empty(), "as much as the ceiling is not over it");
+    let over = desk.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 1025)])));
+    let reason = KillReason::DeviceCeiling { owed: Bytes::mib(1025), ceiling: GIB };
+    assert_eq!(kills(&over), [(first.worker, None, reason)], "{:#?}", desk.log);
+    let row = desk.policies("kill_worker").pop().expect("a row before the kill");
+    for number in [("held_bytes", 1025 << 20), ("reserved_bytes", 400 << 20), ("ceiling_bytes", 1 << 30)] {
+        assert!(row.numbers.contains(&number), "{row:?}");
+    }
+    desk.gone(first.worker);
+    assert_eq!(desk.done(0), None, "once may be the worker's own fault");
+    desk.feed(Event::DeviceSample(seen(&[])));
+    let again = desk.lease();
+    assert_eq!((again.order.stage, again.attempt), (Stage::Verify, 2));
+    desk.feed(Event::DeviceSample(seen(&[of_worker(again.worker, 2000)])));
+    desk.gone(again.worker);
+    assert_eq!(desk.done(0), Some((Status::DeviceMemoryLimit, Some(Blame::Candidate))));
+    let Some(AttemptEnd::Stands(report)) = desk.ends().pop() else { panic!("{:#?}", desk.ends()) };
+    for figure in ["1.95 GiB", "400 MiB", "1.00 GiB", "memory.device_ceiling"] {
+        assert!(report.head.detail.contains(figure), "{figure}: {}", report.head.detail);
+    }
+}
+
+#[test]
+fn runner_with_a_context_is_ended_instead_of_its_worker() {
+    let (mut desk, verify) = verifying(on_device(plan(1)));
+    desk.runner(verify, 7, GIB);
+    let held = [of_worker(verify.worker, 100), (Process::Runner(verify.worker, 7), Bytes::mib(1000))];
+    let killed = kills(&desk.feed(Event::DeviceSample(seen(&held))));
+    let reason = KillReason::DeviceCeiling { owed: Bytes::mib(1100), ceiling: GIB };
+    assert_eq!(killed, [(verify.worker, Some(7), reason)]);
+    assert!(kills(&desk.feed(Event::DeviceSample(seen(&held)))).is_empty(), "each is ended once");
+}
+
+/// One holds more than it reserved, the other has been there longer and keeps to its lease.
+#[test]
+fn offender_is_ended_and_nobody_else() {
+    let (mut desk, first) = verifying(Plan { verifiers: 2, ..on_device(plan(2)) });
+    let second = desk.lease();
+    assert_eq!((first.order.stage, second.order.stage), (Stage::Verify, Stage::Verify));
+    let held = [of_worker(first.worker, 400), of_worker(second.worker, 700)];
+    let killed = kills(&desk.feed(Event::DeviceSample(seen(&held))));
+    assert_eq!(killed.iter().map(|it| it.0).collect::<Vec<_>>(), [second.worker]);
+}
+
+#[test]
+fn lease_waits_until_the_dead_are_off_the_list_and_their_bytes_are_back() {
+    let (mut desk, first) = verifying(on_device(plan(1)));
+    desk.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 300)])));
+    desk.gone(first.worker);
+    assert_eq!(desk.core.device_state(), DeviceState::Returning);
+    let listed = DeviceSample { left: vec![(first.worker, Bytes::mib(300))], ..seen(&[]) };
+    desk.feed(Event::DeviceSample(listed));
+    let held = DeviceSample { unattributed: Some(Bytes::mib(300)), ..seen(&[]) };
+    desk.feed(Event::DeviceSample(held));
+    for _ in 0..6 {
+        desk.answer();
+    }
+    assert_eq!(desk.try_lease(), None, "{:#?}", desk.log);
+    desk.feed(Event::DeviceSample(seen(&[])));
+    assert_eq!(desk.core.device_state(), DeviceState::Usable);
+    assert_eq!(desk.lease().order.stage, Stage::Verify);
+    assert!(desk.policies("device_not_returned").is_empty());
+}
+
+#[test]
+fn device_that_keeps_memory_is_quarantined_and_builds_go_on() {
+    let (mut desk, first) = verifying(on_device(two_jobs()));
+    desk.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 300)])));
+    desk.gone(first.worker);
+    let kept = || DeviceSample { left: vec![(first.worker, Bytes::mib(300))], ..seen(&[]) };
+    desk.feed(Event::DeviceSample(kept()));
+    assert_eq!(
+        desk.core.next_deadline(),
+        desk.core.next_deadline().min(Some(desk.now + DEVICE_RETURN_TIMEOUT))
+    );
+    desk.pass_time(DEVICE_RETURN_TIMEOUT);
+    let row = desk.policies("device_not_returned").pop().expect("said");
+    assert!(row.numbers.contains(&("device_bytes", 300 << 20)), "{row:?}");
+    assert_eq!(desk.core.device_state(), DeviceState::Quarantined);
+    // Whatever does not need it is done; the rest ends without a verdict when nothing else is left to do.
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert!(desk.orders().contains("B1"), "{}", desk.orders());
+    assert_eq!(desk.orders().matches('V').count(), 1, "{}", desk.orders());
+    for candidate in [0, 1] {
+        assert_eq!(desk.done(candidate), Some((Status::InfraError, Some(Blame::Host))));
+    }
+}
+
+#[test]
+fn device_that_gives_back_late_is_used_again() {
+    let (mut desk, first) = verifying(on_device(two_jobs()));
+    desk.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 300)])));
+    desk.gone(first.worker);
+    desk.pass_time(DEVICE_RETURN_TIMEOUT);
+    let build = desk.lease();
+    assert_eq!(build.order.stage, Stage::Build);
+    desk.feed(Event::DeviceSample(seen(&[])));
+    assert_eq!(desk.policies("device_returned").len(), 1);
+    desk.finish(build, Status::Passed);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    for candidate in [0, 1] {
+        assert_eq!(desk.done(candidate), Some((Status::Passed, None)), "{}", desk.orders());
+    }
+}
+
+#[test]
+fn lost_device_is_the_hosts_and_the_rest_goes_on() {
+    let (mut desk, verify) = verifying(on_device(two_jobs()));
+    desk.feed(Event::DeviceSample(seen(&[of_worker(verify.worker, 300)])));
+    let actions = desk.feed(Event::DeviceLost { why: "GPU is lost".to_owned() });
+    assert_eq!(kills(&actions), [(verify.worker, None, KillReason::DeviceLost)]);
+    assert_eq!(desk.policies("device_lost").len(), 1);
+    desk.gone(verify.worker);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert!(desk.orders().contains("B1"), "{}", desk.orders());
+    for candidate in [0, 1] {
+        assert_eq!(desk.done(candidate), Some((Status::InfraError, Some(Blame::Host))));
+    }
+    assert!(desk.policies("worker_fault").is_empty() && desk.policies("stop").is_empty());
+}
+
+#[test]
+fn unified_machine_has_one_sum_under_the_smaller_ceiling() {
+    let mut spec = on_device(plan(1));
+    spec.ceilings = Ceilings { host: Bytes::gib(4), device: GIB, unified: true };
+    let (mut desk, verify) = verifying(spec);
+    let nothing_free = |held| DeviceSample { unattributed: None, free: None, ..seen(held) };
+    desk.sample(&[(Process::Worker(verify.worker), Bytes::mib(100))]);
+    let held = [of_worker(verify.worker, 900)];
+    assert!(kills(&desk.feed(Event::DeviceSample(nothing_free(&held)))).is_empty());
+    // With the supervisor's 10 MiB and its own 100 on the host.
+    let held = [of_worker(verify.worker, 915)];
+    let killed = kills(&desk.feed(Event::DeviceSample(nothing_free(&held))));
+    let reason = KillReason::DeviceCeiling { owed: Bytes::mib(1025), ceiling: GIB };
+    assert_eq!(killed, [(verify.worker, None, reason)], "{:#?}", desk.log);
+}
+
+#[test]
+fn lease_waits_for_memory_that_others_hold_and_goes_without_it_in_the_end() {
+    let spec = on_device(plan(1));
+    let mut desk = Desk::new(spec);
+    let others = || DeviceSample {
+        others: Bytes::mib(800),
+        other_processes: 1,
+        free: Some(Bytes::mib(224)),
+        ..seen(&[])
+    };
+    desk.feed(Event::DeviceSample(others()));
+    desk.feed(Event::DeviceSample(others()));
+    let row = desk.policies("device_in_use");
+    assert_eq!(row.len(), 1, "said once");
+    assert!(row[0].numbers.contains(&("device_bytes", 800 << 20)), "{row:?}");
+    let build = desk.lease();
+    desk.finish(build, Status::Passed);
+    for _ in 0..4 {
+        desk.answer();
+    }
+    assert_eq!(desk.try_lease(), None);
+    assert_eq!(desk.policies("wait").len(), 1);
+    desk.pass_time(crate::core::MEMORY_TIMEOUT);
+    assert_eq!(desk.policies("put_off").len(), 1, "{:#?}", desk.log);
+    desk.feed(Event::DeviceSample(seen(&[])));
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.done(0), Some((Status::Passed, None)));
+}
+
+#[test]
+fn device_that_is_busy_without_a_process_is_spoken_of_once() {
+    let (mut desk, verify) = verifying(on_device(plan(1)));
+    let busy = || DeviceSample { utilisation: Some(90), ..seen(&[]) };
+    desk.feed(Event::DeviceSample(busy()));
+    assert!(desk.policies("device_busy").is_empty(), "a lease of ours is out");
+    desk.finish(verify, Status::Crashed);
+    for _ in 0..2 {
+        desk.feed(Event::DeviceSample(busy()));
+    }
+    assert_eq!(desk.policies("device_busy").len(), 1);
+}
+
+#[test]
+fn peaks_on_the_device_are_those_of_the_phase_and_of_the_worker() {
+    let (mut desk, verify) = verifying(on_device(plan(1)));
+    for mib in [100, 350, 200] {
+        desk.feed(Event::DeviceSample(seen(&[of_worker(verify.worker, mib)])));
+    }
+    let actions = desk.finish(verify, Status::Crashed);
+    let phase = actions.iter().find_map(|action| match action {
+        Action::PhaseEnded(row) => Some((row.predicted_device, row.peak_device)),
+        _ => None,
+    });
+    assert_eq!(phase, Some((Bytes::mib(400), Some(Bytes::mib(350)))));
+    let build = desk.log.iter().find_map(|action| match action {
+        Action::PhaseEnded(row) if row.order.stage == Stage::Build => Some(row.peak_device),
+        _ => None,
+    });
+    assert_eq!(build, Some(None), "a figure that was not measured is none");
+    desk.pass_time(Duration::from_secs(1));
+    desk.pass_the_rest();
+    let peak = desk.log.iter().find_map(|action| match action {
+        Action::WorkerEnded { worker, peak_device, .. } if *worker == verify.worker => Some(*peak_device),
+        _ => None,
+    });
+    assert_eq!(peak, Some(Some(Bytes::mib(350))));
+}

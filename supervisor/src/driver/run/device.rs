@@ -1,0 +1,206 @@
+//! The run's device as its memory is watched: readings of NVML become events of the core.
+//!
+//! Owns which pid stands for which process, those of the dead included as long as NVML lists them. A device that is emulated has
+//! no memory of its own: its worker's is the host's.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use opt_shared::causes::chain;
+use opt_shared::device::Device;
+use opt_shared::ids::WorkerId;
+use opt_shared::units::Bytes;
+
+use super::Run;
+use super::device_lock::{DeviceLock, LockError};
+use crate::core::device::DeviceState;
+use crate::core::event::{DeviceSample, Event, Process};
+use crate::driver::RunError;
+use crate::driver::survey::limits::DeviceMemory;
+use crate::memory::device::attribution::{Attribution, Ours, attribute, pids};
+use crate::memory::device::watch::{BUSY, DeviceWatch, IDLE};
+use crate::memory::device::{DeviceError, DeviceIdentity, DeviceTotals, Nvml, Reading};
+use crate::signal::Signals;
+
+/// What a run is told before it begins: the card, by NVML, and how much it has.
+pub(crate) struct FoundDevice {
+    nvml: Nvml,
+    pub(crate) identity: DeviceIdentity,
+    pub(crate) memory: DeviceMemory,
+}
+
+/// A device that is watched.
+pub(crate) struct RunDevice {
+    watch: DeviceWatch,
+    /// Processes of ours by pid, with their pids in all namespaces.
+    alive: BTreeMap<u32, Ours<Process>>,
+    /// Pids that stood for processes of ours, as long as they are listed.
+    dead: BTreeMap<u32, WorkerId>,
+    /// What cannot be read was said, and not been read since.
+    trouble_said: bool,
+    pub(crate) latest: LatestLook,
+    _lock: DeviceLock,
+}
+
+/// The last figures, for those who ask; none before the first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LatestLook {
+    /// Held by processes of this run.
+    pub(crate) ours: Option<Bytes>,
+    pub(crate) others: Option<Bytes>,
+    pub(crate) unattributed: Option<Bytes>,
+    pub(crate) totals: Option<DeviceTotals>,
+    pub(crate) utilisation: Option<u32>,
+    /// The most that processes of this run were seen to hold.
+    pub(crate) peak: Option<Bytes>,
+}
+
+impl FoundDevice {
+    /// None where the run uses no card. A card whose memory nobody tells is an error: its ceiling could not be kept.
+    pub(crate) fn find(device: Device) -> Result<Option<Self>, DeviceError> {
+        let Device::Cuda(index) = device else { return Ok(None) };
+        let nvml = Nvml::open()?;
+        let identity = nvml.identity(index)?;
+        let totals = nvml.read(index)?.totals;
+        Ok(Some(Self { nvml, identity, memory: DeviceMemory { totals } }))
+    }
+
+    /// Waits until no other run uses the card, then watches it. `folder`: the run's.
+    pub(crate) fn take(self, folder: &Path, signals: &Signals) -> Result<RunDevice, DeviceTrouble> {
+        let lock = DeviceLock::take(&self.identity, folder, signals)?;
+        self.watch(lock).map_err(DeviceTrouble::Thread)
+    }
+
+    fn watch(self, lock: DeviceLock) -> std::io::Result<RunDevice> {
+        let watch = DeviceWatch::start(self.nvml, self.identity)?;
+        Ok(RunDevice {
+            watch,
+            alive: BTreeMap::new(),
+            dead: BTreeMap::new(),
+            trouble_said: false,
+            latest: LatestLook::default(),
+            _lock: lock,
+        })
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceTrouble {
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error("starting the thread that watches the device")]
+    Thread(#[source] std::io::Error),
+}
+
+impl RunDevice {
+    pub(crate) fn identity(&self) -> &DeviceIdentity {
+        self.watch.identity()
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.watch.descriptor()
+    }
+
+    /// A process of ours has ended: what is left of it is worth a look.
+    pub(crate) fn look_now(&self) {
+        self.watch.look_now();
+    }
+
+    /// The latest reading as an event, if there is a new one. `ours`: processes that live, with their pids.
+    fn event(&mut self, ours: impl Iterator<Item = (Process, u32)>) -> Option<Event> {
+        match self.watch.take()? {
+            Ok(reading) => {
+                self.trouble_said = false;
+                self.update(ours);
+                Some(Event::DeviceSample(self.sample(&reading)))
+            }
+            Err(error @ DeviceError::Lost { .. }) => Some(Event::DeviceLost { why: chain(&error) }),
+            Err(error) => {
+                if !std::mem::replace(&mut self.trouble_said, true) {
+                    let name = &self.watch.identity().name;
+                    tracing::warn!("the memory of {name} cannot be watched now: {}", chain(&error));
+                }
+                None
+            }
+        }
+    }
+
+    fn update(&mut self, ours: impl Iterator<Item = (Process, u32)>) {
+        let before = std::mem::take(&mut self.alive);
+        for (process, pid) in ours {
+            let known = before.get(&pid).filter(|it| it.process == process).cloned();
+            let pids = || pids(Path::new("/proc"), pid);
+            self.alive.insert(pid, known.unwrap_or_else(|| Ours { process, pids: pids() }));
+            self.dead.remove(&pid);
+        }
+        for (pid, it) in before {
+            let (Process::Worker(worker) | Process::Runner(worker, _)) = it.process;
+            if !self.alive.contains_key(&pid) {
+                self.dead.insert(pid, worker);
+            }
+        }
+    }
+
+    fn sample(&mut self, reading: &Reading) -> DeviceSample {
+        let mut left: BTreeMap<WorkerId, Bytes> = BTreeMap::new();
+        let mut rest = reading.clone();
+        rest.processes.retain(|listed| {
+            let Some(&worker) = self.dead.get(&listed.pid) else { return true };
+            *left.entry(worker).or_default() += listed.bytes.unwrap_or_default();
+            false
+        });
+        self.dead.retain(|pid, _| reading.processes.iter().any(|listed| listed.pid == *pid));
+        let ours: Vec<Ours<Process>> = self.alive.values().cloned().collect();
+        let is_here = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();
+        let found: Attribution<Process> = attribute(&rest, &ours, is_here);
+        // What the dead are still listed with is theirs, and not nobody's.
+        let of_the_dead: Bytes = left.values().copied().sum();
+        let unattributed = match reading.totals {
+            Some(_) => found.unattributed.map(|bytes| bytes - of_the_dead),
+            None => found.unattributed,
+        };
+        let held = |(process, bytes): &(Process, Option<Bytes>)| (*process, bytes.unwrap_or_default());
+        let processes: Vec<(Process, Bytes)> = found.ours.iter().map(held).collect();
+        let ours = Some(processes.iter().map(|(_, bytes)| *bytes).sum::<Bytes>() + of_the_dead);
+        self.latest = LatestLook {
+            ours,
+            peak: self.latest.peak.max(ours),
+            others: Some(found.others),
+            unattributed,
+            totals: reading.totals,
+            utilisation: reading.utilisation,
+        };
+        DeviceSample {
+            processes,
+            left: left.into_iter().collect(),
+            others: found.others,
+            other_processes: found.other_processes,
+            unattributed,
+            free: reading.totals.map(|totals| totals.total - totals.used),
+            utilisation: reading.utilisation,
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Tells the core what is new of the device, and has it watched as closely as the core's leases need.
+    pub(super) fn look_at_the_device(&mut self) -> Result<(), RunError> {
+        let Some(device) = &mut self.machine.device else { return Ok(()) };
+        if let Some(event) = device.event(self.machine.sampler.pids()) {
+            let totals = &mut self.machine.sampler.totals;
+            totals.device_peak_bytes = totals.device_peak_bytes.max(device.latest.peak);
+            totals.device_ceiling_bytes = Some(self.decisions.core.ceilings().device);
+            self.feed(event)?;
+        }
+        let core = &self.decisions.core;
+        let is_busy = core.device_is_leased() || core.device_state() == DeviceState::Returning;
+        if let Some(device) = &mut self.machine.device {
+            device.watch.look_every(if is_busy { BUSY } else { IDLE });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,214 @@
+//! From what NVML says to what the core decides, over NVML's twin and processes that really live and die.
+
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::Duration;
+
+use opt_nvml_twin::{Device as Script, Process as Plays, Twin, Who};
+use opt_shared::ids::{JobId, LeaseId, UnitId};
+use opt_shared::message::{KillReason, Role};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::*;
+use crate::core::event::{Action, Offer, Stage};
+use crate::core::spec::{StageSpec, Step, UnitSpec};
+use crate::core::testkit::plan::{Plan, STAGE, a_job, nothing};
+use crate::core::{Ceilings, Core};
+
+const WORKER: Process = Process::Worker(WorkerId(1));
+/// NVML's code of a device that is lost.
+const GPU_IS_LOST: u32 = 15;
+
+/// A process of our own; its end is waited for.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn start() -> Self {
+        Self(Command::new("sleep").arg("300").spawn().expect("sleep starts"))
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn holds(&self, mib_from_ms: &[(u64, u64)]) -> Plays {
+        Plays {
+            who: Who::Pid(self.pid()),
+            mib_from_ms: mib_from_ms.to_vec(),
+            listed_after_death_ms: 0,
+            held_after_death_ms: 0,
+        }
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Watched {
+    folder: tempfile::TempDir,
+    twin: Twin,
+    device: RunDevice,
+}
+
+fn script(processes: Vec<Plays>) -> opt_nvml_twin::Script {
+    let device = Script {
+        uuid: "GPU-7".to_owned(),
+        name: "Twin".to_owned(),
+        total_mib: Some(2048),
+        held_mib: 50,
+        utilisation: Some(3),
+        processes,
+    };
+    opt_nvml_twin::Script { devices: vec![device], ..opt_nvml_twin::Script::default() }
+}
+
+impl Watched {
+    fn with(script: &opt_nvml_twin::Script) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let twin = Twin::install(folder.path(), script).expect("the twin is beside this test");
+        let nvml = Nvml::open_library(twin.library().as_os_str()).expect("it loads");
+        let identity = nvml.identity(0).expect("a device");
+        let totals = nvml.read(0).expect("a reading").totals;
+        let path = folder.path().join("lock");
+        let lock = DeviceLock::take_at(&path, &identity, folder.path(), &|| false, Duration::ZERO);
+        let found = FoundDevice { nvml, identity, memory: DeviceMemory { totals } };
+        let mut device = found.watch(lock.expect("nobody else has it")).expect("a thread");
+        device.watch.look_every(BUSY);
+        Self { folder, twin, device }
+    }
+
+    fn play(&self, script: &opt_nvml_twin::Script) {
+        self.twin.play(script).expect("written");
+    }
+
+    fn event(&mut self, ours: &[(Process, u32)]) -> Event {
+        loop {
+            let mut polled = [PollFd::from_borrowed_fd(self.device.descriptor(), PollFlags::IN)];
+            let limit = opt_shared::wait::timespec(Duration::from_secs(60));
+            let ready = poll(&mut polled, Some(&limit)).expect("it can be polled");
+            assert_ne!(ready, 0, "no reading in {}", self.folder.path().display());
+            if let Some(event) = self.device.event(ours.iter().copied()) {
+                return event;
+            }
+        }
+    }
+
+    fn sample(&mut self, ours: &[(Process, u32)]) -> DeviceSample {
+        match self.event(ours) {
+            Event::DeviceSample(sample) => sample,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn sample_that(&mut self, ours: &[(Process, u32)], is: impl Fn(&DeviceSample) -> bool) -> DeviceSample {
+        for _ in 0..10_000 {
+            let sample = self.sample(ours);
+            if is(&sample) {
+                return sample;
+            }
+        }
+        panic!("never seen")
+    }
+}
+
+#[test]
+fn memory_is_told_of_ours_of_the_dead_and_of_others() {
+    let (ours, other) = (Sleeper::start(), Sleeper::start());
+    let kept = Plays { listed_after_death_ms: 400, held_after_death_ms: 400, ..ours.holds(&[(0, 300)]) };
+    let mut watched = Watched::with(&script(vec![kept, other.holds(&[(0, 200)])]));
+    let known = [(WORKER, ours.pid())];
+    let sample = watched.sample(&known);
+    assert_eq!(sample.processes, [(WORKER, Bytes::mib(300))]);
+    assert_eq!((sample.others, sample.other_processes), (Bytes::mib(200), 1));
+    assert_eq!(sample.unattributed, Some(Bytes::mib(50)));
+    assert_eq!((sample.free, sample.utilisation), (Some(Bytes::mib(2048 - 550)), Some(3)));
+    drop(ours);
+    let listed = watched.sample_that(&[], |sample| !sample.left.is_empty());
+    assert_eq!(listed.left, [(WorkerId(1), Bytes::mib(300))]);
+    assert_eq!(listed.unattributed, Some(Bytes::mib(50)), "what is listed is somebody's");
+    let held = watched.sample_that(&[], |sample| sample.left.is_empty());
+    assert_eq!(held.unattributed, Some(Bytes::mib(350)));
+    watched.sample_that(&[], |sample| sample.unattributed == Some(Bytes::mib(50)));
+    assert_eq!(watched.device.latest.peak, Some(Bytes::mib(300)));
+}
+
+#[test]
+fn unified_machine_has_figures_of_processes_alone() {
+    let ours = Sleeper::start();
+    let mut script = script(vec![ours.holds(&[(0, 300)])]);
+    (script.devices[0].total_mib, script.devices[0].utilisation) = (None, None);
+    let sample = Watched::with(&script).sample(&[(WORKER, ours.pid())]);
+    let expected = DeviceSample { processes: vec![(WORKER, Bytes::mib(300))], ..DeviceSample::default() };
+    assert_eq!(sample, expected);
+}
+
+#[test]
+fn lost_card_is_an_event_and_one_that_cannot_be_read_for_a_while_is_none() {
+    let script = script(Vec::new());
+    let mut watched = Watched::with(&script);
+    let failing = |code: u32| {
+        let fails = [("nvmlDeviceGetMemoryInfo_v2".to_owned(), code)].into();
+        opt_nvml_twin::Script { fails, ..script.clone() }
+    };
+    watched.play(&failing(999));
+    // Readings without an answer are no events: the next event comes from the script after it.
+    watched.device.watch.look_now();
+    watched.play(&failing(GPU_IS_LOST));
+    let event =
+        std::iter::repeat_with(|| watched.event(&[])).find(|it| !matches!(it, Event::DeviceSample(_)));
+    let Some(Event::DeviceLost { why }) = event else { panic!("{event:?}") };
+    assert!(why.contains("lost"), "{why}");
+}
+
+/// A core whose one unit holds a lease of 400 MiB on a device with a ceiling of 1 GiB.
+fn leased() -> Core {
+    let mut plan = Plan { ceilings: Ceilings { device: Bytes::gib(1), ..nothing().ceilings }, ..nothing() };
+    plan.jobs.push(a_job(JobId(0)));
+    let stage = StageSpec { device: Bytes::mib(400), ..STAGE };
+    let ways: Arc<[StageSpec]> = Arc::from([stage]);
+    let step = Step { stage: Stage::Verify, role: Role::Verifier, alone: false, ways, paired: None };
+    let unit = UnitSpec {
+        id: UnitId(0),
+        route: Arc::from([step]),
+        is_baseline: false,
+        partial: false,
+        resumed: None,
+    };
+    let mut core = Core::new(plan.spec(), WorkerId(1), LeaseId(1));
+    let now = Duration::ZERO;
+    core.handle(now, Event::Tick);
+    core.handle(now, Event::Offered { job: JobId(0), units: vec![unit], by: Offer::Asked { more: false } });
+    let actions = core.handle(now, Event::WorkerReady { worker: WorkerId(1) });
+    assert!(core.device_is_leased(), "{actions:#?}");
+    core
+}
+
+#[test]
+fn growth_past_the_ceiling_is_answered_in_the_first_sample_that_shows_it() {
+    let (ours, other) = (Sleeper::start(), Sleeper::start());
+    let grows = ours.holds(&[(0, 100), (300, 1100)]);
+    let mut watched = Watched::with(&script(vec![grows, other.holds(&[(0, 900)])]));
+    let mut core = leased();
+    loop {
+        let event = watched.event(&[(WORKER, ours.pid())]);
+        let Event::DeviceSample(sample) = &event else { panic!("{event:?}") };
+        let is_over = sample.processes.iter().any(|(_, bytes)| Bytes::gib(1) < *bytes);
+        let actions = core.handle(Duration::from_secs(1), event);
+        let row =
+            actions.iter().position(|it| matches!(it, Action::Policy(row) if row.decision == "kill_worker"));
+        let kill = actions.iter().position(|it| matches!(it, Action::KillWorker { .. }));
+        if !is_over {
+            assert_eq!((row, kill), (None, None), "{actions:#?}");
+            continue;
+        }
+        let (Some(row), Some(kill)) = (row, kill) else { panic!("{actions:#?}") };
+        assert!(row < kill, "its reason comes first: {actions:#?}");
+        let reason = KillReason::DeviceCeiling { owed: Bytes::mib(1100), ceiling: Bytes::gib(1) };
+        assert_eq!(actions[kill], Action::KillWorker { worker: WorkerId(1), reason });
+        return;
+    }
+}

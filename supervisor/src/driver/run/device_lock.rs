@@ -1,0 +1,136 @@
+//! One run at a time uses a card: a lock by its UUID, shared by all runs of this user on this host.
+//!
+//! The lock is `flock`'s, and goes with the process that holds it. What its file says is for people alone.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::control::socket::{SocketError, runtime_folder};
+use crate::memory::device::DeviceIdentity;
+use crate::signal::Signals;
+
+/// How long another run is waited for.
+const TIMEOUT: Duration = Duration::from_secs(600);
+const PAUSE: Duration = Duration::from_millis(100);
+/// Read of what the holder says of itself.
+const MOST_SAID: u64 = 4096;
+
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    #[error("the folder for locks of devices")]
+    Folder(#[from] SocketError),
+    #[error("{action} {path}")]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("{device} is in use by {holder}, and was for {waited:?} (wait for it, or stop it with Ctrl-C)")]
+    Held { device: String, holder: String, waited: Duration },
+}
+
+#[derive(Debug)]
+pub(crate) struct DeviceLock {
+    _file: File,
+}
+
+impl DeviceLock {
+    /// `run`: our run's folder, for whoever waits for us. An interrupt ends the wait.
+    pub(crate) fn take(device: &DeviceIdentity, run: &Path, signals: &Signals) -> Result<Self, LockError> {
+        let path = runtime_folder()?.join(format!("device-{}.lock", file_name(&device.uuid)));
+        Self::take_at(&path, device, run, &|| signals.take() != 0, TIMEOUT)
+    }
+
+    pub(super) fn take_at(
+        path: &Path,
+        device: &DeviceIdentity,
+        run: &Path,
+        is_interrupted: &dyn Fn() -> bool,
+        timeout: Duration,
+    ) -> Result<Self, LockError> {
+        let failed = |action| move |source| LockError::Io { action, path: path.to_owned(), source };
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(failed("opening the lock of a device"))?;
+        let started = Instant::now();
+        let mut said = false;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(failed("locking")(errno.into())),
+            }
+            let named = format!("{} ({})", device.name, device.uuid);
+            let holder = holder(&mut file);
+            if is_interrupted() || timeout <= started.elapsed() {
+                return Err(LockError::Held { device: named, holder, waited: started.elapsed() });
+            }
+            if !std::mem::replace(&mut said, true) {
+                tracing::warn!("waiting for {named}: {holder} uses it; for {timeout:?} at most");
+            }
+            std::thread::sleep(PAUSE);
+        }
+        let text = format!("process {}, the run in {}", std::process::id(), run.display());
+        file.set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| file.write_all(text.as_bytes()))
+            .map_err(failed("writing"))?;
+        Ok(Self { _file: file })
+    }
+}
+
+fn holder(file: &mut File) -> String {
+    let mut text = String::new();
+    let read = file.rewind().and_then(|()| file.take(MOST_SAID).read_to_string(&mut text));
+    if read.is_ok() && !text.trim().is_empty() { text } else { "another run".to_owned() }
+}
+
+/// A UUID has letters, digits and hyphens; whatever else a driver says does not leave the folder.
+fn file_name(uuid: &str) -> String {
+    uuid.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '-' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device() -> DeviceIdentity {
+        DeviceIdentity { index: 0, uuid: "GPU-1/../2".to_owned(), name: "Card".to_owned() }
+    }
+
+    fn take(path: &Path, run: &str, interrupted: bool, timeout: Duration) -> Result<DeviceLock, LockError> {
+        DeviceLock::take_at(path, &device(), Path::new(run), &|| interrupted, timeout)
+    }
+
+    #[test]
+    fn card_is_used_by_one_run_and_the_next_is_told_by_whom() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(file_name(&device().uuid));
+        let first = take(&path, "/runs/first", false, Duration::ZERO).expect("free");
+        let error = take(&path, "/runs/second", false, Duration::ZERO).expect_err("held").to_string();
+        for told in ["Card", "GPU-1/../2", "/runs/first", &std::process::id().to_string()] {
+            assert!(error.contains(told), "{told}: {error}");
+        }
+        assert!(take(&path, "/runs/second", true, TIMEOUT).is_err(), "an interrupt ends the wait");
+        drop(first);
+        take(&path, "/runs/a", false, Duration::ZERO).expect("its lock goes with its holder");
+    }
+
+    #[test]
+    fn run_that_waits_goes_on_when_the_other_ends() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lock");
+        let first = take(&path, "/runs/first", false, Duration::ZERO).expect("free");
+        let waiting = {
+            let path = path.clone();
+            std::thread::spawn(move || take(&path, "/runs/second", false, TIMEOUT).map(drop))
+        };
+        drop(first);
+        waiting.join().expect("no panic").expect("it is its turn");
+        assert_eq!(file_name("GPU-1/../2"), "GPU-1----2");
+    }
+}

@@ -1,0 +1,131 @@
+//! Whose memory a device's is: ours, that of processes that we have lost, somebody else's, or nobody's.
+//!
+//! NVML gives pids. Where this process lives in a pid namespace of its own, they may be pids of an outer one, and mean
+//! nothing here: what they hold is counted, and attributed to nobody.
+
+use std::path::Path;
+
+use opt_shared::units::Bytes;
+
+use super::Reading;
+
+/// A process of ours, with its pids in all namespaces that it is a member of, outermost first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ours<P> {
+    pub process: P,
+    pub pids: Vec<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attribution<P> {
+    /// What processes of ours hold; none where it is listed and NVML cannot say.
+    pub ours: Vec<(P, Option<Bytes>)>,
+    /// Held by processes of this machine that are not ours, and how many there are.
+    pub others: Bytes,
+    pub other_processes: u32,
+    /// In use, and held by no process that can be named here. None where the device has no totals and nothing is listed
+    /// that cannot be named.
+    pub unattributed: Option<Bytes>,
+}
+
+/// `is_here`: whether a pid is one of this namespace's living processes.
+pub fn attribute<P: Copy>(
+    reading: &Reading,
+    ours: &[Ours<P>],
+    is_here: impl Fn(u32) -> bool,
+) -> Attribution<P> {
+    let mut found =
+        Attribution { ours: Vec::new(), others: Bytes::ZERO, other_processes: 0, unattributed: None };
+    let (mut named, mut unnamed) = (Bytes::ZERO, None);
+    for listed in &reading.processes {
+        let bytes = listed.bytes.unwrap_or_default();
+        if let Some(process) = owner(listed.pid, ours) {
+            found.ours.push((process, listed.bytes));
+            named += bytes;
+        } else if is_here(listed.pid) {
+            found.others += bytes;
+            found.other_processes += 1;
+            named += bytes;
+        } else {
+            unnamed = Some(unnamed.unwrap_or(Bytes::ZERO) + bytes);
+        }
+    }
+    found.unattributed = reading.totals.map(|totals| totals.used - named).or(unnamed);
+    found
+}
+
+/// By its pid here, else by one of another namespace that no two of ours have.
+fn owner<P: Copy>(pid: u32, ours: &[Ours<P>]) -> Option<P> {
+    if let Some(found) = ours.iter().find(|it| it.pids.first() == Some(&pid)) {
+        return Some(found.process);
+    }
+    let mut others = ours.iter().filter(|it| it.pids.contains(&pid));
+    let found = others.next()?;
+    others.next().is_none().then_some(found.process)
+}
+
+/// The pids of a process in all namespaces that can be seen from `proc`. Its own where the kernel does not say.
+pub fn pids(proc: &Path, pid: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(proc.join(pid.to_string()).join("status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    let pids: Vec<u32> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    if pids.is_empty() { vec![pid] } else { pids }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DeviceTotals, Listed};
+    use super::*;
+
+    fn reading(used: Option<u64>, processes: &[(u32, Option<u64>)]) -> Reading {
+        Reading {
+            totals: used.map(|mib| DeviceTotals { total: Bytes::gib(8), used: Bytes::mib(mib) }),
+            processes: processes
+                .iter()
+                .map(|&(pid, mib)| Listed { pid, bytes: mib.map(Bytes::mib) })
+                .collect(),
+            utilisation: None,
+        }
+    }
+
+    fn ours(process: char, pids: &[u32]) -> Ours<char> {
+        Ours { process, pids: pids.to_vec() }
+    }
+
+    #[test]
+    fn memory_is_ours_another_processes_or_nobodys() {
+        let reading = reading(Some(1000), &[(7, Some(300)), (8, Some(200)), (9, Some(100)), (10, None)]);
+        let found = attribute(&reading, &[ours('a', &[7]), ours('b', &[10, 1])], |pid| pid == 8);
+        assert_eq!(found.ours, [('a', Some(Bytes::mib(300))), ('b', None)]);
+        assert_eq!((found.others, found.other_processes), (Bytes::mib(200), 1));
+        // A pid that nobody here has counts as memory in use, like what no process is listed with.
+        assert_eq!(found.unattributed, Some(Bytes::mib(500)));
+    }
+
+    #[test]
+    fn device_without_totals_says_only_what_it_lists() {
+        let nothing = attribute(&reading(None, &[(7, Some(1))]), &[ours('a', &[7])], |_| false);
+        assert_eq!((nothing.ours.len(), nothing.unattributed), (1, None));
+        let foreign = attribute(&reading(None, &[(7, Some(1))]), &[ours('a', &[70])], |_| false);
+        assert_eq!((foreign.ours.len(), foreign.unattributed), (0, Some(Bytes::mib(1))));
+    }
+
+    #[test]
+    fn pid_of_another_namespace_is_mapped_only_where_it_is_unambiguous() {
+        let all = [ours('a', &[70, 7]), ours('b', &[80, 1]), ours('c', &[90, 1]), ours('d', &[7, 3])];
+        let of = |pid| attribute(&reading(None, &[(pid, Some(1))]), &all, |_| true).ours;
+        assert_eq!(of(7), [('d', Some(Bytes::mib(1)))], "a pid of this namespace comes first");
+        assert_eq!(of(3), [('d', Some(Bytes::mib(1)))]);
+        assert_eq!(of(1), [], "two of ours have it");
+    }
+
+    #[test]
+    fn pids_of_a_process_are_read_from_its_status() {
+        let root = tempfile::tempdir().expect("folder");
+        std::fs::create_dir(root.path().join("12")).expect("made");
+        std::fs::write(root.path().join("12/status"), "Name:\tx\nNSpid:\t12\t1\n").expect("written");
+        assert_eq!(pids(root.path(), 12), [12, 1]);
+        assert_eq!(pids(root.path(), 13), [13], "a process that is gone keeps its number");
+        assert_eq!(pids(Path::new("/proc"), std::process::id()).first(), Some(&std::process::id()));
+    }
+}

@@ -1,0 +1,116 @@
+//! NVML itself: the one place that calls it.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+
+use nvml_wrapper::Device;
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use opt_shared::units::Bytes;
+
+use super::{DeviceError, DeviceIdentity, DeviceTotals, Listed, Reading};
+
+/// Names another library in place of the driver's `libnvidia-ml.so.1`.
+pub const LIBRARY_VARIABLE: &str = "OPT_NVML_LIBRARY";
+/// The driver's library where no developer's link to it (`libnvidia-ml.so`) is installed.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+
+pub struct Nvml {
+    inner: nvml_wrapper::Nvml,
+}
+
+impl Nvml {
+    /// Loads the library and initialises it: tens of milliseconds where there is a driver.
+    pub fn open() -> Result<Self, DeviceError> {
+        let path = std::env::var_os(LIBRARY_VARIABLE).unwrap_or_else(|| OsString::from(LIBRARY));
+        Self::open_library(&path)
+    }
+
+    pub(crate) fn open_library(path: &OsStr) -> Result<Self, DeviceError> {
+        let inner = nvml_wrapper::Nvml::builder()
+            .lib_path(path)
+            .init()
+            .map_err(|error| DeviceError::Absent { why: format!("{}: {}", path.display(), told(&error)) })?;
+        Ok(Self { inner })
+    }
+
+    pub fn devices(&self) -> Result<Vec<DeviceIdentity>, DeviceError> {
+        let count = self.inner.device_count().map_err(failed("counting devices"))?;
+        (0..count).map(|index| self.identity(index)).collect()
+    }
+
+    pub fn identity(&self, index: u32) -> Result<DeviceIdentity, DeviceError> {
+        let device = self.device(index)?;
+        Ok(DeviceIdentity {
+            index,
+            uuid: device.uuid().map_err(failed("asking for the device's UUID"))?,
+            name: device.name().map_err(failed("asking for the device's name"))?,
+        })
+    }
+
+    fn device(&self, index: u32) -> Result<Device<'_>, DeviceError> {
+        self.inner.device_by_index(index).map_err(|error| match error {
+            NvmlError::InvalidArg | NvmlError::NotFound => {
+                DeviceError::NoSuchDevice { wanted: index, count: self.inner.device_count().unwrap_or(0) }
+            }
+            error => failed("opening the device")(error),
+        })
+    }
+
+    pub fn read(&self, index: u32) -> Result<Reading, DeviceError> {
+        let device = self.device(index)?;
+        // Processes first: where one is no longer listed, the totals that follow are without it.
+        let mut processes = listed(device.running_compute_processes())?;
+        // A process with both kinds of contexts is in both lists, with the same figure.
+        for (pid, bytes) in listed(device.running_graphics_processes())? {
+            let known = processes.entry(pid).or_insert(bytes);
+            *known = (*known).max(bytes);
+        }
+        let totals = supported(device.memory_info(), "asking for the device's memory")?;
+        let utilisation = supported(device.utilization_rates(), "asking for the device's utilisation")?;
+        Ok(Reading {
+            totals: totals.map(|it| DeviceTotals { total: Bytes::new(it.total), used: Bytes::new(it.used) }),
+            processes: processes.into_iter().map(|(pid, bytes)| Listed { pid, bytes }).collect(),
+            utilisation: utilisation.map(|it| it.gpu),
+        })
+    }
+}
+
+/// Bytes by pid. A device in several instances lists a process once for each that it uses.
+fn listed(answer: Result<Vec<ProcessInfo>, NvmlError>) -> Result<BTreeMap<u32, Option<Bytes>>, DeviceError> {
+    let mut all: BTreeMap<u32, Option<Bytes>> = BTreeMap::new();
+    for process in supported(answer, "listing the device's processes")?.unwrap_or_default() {
+        let bytes = match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(Bytes::new(bytes)),
+            UsedGpuMemory::Unavailable => None,
+        };
+        let known = all.entry(process.pid).or_default();
+        *known = match (*known, bytes) {
+            (Some(one), Some(other)) => Some(one + other),
+            (one, other) => one.or(other),
+        };
+    }
+    Ok(all)
+}
+
+/// None for what this device does not have.
+fn supported<T>(answer: Result<T, NvmlError>, operation: &'static str) -> Result<Option<T>, DeviceError> {
+    match answer {
+        Ok(value) => Ok(Some(value)),
+        Err(NvmlError::NotSupported) => Ok(None),
+        Err(error) => Err(failed(operation)(error)),
+    }
+}
+
+fn failed(operation: &'static str) -> impl Fn(NvmlError) -> DeviceError {
+    move |error| match error {
+        NvmlError::GpuLost => DeviceError::Lost { operation, why: error.to_string() },
+        error => DeviceError::Failed { operation, why: told(&error) },
+    }
+}
+
+/// A library that is missing is told by its loader, below the error.
+fn told(error: &NvmlError) -> String {
+    opt_shared::causes::chain(error)
+}

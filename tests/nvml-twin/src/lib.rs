@@ -1,0 +1,38 @@
+//! NVML's twin: a shared library with the functions of NVML that the supervisor calls, which answers from a script.
+//!
+//! The script is the file `nvml.json` beside the library: each copy of the library is a twin of its own. It is read again for each
+//! answer, so a test can rewrite it while a run goes on. Time in it is counted from when the twin first saw a process.
+
+mod functions;
+mod play;
+mod script;
+
+use std::path::{Path, PathBuf};
+
+pub use self::script::{Device, Process, Script, Who};
+
+/// A twin in a test's folder.
+#[derive(Clone, Debug)]
+pub struct Twin {
+    library: PathBuf,
+}
+
+impl Twin {
+    /// Copies the library, which cargo has put beside the executable of whoever depends on this package.
+    pub fn install(folder: &Path, script: &Script) -> std::io::Result<Self> {
+        let own = std::env::current_exe()?;
+        let twin = Self { library: folder.join("libnvidia-ml.so") };
+        std::fs::copy(own.with_file_name("libopt_nvml_twin.so"), &twin.library)?;
+        twin.play(script)?;
+        Ok(twin)
+    }
+
+    /// What a program is to load in place of the driver's library.
+    pub fn library(&self) -> &Path {
+        &self.library
+    }
+
+    pub fn play(&self, script: &Script) -> std::io::Result<()> {
+        script.write(&self.library.with_file_name(script::FILE))
+    }
+}

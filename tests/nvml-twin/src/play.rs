@@ -1,0 +1,126 @@
+//! Plays a script: which processes it means, and what each of them holds now.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use super::script::{Device, Process, Script, Who};
+
+/// Processes that were seen, by device, place in the script and pid.
+static SEEN: Mutex<BTreeMap<(usize, usize, u32), Seen>> = Mutex::new(BTreeMap::new());
+
+#[derive(Clone, Copy)]
+struct Seen {
+    since: Instant,
+    died: Option<Instant>,
+}
+
+/// What the devices of a script look like now.
+pub(crate) struct Scene {
+    pub(crate) script: Script,
+    pub(crate) devices: Vec<DeviceNow>,
+}
+
+#[derive(Default)]
+pub(crate) struct DeviceNow {
+    /// Pids and MiB.
+    pub(crate) listed: Vec<(u32, u64)>,
+    pub(crate) used_mib: u64,
+}
+
+impl Scene {
+    pub(crate) fn now() -> Option<Self> {
+        let script = Script::read()?;
+        let mut seen = SEEN.lock().ok()?;
+        let devices =
+            script.devices.iter().enumerate().map(|(place, device)| look(place, device, &mut seen)).collect();
+        Some(Self { script, devices })
+    }
+}
+
+fn look(place: usize, device: &Device, seen: &mut BTreeMap<(usize, usize, u32), Seen>) -> DeviceNow {
+    let mut now = DeviceNow { listed: Vec::new(), used_mib: device.held_mib };
+    for (number, process) in device.processes.iter().enumerate() {
+        for pid in meant(&process.who) {
+            let first = Seen { since: Instant::now(), died: None };
+            seen.entry((place, number, pid)).or_insert(first);
+        }
+        for (&(_, _, pid), it) in seen.range_mut((place, number, 0)..=(place, number, u32::MAX)) {
+            if it.died.is_none() && !is_alive(pid) {
+                it.died = Some(Instant::now());
+            }
+            let held = held(process, it);
+            if held.listed {
+                now.listed.push((pid, held.mib));
+            }
+            now.used_mib += held.mib;
+        }
+    }
+    now
+}
+
+struct Held {
+    listed: bool,
+    mib: u64,
+}
+
+fn held(process: &Process, seen: &Seen) -> Held {
+    let until = seen.died.unwrap_or_else(Instant::now);
+    let age = ms(seen.since, until);
+    let mib = process.mib_from_ms.iter().take_while(|(from, _)| *from <= age).last().map(|(_, mib)| *mib);
+    let nothing = Held { listed: false, mib: 0 };
+    let Some(mib) = mib else { return nothing };
+    let Some(died) = seen.died else { return Held { listed: true, mib } };
+    let dead_for = ms(died, Instant::now());
+    if dead_for < process.listed_after_death_ms {
+        Held { listed: true, mib }
+    } else if dead_for - process.listed_after_death_ms < process.held_after_death_ms {
+        Held { listed: false, mib }
+    } else {
+        nothing
+    }
+}
+
+fn ms(from: Instant, to: Instant) -> u64 {
+    u64::try_from(to.duration_since(from).as_millis()).unwrap_or(u64::MAX)
+}
+
+fn meant(who: &Who) -> Vec<u32> {
+    match who {
+        Who::Pid(pid) => vec![*pid],
+        Who::Command(part) => {
+            let below = descendants(std::process::id());
+            below.into_iter().filter(|&pid| command_line(pid).contains(part)).collect()
+        }
+    }
+}
+
+/// With their arguments, separated by blanks.
+fn command_line(pid: u32) -> String {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).replace('\0', " ")
+}
+
+/// A zombie has given its memory back.
+fn is_alive(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .ok()
+        .and_then(|text| Some(text.rsplit_once(") ")?.1.starts_with('Z')))
+        .is_some_and(|is_zombie| !is_zombie)
+}
+
+fn descendants(pid: u32) -> Vec<u32> {
+    let mut all = Vec::new();
+    let Ok(threads) = std::fs::read_dir(Path::new("/proc").join(pid.to_string()).join("task")) else {
+        return all;
+    };
+    for thread in threads.flatten() {
+        let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        for child in children.split_whitespace().filter_map(|word| word.parse().ok()) {
+            all.push(child);
+            all.extend(descendants(child));
+        }
+    }
+    all
+}

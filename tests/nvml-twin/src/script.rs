@@ -1,0 +1,82 @@
+//! What a test can have NVML say.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Beside the library.
+pub(crate) const FILE: &str = "nvml.json";
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Script {
+    pub devices: Vec<Device>,
+    /// Functions that fail, by name, and the code that they return; `*` is all of them but `nvmlInit_v2`.
+    pub fails: BTreeMap<String, u32>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Device {
+    pub uuid: String,
+    pub name: String,
+    /// None answers NOT_SUPPORTED, as on machines with unified memory.
+    pub total_mib: Option<u64>,
+    /// In use, and held by no process.
+    pub held_mib: u64,
+    /// Per cent; none answers NOT_SUPPORTED.
+    pub utilisation: Option<u32>,
+    pub processes: Vec<Process>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Process {
+    pub who: Who,
+    /// What it holds from so many milliseconds after it was first seen; in ascending order. Before the first it is not listed.
+    pub mib_from_ms: Vec<(u64, u64)>,
+    /// How long it is listed after its death, with all that it held.
+    #[serde(default)]
+    pub listed_after_death_ms: u64,
+    /// How long what it held stays in use after that, held by nobody.
+    #[serde(default)]
+    pub held_after_death_ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Who {
+    Pid(u32),
+    /// Each process below the one that asks whose command line contains this.
+    Command(String),
+}
+
+impl Script {
+    /// Replaces what is at `path` at once, so that nobody reads half of it.
+    pub(crate) fn write(&self, path: &Path) -> std::io::Result<()> {
+        let new = path.with_extension("new");
+        std::fs::write(&new, serde_json::to_vec_pretty(self)?)?;
+        std::fs::rename(new, path)
+    }
+
+    pub(crate) fn read() -> Option<Self> {
+        let path = own_file()?.with_file_name(FILE);
+        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+    }
+}
+
+/// The library that this code was loaded from.
+fn own_file() -> Option<PathBuf> {
+    let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    let own: *const () = own_file as fn() -> Option<PathBuf> as *const ();
+    // SAFETY: the address is that of a function of ours, and `found` may be written.
+    if unsafe { libc::dladdr(own.cast(), found.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: the call has filled it, and names live as long as the library.
+    let name = unsafe { CStr::from_ptr(found.assume_init().dli_fname) };
+    Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
+}

@@ -1,0 +1,197 @@
+//! The simulated device: what living workers hold on it, what the dead leave there, who else is on it; and what holds of
+//! leases on it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use opt_shared::ids::{UnitId, WorkerId};
+use opt_shared::units::Bytes;
+
+use opt_supervisor::core::Demand;
+use opt_supervisor::core::event::{DeviceSample, Event, Moment, Order, Process};
+use opt_supervisor::core::spec::{RunSpec, Step};
+
+use super::laws::Seen;
+use super::tape::Tape;
+
+/// What the core takes for kept by the driver.
+const KEPT: Bytes = Bytes::mib(64);
+/// Above any ceiling.
+const TOO_MUCH: Bytes = Bytes::mib(1200);
+
+#[derive(Debug)]
+pub(crate) struct Card {
+    /// There is one, and it is looked at.
+    ceiling: Bytes,
+    is_watched: bool,
+    lost: bool,
+    /// What workers that are gone hold, whether it is listed, and until when.
+    kept: BTreeMap<WorkerId, Kept>,
+    /// Gone, and not seen to have given back what they held: what the core is to charge.
+    pub(crate) left: BTreeMap<WorkerId, Bytes>,
+    /// Units that take more than they reserve, whenever they run.
+    greedy: BTreeMap<UnitId, bool>,
+    /// When it is looked at next, besides looks that something asks for.
+    next_look: Moment,
+    /// In use and nobody's, when nobody of ours was there.
+    nobodys: Option<Bytes>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    bytes: Bytes,
+    listed: bool,
+    until: Option<Moment>,
+}
+
+impl Card {
+    pub(crate) fn of(spec: &RunSpec) -> Self {
+        Self {
+            ceiling: spec.ceilings.device,
+            is_watched: false,
+            lost: false,
+            kept: BTreeMap::new(),
+            left: BTreeMap::new(),
+            greedy: BTreeMap::new(),
+            next_look: Moment::ZERO,
+            nobodys: None,
+        }
+    }
+
+    pub(crate) fn exists(&self) -> bool {
+        self.ceiling != Bytes::ZERO
+    }
+
+    /// What a step reserves on it: the same in each of its ways.
+    pub(crate) fn reserved(order: Order, step: &Step) -> Bytes {
+        step.ways(order.beside.is_some()).iter().map(|way| way.device).max().unwrap_or_default()
+    }
+
+    /// Charged for what is not back.
+    pub(crate) fn charged(&self) -> Demand {
+        Demand { host: Bytes::ZERO, device: self.left.values().copied().sum() }
+    }
+
+    pub(crate) fn may_start(&self) -> Result<(), String> {
+        if self.lost {
+            return Err("the device is lost".to_owned());
+        }
+        match self.left.keys().next() {
+            Some(worker) => Err(format!("{worker} has not given back what it held on the device")),
+            None => Ok(()),
+        }
+    }
+
+    /// A worker is gone: now, later or never it gives back what it held.
+    pub(crate) fn gone(&mut self, now: Moment, worker: WorkerId, it: &Seen, tape: &mut Tape) {
+        if !it.on_device || !self.is_watched || self.lost {
+            return;
+        }
+        self.left.insert(worker, it.device);
+        let lasts = tape.pick(&[0, 0, 1, 10, 100, u64::MAX]);
+        let listed = tape.pick(&[true, false]);
+        if lasts != 0 {
+            let until = now.checked_add(Duration::from_secs(lasts));
+            let bytes = it.device.max(KEPT + Bytes::mib(1));
+            self.kept.insert(worker, Kept { bytes, listed, until });
+        }
+    }
+
+    /// A lease on it has begun: seldom its unit is one that takes more than it reserves.
+    pub(crate) fn started(&mut self, unit: UnitId, tape: &mut Tape) {
+        self.greedy.entry(unit).or_insert_with(|| tape.seldom());
+    }
+
+    /// When to look again after a look now; none where that is planned already.
+    pub(crate) fn next_look(&mut self, now: Moment, every: Duration) -> Option<Duration> {
+        (self.next_look <= now).then(|| {
+            self.next_look = now + every;
+            every
+        })
+    }
+
+    pub(crate) fn is_lost(&mut self) {
+        self.lost = true;
+        self.left.clear();
+    }
+
+    /// What NVML says now.
+    pub(crate) fn sample<'w>(
+        &mut self,
+        now: Moment,
+        workers: impl Iterator<Item = (&'w WorkerId, &'w Seen)>,
+        tape: &mut Tape,
+    ) -> DeviceSample {
+        self.kept.retain(|_, kept| kept.until.is_none_or(|until| now < until));
+        let mut sample = DeviceSample { unattributed: Some(Bytes::ZERO), ..DeviceSample::default() };
+        for (&worker, it) in workers.filter(|(_, it)| it.on_device && it.ready) {
+            let is_greedy = it.lease.is_some_and(|(_, order)| self.greedy.get(&order.unit) == Some(&true));
+            let within = tape.mib(400).min(it.device_reserved);
+            let held = if is_greedy || tape.byte() % 16 == 15 { TOO_MUCH } else { within };
+            // Its pid means nothing here.
+            if !tape.seldom() {
+                sample.processes.push((Process::Worker(worker), held));
+            }
+        }
+        for (&worker, kept) in &self.kept {
+            if kept.listed {
+                sample.left.push((worker, kept.bytes));
+            } else {
+                sample.unattributed = sample.unattributed.map(|sum| sum + kept.bytes);
+            }
+        }
+        sample.unattributed = sample.unattributed.filter(|_| !tape.seldom());
+        if tape.seldom() {
+            (sample.others, sample.other_processes) = (tape.mib(500), 1);
+        }
+        sample.free = tape.pick(&[None, None, Some(Bytes::gib(2)), Some(Bytes::mib(150))]);
+        sample.utilisation = tape.pick(&[None, Some(0), Some(90)]);
+        sample
+    }
+
+    /// What the core is told, as the laws see it.
+    pub(crate) fn seen(&mut self, sample: &DeviceSample, workers: &mut BTreeMap<WorkerId, Seen>) {
+        if self.lost {
+            return;
+        }
+        self.is_watched = true;
+        workers.values_mut().for_each(|it| it.device = Bytes::ZERO);
+        for &(process, bytes) in &sample.processes {
+            let (Process::Worker(worker) | Process::Runner(worker, _)) = process;
+            if let Some(it) = workers.get_mut(&worker) {
+                (it.on_device, it.device) = (true, bytes);
+            }
+        }
+        let is_listed =
+            |id: &WorkerId| sample.processes.iter().any(|(process, _)| *process == Process::Worker(*id));
+        let all_are_listed = workers.iter().filter(|(_, it)| it.on_device).all(|(id, _)| is_listed(id));
+        let kept = match (sample.unattributed, self.nobodys) {
+            (Some(now), Some(before)) if all_are_listed => now - before,
+            _ => Bytes::ZERO,
+        };
+        self.left.retain(|worker, bytes| {
+            if let Some((_, listed)) = sample.left.iter().find(|(id, _)| id == worker) {
+                *bytes = *listed;
+                return true;
+            }
+            *bytes = (*bytes).min(kept);
+            KEPT < kept
+        });
+        if self.left.is_empty() && !workers.values().any(|it| it.on_device) {
+            self.nobodys = sample.unattributed;
+        }
+    }
+}
+
+/// When the device is looked at first, and when it is lost, if ever.
+pub(crate) fn events(card: &Card, tape: &mut Tape) -> Vec<(Duration, Event)> {
+    if !card.exists() {
+        return Vec::new();
+    }
+    let mut events = vec![(Duration::ZERO, Event::DeviceSample(DeviceSample::default()))];
+    if tape.seldom() && tape.pick(&[false, true]) {
+        let at = Duration::from_millis(u64::from(tape.byte()) * 40);
+        events.push((at, Event::DeviceLost { why: "simulated".to_owned() }));
+    }
+    events
+}
