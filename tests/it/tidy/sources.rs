@@ -108,7 +108,7 @@ fn every_dependency_states_its_purpose() {
     }
     none("dependencies without a comment above them", &wrong);
     // The workspace has all versions; a member could otherwise have its own.
-    let members = ["emulator", "shared", "supervisor", "worker", "tests", "tools"];
+    let members = ["emulator", "emulator/twin", "shared", "supervisor", "worker", "tests", "tools"];
     let own: Vec<String> = members
         .iter()
         .flat_map(|member| {

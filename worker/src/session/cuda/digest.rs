@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
+use super::driver::SharedDriver;
 use super::driver::code::Code;
 use super::driver::{DriverError, FunctionId, Launch, ModuleId, Queue};
-use super::memory::{SharedDriver, wait_for};
+use super::memory::wait_for;
 
 const PTX: &[u8] = include_bytes!("digest.ptx");
 const SYMBOL: &str = "opt_digest";

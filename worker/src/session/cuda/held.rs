@@ -6,10 +6,10 @@ use std::rc::Rc;
 use opt_shared::device::Device;
 use opt_shared::units::Bytes;
 
+use super::driver::SharedDriver;
 use super::driver::card::CardDriver;
 use super::driver::emulated::EmulatedDriver;
 use super::driver::{Driver, NoDriver};
-use super::memory::SharedDriver;
 
 /// What is left of a device for others, and for what a context takes itself.
 const SHARE: f64 = 0.9;

@@ -3,17 +3,15 @@
 //! The cap is kept before the driver is asked: it never holds a byte more for us, whatever it answers. What a failed load left behind
 //! is given back when this is dropped.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use opt_shared::outcome::MemoryPoint;
 use opt_shared::placement::whole_grains;
 use opt_shared::units::Bytes;
 
-use super::driver::{Driver, DriverError, Mark, Pinned, Queue};
+use super::driver::{Driver, DriverError, Mark, Pinned, Queue, SharedDriver};
 use super::points::Points;
 use crate::residency::device::{Buffer, Device, DeviceError, Event, Marks};
 
@@ -23,9 +21,6 @@ const COPY_LIMIT: Duration = Duration::from_secs(60);
 /// Between two questions whether something is over: short where it should end at once, and never longer than the last.
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
-
-/// One driver, shared by everything of a worker that uses it; one thread.
-pub(super) type SharedDriver = Rc<RefCell<Box<dyn Driver>>>;
 
 /// Waits until a mark is over; false if it is not after `limit`.
 pub(super) fn wait_for(driver: &SharedDriver, mark: Mark, limit: Duration) -> Result<bool, DriverError> {

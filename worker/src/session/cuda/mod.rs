@@ -9,6 +9,7 @@ mod buffers;
 mod candidate;
 mod digest;
 mod driver;
+mod entry_call;
 mod fault;
 mod groups;
 mod held;
@@ -20,6 +21,7 @@ mod scripted;
 mod session;
 #[cfg(test)]
 mod tests;
+mod untimed;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -33,10 +35,11 @@ use opt_shared::units::Bytes;
 
 use self::candidate::DeviceCode;
 use self::digest::{Digest, Digester};
+use self::driver::SharedDriver;
 use self::groups::DeviceGroups;
 use self::held::HeldDevice;
 pub(crate) use self::held::WorkerDevice;
-use self::memory::{CudaMemory, SharedDriver};
+use self::memory::CudaMemory;
 use self::placed::{Key, OnDevice};
 use self::points::Points;
 use self::session::DeviceSession;

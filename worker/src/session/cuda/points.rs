@@ -6,7 +6,7 @@ use std::rc::Rc;
 use opt_shared::outcome::{DevicePoint, MemoryPoint};
 use opt_shared::units::Bytes;
 
-use super::memory::SharedDriver;
+use super::driver::SharedDriver;
 
 /// Shared by whoever places bytes.
 #[derive(Clone, Default)]

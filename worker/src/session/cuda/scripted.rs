@@ -140,6 +140,10 @@ impl Script {
         }
     }
 
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
     pub(super) fn count(&self, asked: Asked) -> usize {
         self.asked.iter().filter(|it| **it == asked).count()
     }

@@ -8,32 +8,30 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use opt_shared::launch::{Pointer, ResolvedLaunch, ResolvedStep, Value, resolve};
+use opt_shared::launch::{ResolvedLaunch, resolve};
 use opt_shared::outcome::{MemoryPoint, RunnerEnd, Status};
 use opt_shared::units::Bytes;
 
 use super::buffers::{BAND_BYTE, Bands, DeviceBuffer};
 use super::candidate::DeviceCode;
 use super::digest::{Digester, Part, SUM_BYTES};
-use super::driver::{DriverError, FunctionId, Launch, ModuleId, Queue};
+use super::driver::SharedDriver;
+use super::driver::{DriverError, Launch, ModuleId, Queue};
+use super::entry_call::{EntryCall, Wanted, outputs_of, params, sizes};
 use super::fault::{self, During};
-use super::memory::{SharedDriver, wait_for};
+use super::memory::wait_for;
 use super::placed::{Key, OnDevice};
-use super::{CudaBackend, NO_TIMES, State};
+use super::{CudaBackend, State};
 use crate::judge::BytesSource;
-use crate::recorded::allocated_bytes;
 use crate::residency::device::{Buffer, DeviceError};
 use crate::residency::ledger::Kind;
 use crate::residency::load::{Load, Origin};
 use crate::residency::staging::StagingError;
-use crate::session::{
-    Answer, Block, BlockOrder, Called, Clock, Ending, IdleRound, Loaded, Renew, Session, SessionError,
-    Trespass, Verdict,
-};
+use crate::session::{Answer, Called, Clock, Ending, Loaded, Session, SessionError, Trespass, Verdict};
 
 pub(super) struct DeviceSession<'b> {
     backend: &'b CudaBackend<'b>,
-    candidate: &'b DeviceCode,
+    pub(super) candidate: &'b DeviceCode,
     entries: &'b [OnDevice],
     calls: Vec<EntryCall>,
     /// Allocated for this session alone.
@@ -49,22 +47,6 @@ pub(super) struct DeviceSession<'b> {
     context_failed: bool,
     /// What lies on the device is not what was uploaded any more.
     spoiled: bool,
-}
-
-/// What one entry's call is made of.
-struct EntryCall {
-    resolved: ResolvedLaunch,
-    inputs: Vec<DeviceBuffer>,
-    outputs: Vec<DeviceBuffer>,
-    workspaces: Vec<DeviceBuffer>,
-    /// One for each step, once the module is loaded.
-    functions: Vec<FunctionId>,
-}
-
-/// A buffer of which only the name and the size are known.
-struct Wanted {
-    name: String,
-    bands: Bands,
 }
 
 impl<'b> DeviceSession<'b> {
@@ -404,55 +386,6 @@ fn digests(
     found
 }
 
-fn outputs_of(entry: &OnDevice, card: &super::driver::Card) -> Vec<Wanted> {
-    let leaves = entry.as_ref().leaves.iter();
-    leaves
-        .map(|leaf| Wanted {
-            name: format!("the output `{}`", leaf.path),
-            bands: Bands::of(card, allocated_bytes(&leaf.tensor), 0),
-        })
-        .collect()
-}
-
-/// The bytes of each parameter.
-fn params(step: &ResolvedStep, address: impl Fn(Pointer) -> u64) -> Vec<Vec<u8>> {
-    let bytes = |value: &Value| match value {
-        Value::Pointer(pointer) => address(*pointer).to_le_bytes().to_vec(),
-        Value::Null => 0_u64.to_le_bytes().to_vec(),
-        Value::Scalar(scalar) => scalar.bytes().to_vec(),
-    };
-    step.args.iter().map(bytes).collect()
-}
-
-fn sizes(sizes: &[usize]) -> String {
-    match sizes {
-        [] => "no parameters".to_owned(),
-        [one] => format!("one parameter of {one} bytes"),
-        many => {
-            let each: Vec<String> = many.iter().map(usize::to_string).collect();
-            format!("{} parameters of {} bytes", many.len(), each.join(", "))
-        }
-    }
-}
-
-impl EntryCall {
-    fn buffers(&self) -> impl Iterator<Item = &DeviceBuffer> {
-        self.inputs.iter().chain(&self.outputs).chain(&self.workspaces)
-    }
-
-    /// Zero for what has no elements, as PyTorch has it.
-    fn address(&self, entry: &OnDevice, pointer: Pointer) -> u64 {
-        match pointer {
-            Pointer::Argument(argument) => {
-                let place = entry.places.get(argument).copied().flatten();
-                place.and_then(|(input, at)| Some(self.inputs.get(input)?.address + at)).unwrap_or(0)
-            }
-            Pointer::Output(output) => self.outputs.get(output).map_or(0, |it| it.address),
-            Pointer::Workspace(workspace) => self.workspaces.get(workspace).map_or(0, |it| it.address),
-        }
-    }
-}
-
 /// One output, read from the device.
 struct OutputSource<'a> {
     driver: &'a SharedDriver,
@@ -550,38 +483,5 @@ impl Session for DeviceSession<'_> {
         let nothing = Verdict { status: Status::Passed, detail: String::new() };
         let verdict = self.ended.take().unwrap_or(nothing);
         Ok(Ending { verdict, end: RunnerEnd { stderr_tail, ..RunnerEnd::default() }, peak_owed: Bytes::ZERO })
-    }
-}
-
-/// Nothing is timed on a device yet: every question is answered so.
-impl Clock for DeviceSession<'_> {
-    fn settle_handoff(&mut self) -> Result<(), SessionError> {
-        Err(self.no_times())
-    }
-
-    fn handoff(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn limit_handoff(&mut self, _: Duration) {}
-
-    fn leaves_room(&self, _: u32, _: f64) -> bool {
-        false
-    }
-
-    fn wait_spinning(&mut self, _: bool) {}
-
-    fn block(&mut self, _: &BlockOrder<'_>, _: Renew<'_>) -> Result<Answer<Block>, SessionError> {
-        Err(self.no_times())
-    }
-
-    fn idle(&mut self, _: usize, _: Renew<'_>) -> Result<Answer<IdleRound>, SessionError> {
-        Err(self.no_times())
-    }
-}
-
-impl DeviceSession<'_> {
-    fn no_times(&self) -> SessionError {
-        SessionError::Run { candidate: self.candidate.callee.candidate.clone(), source: NO_TIMES.into() }
     }
 }

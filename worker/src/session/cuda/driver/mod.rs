@@ -8,12 +8,17 @@ pub(super) mod code;
 pub(super) mod emulated;
 mod functions;
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use opt_shared::units::Bytes;
 
 use self::code::Code;
 pub(crate) use self::functions::NoDriver;
+
+/// One driver, shared by everything of a worker that uses it; one thread.
+pub(super) type SharedDriver = Rc<RefCell<Box<dyn Driver>>>;
 
 /// A device as its driver describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! Verification over a driver that plays a card: every answer, by the status that it becomes.
 
 mod emulated;
+mod properties;
+mod twin;
 
 use std::cell::RefCell;
 use std::path::Path;

@@ -1,0 +1,400 @@
+//! The functions of a CUDA driver over the emulated device: what the worker's backend for cards calls, and no more.
+//!
+//! One device, one context, everything over when its call returns. Only a fault of a kernel is told late, as on a card: the
+//! launch succeeds, and what is asked next fails. For tests alone.
+
+#![expect(clippy::missing_safety_doc, reason = "each has the contract of the driver's function of its name")]
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use opt_emulator::{Config, Device, Fault, Function, Launch, Limit, LoadError, Module};
+
+const INVALID_VALUE: u32 = 1;
+const INVALID_DEVICE: u32 = 101;
+const INVALID_IMAGE: u32 = 200;
+const INVALID_HANDLE: u32 = 400;
+const NOT_FOUND: u32 = 500;
+const NAME: &[u8] = b"twin of a card";
+/// What a kernel may take: a card would let it run until its context ends.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Of pinned memory: the length is kept before it.
+const HEADER: usize = 64;
+const JIT_ERROR_LOG: u32 = 5;
+const JIT_ERROR_LOG_BYTES: u32 = 6;
+const PARAM_BUFFER: usize = 1;
+const PARAM_BUFFER_BYTES: usize = 2;
+
+struct Twin {
+    device: Device,
+    modules: HashMap<usize, Module>,
+    functions: HashMap<usize, Function>,
+    next: usize,
+}
+
+static TWIN: LazyLock<Mutex<Twin>> = LazyLock::new(|| {
+    Mutex::new(Twin {
+        device: Device::new(Config::default()),
+        modules: HashMap::new(),
+        functions: HashMap::new(),
+        next: 0,
+    })
+});
+
+fn twin() -> MutexGuard<'static, Twin> {
+    TWIN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Twin {
+    fn handle(&mut self) -> usize {
+        self.next += HEADER;
+        self.next
+    }
+}
+
+fn code(result: Result<(), Fault>) -> u32 {
+    result.map_or_else(|fault| fault.code(), |()| 0)
+}
+
+/// The code of the fault that nothing survives; 0 before it.
+fn state() -> u32 {
+    twin().device.sticky().map_or(0, Fault::code)
+}
+
+unsafe fn give<T>(to: *mut T, value: T) -> u32 {
+    if to.is_null() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: callers hand out a place for one, as the driver asks.
+    unsafe { to.write(value) };
+    0
+}
+
+unsafe fn give_handle(to: *mut *mut c_void) -> u32 {
+    let handle = twin().handle();
+    // SAFETY: as the caller's.
+    unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuInit(_: c_uint) -> u32 {
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> u32 {
+    // SAFETY: as the caller's.
+    if ordinal == 0 { unsafe { give(device, 0) } } else { INVALID_DEVICE }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _: c_int) -> u32 {
+    if usize::try_from(length).is_ok_and(|length| NAME.len() < length) {
+        // SAFETY: there is room for as much as `length` says.
+        unsafe {
+            std::ptr::copy_nonoverlapping(NAME.as_ptr().cast(), name, NAME.len());
+            name.add(NAME.len()).write(0);
+        }
+        return 0;
+    }
+    INVALID_VALUE
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], _: c_int) -> u32 {
+    // SAFETY: as the caller's.
+    unsafe { give(uuid, *b"twin-of-a-card-0") }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _: c_int) -> u32 {
+    let memory = usize::try_from(twin().device.config().memory).unwrap_or(usize::MAX);
+    // SAFETY: as the caller's.
+    unsafe { give(bytes, memory) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, _: c_uint, _: c_int) -> u32 {
+    // SAFETY: as the caller's. Not integrated, and nothing else is asked.
+    unsafe { give(value, 0) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, _: c_int) -> u32 {
+    // SAFETY: as the caller's.
+    unsafe { give_handle(context) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(_: c_int) -> u32 {
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxSetCurrent(_: *mut c_void) -> u32 {
+    state()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> u32 {
+    let (memory, used) = {
+        let twin = twin();
+        (twin.device.config().memory, twin.device.used())
+    };
+    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    // SAFETY: as the caller's.
+    unsafe { give(free, size(memory - used)) + give(total, size(memory)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> u32 {
+    let allocated = twin().device.alloc(bytes as u64);
+    match allocated {
+        // SAFETY: as the caller's.
+        Ok(found) => unsafe { give(address, found) },
+        Err(fault) => fault.code(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFree_v2(address: u64) -> u32 {
+    code(twin().device.free(address))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemHostAlloc(at: *mut *mut c_void, bytes: usize, _: c_uint) -> u32 {
+    let words = (bytes + HEADER).div_ceil(8);
+    let block = Box::leak(vec![0_u64; words].into_boxed_slice());
+    block[0] = words as u64;
+    // SAFETY: the block is longer than its header; the place is the caller's.
+    unsafe { give(at, block.as_mut_ptr().cast::<u8>().add(HEADER).cast()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFreeHost(at: *mut c_void) -> u32 {
+    // SAFETY: what `cuMemHostAlloc` gave out, once: its block begins a header before it, and says its length.
+    unsafe {
+        let start = at.cast::<u8>().sub(HEADER).cast::<u64>();
+        let words = usize::try_from(start.read()).unwrap_or(0);
+        drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, words)));
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) -> u32 {
+    // SAFETY: readable for so many bytes.
+    let from = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) };
+    code(twin().device.write(to, from))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: u64,
+    from: *const c_void,
+    bytes: usize,
+    _: *mut c_void,
+) -> u32 {
+    // SAFETY: as the caller's.
+    unsafe { cuMemcpyHtoD_v2(to, from, bytes) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> u32 {
+    // SAFETY: writable for so many bytes.
+    let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), bytes) };
+    code(twin().device.read(from, to))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
+    to: *mut c_void,
+    from: u64,
+    bytes: usize,
+    _: *mut c_void,
+) -> u32 {
+    // SAFETY: as the caller's.
+    unsafe { cuMemcpyDtoH_v2(to, from, bytes) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, _: *mut c_void) -> u32 {
+    code(twin().device.fill(to, value, bytes as u64))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, _: c_uint) -> u32 {
+    // SAFETY: as the caller's.
+    unsafe { give_handle(stream) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventCreate(event: *mut *mut c_void, _: c_uint) -> u32 {
+    // SAFETY: as the caller's.
+    unsafe { give_handle(event) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventRecord(_: *mut c_void, _: *mut c_void) -> u32 {
+    state()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventQuery(_: *mut c_void) -> u32 {
+    state()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleLoadDataEx(
+    module: *mut *mut c_void,
+    image: *const c_void,
+    count: c_uint,
+    options: *mut c_uint,
+    values: *mut *mut c_void,
+) -> u32 {
+    // SAFETY: PTX ends with a zero.
+    let text = unsafe { CStr::from_ptr(image.cast()) };
+    let Ok(text) = text.to_str() else { return INVALID_IMAGE };
+    let mut twin = twin();
+    match twin.device.load(text) {
+        Ok(loaded) => {
+            let handle = twin.handle();
+            twin.modules.insert(handle, loaded);
+            // SAFETY: as the caller's.
+            unsafe { give(module, std::ptr::without_provenance_mut(handle)) }
+        }
+        Err(error) => {
+            // SAFETY: as many options and values as `count` says.
+            unsafe { log(&error, count, options, values) };
+            error.code()
+        }
+    }
+}
+
+/// Writes what is wrong with a module where the caller wants it.
+unsafe fn log(error: &LoadError, count: c_uint, options: *mut c_uint, values: *mut *mut c_void) {
+    let (mut buffer, mut room) = (std::ptr::null_mut::<u8>(), 0);
+    for at in 0..count as usize {
+        // SAFETY: there are `count` of each.
+        match unsafe { (*options.add(at), *values.add(at)) } {
+            (JIT_ERROR_LOG, value) => buffer = value.cast(),
+            (JIT_ERROR_LOG_BYTES, value) => room = value.addr(),
+            _ => {}
+        }
+    }
+    let text = error.to_string();
+    let length = text.len().min(room.saturating_sub(1));
+    if !buffer.is_null() && 0 < room {
+        // SAFETY: the caller's buffer has `room` bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), buffer, length);
+            buffer.add(length).write(0);
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleUnload(module: *mut c_void) -> u32 {
+    let mut twin = twin();
+    match twin.modules.remove(&module.addr()) {
+        Some(module) => code(twin.device.unload(&module)),
+        None => INVALID_HANDLE,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleGetFunction(
+    function: *mut *mut c_void,
+    module: *mut c_void,
+    name: *const c_char,
+) -> u32 {
+    // SAFETY: a name ends with a zero.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    let mut twin = twin();
+    let Some(found) = twin.modules.get(&module.addr()).and_then(|it| it.function(&name)) else {
+        return NOT_FOUND;
+    };
+    let handle = twin.handle();
+    twin.functions.insert(handle, found);
+    // SAFETY: as the caller's.
+    unsafe { give(function, std::ptr::without_provenance_mut(handle)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuFuncGetParamInfo(
+    function: *mut c_void,
+    index: usize,
+    offset: *mut usize,
+    size: *mut usize,
+) -> u32 {
+    let twin = twin();
+    let Some(function) = twin.functions.get(&function.addr()) else { return INVALID_HANDLE };
+    let Some(&(at, bytes)) = function.param_layout().get(index) else { return INVALID_VALUE };
+    let number = |it: u64| usize::try_from(it).unwrap_or(usize::MAX);
+    // SAFETY: as the caller's.
+    unsafe { give(offset, number(at)) + give(size, number(bytes)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuFuncSetAttribute(_: *mut c_void, _: c_uint, _: c_int) -> u32 {
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchKernel(
+    function: *mut c_void,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared_bytes: c_uint,
+    _: *mut c_void,
+    _: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> u32 {
+    let mut twin = twin();
+    let Some(function) = twin.functions.get(&function.addr()).cloned() else { return INVALID_HANDLE };
+    // SAFETY: names and values in turn, up to a name that is zero.
+    let Some(buffer) = (unsafe { packed(extra) }) else { return INVALID_VALUE };
+    let params = function.param_layout().into_iter().map(|(at, bytes)| {
+        let at = usize::try_from(at).ok()?;
+        Some(buffer.get(at..at.checked_add(usize::try_from(bytes).ok()?)?)?.to_vec())
+    });
+    let Some(params) = params.collect() else { return INVALID_VALUE };
+    let launch = Launch {
+        grid: [grid_x, grid_y, grid_z],
+        block: [block_x, block_y, block_z],
+        shared_bytes: u64::from(shared_bytes),
+        params,
+        limit: Limit { time: LIMIT, ..Limit::default() },
+    };
+    match twin.device.launch(&function, &launch) {
+        Ok(_) => 0,
+        // It is told by whatever is asked next.
+        Err(fault) if fault.is_sticky() => 0,
+        Err(fault) => fault.code(),
+    }
+}
+
+/// The buffer of all parameters.
+unsafe fn packed(extra: *mut *mut c_void) -> Option<Vec<u8>> {
+    let (mut buffer, mut bytes) = (std::ptr::null::<u8>(), 0);
+    let mut at = extra;
+    // SAFETY: as the caller's: a value follows each name that is not zero.
+    unsafe {
+        loop {
+            match (*at).addr() {
+                PARAM_BUFFER => buffer = (*at.add(1)).cast(),
+                PARAM_BUFFER_BYTES => bytes = (*at.add(1)).cast::<usize>().read(),
+                0 => break,
+                _ => return None,
+            }
+            at = at.add(2);
+        }
+        (!buffer.is_null()).then(|| std::slice::from_raw_parts(buffer, bytes).to_vec())
+    }
+}

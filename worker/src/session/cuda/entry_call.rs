@@ -1,0 +1,73 @@
+//! What one entry's call is made of: its buffers, and the bytes of each launch's parameters.
+
+use opt_shared::launch::{Pointer, ResolvedLaunch, ResolvedStep, Value};
+
+use super::buffers::{Bands, DeviceBuffer};
+use super::driver::{Card, FunctionId};
+use super::placed::OnDevice;
+use crate::recorded::allocated_bytes;
+
+/// What one entry's call is made of.
+pub(super) struct EntryCall {
+    pub(super) resolved: ResolvedLaunch,
+    pub(super) inputs: Vec<DeviceBuffer>,
+    pub(super) outputs: Vec<DeviceBuffer>,
+    pub(super) workspaces: Vec<DeviceBuffer>,
+    /// One for each step, once the module is loaded.
+    pub(super) functions: Vec<FunctionId>,
+}
+
+/// A buffer of which only the name and the size are known.
+pub(super) struct Wanted {
+    pub(super) name: String,
+    pub(super) bands: Bands,
+}
+
+pub(super) fn outputs_of(entry: &OnDevice, card: &Card) -> Vec<Wanted> {
+    let leaves = entry.as_ref().leaves.iter();
+    leaves
+        .map(|leaf| Wanted {
+            name: format!("the output `{}`", leaf.path),
+            bands: Bands::of(card, allocated_bytes(&leaf.tensor), 0),
+        })
+        .collect()
+}
+
+/// The bytes of each parameter.
+pub(super) fn params(step: &ResolvedStep, address: impl Fn(Pointer) -> u64) -> Vec<Vec<u8>> {
+    let bytes = |value: &Value| match value {
+        Value::Pointer(pointer) => address(*pointer).to_le_bytes().to_vec(),
+        Value::Null => 0_u64.to_le_bytes().to_vec(),
+        Value::Scalar(scalar) => scalar.bytes().to_vec(),
+    };
+    step.args.iter().map(bytes).collect()
+}
+
+pub(super) fn sizes(sizes: &[usize]) -> String {
+    match sizes {
+        [] => "no parameters".to_owned(),
+        [one] => format!("one parameter of {one} bytes"),
+        many => {
+            let each: Vec<String> = many.iter().map(usize::to_string).collect();
+            format!("{} parameters of {} bytes", many.len(), each.join(", "))
+        }
+    }
+}
+
+impl EntryCall {
+    pub(super) fn buffers(&self) -> impl Iterator<Item = &DeviceBuffer> {
+        self.inputs.iter().chain(&self.outputs).chain(&self.workspaces)
+    }
+
+    /// Zero for what has no elements, as PyTorch has it.
+    pub(super) fn address(&self, entry: &OnDevice, pointer: Pointer) -> u64 {
+        match pointer {
+            Pointer::Argument(argument) => {
+                let place = entry.places.get(argument).copied().flatten();
+                place.and_then(|(input, at)| Some(self.inputs.get(input)?.address + at)).unwrap_or(0)
+            }
+            Pointer::Output(output) => self.outputs.get(output).map_or(0, |it| it.address),
+            Pointer::Workspace(workspace) => self.workspaces.get(workspace).map_or(0, |it| it.address),
+        }
+    }
+}

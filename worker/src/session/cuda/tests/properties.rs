@@ -1,0 +1,81 @@
+//! The cap is never exceeded by a byte, whatever the driver answers, and everything is given back in the end.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::residency::device::{Buffer, Device as _};
+use crate::session::cuda::memory::CudaMemory;
+use crate::session::cuda::points::Points;
+
+const STEPS: usize = 100;
+const SMALL: Bytes = Bytes::kib(64);
+
+#[derive(Clone, Debug)]
+enum Step {
+    Allocate(u64),
+    Release(usize),
+    Fill(usize),
+    /// A copy of so many bytes to the device.
+    Upload(usize, u64),
+    Fail(Asked, usize, u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let asked =
+        prop::sample::select(vec![Asked::Allocate, Asked::Free, Asked::Mark, Asked::Upload, Asked::Fill]);
+    let codes = prop::sample::select(vec![1_u32, 2, 719, 999]);
+    let step = prop_oneof![
+        8 => (0_u64..20_000).prop_map(Step::Allocate),
+        4 => any::<usize>().prop_map(Step::Release),
+        2 => any::<usize>().prop_map(Step::Fill),
+        4 => (any::<usize>(), 0_u64..4096).prop_map(|(at, bytes)| Step::Upload(at, bytes)),
+        1 => (asked, 1_usize..5, codes).prop_map(|(what, nth, code)| Step::Fail(what, nth, code)),
+    ];
+    prop::collection::vec(step, STEPS)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// 100,000 steps in all.
+    #[test]
+    fn cap_is_kept_under_errors_of_the_driver(steps in steps(), polls in 0_u32..3) {
+        let (driver, script) = ScriptedDriver::new();
+        script.borrow_mut().polls = polls;
+        let shared = HeldDevice::new(Box::new(driver), SMALL).driver;
+        let mut memory = CudaMemory::new(Rc::clone(&shared), SMALL, Points::default());
+        let mut buffers: Vec<Buffer> = Vec::new();
+        let frees_fail = steps.iter().any(|step| matches!(step, Step::Fail(Asked::Free, ..)));
+        for step in steps {
+            let picked = |at: usize| at.checked_rem(buffers.len());
+            match step {
+                Step::Allocate(bytes) => buffers.extend(memory.allocate(Bytes::new(bytes))),
+                Step::Release(at) => {
+                    if let Some(at) = picked(at) {
+                        let _ = memory.release(buffers.swap_remove(at));
+                    }
+                }
+                Step::Fill(at) => {
+                    if let Some(at) = picked(at) {
+                        let _ = memory.fill(&buffers[at], 3);
+                    }
+                }
+                Step::Upload(at, bytes) => {
+                    let slot = memory.slot(Bytes::kib(4));
+                    if let (Some(at), Ok(slot)) = (picked(at), slot) {
+                        let _ = memory.upload(slot, Bytes::new(bytes), &buffers[at], Bytes::ZERO);
+                        let _ = memory.reclaim();
+                    }
+                }
+                Step::Fail(what, nth, code) => script.borrow_mut().failing.push((what, nth, Code(code))),
+            }
+            let held = script.borrow().most_held;
+            prop_assert!(held <= memory.marks().placed_peak, "{held:?} {:?}", memory.marks());
+            prop_assert!(memory.marks().placed_peak <= SMALL);
+        }
+        drop(memory);
+        // A context that failed gives nothing back: it goes as a whole.
+        let script = script.borrow();
+        prop_assert!(script.held == Bytes::ZERO || frees_fail || script.has_failed(), "{:?}", script.held);
+    }
+}

@@ -1,0 +1,61 @@
+//! The same through libcuda: the twin stands in for it, so that this is the code that runs on a card.
+
+use std::path::PathBuf;
+
+use super::*;
+use crate::session::cuda::driver::NoDriver;
+use crate::session::cuda::driver::card::CardDriver;
+
+const PTX: &str = include_str!("relu.ptx");
+
+/// Has the twin loaded under the driver's name, from beside this test.
+fn load_twin() {
+    let mut path: PathBuf = std::env::current_exe().expect("this test");
+    path.set_file_name("libcuda.so");
+    // SAFETY: a library of ours, whose start-up code does nothing.
+    let twin = unsafe { libloading::Library::new(&path) };
+    // It stays: whoever asks for `libcuda.so` from now on gets it.
+    std::mem::forget(twin.expect("the twin, which is built with this test"));
+}
+
+fn kernel(harm: &str) -> Attempt {
+    load_twin();
+    let driver = CardDriver::open(0).expect("the twin's device");
+    let mut attempt = Attempt::on(Box::new(driver));
+    attempt.image = PTX.replace("HARM", harm).into_bytes();
+    attempt
+}
+
+/// In one test: a fault ends the context of the whole process, as on a card.
+#[test]
+fn card_is_driven_through_libcuda() {
+    load_twin();
+    let absent = CardDriver::open(7).err().expect("one device");
+    assert!(matches!(absent, NoDriver::Device { ordinal: 7, .. }), "{absent}");
+    let store = "st.global.f32 [%rd7], %f2;";
+    let attempt = Attempt { entries: vec![0, 1], ..kernel(store) };
+    let (head, verified, device) = attempt.run();
+    assert_eq!((head.status, verified.entries_passed), (Status::Passed, 2), "{}", head.detail);
+    {
+        let mut driver = device.driver.borrow_mut();
+        let left = driver.memory().expect("figures");
+        assert_eq!(left.free, left.total);
+        assert_eq!(driver.card().name, "twin of a card");
+    }
+    // Stores beside a buffer are no fault here: the bands have them.
+    let beyond = format!("{store}\nadd.s64 %rd7, %rd7, 4;\n{store}");
+    let device = ends_as(kernel(&beyond), Status::OutOfBounds, &["past the end of `output`"]);
+    assert!(device.is_usable());
+    let stores = format!("{store}\nst.global.f32 [%rd6], 0f40e00000;");
+    ends_as(kernel(&stores), Status::InputMutated, &["`input`"]);
+    ends_as(kernel("no instruction"), Status::LoadError, &["CUDA_ERROR_INVALID_PTX (218), PTX line"]);
+    let mut short = kernel(store);
+    short.launch.steps[0] = step("relu", &["input", "out"]);
+    ends_as(short, Status::LoadError, &["takes 3 parameters of 8, 8, 8 bytes"]);
+    let words = ["CUDA_ERROR_LAUNCH_FAILED (719)", "in launch 1 (`relu`)", "a card does not tell where"];
+    let attempt = Attempt { entries: vec![0, 1], ..kernel("trap;") };
+    let (head, verified, device) = attempt.run();
+    assert_eq!((head.status, verified.entries_run), (Status::Crashed, 1), "{}", head.detail);
+    assert!(words.iter().all(|words| head.detail.contains(words)), "{}", head.detail);
+    assert!(head.context_lost && !device.is_usable());
+}
