@@ -1,4 +1,8 @@
-"""Records captures: ``record SCRIPT`` runs a script and records what it calls, ``kernelbench FILE OUT`` a problem."""
+"""Records captures: ``record SCRIPT`` runs a script and records what it calls, ``kernelbench FILE OUT`` a problem.
+
+``kernelforge DIR OUT`` writes a plan for a project that has captures and kernels already, ``flashinfer-trace DIR OUT``
+records the references of a data set and writes a plan with its solutions.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import kernelbench
+from . import flashinfer, kernelbench, kernelforge, plans
 from .errors import RecordError
 from .recorder import DEFAULT_MAX_BYTES, DEFAULT_PER_CLASS, DEFAULT_PER_OP, record
 
@@ -45,6 +49,15 @@ def arguments() -> argparse.ArgumentParser:
     problem.add_argument("--calls", type=int, default=kernelbench.DEFAULT_CALLS, help="calls to record (%(default)s)")
     problem.add_argument("--seed", type=int, default=42, help="set before the model is made (%(default)s)")
     problem.add_argument("--training", action="store_true", help="record the model in training mode, not in eval mode")
+    project = commands.add_parser("kernelforge", help="write a plan for a project with its captures and kernels")
+    project.add_argument("project", type=Path, help="the project: a folder with io/individual_ops and kernels")
+    project.add_argument("out", type=Path, help="the folder for the plan")
+    project.add_argument("--parity", action="store_true", help="compare and time as KernelForge does")
+    trace = commands.add_parser("flashinfer-trace", help="record the definitions of a data set, and plan its solutions")
+    trace.add_argument("project", type=Path, help="the data set: a folder with definitions, workloads and solutions")
+    trace.add_argument("out", type=Path, help="the folder for captures, kernels and the plan; not there yet, or empty")
+    trace.add_argument("--calls", type=int, default=flashinfer.DEFAULT_CALLS, help="workloads of each (%(default)s)")
+    trace.add_argument("--seed", type=int, default=0, help="of random inputs (%(default)s)")
     return parser
 
 
@@ -63,10 +76,17 @@ def _recording_options(parser: argparse.ArgumentParser) -> None:
 def main(given: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
     options = arguments().parse_args(given)
-    if not options.script.is_file():
-        print(f"running {options.script}: there is no such file", file=sys.stderr)
+    script = getattr(options, "script", None)
+    if script is not None and not script.is_file():
+        print(f"running {script}: there is no such file", file=sys.stderr)
         return USAGE
     try:
+        if options.command == "kernelforge":
+            jobs = kernelforge.import_project(options.project, options.out, parity=options.parity)
+            return tell_jobs(jobs, options.out)
+        if options.command == "flashinfer-trace":
+            jobs = flashinfer.import_trace(options.project, options.out, calls=options.calls, seed=options.seed)
+            return tell_jobs(jobs, options.out)
         if options.command == "kernelbench":
             return import_problem(options)
         recorder = record(
@@ -91,6 +111,16 @@ def import_problem(options: argparse.Namespace) -> int:
     )
     print(f"recorded {options.calls} calls in {captures}")
     print(kernelbench.write_plan(captures, options.out))
+    return GOOD
+
+
+def tell_jobs(jobs: Sequence[plans.Job], out: Path) -> int:
+    """Tells what a plan has, and of each kernel that it leaves out."""
+    for job in jobs:
+        print(f"{job.name}: {len(job.candidates)} kernels")
+        for name, why in job.refused:
+            print(f"  left out: {name}: {why}")
+    print(f"wrote {out / 'plan.toml'}; next:\n  opt-supervisor check {out / 'plan.toml'}")
     return GOOD
 
 

@@ -25,7 +25,9 @@ fn recorder_passes_its_own_tests() {
         return;
     };
     let scenario = Scenario::create();
-    for pattern in ["test_[rs]*.py", "test_kernelbench.py", "test_docs.py"] {
+    for pattern in
+        ["test_[rs]*.py", "test_kernelbench.py", "test_kernelforge.py", "test_flashinfer.py", "test_docs.py"]
+    {
         let outcome = unittest(&scenario, &python, pattern).expect_exit(0);
         outcome.expect(outcome.stderr.trim_end().ends_with("OK"), "no test was skipped");
     }

@@ -1,7 +1,7 @@
 //! Kernels in C++ over PyTorch's tensors, as people write them for torch's own extensions. All of them need an interpreter with
 //! torch, and its headers.
 
-use opt_tests::{Scenario, Summary, data};
+use opt_tests::{Scenario, Summary, data, repository};
 
 use crate::python_kernels::interpreter;
 
@@ -67,6 +67,28 @@ fn torch_extension_is_timed_beside_torch() {
         let timed = it["profile"]["median_time_ms"].as_f64().is_some_and(|it| 0.0 < it);
         outcome.expect(timed, format_args!("{name} is timed: {}", it["profile"]));
     }
+}
+
+/// The example of `configs`: one op in every language, with the verdicts that it promises.
+#[test]
+fn example_of_every_language_has_its_verdicts() {
+    let Some(python) = interpreter() else { return };
+    let scenario = Scenario::create();
+    let plan = repository().join("configs/languages.toml");
+    let python = format!("build.python={python:?}");
+    let stages = "run.stages=[\"build\", \"verify\"]";
+    let plan = plan.to_str().expect("UTF-8");
+    let outcome = scenario.run(&["run", plan, "--dir", "run", "--set", &python, "--set", stages]);
+    let summary = Summary::read(&scenario.path().join("run"), &outcome);
+    for (name, output) in
+        [("torch", "returned"), ("c", "written"), ("torch-extension", "written"), ("python", "returned")]
+    {
+        let it = summary.candidate("softmax", name);
+        outcome.expect_equal(it["status"].as_str(), Some("PASSED"), format_args!("{name}: {}", it["detail"]));
+        outcome.expect_equal(it["verify"]["output"].as_str(), Some(output), name);
+    }
+    let wrong = summary.candidate("softmax", "python-wrong");
+    outcome.expect_equal(wrong["status"].as_str(), Some("INCORRECT_NUMERICAL"), "the wrong one");
 }
 
 #[test]

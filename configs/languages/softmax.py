@@ -1,0 +1,6 @@
+"""Softmax in PyTorch's own operations: every step makes a tensor, and the last one is returned."""
+
+
+def run(input, dim, stacklevel, dtype):
+    raised = (input - input.amax(dim, keepdim=True)).exp_()
+    return raised / raised.sum(dim, keepdim=True)

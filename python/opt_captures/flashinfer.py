@@ -1,0 +1,251 @@
+"""Data sets in the form of flashinfer-trace: definitions with a reference in Python, workloads, and solutions.
+
+A definition becomes a job: its reference is run on its workloads, which gives the captures, and is the baseline. Its
+solutions become the candidates.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+
+from . import plans
+from .errors import NotRecordable, RecordError
+from .sinks import FileSink
+from .summary import Summary
+from .values import Holder, check
+
+#: Calls that are recorded of a definition: its first workloads.
+DEFAULT_CALLS = 5
+#: Random integers are below this, as ids of a small table are.
+LARGEST_INTEGER = 128
+BASELINE = "reference"
+#: Put behind a module whose function may return its outputs by name.
+BY_NAME = """
+
+def _in_order(function, names=%r):
+    import functools
+
+    @functools.wraps(function)
+    def ordered(*inputs):
+        returned = function(*inputs)
+        return tuple(returned[name] for name in names) if isinstance(returned, dict) else returned
+
+    return ordered
+
+
+%s = _in_order(%s)
+"""
+#: Bytes of the head of a file with tensors, at most.
+LARGEST_HEAD = 64 << 20
+#: What a file with tensors calls a dtype.
+STORED_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+def import_trace(folder: Path, out: Path, *, calls: int = DEFAULT_CALLS, seed: int = 0) -> list[plans.Job]:
+    """Records the references of a data set and writes a plan with its solutions; gives the jobs.
+
+    A definition that cannot be recorded is a job without candidates and captures, which is left out of the plan.
+
+    Raises:
+        RecordError: it is no such data set, nothing of it can be recorded, or `out` is not empty.
+    """
+    definitions = list(_documents(folder / "definitions", "*.json"))
+    if not definitions:
+        raise RecordError(f"importing {folder}: there is no definition in {folder / 'definitions'}")
+    sink = FileSink(out / "captures")
+    sink.open()
+    jobs = []
+    for definition in definitions:
+        name = str(definition.get("name"))
+        job = plans.Job(name, f"captures/{name}", baseline=BASELINE)
+        try:
+            _record(folder, definition, sink, calls, seed)
+            _add_reference(job, definition, out)
+            _add_solutions(job, folder, definition, out)
+        except (KeyError, TypeError, ValueError, NotRecordable, RecordError) as error:
+            job = plans.Job(name, "", refused=[(name, _told(error))])
+        jobs.append(job)
+    sink.close(Summary(sink.folder, sink.place, seed, [], [f"{len(jobs)} definitions of {folder}"]))
+    if not any(job.candidates for job in jobs):
+        why = "; ".join(f"{name}: {why}" for job in jobs for name, why in job.refused)
+        raise RecordError(f"importing {folder}: {why}")
+    head = f"imported from the data set {folder.resolve()}"
+    plans.write(out / "plan.toml", plans.text(head, plans.build_settings(), [job for job in jobs if job.candidates]))
+    return jobs
+
+
+def _documents(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
+    """JSON documents below a folder, in the order of their paths; a file of lines has several."""
+    for path in sorted(folder.rglob(pattern)):
+        text = path.read_text(encoding="utf-8")
+        for part in text.splitlines() if path.suffix == ".jsonl" else [text]:
+            if part.strip():
+                try:
+                    yield json.loads(part)
+                except ValueError as error:
+                    raise RecordError(f"reading {path}: {error}") from error
+
+
+def _record(folder: Path, definition: dict[str, Any], sink: FileSink, calls: int, seed: int) -> None:
+    name = definition["name"]
+    module = types.ModuleType("reference")
+    exec(compile(definition["reference"], f"{name}/reference.py", "exec"), module.__dict__)
+    traces = _documents(folder / "workloads", "*.jsonl")
+    workloads = [trace["workload"] for trace in traces if trace.get("definition") == name][:calls]
+    if not workloads:
+        raise RecordError("it has no workload")
+    for number, workload in enumerate(workloads):
+        torch.manual_seed(seed + number)
+        given = _inputs(folder, definition, workload)
+        for key, value in given.items():
+            check(value, key)
+        before = Holder(frozenset()).hold(list(given.values()))
+        with torch.no_grad():
+            output = _ordered(module.run(**given), list(definition["outputs"]))
+        check(output, "output")
+        capture = {
+            "function_name": f"{name}.run",
+            "args": [],
+            "kwargs": dict(zip(given, before, strict=True)),
+            "output": Holder().hold(output),
+            "signature": {"params": list(given), "defaults": {}},
+        }
+        sink.write(name, f"entry_{number:06}.pt", capture)
+
+
+def _inputs(folder: Path, definition: dict[str, Any], workload: dict[str, Any]) -> dict[str, Any]:
+    """The inputs of a workload, in the definition's order."""
+    axes = {name: axis["value"] for name, axis in definition["axes"].items() if axis["type"] == "const"}
+    axes.update(workload["axes"])
+    given = {}
+    for name, spec in definition["inputs"].items():
+        source = workload["inputs"][name]
+        if source["type"] == "scalar":
+            given[name] = source["value"]
+        elif source["type"] == "safetensors":
+            given[name] = read_tensor(folder / source["path"], source["tensor_key"])
+        else:
+            shape = [axis if isinstance(axis, int) else axes[axis] for axis in spec["shape"] or []]
+            given[name] = _random(getattr(torch, spec["dtype"]), shape)
+    return given
+
+
+def _random(dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
+    if dtype is torch.bool:
+        return torch.randint(0, 2, shape).to(dtype)
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(shape).to(dtype)
+    return torch.randint(0, LARGEST_INTEGER, shape).to(dtype)
+
+
+def read_tensor(path: Path, key: str) -> torch.Tensor:
+    """A tensor of a file in the form of safetensors: a length, a head in JSON, then bytes. Nothing in it is run.
+
+    Raises:
+        RecordError: there is no such tensor, or the file is damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > LARGEST_HEAD:
+                raise ValueError(f"a head of {length} bytes")
+            entry = json.loads(file.read(length))[key]
+            dtype, shape = STORED_DTYPES[entry["dtype"]], entry["shape"]
+            start, end = entry["data_offsets"]
+            if end - start != math.prod(shape) * dtype.itemsize:
+                raise ValueError("its bytes and its shape do not agree")
+            file.seek(8 + length + start)
+            data = bytearray(file.read(end - start))
+        return torch.frombuffer(data, dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"reading `{key}` of {path}: {_told(error)}") from error
+
+
+def _ordered(output: Any, names: list[str]) -> Any:
+    """What a reference returned, as a tensor or a tuple in the definition's order."""
+    if isinstance(output, dict):
+        output = tuple(output[name] for name in names)
+    if isinstance(output, (tuple, list)):
+        return output[0] if len(output) == 1 else tuple(output)
+    return output
+
+
+def _add_reference(job: plans.Job, definition: dict[str, Any], out: Path) -> None:
+    path = Path("kernels", job.name, f"{BASELINE}.py")
+    plans.write(out / path, definition["reference"] + BY_NAME % (list(definition["outputs"]), "run", "run"))
+    job.candidates.append(plans.Candidate(BASELINE, [str(path)], "python"))
+
+
+def _add_solutions(job: plans.Job, folder: Path, definition: dict[str, Any], out: Path) -> None:
+    for solution in _documents(folder / "solutions", "*.json"):
+        if solution.get("definition") == job.name:
+            name = str(solution.get("name"))
+            try:
+                job.candidates.append(_candidate(solution, name, list(definition["outputs"]), out, job.name))
+            except (KeyError, TypeError, ValueError, RecordError) as error:
+                job.refused.append((name, _told(error)))
+
+
+def _candidate(
+    solution: dict[str, Any], name: str, outputs: list[str], out: Path, definition: str
+) -> plans.Candidate:
+    """A solution as a candidate; its sources are written into a folder of their own."""
+    folder = Path("kernels", definition, name)
+    spec = solution["spec"]
+    file, _, symbol = spec["entry_point"].partition("::")
+    language, suffixes = _language(spec)
+    paths = [PurePosixPath(source["path"]) for source in solution["sources"]]
+    if any(path.is_absolute() or ".." in path.parts for path in [folder, *paths]):
+        raise RecordError("it names a file outside of its folder")
+    compiled = [path for path in paths if path.suffix in suffixes]
+    if PurePosixPath(file) not in compiled:
+        raise RecordError(f"its entry point `{file}` is none of its sources in {language}")
+    if suffixes == (".py",) and len(compiled) > 1:
+        raise RecordError("a Python kernel is one file")
+    symbol = symbol or "run"
+    for path, source in zip(paths, solution["sources"], strict=True):
+        behind = BY_NAME % (outputs, symbol, symbol) if path.suffix == ".py" else ""
+        plans.write(out / folder / path, source["content"] + behind)
+    first = sorted(compiled, key=lambda path: path != PurePosixPath(file))
+    return plans.Candidate(name, [str(folder / path) for path in first], language, symbol)
+
+
+def _language(spec: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """The language of a solution, and the suffixes of what is compiled.
+
+    >>> _language({"language": "cpp", "binding": "torch"})[0]
+    'torch-extension'
+    """
+    language = str(spec["language"]).lower()
+    if language in ("python", "pytorch"):
+        return "python", (".py",)
+    if language == "triton":
+        raise RecordError(plans.NO_TRITON)
+    if language == "c":
+        return "c", (".c",)
+    if language in ("cpp", "c++"):
+        is_torch = spec.get("binding") == "torch"
+        return "torch-extension" if is_torch else "cpp", (".cpp", ".cc", ".cxx")
+    raise RecordError(f"solutions in `{language}` need a device, or a compiler that is not supported yet")
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, (RecordError, NotRecordable)) else f"{type(error).__name__}: {error}"

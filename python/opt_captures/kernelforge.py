@@ -1,0 +1,111 @@
+"""Projects of KernelForge: captures in ``io/individual_ops``, kernels in ``kernels/generated`` and ``trees``.
+
+Captures and kernels are used where they lie; what is written is a plan. A kernel is ``launch(...)``: C++ over PyTorch's
+tensors, or Python. Triton and CUDA need a device, and are left out with that reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from . import plans
+from .errors import RecordError
+
+CAPTURES = Path("io", "individual_ops")
+GENERATED = Path("kernels", "generated", "individual_op_kernels")
+TREES = Path("trees")
+#: What only code for a device has.
+DEVICE_CODE = re.compile(r"__global__|<<<|#\s*include\s*[<\"]cuda")
+LAUNCH = re.compile(r"\blaunch\s*\(")
+#: Its rules of timing and of correctness; opt-supervisor's own are stricter.
+PARITY = [
+    "[verify]",
+    'tolerance = "kernelforge"',
+    "stop_after = 0",
+    "",
+    "[profile]",
+    'protocol = "kernelforge"',
+    'entries = "all"',
+]
+NEEDS_DEVICE = "CUDA needs a device, which a torch-extension cannot use yet"
+
+
+def import_project(project: Path, out: Path, *, parity: bool = False) -> list[plans.Job]:
+    """Writes a plan for a project to ``out/plan.toml``; gives its jobs.
+
+    `parity`: time and compare as KernelForge does, instead of by opt-supervisor's own rules.
+
+    Raises:
+        RecordError: it is no such project, or there is a plan already.
+    """
+    captures = project / CAPTURES
+    if not captures.is_dir():
+        raise RecordError(f"importing {project}: it has no {CAPTURES}, where KernelForge keeps captures")
+    jobs = [_job(project, folder, out) for folder in sorted(captures.iterdir()) if any(folder.glob("entry_*.pt"))]
+    if not jobs:
+        raise RecordError(f"importing {project}: there is no entry_*.pt in the folders of {captures}")
+    settings = [*plans.build_settings(), *(["", *PARITY] if parity else [])]
+    head = f"imported from the KernelForge project {project.resolve()}"
+    plans.write(out / "plan.toml", plans.text(head, settings, jobs))
+    return jobs
+
+
+def _job(project: Path, captures: Path, out: Path) -> plans.Job:
+    op = captures.name
+    job = plans.Job(op, _from(out, captures))
+    for name, path in _kernels(project, op):
+        try:
+            source = path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            job.refused.append((name, f"it cannot be read: {error.strerror}"))
+            continue
+        _add(job, name, path, source, out)
+    return job
+
+
+def _kernels(project: Path, op: str) -> Iterator[tuple[str, Path]]:
+    """The current kernel of an op, then those of its search tree in order, each with a name."""
+    for path in sorted((project / GENERATED / op).glob("kernel.*")):
+        if path.suffix in (".cu", ".cpp", ".py"):
+            yield "kernel", path
+    numbered = []
+    for path in (project / TREES / op / "kernels").glob("kernel_*.*"):
+        number = path.stem.removeprefix("kernel_")
+        if number.isdecimal() and path.suffix in (".cu", ".cpp", ".py"):
+            numbered.append((int(number), path))
+    for number, path in sorted(numbered):
+        yield f"tree-{number}", path
+
+
+def _add(job: plans.Job, name: str, path: Path, source: str, out: Path) -> None:
+    """Adds a kernel to a job, or why it is left out."""
+    if any(it.name == name for it in job.candidates):
+        name = f"{name}{path.suffix}"
+    if path.suffix == ".py":
+        if not re.search(r"^def launch\b", source, re.MULTILINE):
+            job.refused.append((name, "it defines no `launch`"))
+            return
+        if re.search(r"^\s*(import|from) triton\b", source, re.MULTILINE):
+            job.refused.append((name, plans.NO_TRITON))
+        else:
+            job.candidates.append(plans.Candidate(name, [_from(out, path)], "python", "launch"))
+        return
+    if DEVICE_CODE.search(source):
+        job.refused.append((name, NEEDS_DEVICE))
+    elif not LAUNCH.search(source):
+        job.refused.append((name, "it defines no `launch`"))
+    elif path.suffix == ".cu":
+        # Made for the CPU, under the name that all kernels have there.
+        copy = out / "kernels" / job.name / f"{name}.cpp"
+        plans.write(copy, source)
+        job.candidates.append(plans.Candidate(name, [_from(out, copy)], "torch-extension"))
+    else:
+        job.candidates.append(plans.Candidate(name, [_from(out, path)], "torch-extension"))
+
+
+def _from(out: Path, path: Path) -> str:
+    """A path as a plan in `out` names it."""
+    return os.path.relpath(path.resolve(), out.resolve())

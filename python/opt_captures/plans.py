@@ -1,0 +1,93 @@
+"""A first plan, written as text."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .errors import RecordError
+
+NO_TRITON = "Triton needs a device, which is not supported yet"
+
+
+@dataclass
+class Candidate:
+    """A kernel that a plan names."""
+
+    name: str
+    sources: Sequence[str]
+    language: str
+    symbol: str | None = None
+
+
+@dataclass
+class Job:
+    """An op with its captures and kernels. `refused` is told in comments: a kernel and why it cannot run."""
+
+    name: str
+    captures: str
+    candidates: list[Candidate] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    baseline: str | None = "torch"
+
+
+def text(head: str, settings: Sequence[str], jobs: Sequence[Job]) -> str:
+    """The plan: a comment, tables as they are given, and the jobs.
+
+    >>> print(text("one", ["[build]"], [Job("relu", "c", [Candidate("fast", ["k.cpp"], "cpp")])]))
+    # one
+    <BLANKLINE>
+    [build]
+    <BLANKLINE>
+    [[job]]
+    name = "relu"
+    captures = "c"
+    baseline = "torch"
+    <BLANKLINE>
+    [[job.candidate]]
+    name = "fast"
+    sources = ["k.cpp"]
+    language = "cpp"
+    <BLANKLINE>
+    """
+    lines = [*(f"# {line}" for line in head.splitlines()), "", *settings]
+    for job in jobs:
+        lines += ["", "[[job]]", f"name = {_quoted(job.name)}", f"captures = {_quoted(job.captures)}"]
+        if job.baseline is not None:
+            lines.append(f"baseline = {_quoted(job.baseline)}")
+        for it in job.candidates:
+            sources = ", ".join(_quoted(source) for source in it.sources)
+            lines += ["", "[[job.candidate]]", f"name = {_quoted(it.name)}", f"sources = [{sources}]"]
+            lines.append(f"language = {_quoted(it.language)}")
+            if it.symbol is not None:
+                lines.append(f"symbol = {_quoted(it.symbol)}")
+        if job.refused:
+            lines += ["", *(f"# left out: {name}: {why}" for name, why in job.refused)]
+    return "\n".join(lines) + "\n"
+
+
+def build_settings() -> list[str]:
+    """The table that names the interpreter which runs this."""
+    return ["[build]", f"python = {_quoted(sys.executable)}"]
+
+
+def write(path: Path, plan: str) -> None:
+    """Writes a plan where there is none yet.
+
+    Raises:
+        RecordError: there is one, or it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(plan)
+    except OSError as error:
+        raise RecordError(f"writing {path}: {error.strerror}") from error
+
+
+def _quoted(value: str) -> str:
+    """A string as TOML has it, which for these is JSON's."""
+    return json.dumps(value)
