@@ -135,7 +135,9 @@ fn copy(from: &Path, to: &Path, room: u64) -> Result<Option<u64>, CopyError> {
 /// Only a compiler of the C family follows `#include`.
 fn has_includes(language: Language) -> bool {
     match language.kind().toolchain {
-        Toolchain::Cc | Toolchain::Cxx | Toolchain::Nvcc | Toolchain::TorchExtension => true,
+        Toolchain::Cc | Toolchain::Cxx | Toolchain::Nvcc | Toolchain::Nvrtc | Toolchain::TorchExtension => {
+            true
+        }
         Toolchain::Prebuilt | Toolchain::Python | Toolchain::Torch => false,
     }
 }

@@ -8,6 +8,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::device::Device;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Language {
@@ -15,7 +17,11 @@ pub enum Language {
     Cpp,
     /// A shared library built elsewhere.
     So,
+    /// With host code that launches its kernels.
     Cuda,
+    /// Kernels alone, which the plan tells how to launch.
+    #[serde(rename = "cuda-device")]
+    CudaDevice,
     Ptx,
     Cubin,
     Python,
@@ -36,6 +42,8 @@ pub enum Toolchain {
     /// Nobody: the source is the artifact.
     Prebuilt,
     Nvcc,
+    /// A library that compiles kernels without host code; or nvcc, where there is none.
+    Nvrtc,
     /// An interpreter that the plan names: nothing is compiled.
     Python,
     /// The same, and there are no sources.
@@ -86,7 +94,7 @@ impl Launcher {
 }
 
 /// What a verdict is worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tier {
     /// Every law holds.
     A,
@@ -98,8 +106,27 @@ pub enum Tier {
     D,
 }
 
-/// Said of everything that needs a CUDA device.
+impl Tier {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::A => "A",
+            Self::B => "B",
+            Self::C => "C",
+            Self::D => "D",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::A, Self::B, Self::C, Self::D].into_iter().find(|tier| tier.name() == name)
+    }
+}
+
+/// Said where there is nothing that launches kernels.
 pub const NO_CUDA: &str = "the CUDA device is not supported by this version";
+
+/// Said of CUDA code that launches its own kernels.
+pub const NO_HOST_LAUNCHERS: &str = "this version does not run CUDA code that launches its own kernels (a file of `__global__` functions alone is \
+     `language = \"cuda-device\"`, in a `[[job.candidate]]` with its launches)";
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +148,7 @@ pub struct Kind {
 const RUN: &str = "run";
 
 /// In the order in which suffixes are told to users.
-pub const KINDS: [Kind; 9] = [
+pub const KINDS: [Kind; 10] = [
     Kind {
         language: Language::C,
         name: "c",
@@ -164,7 +191,18 @@ pub const KINDS: [Kind; 9] = [
         launcher: Launcher::Dlopen,
         tier: Tier::C,
         symbol: RUN,
-        missing: Some(NO_CUDA),
+        missing: Some(NO_HOST_LAUNCHERS),
+    },
+    Kind {
+        language: Language::CudaDevice,
+        name: "cuda-device",
+        suffixes: &[],
+        toolchain: Toolchain::Nvrtc,
+        artifact: ArtifactKind::Ptx,
+        launcher: Launcher::Kernel,
+        tier: Tier::A,
+        symbol: RUN,
+        missing: None,
     },
     Kind {
         language: Language::Ptx,
@@ -175,7 +213,7 @@ pub const KINDS: [Kind; 9] = [
         launcher: Launcher::Kernel,
         tier: Tier::A,
         symbol: RUN,
-        missing: Some(NO_CUDA),
+        missing: None,
     },
     Kind {
         language: Language::Cubin,
@@ -186,7 +224,7 @@ pub const KINDS: [Kind; 9] = [
         launcher: Launcher::Kernel,
         tier: Tier::A,
         symbol: RUN,
-        missing: Some(NO_CUDA),
+        missing: None,
     },
     Kind {
         language: Language::Python,
@@ -241,6 +279,29 @@ impl Language {
         path.extension().and_then(OsStr::to_str).and_then(Self::of_suffix)
     }
 
+    /// Whether it has no host code: it runs on a device, as the plan says how to launch it, and nowhere else.
+    pub fn is_device_code(self) -> bool {
+        self.kind().launcher == Launcher::Kernel
+    }
+
+    /// Why a device does not run it, with what would.
+    pub fn unfit_for(self, device: Device) -> Option<String> {
+        let name = self.name();
+        match (self.is_device_code(), device) {
+            (true, Device::Cpu) => Some(format!(
+                "`{name}` has no host code and does not run on the CPU (`[run] device` is `cuda:0`, or `emulated` where there is no card)"
+            )),
+            (false, Device::Cuda(_) | Device::Emulated) => Some(format!(
+                "`{name}` runs on the CPU, and the device of this run is `{device}` (a run has one device: give it a plan of its own)"
+            )),
+            (true, Device::Emulated) if self == Self::Cubin => Some(
+                "the emulated device runs PTX and no machine code (give the `.ptx`, or the source with `language = \"cuda-device\"`)"
+                    .to_owned(),
+            ),
+            _ => None,
+        }
+    }
+
     /// Whether a candidate is made of files.
     pub fn has_sources(self) -> bool {
         self.kind().toolchain != Toolchain::Torch
@@ -269,7 +330,12 @@ impl Language {
         deserializer: D,
     ) -> Result<Option<Self>, D::Error> {
         let Some(name) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
-        let runnable = || KINDS.iter().filter(|kind| kind.missing.is_none() && kind.language.has_sources());
+        // Device code is launched as a plan says, and a request has no launches.
+        let runnable = || {
+            KINDS.iter().filter(|kind| {
+                kind.missing.is_none() && kind.language.has_sources() && kind.launcher != Launcher::Kernel
+            })
+        };
         match runnable().find(|kind| kind.name == name) {
             Some(kind) => Ok(Some(kind.language)),
             None => {

@@ -35,6 +35,10 @@ pub const WORKER_ARGUMENT: &str = "__worker";
 pub const CANARY_ARGUMENT: &str = "__canary";
 /// A canary that is told a name of `[build] python` and a PATH, and says what that means here.
 pub const ASK_INTERPRETER: &str = "interpreter";
+/// A canary that is told a device, and says whether it is there.
+pub const ASK_DEVICE: &str = "device";
+/// A canary that is told folders, and says which compiler of kernels without host code a build would find.
+pub const ASK_NVRTC: &str = "nvrtc";
 /// Environment of a worker: the name of the supervisor's one-shot server, and what to prove itself with.
 pub const SERVER_VARIABLE: &str = "OPT_WORKER_SERVER";
 pub const NONCE_VARIABLE: &str = "OPT_WORKER_NONCE";

@@ -16,7 +16,9 @@ pub(crate) mod sample;
 mod time;
 pub mod timeline;
 
+use opt_shared::device::DeviceKind;
 use opt_shared::ids::WorkerId;
+use opt_shared::language::Tier;
 use opt_shared::message::Role;
 use opt_shared::nonfinite;
 use opt_shared::outcome::{
@@ -63,6 +65,7 @@ pub struct RunInfo {
     pub finished: Option<UtcTime>,
     pub version: String,
     pub device: String,
+    pub device_kind: DeviceKind,
     pub exit_code: Option<i32>,
     /// Candidates that ended as INFRA_ERROR.
     pub without_verdict: u32,
@@ -187,6 +190,9 @@ pub struct CandidateRecord {
     pub failed_stage: Option<Stage>,
     pub feedback: Option<String>,
     pub source: SourceRecord,
+    /// How far its verdict can be trusted. None in runs of versions that did not say.
+    #[serde(default)]
+    pub tier: Option<Tier>,
     pub build: Option<BuildRecord>,
     pub signal: Option<String>,
     pub exit_code: Option<i32>,
@@ -195,6 +201,9 @@ pub struct CandidateRecord {
     pub failures: Vec<EntryFailure>,
     pub verify: Option<VerifyRecord>,
     pub profile: Option<ProfileRecord>,
+    /// Why it was not timed although the plan wants it to be.
+    #[serde(default)]
+    pub not_timed_because: Option<String>,
     pub speedup: Option<Estimate>,
     pub resources: ResourcesRecord,
     pub attempts: Vec<AttemptRecord>,

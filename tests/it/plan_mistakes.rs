@@ -28,7 +28,7 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
         "5:10",
         &["run.stages", "`profile` needs the stage `verify`"],
     ),
-    ("[run]\ndevice = \"cuda:0\"\n", "5:10", &["run.device", "not supported by this version"]),
+    ("[run]\ndevice = \"cuda\"\n", "5:10", &["run.device", "did you mean `cuda:0`?"]),
     ("candidates = [\"k/*.c\"]\n", "4:15", &["job.candidates", "cannot find the folder"]),
     ("[[job.candidate]]\nname = \"x\"\n", "4:1", &["job.candidate", "the key `sources` is missing"]),
     ("[[job]]\ncaptures = \"nowhere\"\n", "5:12", &["job.captures", "cannot find the folder"]),

@@ -4,6 +4,7 @@
 //! candidate. A runner is a process of its own for one candidate; a compiler is a runner of another kind. All are
 //! this one executable, entered by hidden first arguments.
 
+mod card;
 mod interpreter;
 pub mod judge;
 mod link;
@@ -34,6 +35,15 @@ pub fn canary_main(arguments: &[String]) -> i32 {
     match arguments {
         [verb, named, path] if verb == opt_shared::message::ASK_INTERPRETER => {
             println!("{}", interpreter::tell(named, path.as_ref()));
+            0
+        }
+        [verb, device] if verb == opt_shared::message::ASK_DEVICE => {
+            println!("{}", card::tell(device));
+            0
+        }
+        [verb, folders @ ..] if verb == opt_shared::message::ASK_NVRTC => {
+            let folders: Vec<std::path::PathBuf> = folders.iter().map(Into::into).collect();
+            println!("{}", toolchain::nvrtc::tell(&folders));
             0
         }
         _ => sandbox::canary::main(arguments),

@@ -11,12 +11,13 @@ use opt_shared::settings::{ToleranceProfile, VerifySettings};
 use opt_shared::units::Bytes;
 use serde_json::json;
 
+use super::check_machine::{CheckedMachine, launches_of};
 use super::check_replays::{CheckedReplay, checked};
 use super::memory_plan::{self, JobMemory};
 use super::{Answer, CheckArguments, Failure, load_plan, print_out};
 use crate::core::spec::RunSpec;
 use crate::driver::survey::facts::{self, JobFacts, stem};
-use crate::driver::survey::interpreters::{self, Asked};
+use crate::driver::survey::launches::FirstLaunch;
 use crate::driver::survey::limits::limits;
 use crate::driver::survey::{read_facts, replay_facts, spec};
 use crate::exit::Exit;
@@ -44,17 +45,19 @@ pub(super) fn check(arguments: &CheckArguments) -> Answer {
     for (job, facts) in plan.jobs.iter().zip(&facts) {
         looks.push(look_at(job, facts)?);
     }
-    let interpreters = interpreters::ask_all(&plan);
+    let machine = CheckedMachine::of(&plan, &facts);
     let replays = checked(&plan, &facts, &replay_facts, cores);
     let text = if arguments.json {
-        format!("{:#}\n", document(&plan, &facts, &spec, &memory, &looks, &replays, &interpreters))
+        format!("{:#}\n", document(&plan, &facts, &spec, &memory, &looks, &replays, &machine))
     } else {
-        page(&plan, &facts, &spec, &memory, &looks, &replays, &interpreters)
+        page(&plan, &facts, &spec, &memory, &looks, &replays, &machine)
     };
     print_out(&text)?;
     Ok(if facts.iter().all(|facts| facts.broken.is_some()) {
         Exit::NonePassed
-    } else if interpreters.values().any(Result::is_err) || ceilings.host < smallest_that_runs(&memory) {
+    } else if machine.has_mistakes() {
+        Exit::Usage
+    } else if machine.is_lacking() || ceilings.host < smallest_that_runs(&memory) {
         Exit::Host
     } else {
         Exit::Good
@@ -78,10 +81,11 @@ fn page(
     memory: &[JobMemory],
     looks: &[Looked],
     replays: &[CheckedReplay<'_>],
-    interpreters: &BTreeMap<String, Asked>,
+    machine: &CheckedMachine,
 ) -> String {
     let mut text = String::new();
-    for (((job, facts), memory), look) in plan.jobs.iter().zip(facts).zip(memory).zip(looks) {
+    let of_jobs = plan.jobs.iter().zip(facts).zip(memory).zip(looks).zip(&machine.launches);
+    for ((((job, facts), memory), look), launches) in of_jobs {
         let classes: std::collections::BTreeSet<&str> =
             facts.entries.iter().map(|entry| entry.class.as_str()).collect();
         text.push_str(&format!(
@@ -98,7 +102,7 @@ fn page(
         if let Some(signature) = &facts.signature {
             text.push_str(&format!("  arguments: {}\n", signature.params.join(", ")));
         }
-        if plan.run.stages.profile && !look.inputs.is_empty() {
+        if plan.stages().profile && !look.inputs.is_empty() {
             text.push_str(&look.told_of_inputs());
         }
         text.push_str("  memory\n");
@@ -109,6 +113,7 @@ fn page(
             "    smallest ceiling for this job: {} (its largest reservation and {} for the supervisor)\n",
             memory.smallest_ceiling, spec.supervisor
         ));
+        text.push_str(&launches_of(launches));
         for lint in &look.lints {
             text.push_str(&format!("  {}: {} ({})\n", lint.entry, lint.message, code(lint)));
         }
@@ -117,12 +122,13 @@ fn page(
     for replay in replays {
         text.push_str(&replay.text(spec));
     }
-    for (named, asked) in interpreters {
+    for (named, asked) in &machine.interpreters {
         text.push_str(&match asked {
             Ok(what) => format!("python {named}: {what}\n"),
             Err(why) => format!("python {named} cannot be used: {why}\n"),
         });
     }
+    text.push_str(&machine.text());
     text.push_str(&format!(
         "ceiling {} (floor {}), the plan needs {}\n\n# The plan as it is understood:\n{}",
         spec.ceilings.host,
@@ -140,7 +146,7 @@ fn document(
     memory: &[JobMemory],
     looks: &[Looked],
     replays: &[CheckedReplay<'_>],
-    interpreters: &BTreeMap<String, Asked>,
+    machine: &CheckedMachine,
 ) -> serde_json::Value {
     let jobs: Vec<_> = plan
         .jobs
@@ -148,7 +154,8 @@ fn document(
         .zip(facts)
         .zip(memory)
         .zip(looks)
-        .map(|(((job, facts), memory), look)| {
+        .zip(&machine.launches)
+        .map(|((((job, facts), memory), look), launches)| {
             json!({
                 "name": job.name,
                 "entries": facts.entries.len(),
@@ -160,6 +167,7 @@ fn document(
                 "candidates": job.candidates.iter().map(|it| &it.name).collect::<Vec<_>>(),
                 "memory": memory.stages.iter().map(memory_plan::StagePlan::document).collect::<Vec<_>>(),
                 "smallest_ceiling_bytes": memory.smallest_ceiling,
+                "launches": launches.iter().map(FirstLaunch::document).collect::<Vec<_>>(),
                 "inputs": look.document_of_inputs(),
                 "lint": look.lints.iter().map(|lint| json!({
                     "entry": lint.entry, "code": code(lint), "message": lint.message, "bytes": lint.bytes,
@@ -171,11 +179,12 @@ fn document(
     json!({
         "jobs": jobs,
         "replays": replays.iter().map(|replay| replay.document(spec)).collect::<Vec<_>>(),
-        "interpreters": interpreters.iter().map(|(named, asked)| json!({
+        "interpreters": machine.interpreters.iter().map(|(named, asked)| json!({
             "python": named,
             "found": asked.as_ref().ok(),
             "refused": asked.as_ref().err(),
         })).collect::<Vec<_>>(),
+        "device": machine.document(),
         "ceiling_bytes": spec.ceilings.host,
         "floor_bytes": spec.floor,
         "supervisor_bytes": spec.supervisor,

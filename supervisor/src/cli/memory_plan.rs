@@ -43,7 +43,7 @@ pub(super) struct JobMemory {
 }
 
 pub(super) fn stages(plan: &Plan) -> Vec<Stage> {
-    let stages = plan.run.stages;
+    let stages = plan.stages();
     [(stages.build, Stage::Build), (stages.verify, Stage::Verify), (stages.profile, Stage::Profile)]
         .into_iter()
         .filter_map(|(runs, stage)| runs.then_some(stage))
@@ -51,7 +51,7 @@ pub(super) fn stages(plan: &Plan) -> Vec<Stage> {
 }
 
 pub(super) fn of_job(plan: &Plan, job: &JobPlan, facts: &JobFacts, spec: &RunSpec, cores: u32) -> JobMemory {
-    let mut needs = JobNeeds::new(job, facts, plan.run.stages, cores);
+    let mut needs = JobNeeds::new(job, facts, plan.stages(), cores);
     let stages: Vec<StagePlan> =
         stages(plan).into_iter().filter_map(|stage| of_stage(stage, job, facts, &mut needs, spec)).collect();
     let smallest_ceiling = stages.iter().map(|stage| stage.least + spec.supervisor).max().unwrap_or_default();

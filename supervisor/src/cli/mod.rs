@@ -5,6 +5,7 @@
 
 mod captures;
 mod check;
+mod check_machine;
 mod check_replays;
 mod ctl;
 mod ctl_text;
@@ -298,5 +299,5 @@ fn print_out(text: &str) -> Result<(), Failure> {
 }
 
 fn load_plan(path: &std::path::Path, set: &[String]) -> Result<crate::plan::Plan, Failure> {
-    crate::plan::Plan::load(path, set).map_err(Failure::usage)
+    crate::driver::survey::devices::load(path, set).map_err(Failure::usage)
 }

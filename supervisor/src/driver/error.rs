@@ -1,5 +1,8 @@
 //! Why a run could not continue, and which exit code that gives.
 
+use opt_shared::device::Device;
+use opt_shared::launch::LaunchError;
+
 use super::folder::FolderError;
 use super::run::device::DeviceTrouble;
 use crate::control::ControlError;
@@ -57,6 +60,12 @@ pub enum RunError {
     Replay(#[from] super::survey::replay_facts::ReplayErrors),
     #[error("waiting for something to happen")]
     Poll(#[source] rustix::io::Errno),
+    #[error(
+        "the device `{device}` cannot be used: {why} (`[run] device = \"emulated\"` checks kernels without a card, and does not time them)"
+    )]
+    NoDevice { device: Device, why: String },
+    #[error("{candidate}, {entry}: {why} (`check --signature` shows what an entry has)")]
+    Launch { candidate: String, entry: String, why: Box<LaunchError> },
     #[error("a law of the core was broken, which is a bug: {law}")]
     Law { law: String },
 }
@@ -70,6 +79,7 @@ impl RunError {
             | Self::SignatureChanged { .. }
             | Self::CapturesChanged { .. }
             | Self::UnknownParameter { .. }
+            | Self::Launch { .. }
             | Self::Entries(_)
             | Self::Replay(_)
             | Self::Folder(

@@ -12,8 +12,6 @@ pub mod survey;
 
 use std::path::{Path, PathBuf};
 
-use opt_shared::device::Device;
-
 use self::answer::desk::Desk;
 use self::answer::forecast::Forecast;
 use self::answer::requests;
@@ -32,7 +30,7 @@ use self::run::supply::Units;
 use self::run::watchdog::{Part, Watchdog};
 use self::run::{Attempts, Run};
 use self::survey::limits::{limits_of, whole_memory};
-use self::survey::{read_facts, replay_facts, seed, spec};
+use self::survey::{devices, launches, read_facts, replay_facts, seed, spec};
 use crate::core::Core;
 use crate::core::event::{Control, Event};
 use crate::exit::Exit;
@@ -81,9 +79,11 @@ pub struct Ended {
 /// `opened` is told the run's folder as soon as it is ours.
 pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Result<Ended, RunError> {
     let mut plan = options.plan;
+    devices::present(plan.device()).map_err(|why| RunError::NoDevice { device: plan.device(), why })?;
     let mut selected = spec::selected(&plan, &options.only)?;
     let resolved = crate::plan::resolved_toml(&plan);
     let facts = read_facts(&plan)?;
+    launches::names_mean_something(&plan, &facts)?;
     let replay_facts = replay_facts::read_replays(&plan, &facts)?;
     let dir = options.dir.as_deref();
     let folder = if options.resume {
@@ -106,7 +106,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         name: plan.run.name.clone(),
         started: UtcTime::now(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        device: "cpu".to_owned(),
+        device: plan.device().to_string(),
     })?;
     store.plan(&resolved)?;
     store.command(&evidence::command_line())?;
@@ -114,7 +114,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let known = register::register(&mut store, &plan, &facts, &selected, &earlier)?;
     let kept_replays = register::register_replays(&mut store, &plan, &replay_facts)?;
     let whole = whole_memory();
-    let device = Device::Cpu;
+    let device = plan.device();
     let found_device = FoundDevice::find(device)?;
     let memory = found_device.as_ref().map(|found| found.memory);
     let (ceilings, floor) = limits_of(&plan, whole, memory);

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use opt_shared::language::{Language, Toolchain};
+use opt_shared::launch::Launch;
 use opt_shared::settings::CandidateSource;
 
 use super::error::{Findings, Located, Spot, list, nearest, quote};
@@ -22,9 +24,10 @@ pub(super) struct Draft {
     pub(super) name: String,
     pub(super) source: CandidateSource,
     pub(super) partial: Option<bool>,
+    pub(super) launch: Arc<Launch>,
     /// The settings of its table; boxed, because most candidates are files and have none.
     pub(super) layers: Option<Box<Layers>>,
-    spot: Rc<Spot>,
+    pub(super) spot: Rc<Spot>,
     naming: Naming,
 }
 
@@ -95,6 +98,7 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
         return Some(draft);
     }
     let (first, language) = (raw.sources.first()?, language?);
+    check_launch(raw, language, findings)?;
     let refused = |source: &Located<String>| {
         language.refuses(Path::new(&source.value)).map(|why| (source.spot.clone(), why))
     };
@@ -104,7 +108,7 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
     }
     if is_prebuilt(language) && raw.sources.len() > 1 {
         findings
-            .report(&raw.sources[1].spot, "a shared library is a candidate by itself")
+            .report(&raw.sources[1].spot, "what was built elsewhere is a candidate by itself")
             .expected("one source");
         return None;
     }
@@ -124,10 +128,32 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
             symbol: raw.symbol.clone().unwrap_or_else(|| language.kind().symbol.to_owned()),
         },
         partial: raw.partial,
+        launch: Arc::new(raw.launch.clone()),
         layers: layers_of(raw),
         spot: Rc::new(raw.name.as_ref().map_or(&raw.spot, |name| &name.spot).clone()),
         naming: Naming::Given,
     })
+}
+
+/// Launches are needed where nobody else can launch, and understood nowhere else. None if it was reported.
+fn check_launch(raw: &RawCandidate, language: Language, findings: &mut Findings) -> Option<()> {
+    let says = !raw.launch.steps.is_empty() || !raw.launch.workspaces.is_empty();
+    if !language.is_device_code() && says {
+        findings
+            .report(&raw.spot, format!("`{}` launches for itself, and the plan says how to", language.name()))
+            .help("a file of `__global__` functions alone is `language = \"cuda-device\"`");
+        return None;
+    }
+    if language.is_device_code() && raw.launch.steps.is_empty() {
+        findings
+            .report(
+                &raw.spot,
+                format!("`{}` has no host code, and no launch says how to call it", language.name()),
+            )
+            .expected("a `[[job.candidate.launch]]` with `symbol`, `grid`, `block` and `args`");
+        return None;
+    }
+    Some(())
 }
 
 fn layers_of(raw: &RawCandidate) -> Option<Box<Layers>> {
@@ -140,6 +166,7 @@ fn draft_of_function(language: Language, spot: Spot) -> Draft {
         name: language.name().to_owned(),
         source: CandidateSource { sources: Vec::new(), language, symbol: language.kind().symbol.to_owned() },
         partial: None,
+        launch: Arc::default(),
         layers: None,
         spot: Rc::new(spot),
         naming: Naming::Given,
@@ -197,7 +224,7 @@ fn from_pattern(
         match Language::of_path(&path) {
             None => foreign.push(relative),
             Some(language) => {
-                if let Some(why) = language.kind().missing {
+                if let Some(why) = unusable_file(language) {
                     missing.push((why, relative));
                     continue;
                 }
@@ -228,6 +255,12 @@ fn from_pattern(
     }
 }
 
+/// Why a file alone is no candidate.
+fn unusable_file(language: Language) -> Option<&'static str> {
+    let no_launch = "device code needs launches, in a `[[job.candidate]]` of its own";
+    language.kind().missing.or_else(|| language.is_device_code().then_some(no_launch))
+}
+
 fn hint(error: &super::glob::GlobError) -> Option<String> {
     use super::glob::GlobError;
     match error {
@@ -244,6 +277,7 @@ fn draft_of_file(path: PathBuf, relative: String, language: Language, spot: Rc<S
         name: String::new(),
         source: CandidateSource { sources: vec![path], language, symbol: language.kind().symbol.to_owned() },
         partial: None,
+        launch: Arc::default(),
         layers: None,
         spot,
         naming: Naming::File { short, long: relative },
@@ -348,7 +382,7 @@ fn find_baseline(
             .help("describe it in a `[[job.candidate]]` with a `language`, and name that");
         return None;
     };
-    if let Some(why) = language.kind().missing {
+    if let Some(why) = unusable_file(language) {
         findings.report(&baseline.spot, why);
         return None;
     }

@@ -1,15 +1,16 @@
 //! Reads `[[job]]` and `[[job.candidate]]` as they are written. `resolve` and `candidates` look up the files that they name.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use opt_shared::arguments::PlainValue;
 use opt_shared::capture::DType;
-use opt_shared::language::{Language, NO_CUDA};
+use opt_shared::language::Language;
+use opt_shared::launch::Launch;
 use toml::de::DeValue;
 
 use super::codec::{Codec, Flag, NonEmptyText, Word, integer, number, string};
 use super::error::{Findings, Located, Spot};
+use super::launch::{LAUNCH_KEYS, read_launch};
 use super::layers::Layers;
 use super::lists::{List, located_list};
 use super::names::{NameOf, objection};
@@ -20,9 +21,6 @@ use super::{MAX_CANDIDATES, MAX_JOBS};
 
 /// Keys of a job that are reserved for a later version.
 const RESERVED: [&str; 3] = ["search", "proposer", "holdout"];
-
-/// Keys that only candidates in device code have. Such a candidate is refused because of its language, not because of its keys.
-const DEVICE_KEYS: [&str; 4] = ["args", "grid", "block", "shared_mem"];
 
 #[derive(Debug)]
 pub(super) struct RawJob {
@@ -50,6 +48,7 @@ pub(super) struct RawCandidate {
     pub(super) language: Option<Located<Language>>,
     pub(super) symbol: Option<String>,
     pub(super) partial: Option<bool>,
+    pub(super) launch: Launch,
     pub(super) layers: Layers,
 }
 
@@ -145,15 +144,6 @@ fn read_candidate(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Ra
             .report(&table.spot.clone(), "the key `sources` is missing")
             .expected("the candidate's source files: `sources = [\"…\"]`");
     }
-    let for_device = language.as_ref().is_some_and(|language| on_device(language.value));
-    let device_source =
-        |source: &Located<String>| Language::of_path(Path::new(&source.value)).is_some_and(on_device);
-    if for_device || sources.iter().flatten().flatten().any(device_source) {
-        // The whole candidate is refused for its language, so these keys need no report of their own.
-        for key in DEVICE_KEYS {
-            table.take(key);
-        }
-    }
     let candidate = RawCandidate {
         spot: table.spot.clone(),
         name: read_name(&mut table, NameOf::Candidate, findings),
@@ -161,15 +151,13 @@ fn read_candidate(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Ra
         language,
         symbol: take_with(&mut table, "symbol", findings, read_symbol).flatten(),
         partial: take::<Flag>(&mut table, "partial", findings).map(|partial| partial.value),
+        launch: read_launch(&mut table, findings).unwrap_or_default(),
         layers: Layers::read(&mut table, findings),
     };
-    table.finish(findings, &DEVICE_KEYS, home_of);
+    table.finish(findings, &[], |key| {
+        if LAUNCH_KEYS.contains(&key) { Some("[job.candidate.launch]") } else { home_of(key) }
+    });
     candidate
-}
-
-/// Whether a candidate of this language has the keys of device code.
-fn on_device(language: Language) -> bool {
-    language.kind().missing == Some(NO_CUDA)
 }
 
 pub(super) fn take<C: Codec>(

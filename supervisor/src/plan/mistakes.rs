@@ -96,7 +96,7 @@ fn one_mistake_gives_one_message_at_its_place() {
         ),
         ("[run]\nstages = []", 5, 10, "run.stages", "names no stage"),
         ("[run]\nstages = [\"build\", \"build\"]", 5, 20, "run.stages", "is listed twice"),
-        ("[run]\ndevice = \"cuda:0\"", 5, 10, "run.device", "not supported by this version"),
+        ("[run]\ndevice = \"cuda\"", 5, 10, "run.device", "did you mean `cuda:0`?"),
         ("[run]\nname = \"a/b\"", 5, 8, "run.name", "holds a `/`"),
         ("[run]\nname = \"latest\"", 5, 8, "run.name", "newest run"),
         ("[run]\njobs = 4", 5, 1, "run.jobs", "reserved for a later version"),
@@ -195,7 +195,7 @@ fn one_mistake_gives_one_message_at_its_place() {
             4,
             15,
             "job.candidates",
-            "the CUDA device is not supported by this version",
+            "this version does not run CUDA code that launches its own kernels",
         ),
         ("candidates = [\"mixed/*\"]", 4, 15, "job.candidates", "such as `notes.md`"),
         (
@@ -223,7 +223,7 @@ fn one_mistake_gives_one_message_at_its_place() {
             "job.candidate.sources",
             "two languages",
         ),
-        ("[[job.candidate]]\nsources = [\"gpu/a.cu\"]\ngrid = \"n\"", 5, 12, "job.candidate.sources", "CUDA"),
+        ("[[job.candidate]]\nsources = [\"gpu/a.cu\"]", 5, 12, "job.candidate.sources", "CUDA"),
         (
             "[[job.candidate]]\nsources = [\"k/fast.c\"]\nlanguage = \"cuda\"",
             6,

@@ -16,6 +16,9 @@ mod error;
 mod first;
 mod glob;
 mod job;
+mod launch;
+#[cfg(test)]
+mod launch_tests;
 mod layers;
 pub mod lint;
 mod lists;
@@ -43,7 +46,9 @@ use std::sync::Arc;
 
 use opt_shared::arguments::PlainValue;
 use opt_shared::capture::DType;
+use opt_shared::device::Device;
 use opt_shared::ids::{CandidateId, JobId};
+use opt_shared::launch::Launch;
 use opt_shared::settings::{
     BuildSettings, CandidateSource, LimitSettings, ProfileSettings, RecycleSettings, VerifySettings,
 };
@@ -111,23 +116,27 @@ pub enum ReplayCandidates {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunSettings {
     pub name: String,
-    pub device: Device,
+    pub device: DeviceChoice,
     pub verifiers: NonZeroU32,
     pub stages: Stages,
     /// What all libraries of the run may take on disk together.
     pub max_artifacts: Bytes,
 }
 
-/// What runs the candidates. `"auto"` is the CPU as long as there is nothing else.
+/// What runs the candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Device {
-    Cpu,
+pub enum DeviceChoice {
+    /// The first card where the plan has device code and there is one; else the CPU.
+    Auto,
+    Named(Device),
 }
 
-impl Device {
-    pub const fn name(self) -> &'static str {
+impl DeviceChoice {
+    /// None while it is open: who opens the plan has to look at the machine.
+    pub fn named(self) -> Option<Device> {
         match self {
-            Self::Cpu => "cpu",
+            Self::Auto => None,
+            Self::Named(device) => Some(device),
         }
     }
 }
@@ -224,6 +233,8 @@ pub struct CandidatePlan {
     pub profile: Arc<ProfileSettings>,
     pub limits: Arc<LimitSettings>,
     pub partial: bool,
+    /// How it is called, if it has no host code.
+    pub launch: Arc<Launch>,
 }
 
 impl Plan {
@@ -248,6 +259,27 @@ impl Plan {
             let place = job.candidates.binary_search_by_key(&id, |candidate| candidate.id).ok()?;
             job.candidates.get(place)
         })
+    }
+
+    /// What its candidates run on, if that was left open: the CPU, unless they have no host code.
+    pub fn device(&self) -> Device {
+        self.run.device.named().unwrap_or_default()
+    }
+
+    /// Whether candidates have no host code.
+    pub fn has_device_code(&self) -> bool {
+        self.candidates().any(|candidate| candidate.source.language.is_device_code())
+    }
+
+    /// Which stages run on the run's device: where nothing can be timed, nothing is.
+    pub fn stages(&self) -> Stages {
+        let stages = self.run.stages;
+        Stages { profile: stages.profile && self.device().kind().not_timed().is_none(), ..stages }
+    }
+
+    /// Why a candidate that passes is not timed although the plan wants it to be; none where it is, or the plan does not.
+    pub fn not_timed_because(&self) -> Option<&'static str> {
+        self.device().kind().not_timed().filter(|_| self.run.stages.profile)
     }
 
     pub fn candidates(&self) -> impl Iterator<Item = &CandidatePlan> {

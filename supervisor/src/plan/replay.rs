@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use opt_shared::device::Device;
 use opt_shared::ids::JobId;
 use opt_shared::units::Bytes;
 use toml::de::DeValue;
@@ -30,6 +31,7 @@ const RECORDED: &str = "recorded";
 const STEPS: &str = "[JOB, ENTRY] pairs in their order, or `recorded`";
 
 pub(super) struct RawReplay {
+    spot: Spot,
     name: Option<Located<String>>,
     job: Option<Located<String>>,
     steps: Option<Steps>,
@@ -93,6 +95,7 @@ fn read_replay(mut table: TableReader<'_, '_>, findings: &mut Findings) -> RawRe
         }
     }
     let replay = RawReplay {
+        spot: whole,
         name: read_name(&mut table, NameOf::Run, findings),
         job: take::<NonEmptyText>(&mut table, "job", findings),
         steps: take_with(&mut table, "steps", findings, read_steps).flatten(),
@@ -151,12 +154,17 @@ impl<'j> KnownJobs<'j> {
 pub(super) fn settle_replays(
     raw: Vec<RawReplay>,
     jobs: KnownJobs<'_>,
+    device: Option<Device>,
     findings: &mut Findings,
 ) -> Vec<ReplayPlan> {
     let mut names = BTreeMap::new();
     let mut entries: BTreeMap<JobId, Vec<String>> = BTreeMap::new();
     let mut settled = Vec::new();
     for raw in raw {
+        if let Some(device) = device.filter(|device| device.runs_device_code()) {
+            let why = format!("a replay runs on the CPU, and the device of this run is `{device}`");
+            findings.report(&raw.spot, why).help("give the replay a plan of its own");
+        }
         if let Some(name) = &raw.name
             && names.insert(name.value.clone(), ()).is_some()
         {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use opt_shared::capture::store::{FolderForm, entries_folder, form_of};
+use opt_shared::device::Device;
 use opt_shared::ids::{CandidateId, JobId};
 
 use super::candidates::{Draft, Roster, enlist};
@@ -15,7 +17,7 @@ use super::render::label;
 use super::replay::{KnownJobs, RawReplay, read_replays, settle_replays};
 use super::schema::home_of;
 use super::table::TableReader;
-use super::{CandidatePlan, JobPlan, MAX_CANDIDATES, MAX_ENTRIES, Plan, glob, syntax};
+use super::{CandidatePlan, DeviceChoice, JobPlan, MAX_CANDIDATES, MAX_ENTRIES, Plan, glob, syntax};
 
 /// Tables that have a meaning in a later version.
 const RESERVED: [&str; 2] = ["sandbox", "cache"];
@@ -32,16 +34,18 @@ pub(super) fn resolve(text: &str, path: &Path, set: &[String]) -> Result<Plan, P
     let (plan_layers, raw_jobs, raw_replays) = read_plan(text, &whole, &mut findings);
     let set = read_set(set, &mut findings);
     let top = defaults.under(&plan_layers);
-    let mut bare = Levels { top: &top.shared, set: &set.shared, whole: &whole };
+    let mut bare = Levels { top: &top.shared, set: &set.shared, whole: &whole, device: None };
     let settings = bare.top.settle(bare.set, &mut findings, &whole);
+    let mut head = top.under(&set);
+    bare.device = head.run.device.and_then(DeviceChoice::named);
     let mut jobs = Vec::with_capacity(raw_jobs.len());
     let names = match &settings {
         Some(settings) => bare.settle_jobs(&raw_jobs, settings, &mut jobs, &mut findings),
         None => vec![None; raw_jobs.len()],
     };
+    let device = bare.device;
     let known = KnownJobs { settled: &jobs, written: &names };
-    let replays = settle_replays(raw_replays, known, &mut findings);
-    let mut head = top.under(&set);
+    let replays = settle_replays(raw_replays, known, device, &mut findings);
     head.run.name.get_or_insert_with(|| name_of_file(&source_path));
     let run = complete(head.run, &mut findings, &whole);
     let memory = complete(head.memory, &mut findings, &whole);
@@ -89,6 +93,8 @@ struct Levels<'l> {
     top: &'l Layers,
     set: &'l Layers,
     whole: &'l Spot,
+    /// Of the run, unless it was left open.
+    device: Option<Device>,
 }
 
 impl Levels<'_> {
@@ -105,6 +111,7 @@ impl Levels<'_> {
         let mut next_candidate: u32 = 0;
         for raw in raw_jobs {
             let roster = enlist(raw, MAX_CANDIDATES.saturating_sub(next_candidate as usize), findings);
+            report_unfit(&roster, self.device, findings);
             let captures = captures_of(raw, findings);
             let name = name_of_job(raw, captures.as_deref());
             if let Some((name, spot)) = &name
@@ -213,7 +220,22 @@ impl Levels<'_> {
             profile: own.profile,
             limits: own.limits,
             partial: draft.partial.unwrap_or(partial),
+            launch: draft.launch,
         })
+    }
+}
+
+/// Candidates that the device of the run does not run, once for each place in the plan: a pattern may have found thousands.
+fn report_unfit(roster: &Roster, device: Option<Device>, findings: &mut Findings) {
+    let Some(device) = device else { return };
+    let mut reported: Option<&Rc<Spot>> = None;
+    for draft in &roster.drafts {
+        let Some(why) = draft.source.language.unfit_for(device) else { continue };
+        if reported.is_some_and(|spot| Rc::ptr_eq(spot, &draft.spot)) {
+            continue;
+        }
+        findings.report(&draft.spot, format!("{why}: `{}`", quote(&draft.name)));
+        reported = Some(&draft.spot);
     }
 }
 

@@ -9,6 +9,7 @@ use opt_shared::language::Language;
 
 use super::codec::{Codec, NonEmptyText, Word};
 use super::job::Plain;
+use super::launch::print_launch;
 use super::layers::Settings;
 use super::lists::List;
 use super::print::{braces, key, string};
@@ -112,6 +113,13 @@ fn print_candidate(candidate: &CandidatePlan, partial: bool, above: &Settings, t
         limits: candidate.limits.clone(),
     };
     print_differences("job.candidate.", above, &own, text);
+    for (header, lines) in print_launch(&candidate.launch) {
+        let _ = writeln!(text, "{header}");
+        for (key, value) in lines {
+            line(key, &value, text);
+        }
+        text.push('\n');
+    }
 }
 
 fn print_differences(prefix: &str, above: &Settings, own: &Settings, text: &mut String) {

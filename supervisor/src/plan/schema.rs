@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use opt_shared::capture::DType;
-use opt_shared::language::NO_CUDA;
+use opt_shared::device::Device;
 use opt_shared::language::{KINDS, Language};
 use opt_shared::settings::{
     BeforeProfile, BuildSettings, CacheState, InputMemory, LimitSettings, Nonfinite, ProfileEntries,
@@ -27,7 +27,7 @@ use super::lists::{Appended, Environment, Folder, List, Program, located_list};
 use super::names::{NameOf, objection};
 use super::print;
 use super::table::{TableReader, TomlValue};
-use super::{Device, MemorySettings, ReplayCandidates, RunSettings, Stages, SwapUse, Unified};
+use super::{DeviceChoice, MemorySettings, ReplayCandidates, RunSettings, Stages, SwapUse, Unified};
 
 /// One table of a plan, read from one place; what it does not say is left to weaker layers.
 pub(super) trait Section: Clone + Default {
@@ -241,23 +241,25 @@ impl Codec for RunName {
 pub(super) struct DeviceName;
 
 impl Codec for DeviceName {
-    type Value = Device;
+    type Value = DeviceChoice;
 
-    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Device> {
-        const FORM: &str = "`cpu` or `auto`";
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<DeviceChoice> {
+        const FORM: &str = "`cpu`, `cuda:0`, `emulated` or `auto`";
+        const AUTO: &str = "auto";
         let text = string(value, spot, FORM, findings)?;
-        match text.as_str() {
-            "cpu" | "auto" => return Some(Device::Cpu),
-            cuda if cuda == "cuda" || cuda.starts_with("cuda:") => {
-                findings.report(spot, NO_CUDA).expected(FORM);
-            }
-            other => unknown_word(other, &["cpu", "auto"], spot, "a device", findings),
+        if text == AUTO {
+            return Some(DeviceChoice::Auto);
         }
-        None
+        let device = Device::from_name(&text);
+        if device.is_none() {
+            let known = ["cpu", "cuda:0", "emulated", AUTO];
+            unknown_word(&text, &known, spot, "a device", findings);
+        }
+        device.map(DeviceChoice::Named)
     }
 
-    fn print(value: &Device) -> String {
-        print::string(value.name())
+    fn print(value: &DeviceChoice) -> String {
+        print::string(&value.named().map_or_else(|| "auto".to_owned(), |device| device.to_string()))
     }
 }
 

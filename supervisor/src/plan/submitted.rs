@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use opt_shared::ids::CandidateId;
 use opt_shared::language::Language;
@@ -37,6 +38,8 @@ pub enum SubmissionError {
     TwoLanguages,
     #[error("{why}")]
     Missing { why: &'static str },
+    #[error("`{language}` is launched as a plan says: give it a `[[job.candidate]]` with its launches")]
+    NoLaunch { language: &'static str },
     #[error("a shared library is a candidate by itself")]
     SeveralLibraries,
     #[error("the name `{name}` {objection}")]
@@ -53,6 +56,9 @@ impl JobPlan {
         };
         if let Some(why) = language.kind().missing {
             return Err(SubmissionError::Missing { why });
+        }
+        if language.is_device_code() {
+            return Err(SubmissionError::NoLaunch { language: language.name() });
         }
         if let Some(why) = submission.sources.iter().find_map(|path| language.refuses(path)) {
             return Err(SubmissionError::Missing { why });
@@ -81,6 +87,7 @@ impl JobPlan {
             profile: self.profile.clone(),
             limits: self.limits.clone(),
             partial: self.partial,
+            launch: Arc::default(),
         })
     }
 
@@ -145,7 +152,9 @@ mod tests {
             Err(SubmissionError::NoLanguage { .. })
         ));
         let error = job.admit(CandidateId(3), &of("/x/fast.cu")).expect_err("refused");
-        assert_eq!(error.to_string(), "the CUDA device is not supported by this version");
+        assert!(error.to_string().contains("launches its own kernels"), "{error}");
+        let error = job.admit(CandidateId(3), &of("/x/fast.ptx")).expect_err("refused");
+        assert!(error.to_string().contains("`ptx` is launched as a plan says"), "{error}");
         let python = job.admit(CandidateId(3), &of("/x/fast.py")).expect("admitted");
         assert_eq!(python.source.language, Language::Python);
         assert!(matches!(job.admit(CandidateId(3), &Submission::default()), Err(SubmissionError::NoSource)));

@@ -14,7 +14,8 @@ use proptest::prelude::*;
 use super::mistakes::place;
 use super::schema::TABLES;
 use super::{
-    Amount, Device, Floor, Plan, Settings, Stages, SwapUse, Unified, changed_keys, entry_files, resolved_toml,
+    Amount, DeviceChoice, Floor, Plan, Settings, Stages, SwapUse, Unified, changed_keys, entry_files,
+    resolved_toml,
 };
 
 fn plan(text: &str, folder: &Path, set: &[&str]) -> Plan {
@@ -108,7 +109,7 @@ fn smallest_plan_has_the_documented_defaults() {
     let folder = place();
     let plan = plan(LEAST, folder.path(), &[]);
     assert_eq!(plan.run.name, "plan");
-    assert_eq!((plan.run.device, plan.run.verifiers.get()), (Device::Cpu, 1));
+    assert_eq!((plan.run.device, plan.run.verifiers.get()), (DeviceChoice::Auto, 1));
     assert_eq!(plan.run.stages, Stages { build: true, verify: true, profile: true });
     assert_eq!(plan.memory.host_ceiling, Amount::Share(0.75));
     assert_eq!(plan.memory.host_floor, Floor::Larger(Amount::Size(Bytes::gib(1)), Amount::Share(0.05)));

@@ -90,4 +90,5 @@ pub(super) fn worker(
 }
 
 /// The only variables of the user's environment that a worker gets: where programs and temporary files are.
-const KEPT_VARIABLES: &[&str] = &["PATH", "TMPDIR", "HOME", "LANG", "LC_ALL", "RUST_BACKTRACE", "RUST_LOG"];
+const KEPT_VARIABLES: &[&str] =
+    &["PATH", "TMPDIR", "HOME", "LANG", "LC_ALL", "RUST_BACKTRACE", "RUST_LOG", "CUDA_HOME", "CUDA_PATH"];

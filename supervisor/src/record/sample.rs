@@ -1,6 +1,7 @@
 //! A small run with every field filled, for tests.
 
 use opt_shared::capture::DType;
+use opt_shared::device::DeviceKind;
 use opt_shared::ids::WorkerId;
 use opt_shared::message::{Protection, Role};
 use opt_shared::outcome::{
@@ -220,6 +221,7 @@ pub(crate) fn sample() -> RunRecord {
             finished: Some(at(75)),
             version: "0.1.0".to_owned(),
             device: "cpu".to_owned(),
+            device_kind: DeviceKind::Cpu,
             exit_code: Some(0),
             without_verdict: 0,
             command: text("opt-supervisor run demo.toml"),

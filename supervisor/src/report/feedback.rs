@@ -163,10 +163,12 @@ fn loading(facts: &Facts<'_>, text: &mut Text) {
 }
 
 fn returned(facts: &Facts<'_>, text: &mut Text) {
-    if facts.status == Status::Unsupported {
+    let said = facts.failures.first().map_or(facts.detail, |failure| &failure.detail);
+    if facts.status == Status::Unsupported && said.contains("the device does not support") {
+        text.line("The device lacks what this kernel uses; on another device it may pass.");
+    } else if facts.status == Status::Unsupported {
         text.line("The function returned -2 (unsupported). A candidate that does not do every entry is ranked only with `partial = true`.");
     } else {
-        let said = facts.failures.first().map_or(facts.detail, |failure| &failure.detail);
         // A traceback, or the runner's own message about a value.
         text.line(if said.contains(".py:") || said.contains("it returned") {
             "Return the outputs as plain tensors on the CPU, or write them where they are taken, and let no exception out."

@@ -154,6 +154,7 @@ pub(super) fn headline_of<'a, Candidates>(
         JobStatus::Passed if others == 0 => {
             "the baseline passed, there is nothing to compare it with".to_owned()
         }
+        JobStatus::Passed if job.ranking.is_none() => "passed, nothing is ranked".to_owned(),
         JobStatus::Passed => "no winner, no candidate is faster beyond doubt".to_owned(),
         // The detail says how far they came.
         JobStatus::NonePassed if job.detail.is_some() => "no winner".to_owned(),

@@ -1,7 +1,9 @@
 //! Reads the store as the document of `record`: as a whole into memory, or row by row.
 
 use opt_shared::causes::chain;
+use opt_shared::device::{Device, DeviceKind};
 use opt_shared::ids::WorkerId;
+use opt_shared::language::Tier;
 use opt_shared::message::{Report, Role};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
@@ -25,7 +27,7 @@ const LOAD: &str = "load the run";
 macro_rules! candidates {
     () => {
         "SELECT key, name, source_path, other_paths, source_digest, status, blame, failed_stage, detail, feedback,
-             rank, speedup, times, breaches
+             rank, speedup, times, breaches, tier, not_timed_because
          FROM candidate "
     };
 }
@@ -124,6 +126,7 @@ impl Store {
                         started: word(row, 2, time)?,
                         finished: word_option(row, 3, time)?,
                         version: row.get(4)?,
+                        device_kind: kind_of(&row.get::<_, String>(5)?),
                         device: row.get(5)?,
                         exit_code: row.get(6)?,
                         command: row.get(7)?,
@@ -213,6 +216,10 @@ impl Store {
         candidate.feedback = row.get(9)?;
         candidate.rank = row.get(10)?;
         candidate.speedup = json_option(row, 11)?;
+        candidate.tier = word_option(row, 14, Tier::from_name)?;
+        // One that failed was not to be timed.
+        candidate.not_timed_because =
+            row.get::<_, Option<String>>(15)?.filter(|_| candidate.status == Some(Status::Passed));
         if let Some(profile) = &mut candidate.profile {
             profile.times = json_option::<CandidateTimes>(row, 12)?.unwrap_or_default();
             profile.breaches = json(row, 13)?;
@@ -460,4 +467,9 @@ pub(super) fn blame(name: &str) -> Option<Blame> {
 
 pub(super) fn role(name: &str) -> Option<Role> {
     [Role::Verifier, Role::Profiler].into_iter().find(|role| role.name() == name)
+}
+
+/// What was written by a version that knows more devices than this one is none that this one knows.
+fn kind_of(device: &str) -> DeviceKind {
+    Device::from_name(device).unwrap_or_default().kind()
 }

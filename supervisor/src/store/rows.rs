@@ -1,6 +1,7 @@
 //! The rows that the driver writes, one type for each thing that happens.
 
 use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
+use opt_shared::language::Tier;
 use opt_shared::message::{Report, Role};
 use opt_shared::outcome::{Blame, Estimate, Status};
 use opt_shared::units::Bytes;
@@ -57,6 +58,8 @@ pub struct CandidateRow {
     pub job: JobId,
     pub name: String,
     pub source: SourceRecord,
+    pub tier: Tier,
+    pub not_timed_because: Option<&'static str>,
 }
 
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@
 
 /// `PRAGMA user_version`. Raised by every change below. There is no migration: a run is read by the version that
 /// wrote it.
-pub(super) const VERSION: i64 = 9;
+pub(super) const VERSION: i64 = 10;
 
 /// `PRAGMA application_id`: "OPTS", to tell a run's database from another program's.
 pub(super) const APPLICATION_ID: i64 = 0x4f50_5453;
@@ -54,6 +54,8 @@ CREATE TABLE candidate (
     source_path    TEXT,
     other_paths    TEXT NOT NULL,
     source_digest  TEXT,
+    tier           TEXT NOT NULL,
+    not_timed_because  TEXT,
     status         TEXT,
     blame          TEXT,
     failed_stage   TEXT,

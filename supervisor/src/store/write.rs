@@ -170,11 +170,12 @@ impl Store {
         let key: i64 = self.ordered(OPERATION, |transaction| {
             transaction
                 .prepare_cached(
-                    "INSERT INTO candidate (job, place, name, source_path, other_paths, source_digest)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                    "INSERT INTO candidate (job, place, name, source_path, other_paths, source_digest, tier, not_timed_because)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
                      ON CONFLICT (job, name) DO UPDATE SET place = excluded.place,
                          source_path = excluded.source_path, other_paths = excluded.other_paths,
-                         source_digest = coalesce(excluded.source_digest, source_digest)
+                         source_digest = coalesce(excluded.source_digest, source_digest),
+                         tier = excluded.tier, not_timed_because = excluded.not_timed_because
                      RETURNING key",
                 )?
                 .query_row(
@@ -184,7 +185,9 @@ impl Store {
                         candidate.name,
                         candidate.source.path,
                         others,
-                        candidate.source.digest
+                        candidate.source.digest,
+                        candidate.tier.name(),
+                        candidate.not_timed_because
                     ],
                     |row| row.get(0),
                 )

@@ -46,10 +46,12 @@ const SUPERVISOR_MODULES: [(&str, &[&str]); 14] = [
 ];
 
 /// The modules of the worker, with the modules that each may use.
-const WORKER_MODULES: [(&str, &[&str]); 13] = [
+const WORKER_MODULES: [(&str, &[&str]); 14] = [
     ("judge", &["judge"]),
     ("memfd", &[]),
     ("machine", &[]),
+    // Asks a driver, in a process that does nothing else.
+    ("card", &[]),
     // Asks the user's programs, and does not know what they run.
     ("interpreter", &["interpreter"]),
     ("recorded", &["judge"]),

@@ -16,7 +16,9 @@ use crate::sandbox::spawn::SOCKET_FD;
 /// What the confined process is to become.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CompileOrder {
+    /// Or the library to load, where there is no program.
     pub program: PathBuf,
+    pub is_nvrtc: bool,
     pub arguments: Vec<OsString>,
     /// Where it runs.
     pub work: PathBuf,
@@ -28,14 +30,15 @@ pub fn main() -> i32 {
     // SAFETY: the worker that started us put the socket here and nobody else uses it.
     let socket = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
     let text = match become_compiler(socket) {
-        Ok(never) => match never {},
+        Ok(code) => return code,
         Err(text) => text,
     };
     let _ = send_reply(socket, &Reply::Trouble { text });
     2
 }
 
-fn become_compiler(socket: BorrowedFd<'_>) -> Result<std::convert::Infallible, String> {
+/// Does not return where the compiler is a program; the exit code of one that is a library.
+fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     let order = match receive_from_worker(socket) {
         Ok((ToRunner::Compile(order), _)) => order,
         Ok(_) => return Err("the first frame was no compile order".to_owned()),
@@ -46,6 +49,9 @@ fn become_compiler(socket: BorrowedFd<'_>) -> Result<std::convert::Infallible, S
     let kept = Descriptors { worker: socket, artifact: None, libraries: &[] };
     confine::lock_down(&policy::beyond_present(order.confinement), &kept)
         .map_err(|error| opt_shared::causes::chain(&error))?;
+    if order.is_nvrtc {
+        return super::nvrtc::compile(&order.program, &order.arguments);
+    }
     // The compiler has no business with the socket.
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
     let error = std::process::Command::new(&order.program).args(&order.arguments).exec();

@@ -9,5 +9,6 @@ mod ffi_error;
 pub mod frame;
 mod load;
 pub(crate) mod map;
+mod nvrtc;
 mod python;
 pub mod serve;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use opt_shared::ids::LeaseId;
 use opt_shared::kernel_files::{CopyError, KernelFiles, MOST_BYTES};
+use opt_shared::language::ArtifactKind;
 use opt_shared::message::{BuildTask, KillReason};
 use opt_shared::outcome::{Built, Head, Status};
 
@@ -23,7 +25,7 @@ use crate::sandbox::policy::CompilerReach;
 use crate::toolchain::artifact::{Kept, keep};
 use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
 use crate::toolchain::log::{a_part_was_ended, lacked, missing_header};
-use crate::toolchain::{self, BuildError, Folders, Recipe, Step, file};
+use crate::toolchain::{self, BuildError, Folders, Program, Recipe, Step, file};
 
 /// The header for kernels that do not have tvm-ffi's own; every build finds it as `opt_candidate.h`.
 const CANDIDATE_HEADER: &str = include_str!("../../include/opt_candidate.h");
@@ -72,7 +74,8 @@ pub(crate) fn run(
         Recipe::Keep { artifact, by } => {
             head.end_as(Status::Passed, if by.is_some() { "not compiled" } else { "prebuilt" });
             built.compiler = by;
-            keep_for(task, &artifact, head, &mut built)?;
+            let kind = task.source.language.kind().artifact;
+            keep_for(task, &artifact, kind, head, &mut built)?;
         }
         Recipe::Run(step) => compile(link, lease, task, &step, &folders, head, &mut built)?,
         Recipe::Refused(why) => {
@@ -86,9 +89,14 @@ pub(crate) fn run(
 }
 
 /// Keeps a library, unless it exceeds the limit on its size or on that of all the run's libraries.
-fn keep_for(task: &BuildTask, library: &Path, head: &mut Head, built: &mut Built) -> Result<(), BuildError> {
+fn keep_for(
+    task: &BuildTask,
+    library: &Path,
+    kind: ArtifactKind,
+    head: &mut Head,
+    built: &mut Built,
+) -> Result<(), BuildError> {
     let limit = task.build.max_artifact;
-    let kind = task.source.language.kind().artifact;
     match keep(library, &task.artifacts, kind, limit.min(task.artifacts_room))? {
         Kept::Artifact(artifact) => built.artifact = Some(artifact),
         Kept::TooLarge { bytes } if limit < bytes => {
@@ -120,32 +128,26 @@ fn compile(
     built.command = std::iter::once(compiler.clone())
         .chain(step.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()))
         .collect();
-    let Some(program) = find_program(compiler) else {
-        head.end_as(
-            Status::InfraError,
-            format!("the compiler `{compiler}` was not found on PATH (install it, or set [build] cc / cxx)"),
-        );
-        return Ok(());
+    let program = match locate(step, &task.build.toolchain)? {
+        Ok(program) => program,
+        Err(why) => {
+            head.end_as(Status::InfraError, why);
+            return Ok(());
+        }
     };
-    let real = fs::canonicalize(&program).map_err(file("resolving", &program))?;
-    if !compilers_may_execute(&real, &task.build.toolchain) {
-        let why = format!(
-            "the compiler {} lies outside of the system's folders (name its folder in [build] toolchain)",
-            real.display()
-        );
-        head.end_as(Status::InfraError, why);
-        return Ok(());
-    }
+    let toolchain: Vec<PathBuf> = task.build.toolchain.iter().chain(&step.toolchain).cloned().collect();
+    let is_nvrtc = step.program != Program::OnPath;
     let spec = CompilerSpec {
         lease,
         program: &program,
+        is_nvrtc,
         arguments: &step.arguments,
         env: environment(task, folders.scratch),
         work: &folders.work(),
         reach: CompilerReach {
             scratch: folders.scratch,
             readable: &step.readable,
-            toolchain: &task.build.toolchain,
+            toolchain: &toolchain,
             hidden: &task.hidden,
             homes: [&task.home, &folders.files.root],
         },
@@ -154,7 +156,9 @@ fn compile(
         largest_file: task.build.max_artifact.saturating_mul(LARGEST_FILE),
     };
     let failed = |source| BuildError::Compiler { compiler: compiler.clone(), source };
-    built.compiler = version(link, &spec).map_err(failed)?;
+    if !is_nvrtc {
+        built.compiler = version(link, &spec).map_err(failed)?;
+    }
     let mut running = Compiler::start(link, &spec).map_err(failed)?;
     let limit = task.build.timeout_for(task.source.language);
     if !running.wait(limit).map_err(failed)? {
@@ -181,7 +185,10 @@ fn compile(
             (Status::InfraError, format!("the compiler was killed by the supervisor ({reason:?})"))
         }
         (None, End::Exited { code: 0 }) if step.output.is_file() => {
-            keep_for(task, &step.output, head, built)?;
+            if is_nvrtc {
+                built.compiler = Some(nvrtc_version(&step.output));
+            }
+            keep_for(task, &step.output, step.artifact, head, built)?;
             return Ok(());
         }
         (None, End::Exited { code: 0 }) => {
@@ -227,6 +234,39 @@ fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {
             CString::new(text.as_bytes()).ok()
         })
         .collect()
+}
+
+/// Where the program or library of a step is; or what this machine lacks.
+fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>, BuildError> {
+    if let Program::Nvrtc(library) = &step.program {
+        return Ok(Ok(library.clone()));
+    }
+    let compiler = &step.compiler;
+    let Some(program) = find_program(compiler) else {
+        return Ok(Err(format!(
+            "the compiler `{compiler}` was not found on PATH (install it, or set [build] cc / cxx)"
+        )));
+    };
+    let real = fs::canonicalize(&program).map_err(file("resolving", &program))?;
+    let folders: Vec<PathBuf> = toolchain.iter().chain(&step.toolchain).cloned().collect();
+    Ok(if compilers_may_execute(&real, &folders) {
+        Ok(program)
+    } else {
+        Err(format!(
+            "the compiler {} lies outside of the system's folders (name its folder in [build] toolchain)",
+            real.display()
+        ))
+    })
+}
+
+/// As it says in what it writes: `NVRTC 13.0.88`.
+fn nvrtc_version(built: &Path) -> String {
+    let mut head = Vec::new();
+    let read = fs::File::open(built).and_then(|file| file.take(LOG_HEAD as u64).read_to_end(&mut head));
+    let head = String::from_utf8_lossy(&head);
+    let release = read.ok().and_then(|_| head.lines().find(|line| line.contains("compilation tools")));
+    let version = release.and_then(|line| line.rsplit_once(", V")).map(|(_, version)| version.trim());
+    version.map_or_else(|| "NVRTC".to_owned(), |version| format!("NVRTC {version}"))
 }
 
 fn find_program(name: &str) -> Option<PathBuf> {

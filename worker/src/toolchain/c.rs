@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use opt_shared::language;
+use opt_shared::language::{self, ArtifactKind};
 use opt_shared::message::BuildTask;
 
-use super::{Folders, Recipe, Step, Toolchain};
+use super::{Folders, Program, Recipe, Step, Toolchain};
 
 pub(super) struct C;
 
@@ -72,7 +72,15 @@ pub(super) fn step(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Ste
         });
     }
     arguments.extend(parts.libraries);
-    Step { compiler: compiler.clone(), arguments, output, readable }
+    Step {
+        compiler: compiler.clone(),
+        program: Program::OnPath,
+        arguments,
+        output,
+        artifact: ArtifactKind::SharedLibrary,
+        readable,
+        toolchain: Vec::new(),
+    }
 }
 
 /// A path that cannot be taken for an option.

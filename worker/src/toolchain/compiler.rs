@@ -51,6 +51,8 @@ pub(crate) enum CompilerError {
 pub(crate) struct CompilerSpec<'a> {
     pub(crate) lease: LeaseId,
     pub(crate) program: &'a Path,
+    /// The program is a library, which a process of ours loads.
+    pub(crate) is_nvrtc: bool,
     pub(crate) arguments: &'a [OsString],
     pub(crate) env: Vec<CString>,
     /// Where it runs; below its scratch folder.
@@ -108,6 +110,7 @@ impl Compiler {
         link.wait_watched(pid)?;
         let order = CompileOrder {
             program: spec.program.to_owned(),
+            is_nvrtc: spec.is_nvrtc,
             arguments: spec.arguments.to_vec(),
             work: spec.work.to_owned(),
             confinement: policy::for_compiler(&spec.reach, spec.memory, spec.largest_file),

@@ -7,6 +7,7 @@ pub(crate) mod artifact;
 mod c;
 pub(crate) mod compiler;
 pub(crate) mod log;
+pub(crate) mod nvrtc;
 mod prebuilt;
 mod python;
 mod torch_extension;
@@ -16,7 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use opt_shared::kernel_files::KernelFiles;
-use opt_shared::language::{self, Language};
+use opt_shared::language::{self, ArtifactKind, Language};
 use opt_shared::message::BuildTask;
 use opt_shared::outcome::Status;
 
@@ -52,11 +53,24 @@ pub(crate) enum Recipe {
 pub(crate) struct Step {
     /// As the plan names it.
     pub(crate) compiler: String,
+    pub(crate) program: Program,
     pub(crate) arguments: Vec<OsString>,
     /// What it writes.
     pub(crate) output: PathBuf,
+    pub(crate) artifact: ArtifactKind,
     /// Folders it may read, beyond the system's and the scratch folder.
     pub(crate) readable: Vec<PathBuf>,
+    /// Folders whose programs and libraries it needs, beyond those that the plan names.
+    pub(crate) toolchain: Vec<PathBuf>,
+}
+
+/// What carries a command out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// The compiler, where the name says or PATH has it.
+    OnPath,
+    /// This library, loaded by a process of ours.
+    Nvrtc(PathBuf),
 }
 
 /// Folders of one build.
@@ -94,6 +108,7 @@ pub(crate) fn of(language: Language) -> &'static dyn Toolchain {
         language::Toolchain::Python => &python::Python,
         language::Toolchain::Torch => &python::Torch,
         language::Toolchain::TorchExtension => &torch_extension::TorchExtension,
+        language::Toolchain::Nvrtc => &nvrtc::Nvrtc,
         language::Toolchain::Nvcc => &Missing,
     }
 }

@@ -1,4 +1,4 @@
-//! A shared library that was built elsewhere: nothing is run.
+//! A library, or kernels in PTX or machine code, that were built elsewhere: nothing is run.
 
 use opt_shared::message::BuildTask;
 
@@ -13,7 +13,7 @@ impl Toolchain for Prebuilt {
         }
         match task.source.sources.as_slice() {
             [library] => Recipe::Keep { artifact: library.clone(), by: None },
-            _ => Recipe::Refused("a prebuilt library is one file".to_owned()),
+            _ => Recipe::Refused("what was built elsewhere is one file".to_owned()),
         }
     }
 }

@@ -95,7 +95,7 @@ impl View<'_> {
             .filter_map(|it| it.lease.as_ref())
             .filter_map(|lease| Some((self.agenda.units.candidate(lease.unit)?, lease.held)))
             .collect();
-        let stages = self.agenda.plan.run.stages;
+        let stages = self.agenda.plan.stages();
         let is_run = |stage: Stage| stages.runs(if stage.is_timed() { Stage::Profile } else { stage });
         let open = self.agenda.plan.candidates().filter_map(|it| match self.standing_of(it.id)? {
             UnitView::Waiting { stage, .. } | UnitView::Running { stage, .. } => {

@@ -85,7 +85,7 @@ impl Run<'_> {
     /// Turns the submission into a candidate like any other.
     fn admit(&mut self, job: usize, candidate: CandidatePlan) -> Result<serde_json::Value, RunError> {
         let (id, name) = (candidate.id, candidate.name.clone());
-        let row = candidate_row(&candidate);
+        let row = candidate_row(&self.agenda.plan, &candidate);
         self.books.writer.write(move |store| store.candidate(&row));
         self.agenda.plan.jobs[job].candidates.push(candidate);
         self.agenda.known.push(Known::default());
@@ -122,6 +122,9 @@ fn take_in(
         let candidate = job
             .admit(id, &submission)
             .map_err(|error| Refusal::new(Code::InvalidParams, error.to_string()))?;
+        if let Some(why) = candidate.source.language.unfit_for(plan.device()) {
+            return Err(Refusal::new(Code::InvalidParams, why));
+        }
         let kept = Kept {
             job: job.name.clone(),
             name: candidate.name.clone(),

@@ -172,6 +172,7 @@ impl Agenda<'_> {
             });
             JobStatus::BaselineFailed
         } else if self.counts_as_good(job) {
+            detail = self.plan.not_timed_because().map(|why| format!("nothing was timed: {why}")).or(detail);
             JobStatus::Passed
         } else {
             detail = self.verified_only(job).or(detail);
@@ -249,6 +250,12 @@ impl Agenda<'_> {
             return None;
         }
         let timed = self.facts[job.id.index()].entries.iter().any(|fact| fact.scored);
+        if let Some(why) = self.plan.not_timed_because() {
+            let asked = self
+                .min_speedup
+                .map_or_else(String::new, |least| format!(" (--min-speedup {least} asks for times)"));
+            return Some(format!("{count} passed verification and none was timed: {why}{asked}"));
+        }
         Some(match self.min_speedup {
             _ if !timed => format!(
                 "{count} passed verification and none was timed: in every entry an output has no elements, or shares memory with an input"
@@ -264,7 +271,7 @@ impl Agenda<'_> {
     /// only a baseline, that one counts. If the plan has no profile stage, passing is enough.
     fn counts_as_good(&self, job: &JobPlan) -> bool {
         let only_baseline = job.candidates.len() == 1 && job.baseline.is_some();
-        let profiled = self.plan.run.stages.profile;
+        let profiled = self.plan.stages().profile;
         let scores = self.min_speedup.map(|least| (least, self.job_scores(job)));
         job.candidates.iter().filter(|it| only_baseline || job.baseline != Some(it.id)).any(|it| {
             let known = &self.known[it.id.index()];

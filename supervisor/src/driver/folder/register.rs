@@ -27,7 +27,7 @@ pub(crate) fn register(
     for (job, facts) in plan.jobs.iter().zip(facts) {
         store.job(&job_row(job, facts))?;
         for candidate in &job.candidates {
-            let row = candidate_row(candidate);
+            let row = candidate_row(plan, candidate);
             store.candidate(&row)?;
             let it = &mut known[candidate.id.index()];
             let name = (job.name.as_str(), candidate.name.as_str());
@@ -92,7 +92,7 @@ fn job_row(job: &JobPlan, facts: &JobFacts) -> JobRow {
 }
 
 /// The row of a candidate, with the current digest of its files.
-pub(crate) fn candidate_row(candidate: &CandidatePlan) -> CandidateRow {
+pub(crate) fn candidate_row(plan: &Plan, candidate: &CandidatePlan) -> CandidateRow {
     let CandidateSource { sources, language, .. } = &candidate.source;
     let mut paths = sources.iter().map(|path| path.display().to_string());
     CandidateRow {
@@ -104,5 +104,7 @@ pub(crate) fn candidate_row(candidate: &CandidatePlan) -> CandidateRow {
             other_paths: paths.collect(),
             digest: opt_shared::digest::of_files(&KernelFiles::find(sources, *language)).ok(),
         },
+        tier: language.kind().tier,
+        not_timed_because: plan.not_timed_because(),
     }
 }

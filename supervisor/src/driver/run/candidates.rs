@@ -52,7 +52,7 @@ impl Source for Candidates {
         let unknown = || RunError::Law { law: format!("there is no {job} to ask for") };
         let plan = agenda.plan.job(job).ok_or_else(unknown)?;
         let facts = agenda.facts.get(job.index()).ok_or_else(unknown)?;
-        let mut needs = JobNeeds::new(plan, facts, agenda.plan.run.stages, agenda.cores);
+        let mut needs = JobNeeds::new(plan, facts, agenda.plan.stages(), agenda.cores);
         let units = plan.candidates.iter().map(|candidate| {
             let id = agenda.units.enrol(Subject::Candidate(candidate.id));
             unit_spec(id, &mut needs, plan, candidate, &agenda.known[candidate.id.index()])

@@ -5,10 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use opt_shared::arguments::Form;
-use opt_shared::device::Device;
 use opt_shared::ids::{CandidateId, EntryId, LeaseId};
 use opt_shared::language::Language;
-use opt_shared::launch::Launch;
 use opt_shared::message::{BuildTask, Callee, Depth, EntryRef, ProfileTask, Task, VerifyTask, Work};
 use opt_shared::settings::{ProfileEntries, ProfileSettings};
 use opt_shared::stage::Stage;
@@ -38,7 +36,7 @@ impl Agenda<'_> {
                 Work::Build(BuildTask {
                     candidate: candidate.name.clone(),
                     source: candidate.source.clone(),
-                    device: Device::Cpu,
+                    device: self.plan.device(),
                     build: (*candidate.build).clone(),
                     artifacts: self.folder.artifacts(),
                     artifacts_room: self.plan.run.max_artifacts.saturating_sub(self.artifact_bytes()),
@@ -131,7 +129,7 @@ impl Agenda<'_> {
             artifact: self.known.get(candidate.index())?.artifact.clone()?,
             launcher: plan.source.language.kind().launcher,
             symbol: if is_recorded { facts.function.clone()? } else { plan.source.symbol.clone() },
-            launch: Launch::default(),
+            launch: (*plan.launch).clone(),
             signature: facts.signature.clone()?,
             limits: (*plan.limits).clone(),
             library_path: plan.build.library_path.clone(),

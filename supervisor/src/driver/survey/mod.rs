@@ -3,9 +3,11 @@
 
 mod choice;
 mod constants;
+pub mod devices;
 pub mod facts;
 pub mod interpreters;
 mod kept;
+pub mod launches;
 pub mod limits;
 pub mod needs;
 mod repeated;

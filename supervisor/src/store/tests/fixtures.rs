@@ -4,6 +4,7 @@ use std::path::Path;
 
 use opt_shared::capture::DType;
 use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
+use opt_shared::language::Tier;
 use opt_shared::message::{KillReason, Protection, Role};
 use opt_shared::outcome::{
     Artifact, Blame, Body, Built, CacheStateReached, EntryFailure, EntryProfile, Estimate, Head, Mismatch,
@@ -48,6 +49,8 @@ pub(super) fn candidate(id: u32, job: u32, name: &str) -> CandidateRow {
         job: JobId(job),
         name: name.to_owned(),
         source: SourceRecord { path: Some(format!("kernels/{name}")), other_paths: vec![], digest: None },
+        tier: Tier::A,
+        not_timed_because: None,
     }
 }
 

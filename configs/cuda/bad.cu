@@ -1,0 +1,106 @@
+// ReLU, wrong in a way of its own each time. configs/cuda/expected.json says what each must come to.
+
+static __device__ long long thread()
+{
+    return blockIdx.x * (long long)blockDim.x + threadIdx.x;
+}
+
+static __device__ float relu(float x)
+{
+    return x < 0.0f ? 0.0f : x;
+}
+
+extern "C" __global__ void wrong_by_nine_percent(const float* input, float* out, long long n)
+{
+    long long i = thread();
+    if (i < n) out[i] = 1.09f * relu(input[i]);
+}
+
+// The first call of a process counts, and the others find that it is done.
+__device__ int calls;
+
+extern "C" __global__ void stale_after_first_call(const float* input, float* out, long long n)
+{
+    long long i = thread();
+    if (calls == 0 && i < n) out[i] = relu(input[i]);
+    __syncthreads();
+    if (i == 0) calls = 1;
+}
+
+extern "C" __global__ void leaves_a_tail_unwritten(const float* input, float* out, long long n)
+{
+    long long i = thread();
+    if (i < n - 7) out[i] = relu(input[i]);
+}
+
+extern "C" __global__ void writes_past_the_end(const float* input, float* out, long long n)
+{
+    long long i = thread();
+    if (i < n) out[i] = relu(input[i]);
+    if (i == 0) out[n] = 0.0f;
+}
+
+extern "C" __global__ void has_no_guard(const float* input, float* out, long long n)
+{
+    long long i = thread();
+    out[i] = relu(input[i]);
+}
+
+extern "C" __global__ void loads_misaligned(const float* input, float* out, long long n)
+{
+    long long i = 4 * thread();
+    if (i + 4 < n) {
+        float4 x = *(const float4*)(input + i + 1);
+        out[i] = x.x;
+    }
+}
+
+extern "C" __global__ void writes_into_an_input(float* input, float* out, long long n)
+{
+    long long i = thread();
+    if (i < n) {
+        input[i] = relu(input[i]);
+        out[i] = input[i];
+    }
+}
+
+extern "C" __global__ void loops_forever(const float* input, volatile float* out, long long n)
+{
+    long long i = thread();
+    while (out[0] != 12345.0f) { }
+    if (i < n) out[i] = relu(input[i]);
+}
+
+extern "C" __global__ void traps(const float* input, float* out, long long n)
+{
+    long long i = thread();
+    if (i == 3) __trap();
+    if (i < n) out[i] = relu(input[i]);
+}
+
+extern "C" __global__ void writes_to_nowhere(const float* input, float* out, long long n)
+{
+    long long i = thread();
+    if (i == 0) *(volatile float*)16 = 1.0f;
+    if (i < n) out[i] = relu(input[i]);
+}
+
+// Whoever comes first has the smallest value.
+__device__ unsigned int turn;
+
+extern "C" __global__ void depends_on_the_call(const float* input, float* out, long long n)
+{
+    long long i = thread();
+    if (i < n) out[i] = relu(input[i]) + (turn % 2 ? 0.25f : 0.0f);
+    if (i == 0) atomicAdd(&turn, 1u);
+}
+
+// Right, if its workspace can be had.
+extern "C" __global__ void wants_a_workspace(const float* input, float* out, float* scratch, long long n)
+{
+    long long i = thread();
+    if (i < n) {
+        scratch[i] = relu(input[i]);
+        out[i] = scratch[i];
+    }
+}

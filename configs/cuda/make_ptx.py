@@ -1,0 +1,83 @@
+"""Compiles the CUDA kernels beside it with NVRTC, as PTX for compute capability 8.0.
+
+    python -m venv venv && venv/bin/pip install nvidia-cuda-nvrtc
+    venv/bin/python configs/cuda/make_ptx.py            # writes ptx/*.ptx
+    venv/bin/python configs/cuda/make_ptx.py --check    # compares, and writes nothing
+
+Another version of NVRTC writes other text, so a comparison with one says SKIPPED and only compiles.
+"""
+
+import ctypes
+import glob
+import pathlib
+import re
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+OPTIONS = [b"--gpu-architecture=compute_80", b"-lineinfo"]
+
+
+def library():
+    """NVRTC from the Python package, or none."""
+    patterns = [f"{folder}/nvidia/*/lib/libnvrtc.so.*" for folder in sys.path if folder]
+    found = [path for pattern in patterns for path in sorted(glob.glob(pattern))]
+    return ctypes.CDLL(found[0]) if found else None
+
+
+def compile_to_ptx(nvrtc, source):
+    program = ctypes.c_void_p()
+    text = source.read_bytes()
+    check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, source.name.encode(), 0, None, None))
+    options = (ctypes.c_char_p * len(OPTIONS))(*OPTIONS)
+    code = nvrtc.nvrtcCompileProgram(program, len(OPTIONS), options)
+    if code:
+        size = ctypes.c_size_t()
+        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        sys.exit(f"{source.name}: {log.value.decode()}")
+    size = ctypes.c_size_t()
+    check(nvrtc, nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size)))
+    ptx = ctypes.create_string_buffer(size.value)
+    check(nvrtc, nvrtc.nvrtcGetPTX(program, ptx))
+    return ptx.value.decode()
+
+
+def check(nvrtc, code):
+    if code:
+        nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+        sys.exit(f"NVRTC: {nvrtc.nvrtcGetErrorString(code).decode()}")
+
+
+def release(ptx):
+    """Who wrote it: `Cuda compilation tools, release 13.0, V13.0.88`."""
+    found = re.search(r"release [\d.]+, V[\d.]+", ptx)
+    return found.group() if found else "unknown"
+
+
+def main():
+    nvrtc = library()
+    if nvrtc is None:
+        print("SKIPPED: NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
+        return 0
+    only_check = sys.argv[1:] == ["--check"]
+    folder = HERE / "ptx"
+    folder.mkdir(exist_ok=True)
+    different = []
+    for source in sorted(HERE.glob("*.cu")):
+        ptx = compile_to_ptx(nvrtc, source)
+        target = folder / source.with_suffix(".ptx").name
+        kept = target.read_text() if target.exists() else ""
+        if not only_check:
+            target.write_text(ptx)
+        elif release(kept) != release(ptx):
+            print(f"SKIPPED: {target.name} was written by {release(kept)}, this is {release(ptx)}; it compiles")
+        elif kept != ptx:
+            different.append(target.name)
+    for name in different:
+        print(f"{name} is not what its source compiles to (run make_ptx.py)")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

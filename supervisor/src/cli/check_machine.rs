@@ -1,0 +1,93 @@
+//! What `check` says of what a plan needs of the machine: its device, compilers and interpreters, and what the first entry launches.
+
+use std::collections::BTreeMap;
+
+use opt_shared::device::Device;
+use serde_json::{Value, json};
+
+use crate::driver::survey::devices;
+use crate::driver::survey::facts::JobFacts;
+use crate::driver::survey::interpreters::{self, Asked};
+use crate::driver::survey::launches::{self, FirstLaunch};
+use crate::plan::Plan;
+
+pub(super) struct CheckedMachine {
+    pub(super) interpreters: BTreeMap<String, Asked>,
+    device: Device,
+    /// What it is, where it is more than its name; or why it cannot be used.
+    present: Result<Option<String>, String>,
+    /// What compiles kernels without host code, or what is missing.
+    compilers: Vec<Result<String, String>>,
+    /// Of each job.
+    pub(super) launches: Vec<Vec<FirstLaunch>>,
+    not_timed: Option<&'static str>,
+}
+
+impl CheckedMachine {
+    pub(super) fn of(plan: &Plan, facts: &[JobFacts]) -> Self {
+        let device = plan.device();
+        Self {
+            interpreters: interpreters::ask_all(plan),
+            device,
+            present: devices::present(device),
+            compilers: devices::compilers(plan),
+            launches: plan.jobs.iter().zip(facts).map(|(job, facts)| launches::of_job(job, facts)).collect(),
+            not_timed: plan.not_timed_because(),
+        }
+    }
+
+    /// Launches that mean nothing in any entry.
+    pub(super) fn has_mistakes(&self) -> bool {
+        let mut wrong = self.launches.iter().flatten().filter_map(|first| first.resolved.as_ref().err());
+        wrong.any(|error| error.problem.is_of_plan())
+    }
+
+    /// This machine lacks what the plan needs.
+    pub(super) fn is_lacking(&self) -> bool {
+        self.interpreters.values().any(Result::is_err)
+            || self.present.is_err()
+            || self.compilers.iter().any(Result::is_err)
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = match (self.device, &self.present) {
+            (Device::Cpu, _) => String::new(),
+            (device, Ok(None)) => format!("device {device}\n"),
+            (device, Ok(Some(what))) => format!("device {device}: {what}\n"),
+            (device, Err(why)) => format!("device {device} cannot be used: {why}\n"),
+        };
+        if let Some(why) = self.not_timed {
+            text.push_str(&format!("nothing is timed: {why}\n"));
+        }
+        for compiler in &self.compilers {
+            text.push_str(&match compiler {
+                Ok(what) => format!("kernels without host code are compiled by {what}\n"),
+                Err(why) => format!("kernels without host code cannot be compiled: {why}\n"),
+            });
+        }
+        text
+    }
+
+    pub(super) fn document(&self) -> Value {
+        json!({
+            "name": self.device.to_string(),
+            "found": self.present.as_ref().ok(),
+            "refused": self.present.as_ref().err(),
+            "not_timed_because": self.not_timed,
+            "compilers": self.compilers.iter().map(|compiler| json!({
+                "found": compiler.as_ref().ok(),
+                "refused": compiler.as_ref().err(),
+            })).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// The lines of one job.
+pub(super) fn launches_of(launches: &[FirstLaunch]) -> String {
+    let mut text = String::new();
+    if !launches.is_empty() {
+        text.push_str("  launches in the first entry\n");
+    }
+    text.extend(launches.iter().map(FirstLaunch::text));
+    text
+}

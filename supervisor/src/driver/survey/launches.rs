@@ -1,0 +1,141 @@
+//! What a job's first entry makes of the launches that a plan describes: names that mean nothing are found before anything runs.
+
+use opt_shared::arguments::{Argument, Entry, OutputTensor, bind, outputs};
+use opt_shared::capture::CaptureFile;
+use opt_shared::launch::{Launch, LaunchError, Pointer, ResolvedLaunch, Value, resolve};
+use serde_json::json;
+
+use super::facts::JobFacts;
+use crate::driver::error::RunError;
+use crate::plan::{JobPlan, Plan};
+
+/// One candidate's launches, in figures of one entry.
+pub struct FirstLaunch {
+    pub candidate: String,
+    /// As files have it, without the suffix.
+    pub entry: String,
+    /// With names of workspaces, arguments and outputs in the order of their places.
+    pub resolved: Result<(ResolvedLaunch, Places), LaunchError>,
+}
+
+/// What addresses are of, by name.
+pub struct Places {
+    arguments: Vec<String>,
+    outputs: Vec<String>,
+    workspaces: Vec<String>,
+}
+
+/// Refuses a plan whose launches say what no entry could give a meaning to.
+pub fn names_mean_something(plan: &Plan, facts: &[JobFacts]) -> Result<(), RunError> {
+    for (job, facts) in plan.jobs.iter().zip(facts) {
+        for first in of_job(job, facts) {
+            if let Err(error) = first.resolved
+                && error.problem.is_of_plan()
+            {
+                let candidate = format!("{}/{}", job.name, first.candidate);
+                return Err(RunError::Launch { candidate, entry: first.entry, why: Box::new(error) });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Of every candidate that is launched; of none where the first entry cannot be read, which is told of elsewhere.
+pub fn of_job(job: &JobPlan, facts: &JobFacts) -> Vec<FirstLaunch> {
+    let is_launched = |launch: &Launch| !launch.steps.is_empty();
+    if !job.candidates.iter().any(|candidate| is_launched(&candidate.launch)) {
+        return Vec::new();
+    }
+    let Some((entry, arguments, outputs)) = first_call(facts) else { return Vec::new() };
+    let launched = job.candidates.iter().filter(|candidate| is_launched(&candidate.launch));
+    launched
+        .map(|candidate| FirstLaunch {
+            candidate: candidate.name.clone(),
+            entry: entry.clone(),
+            resolved: resolve(&candidate.launch, &arguments, &outputs)
+                .map(|resolved| (resolved, Places::of(&candidate.launch, &arguments, &outputs))),
+        })
+        .collect()
+}
+
+fn first_call(facts: &JobFacts) -> Option<(String, Vec<Argument>, Vec<OutputTensor>)> {
+    let first = &facts.entries.first()?.entry;
+    let signature = facts.signature.as_ref()?;
+    let capture = CaptureFile::open(&first.path).ok()?;
+    let entry = Entry::from_value(capture.root()).ok()?;
+    Some((first.name.clone(), bind(&entry, signature).ok()?, outputs(&entry).ok()?))
+}
+
+impl Places {
+    fn of(launch: &Launch, arguments: &[Argument], outputs: &[OutputTensor]) -> Self {
+        Self {
+            arguments: arguments.iter().map(|argument| argument.path.clone()).collect(),
+            outputs: outputs.iter().map(|output| output.path.clone()).collect(),
+            workspaces: launch.workspaces.iter().map(|workspace| workspace.name.clone()).collect(),
+        }
+    }
+
+    fn name(&self, value: &Value) -> String {
+        let of =
+            |names: &[String], place: usize| format!("&{}", names.get(place).map_or("?", String::as_str));
+        match value {
+            Value::Pointer(Pointer::Argument(place)) => of(&self.arguments, *place),
+            Value::Pointer(Pointer::Output(place)) => of(&self.outputs, *place),
+            Value::Pointer(Pointer::Workspace(place)) => of(&self.workspaces, *place),
+            Value::Null => "null".to_owned(),
+            Value::Scalar(scalar) => scalar.to_string(),
+        }
+    }
+}
+
+impl FirstLaunch {
+    /// Lines of `check`: `relu<<<(2, 1, 1), (256, 1, 1), 0>>>(&input, &output, 150:i64)`.
+    pub fn text(&self) -> String {
+        let mut text = format!("    {}, {}\n", self.candidate, self.entry);
+        match &self.resolved {
+            Err(error) => text.push_str(&format!("      cannot be launched: {error}\n")),
+            Ok((resolved, places)) => {
+                for (name, bytes) in places.workspaces.iter().zip(&resolved.workspaces) {
+                    text.push_str(&format!("      {name}: {bytes}\n"));
+                }
+                for step in &resolved.steps {
+                    let triple = |[x, y, z]: [u32; 3]| format!("({x}, {y}, {z})");
+                    let args: Vec<String> = step.args.iter().map(|value| places.name(value)).collect();
+                    let nothing = if step.is_empty() { ": no block, so nothing is launched" } else { "" };
+                    text.push_str(&format!(
+                        "      {}<<<{}, {}, {}>>>({}){nothing}\n",
+                        step.symbol,
+                        triple(step.grid),
+                        triple(step.block),
+                        step.shared_mem,
+                        args.join(", ")
+                    ));
+                }
+            }
+        }
+        text
+    }
+
+    pub fn document(&self) -> serde_json::Value {
+        let resolved = self.resolved.as_ref().ok();
+        json!({
+            "candidate": self.candidate,
+            "entry": self.entry,
+            "error": self.resolved.as_ref().err().map(ToString::to_string),
+            "workspaces": resolved.map(|(resolved, places)| {
+                let sizes = places.workspaces.iter().zip(&resolved.workspaces);
+                sizes.map(|(name, bytes)| json!({ "name": name, "bytes": bytes })).collect::<Vec<_>>()
+            }),
+            "steps": resolved.map(|(resolved, places)| {
+                let step = |step: &opt_shared::launch::ResolvedStep| json!({
+                    "symbol": step.symbol,
+                    "grid": step.grid,
+                    "block": step.block,
+                    "shared_mem": step.shared_mem,
+                    "args": step.args.iter().map(|value| places.name(value)).collect::<Vec<_>>(),
+                });
+                resolved.steps.iter().map(step).collect::<Vec<_>>()
+            }),
+        })
+    }
+}

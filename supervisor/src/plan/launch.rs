@@ -1,0 +1,204 @@
+//! `[[job.candidate.launch]]` and `[[job.candidate.workspace]]`: how a candidate without host code is called.
+//!
+//! Reads the tables and prints them again. A mistake in an expression is shown at its place in the plan's text; what
+//! names mean is known only with the captures.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use opt_shared::launch::{
+    Expression, Launch, LaunchArg, LaunchStep, MAX_ARGS, MAX_STEPS, MAX_WORKSPACES, SyntaxError, Workspace,
+    is_name,
+};
+use toml::de::DeValue;
+
+use super::codec::{Codec, NonEmptyText, integer, string};
+use super::error::{Findings, Spot, quote};
+use super::job::{tables, take_with};
+use super::lists::List;
+use super::print;
+use super::schema::home_of;
+use super::table::{TableReader, TomlValue};
+
+/// Keys of a launch, for whoever writes them into the candidate's own table.
+pub(super) const LAUNCH_KEYS: [&str; 4] = ["grid", "block", "shared_mem", "args"];
+
+const EXPRESSION: &str = "a whole number, or an expression such as \"ceil_div(out.numel, 256)\"";
+const EXTENT: &str =
+    "a whole number, an expression such as \"ceil_div(out.numel, 256)\", or an array of up to three of them";
+
+/// What a candidate says about its launches. None if a part of it is wrong.
+pub(super) fn read_launch(table: &mut TableReader<'_, '_>, findings: &mut Findings) -> Option<Launch> {
+    let before = findings.count();
+    let workspaces = take_with(table, "workspace", findings, |value, spot, findings| {
+        let tables = tables(value, spot, "[[job.candidate.workspace]]", MAX_WORKSPACES, findings);
+        let mut names = BTreeSet::new();
+        tables.into_iter().filter_map(|table| read_workspace(table, &mut names, findings)).collect()
+    });
+    let steps = take_with(table, "launch", findings, |value, spot, findings| {
+        let tables = tables(value, spot, "[[job.candidate.launch]]", MAX_STEPS, findings);
+        tables.into_iter().filter_map(|table| read_step(table, findings)).collect()
+    });
+    let launch = Launch { steps: steps.unwrap_or_default(), workspaces: workspaces.unwrap_or_default() };
+    (findings.count() == before).then_some(launch)
+}
+
+fn read_workspace(
+    mut table: TableReader<'_, '_>,
+    names: &mut BTreeSet<String>,
+    findings: &mut Findings,
+) -> Option<Workspace> {
+    const NAME: &str = "a name of letters, digits and `_`";
+    let name = needed(&mut table, "name", NAME, findings, |value, spot, findings| {
+        let name = string(value, spot, NAME, findings)?;
+        if !is_name(&name) {
+            findings.report(spot, format!("`{}` cannot stand in an expression", quote(&name))).expected(NAME);
+            return None;
+        }
+        if !names.insert(name.clone()) {
+            findings.report(spot, format!("two workspaces are named `{}`", quote(&name)));
+            return None;
+        }
+        Some(name)
+    });
+    let bytes = needed(&mut table, "bytes", EXPRESSION, findings, expression);
+    table.finish(findings, &[], home_of);
+    Some(Workspace { name: name?, bytes: bytes? })
+}
+
+fn read_step(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Option<LaunchStep> {
+    let symbol = needed(
+        &mut table,
+        "symbol",
+        "the name of a `__global__` function",
+        findings,
+        |value, spot, findings| {
+            let symbol = NonEmptyText::read(value, spot, findings)?;
+            let fits = symbol.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_$.@".contains(&byte));
+            if !fits || symbol.len() > 1024 {
+                findings.report(spot, format!("`{}` is not a symbol", quote(&symbol)));
+                return None;
+            }
+            Some(symbol)
+        },
+    );
+    let grid = needed(&mut table, "grid", EXTENT, findings, extents);
+    let block = needed(&mut table, "block", EXTENT, findings, extents);
+    let shared_mem = take_with(&mut table, "shared_mem", findings, expression);
+    let args = take_with(&mut table, "args", findings, |value, spot, findings| {
+        let args = List::<Arg>::read(value, spot, findings)?;
+        if args.len() > MAX_ARGS {
+            findings
+                .report(spot, format!("holds {} arguments", args.len()))
+                .expected(format!("{MAX_ARGS} at most"));
+            return None;
+        }
+        Some(args)
+    });
+    table.finish(findings, &[], home_of);
+    Some(LaunchStep {
+        symbol: symbol?,
+        grid: grid?,
+        block: block?,
+        shared_mem: shared_mem.unwrap_or_else(|| Some(Expression::number(0)))?,
+        args: args.unwrap_or_default()?,
+    })
+}
+
+/// A key that must be there.
+fn needed<T>(
+    table: &mut TableReader<'_, '_>,
+    key: &'static str,
+    expected: &str,
+    findings: &mut Findings,
+    read: impl FnOnce(&TomlValue<'_>, &Spot, &mut Findings) -> Option<T>,
+) -> Option<T> {
+    if !table.has(key) {
+        findings.report(&table.spot.clone(), format!("the key `{key}` is missing")).expected(expected);
+    }
+    take_with(table, key, findings, read).flatten()
+}
+
+fn extents(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<[Expression; 3]> {
+    let mut extents = [1; 3].map(Expression::number);
+    let DeValue::Array(array) = value.get_ref() else {
+        extents[0] = expression(value, spot, findings)?;
+        return Some(extents);
+    };
+    if array.is_empty() || extents.len() < array.len() {
+        findings.report(spot, format!("holds {} elements", array.len())).expected(EXTENT);
+        return None;
+    }
+    let mut sound = true;
+    for (extent, item) in extents.iter_mut().zip(array.iter()) {
+        match expression(item, &spot.at(item.span()), findings) {
+            Some(read) => *extent = read,
+            None => sound = false,
+        }
+    }
+    sound.then_some(extents)
+}
+
+fn expression(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Expression> {
+    if let DeValue::Integer(_) = value.get_ref() {
+        let number = integer(value, spot, EXPRESSION, findings)?;
+        let number = u32::try_from(number).ok();
+        if number.is_none() {
+            findings.report(spot, "is out of range").expected(EXPRESSION);
+        }
+        return number.map(Expression::number);
+    }
+    let text = string(value, spot, EXPRESSION, findings)?;
+    Expression::parse(&text).map_err(|error| report(&error, spot, findings)).ok()
+}
+
+/// Reports a mistake where it stands, which can be told where the text is written without escapes.
+fn report(error: &SyntaxError, spot: &Spot, findings: &mut Findings) {
+    let whole = spot.span.clone();
+    let written_as_it_is = whole.len() == error.text.len() + 2;
+    let at = |part: &Range<usize>| {
+        let start = whole.start + 1 + part.start;
+        // What is missing stands nowhere: the quote after it is pointed to.
+        start..(whole.start + 1 + part.end).max(start + 1)
+    };
+    let place = if written_as_it_is { at(&error.at) } else { whole.clone() };
+    findings.report(&spot.at(place), error.message.clone());
+}
+
+/// One argument of a launch.
+struct Arg;
+
+impl Codec for Arg {
+    type Value = LaunchArg;
+
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<LaunchArg> {
+        const FORM: &str = "an argument such as \"input\", \"out.numel\" or \"1e-5:f32\"";
+        let text = string(value, spot, FORM, findings)?;
+        LaunchArg::parse(&text).map_err(|error| report(&error, spot, findings)).ok()
+    }
+
+    fn print(value: &LaunchArg) -> String {
+        print::string(value.text())
+    }
+}
+
+/// Header and lines of each table.
+pub(super) fn print_launch(launch: &Launch) -> Vec<(&'static str, Vec<(&'static str, String)>)> {
+    let text = |expression: &Expression| print::string(expression.text());
+    let extents = |extents: &[Expression; 3]| format!("[{}]", extents.each_ref().map(text).join(", "));
+    let workspaces = launch.workspaces.iter().map(|workspace| {
+        let lines = vec![("name", print::string(&workspace.name)), ("bytes", text(&workspace.bytes))];
+        ("[[job.candidate.workspace]]", lines)
+    });
+    let steps = launch.steps.iter().map(|step| {
+        let lines = vec![
+            ("symbol", print::string(&step.symbol)),
+            ("grid", extents(&step.grid)),
+            ("block", extents(&step.block)),
+            ("shared_mem", text(&step.shared_mem)),
+            ("args", List::<Arg>::print(&step.args)),
+        ];
+        ("[[job.candidate.launch]]", lines)
+    });
+    workspaces.chain(steps).collect()
+}

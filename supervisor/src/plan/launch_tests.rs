@@ -1,0 +1,160 @@
+//! Plans for devices: launches as they are read and printed, and every mistake with its place.
+
+use std::path::Path;
+
+use opt_shared::device::Device;
+use opt_shared::language::Language;
+
+use super::{DeviceChoice, Plan, PlanErrors, resolved_toml};
+
+const HEAD: &str = "[run]\ndevice = \"emulated\"\n[[job]]\ncaptures = \"op\"\n";
+
+const GOOD: &str = r#"
+[[job.candidate]]
+name = "two_steps"
+sources = ["k.cu"]
+language = "cuda-device"
+
+[[job.candidate.workspace]]
+name = "sums"
+bytes = "out.shape[0] * 8"
+
+[[job.candidate.launch]]
+symbol = "sums"
+grid = "out.shape[0]"
+block = 128
+shared_mem = "128 * 4"
+args = ["input", "sums", "out.shape[1]:i32"]
+
+[[job.candidate.launch]]
+symbol = "scale"
+grid = ["ceil_div(out.numel, 256)", 1]
+block = [256, 1, 1]
+args = ["input", "sums", "out", "1e-5:f32"]
+"#;
+
+fn place() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("op")).expect("made");
+    for file in ["op/entry_000000.pt", "k.cu", "k.ptx", "k.cubin", "k.c"] {
+        std::fs::write(folder.path().join(file), "").expect("written");
+    }
+    folder
+}
+
+fn parse(text: &str, folder: &Path) -> Result<Plan, PlanErrors> {
+    Plan::parse(text, &folder.join("plan.toml"), &[])
+}
+
+#[test]
+fn launches_are_read_and_printed_as_they_are() {
+    let folder = place();
+    let plan = parse(&format!("{HEAD}{GOOD}"), folder.path()).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(plan.run.device, DeviceChoice::Named(Device::Emulated));
+    assert!(plan.has_device_code());
+    // Passing is all there is.
+    assert!(!plan.stages().profile && plan.run.stages.profile && plan.not_timed_because().is_some());
+    let candidate = plan.candidates().next().expect("one");
+    assert_eq!(candidate.source.language, Language::CudaDevice);
+    let [sums, scale] = &*candidate.launch.steps else { panic!("{:?}", candidate.launch) };
+    assert_eq!(
+        (sums.symbol.as_str(), sums.block.each_ref().map(|it| it.text())),
+        ("sums", ["128", "1", "1"])
+    );
+    assert_eq!((scale.shared_mem.text(), scale.args.len()), ("0", 4));
+    let printed = resolved_toml(&plan);
+    let again = parse(&printed, folder.path()).unwrap_or_else(|errors| panic!("{errors}\n{printed}"));
+    assert_eq!(again.jobs, plan.jobs, "{printed}");
+}
+
+#[test]
+fn auto_is_the_cpu_for_candidates_with_host_code() {
+    let folder = place();
+    let plan = parse("[[job]]\ncaptures = \"op\"\nbaseline = \"k.c\"\n", folder.path()).expect("a plan");
+    assert_eq!((plan.run.device, plan.device()), (DeviceChoice::Auto, Device::Cpu));
+    assert!(!plan.has_device_code() && plan.not_timed_because().is_none());
+}
+
+/// What a plan's candidate must be, and where what is wrong with it is shown.
+#[test]
+fn mistakes_of_device_code_have_their_places() {
+    let folder = place();
+    let candidate = |lines: &str| format!("{HEAD}[[job.candidate]]\n{lines}\n");
+    let launch =
+        |lines: &str| candidate(&format!("sources = [\"k.ptx\"]\n[[job.candidate.launch]]\n{lines}"));
+    let good = "symbol = \"f\"\ngrid = 1\nblock = 1";
+    for (text, line, column, said) in [
+        (
+            candidate("sources = [\"k.ptx\"]"),
+            5,
+            1,
+            "`ptx` has no host code, and no launch says how to call it: expected a `[[job.candidate.launch]]`",
+        ),
+        (candidate("sources = [\"k.ptx\"]\ngrid = 1"), 7, 1, "`grid` belongs in `[[job.candidate.launch]]`"),
+        (candidate("sources = [\"k.cu\"]"), 6, 12, "`language = \"cuda-device\"`"),
+        (launch("symbol = \"f\"\ngrid = 1"), 7, 1, "the key `block` is missing"),
+        (launch(&format!("{good}\nargs = [\"out.numle\"]")), 11, 14, "expected `numel`, `shape[…]`"),
+        (
+            launch("symbol = \"f\"\ngrid = \"ceil_div(out.numel 256)\"\nblock = 1"),
+            9,
+            28,
+            "expected `)`, found `256`",
+        ),
+        (launch("symbol = \"f\"\ngrid = [1, 1, 1, 1]\nblock = 1"), 9, 8, "holds 4 elements"),
+        (launch("symbol = \"f\"\ngrid = -1\nblock = 1"), 9, 8, "is out of range"),
+        (launch("symbol = \"a b\"\ngrid = 1\nblock = 1"), 8, 10, "is not a symbol"),
+        (launch(&format!("{good}\nblocks = 2")), 11, 1, "did you mean `block`?"),
+        (
+            launch(&format!("{good}\n[[job.candidate.workspace]]\nname = \"a-b\"\nbytes = 1")),
+            12,
+            8,
+            "cannot stand in an expression",
+        ),
+        (
+            launch(&format!(
+                "{good}\n[[job.candidate.workspace]]\nname = \"a\"\nbytes = 1\n[[job.candidate.workspace]]\nname = \"a\"\nbytes = 1"
+            )),
+            15,
+            8,
+            "two workspaces are named `a`",
+        ),
+        (
+            candidate("sources = [\"k.c\"]"),
+            5,
+            1,
+            "`c` runs on the CPU, and the device of this run is `emulated`",
+        ),
+        (launch(good).replace("k.ptx", "k.cubin"), 5, 1, "the emulated device runs PTX and no machine code"),
+        (
+            launch(good).replace("\"emulated\"", "\"cpu\""),
+            5,
+            1,
+            "`ptx` has no host code and does not run on the CPU",
+        ),
+        (
+            candidate(
+                "name = \"f\"\nsources = [\"k.c\"]\n[[job.candidate.launch]]\nsymbol = \"f\"\ngrid = 1\nblock = 1",
+            ),
+            5,
+            1,
+            "`c` launches for itself",
+        ),
+        (format!("{HEAD}candidates = [\"*.ptx\"]\n"), 5, 15, "device code needs launches"),
+        (format!("{HEAD}baseline = \"torch\"\n"), 5, 12, "`torch` runs on the CPU"),
+    ] {
+        let errors = parse(&text, folder.path()).expect_err(said);
+        let found = errors
+            .errors
+            .iter()
+            .any(|error| (error.line, error.column) == (line, column) && error.to_string().contains(said));
+        assert!(found, "{line}:{column} {said}\n{errors}");
+    }
+}
+
+#[test]
+fn replays_are_of_the_cpu() {
+    let folder = place();
+    let replay = "[[replay]]\nname = \"r\"\nsteps = \"recorded\"\nbudget = \"1MiB\"\n";
+    let errors = parse(&format!("{HEAD}{GOOD}{replay}"), folder.path()).expect_err("refused").to_string();
+    assert!(errors.contains("a replay runs on the CPU"), "{errors}");
+}

@@ -1,0 +1,153 @@
+//! NVRTC in a confined process: the library is loaded, and given one source. It writes one file, and its log to standard error.
+//!
+//! Called as a compiler's command line is, so that what a result shows of a build can be read: options, `-o FILE`, a source.
+
+use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::ptr::{null, null_mut};
+
+type Create = unsafe extern "C" fn(
+    *mut *mut c_void,
+    *const c_char,
+    *const c_char,
+    c_int,
+    *const *const c_char,
+    *const *const c_char,
+) -> c_int;
+type Compile = unsafe extern "C" fn(*mut c_void, c_int, *const *const c_char) -> c_int;
+type Size = unsafe extern "C" fn(*mut c_void, *mut usize) -> c_int;
+type Text = unsafe extern "C" fn(*mut c_void, *mut c_char) -> c_int;
+
+/// Machine code, not PTX: told by the suffix of the file that is wanted.
+const MACHINE_CODE: &str = "cubin";
+/// What compilers end with where a source is wrong.
+const WRONG: i32 = 1;
+
+/// The exit code; or why the library cannot be used.
+pub(super) fn compile(library: &Path, arguments: &[OsString]) -> Result<i32, String> {
+    let order = Order::read(arguments)?;
+    let source = std::fs::read(&order.source)
+        .map_err(|error| format!("reading {}: {error}", order.source.display()))?;
+    let Ok(source) = CString::new(source) else {
+        eprintln!("{}: error: the file holds a zero byte", order.source.display());
+        return Ok(WRONG);
+    };
+    let nvrtc = Library::open(library)?;
+    let Some(built) = nvrtc.build(&order, &source)? else { return Ok(WRONG) };
+    std::fs::write(&order.output, built)
+        .map_err(|error| format!("writing {}: {error}", order.output.display()))?;
+    Ok(0)
+}
+
+struct Order {
+    options: Vec<CString>,
+    output: PathBuf,
+    source: PathBuf,
+}
+
+impl Order {
+    fn read(arguments: &[OsString]) -> Result<Self, String> {
+        let [options @ .., flag, output, source] = arguments else {
+            return Err("NVRTC was given no file".to_owned());
+        };
+        if flag != "-o" {
+            return Err("NVRTC was not told where to write".to_owned());
+        }
+        let option =
+            |option: &OsString| CString::new(option.clone().into_vec()).map_err(|error| error.to_string());
+        Ok(Self {
+            options: options.iter().map(option).collect::<Result<_, _>>()?,
+            output: output.into(),
+            source: source.into(),
+        })
+    }
+}
+
+struct Library {
+    handle: *mut c_void,
+}
+
+impl Library {
+    fn open(path: &Path) -> Result<Self, String> {
+        let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
+        // SAFETY: the name is a string; what the library does when it is loaded is confined as compilers are.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            // SAFETY: after a failure there is a message, which lives until the next call of the loader.
+            let why = unsafe { CStr::from_ptr(libc::dlerror()) };
+            return Err(format!("loading NVRTC: {}", why.to_string_lossy()));
+        }
+        Ok(Self { handle })
+    }
+
+    fn symbol(&self, name: &CStr) -> Result<*mut c_void, String> {
+        // SAFETY: the handle is that of an open library.
+        let found = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
+        if found.is_null() { Err(format!("NVRTC has no {}", name.to_string_lossy())) } else { Ok(found) }
+    }
+
+    /// None where the source is wrong: the log says so.
+    fn build(&self, order: &Order, source: &CStr) -> Result<Option<Vec<u8>>, String> {
+        // SAFETY: these are the types of the library's interface.
+        let (create, compile) = unsafe {
+            (
+                std::mem::transmute::<*mut c_void, Create>(self.symbol(c"nvrtcCreateProgram")?),
+                std::mem::transmute::<*mut c_void, Compile>(self.symbol(c"nvrtcCompileProgram")?),
+            )
+        };
+        let name = CString::new(order.source.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
+        let options: Vec<*const c_char> = order.options.iter().map(|option| option.as_ptr()).collect();
+        let count = c_int::try_from(options.len()).map_err(|_| "too many options".to_owned())?;
+        let mut program = null_mut();
+        // SAFETY: source and name are strings; there are no headers.
+        let code = unsafe { create(&mut program, source.as_ptr(), name.as_ptr(), 0, null(), null()) };
+        if code != 0 {
+            return Err(format!("NVRTC could not begin: error {code}"));
+        }
+        // SAFETY: the program was made above, and the options are as many strings.
+        let code = unsafe { compile(program, count, options.as_ptr()) };
+        let log = self.text(program, c"nvrtcGetProgramLogSize", c"nvrtcGetProgramLog")?;
+        let log = String::from_utf8_lossy(log.strip_suffix(&[0]).unwrap_or(&log)).into_owned();
+        if !log.is_empty() {
+            eprintln!("{log}");
+        }
+        if code != 0 {
+            if log.is_empty() {
+                eprintln!("NVRTC: error {code}");
+            }
+            return Ok(None);
+        }
+        let machine_code = order.output.extension().is_some_and(|suffix| suffix == MACHINE_CODE);
+        let mut built = if machine_code {
+            self.text(program, c"nvrtcGetCUBINSize", c"nvrtcGetCUBIN")?
+        } else {
+            self.text(program, c"nvrtcGetPTXSize", c"nvrtcGetPTX")?
+        };
+        if !machine_code && built.last() == Some(&0) {
+            built.pop();
+        }
+        Ok(Some(built))
+    }
+
+    fn text(&self, program: *mut c_void, size: &CStr, text: &CStr) -> Result<Vec<u8>, String> {
+        let failed = |code: c_int| format!("{} failed with error {code}", text.to_string_lossy());
+        // SAFETY: these are the types of the library's interface.
+        let (size, get) = unsafe {
+            (
+                std::mem::transmute::<*mut c_void, Size>(self.symbol(size)?),
+                std::mem::transmute::<*mut c_void, Text>(self.symbol(text)?),
+            )
+        };
+        let mut bytes = 0;
+        // SAFETY: the program was made by this library.
+        let code = unsafe { size(program, &mut bytes) };
+        if code != 0 {
+            return Err(failed(code));
+        }
+        let mut buffer = vec![0u8; bytes];
+        // SAFETY: the buffer has the size that the library asked for.
+        let code = unsafe { get(program, buffer.as_mut_ptr().cast()) };
+        if code == 0 { Ok(buffer) } else { Err(failed(code)) }
+    }
+}

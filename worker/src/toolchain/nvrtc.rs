@@ -1,0 +1,230 @@
+//! Kernels without host code: NVRTC, a library that a process of its own loads; where there is none, nvcc.
+//!
+//! Both make PTX, which every device compiles for itself, or machine code where a flag or a known card says for what.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use opt_shared::device::Device;
+use opt_shared::language::ArtifactKind;
+use opt_shared::message::BuildTask;
+
+use super::{Folders, Program, Recipe, Step, Toolchain};
+
+/// What every card of the last years understands, and the emulated device.
+const PTX_FOR: &str = "compute_80";
+/// Where toolkits are that nobody named.
+const KNOWN_PLACES: [&str; 5] =
+    ["/usr/local/cuda", "/opt/cuda", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
+/// What tells where one is.
+const VARIABLES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
+/// Below a folder of a toolkit, of Python packages, or of a virtual environment.
+const LIBRARY_FOLDERS: [&str; 6] =
+    ["", "lib64", "lib", "targets/*/lib", "nvidia/*/lib", "lib/python3*/site-packages/nvidia/*/lib"];
+const LIBRARY: &str = "libnvrtc.so";
+/// Beside a library's folder.
+const HEADERS: &str = "include";
+const NVCC: &str = "nvcc";
+
+pub(super) struct Nvrtc;
+
+impl Toolchain for Nvrtc {
+    fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe {
+        let [source] = folders.files.sources.as_slice() else {
+            return Recipe::Refused("a kernel without host code is one source file".to_owned());
+        };
+        let target = Target::of(task);
+        if task.device == Device::Emulated && target.artifact == ArtifactKind::Cubin {
+            let why = format!("the emulated device runs PTX: `{}` asks for machine code", target.flag);
+            return Recipe::Refused(why);
+        }
+        let Some(compiler) = find(&task.build.toolchain) else {
+            return Recipe::Unavailable(MISSING.to_owned());
+        };
+        let output = folders.scratch.join(format!("candidate.{}", target.artifact.suffix()));
+        let mut arguments: Vec<OsString> = vec![target.flag.clone().into(), "-lineinfo".into()];
+        if let Compiler::Nvcc(_) = compiler {
+            arguments.push(if target.artifact == ArtifactKind::Ptx { "-ptx" } else { "-cubin" }.into());
+        }
+        let flags = task.build.extra_flags.iter().filter(|flag| **flag != target.flag);
+        arguments.extend(flags.map(OsString::from));
+        let headers = compiler.headers();
+        for folder in
+            task.build.include.iter().map(PathBuf::as_path).chain([folders.include]).chain(headers.as_deref())
+        {
+            let mut flag = OsString::from("-I");
+            flag.push(folder);
+            arguments.push(flag);
+        }
+        arguments.extend(["-o".into(), output.clone().into(), source.relative.clone().into()]);
+        let mut readable = task.build.include.clone();
+        readable.extend(headers);
+        let (compiler, program, toolchain) = match compiler {
+            Compiler::Library(library) => {
+                let folder = library.parent().map(Path::to_owned);
+                ("NVRTC".to_owned(), Program::Nvrtc(library), folder)
+            }
+            Compiler::Nvcc(path) => {
+                let root = path.parent().and_then(Path::parent).map(Path::to_owned);
+                (path.display().to_string(), Program::OnPath, root)
+            }
+        };
+        Recipe::Run(Step {
+            compiler,
+            program,
+            arguments,
+            output,
+            artifact: target.artifact,
+            readable,
+            toolchain: toolchain.into_iter().collect(),
+        })
+    }
+}
+
+const MISSING: &str = "no CUDA compiler was found: neither NVRTC (libnvrtc.so) nor nvcc (name a folder of the CUDA toolkit, or of a \
+     Python environment with `nvidia-cuda-nvrtc`, in [build] toolchain)";
+
+/// What is compiled for.
+struct Target {
+    flag: String,
+    artifact: ArtifactKind,
+}
+
+impl Target {
+    /// What the plan's flags say, or PTX.
+    fn of(task: &BuildTask) -> Self {
+        let named = task.build.extra_flags.iter().rev().find_map(|flag| {
+            let (name, value) = flag.split_once('=')?;
+            ["-arch", "--gpu-architecture"].contains(&name).then_some((flag, value))
+        });
+        match named {
+            Some((flag, value)) if value.starts_with("sm_") => {
+                Self { flag: flag.clone(), artifact: ArtifactKind::Cubin }
+            }
+            Some((flag, _)) => Self { flag: flag.clone(), artifact: ArtifactKind::Ptx },
+            None => Self { flag: format!("-arch={PTX_FOR}"), artifact: ArtifactKind::Ptx },
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Compiler {
+    Library(PathBuf),
+    Nvcc(PathBuf),
+}
+
+impl Compiler {
+    /// The toolkit's headers (`cuda_fp16.h`), where it brings some.
+    fn headers(&self) -> Option<PathBuf> {
+        let (Self::Library(path) | Self::Nvcc(path)) = self;
+        let beside = path.parent()?.parent()?.join(HEADERS);
+        beside.join("cuda_fp16.h").is_file().then_some(beside)
+    }
+}
+
+/// `yes WHAT` or `no WHY`: what a build with these folders would use.
+pub(crate) fn tell(toolchain: &[PathBuf]) -> String {
+    match find(toolchain) {
+        Some(Compiler::Library(path)) => format!("yes NVRTC, {}", path.display()),
+        Some(Compiler::Nvcc(path)) => format!("yes nvcc, {}", path.display()),
+        None => format!("no {MISSING}"),
+    }
+}
+
+/// The library in the folders that are named, then where toolkits are installed; then nvcc in the same places, and on PATH.
+fn find(toolchain: &[PathBuf]) -> Option<Compiler> {
+    let variables = VARIABLES.iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let places: Vec<PathBuf> =
+        toolchain.iter().cloned().chain(variables).chain(KNOWN_PLACES.map(PathBuf::from)).collect();
+    let library = places.iter().find_map(|place| library_in(place)).map(Compiler::Library);
+    library.or_else(|| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let named = places.iter().flat_map(|place| [place.clone(), place.join("bin")]);
+        let mut folders = named.chain(std::env::split_paths(&path));
+        folders.find_map(|folder| Some(folder.join(NVCC)).filter(|nvcc| nvcc.is_file())).map(Compiler::Nvcc)
+    })
+}
+
+/// The newest, if there are several.
+fn library_in(place: &Path) -> Option<PathBuf> {
+    LIBRARY_FOLDERS.iter().find_map(|below| {
+        let mut found: Vec<PathBuf> = expand(place, below)
+            .iter()
+            .flat_map(|folder| entries(folder))
+            .filter(|path| name_of(path).starts_with(LIBRARY) && path.is_file())
+            .collect();
+        found.sort_by_key(|path| version_of(&name_of(path)));
+        found.pop()
+    })
+}
+
+/// The numbers of a library's name: 12.10 is newer than 12.9.
+fn version_of(name: &str) -> Vec<u32> {
+    name.split('.').filter_map(|part| part.parse().ok()).collect()
+}
+
+/// The folders that a path with `*` in its names means.
+fn expand(place: &Path, below: &str) -> Vec<PathBuf> {
+    below.split('/').filter(|name| !name.is_empty()).fold(vec![place.to_owned()], |folders, name| {
+        let Some((start, end)) = name.split_once('*') else {
+            return folders.into_iter().map(|folder| folder.join(name)).collect();
+        };
+        let fits = |path: &PathBuf| {
+            let name = name_of(path);
+            name.starts_with(start) && name.ends_with(end)
+        };
+        folders.iter().flat_map(|folder| entries(folder)).filter(fits).collect()
+    })
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn touch(path: &Path) {
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(path, "").expect("written");
+    }
+
+    #[test]
+    fn the_newest_library_of_a_folder_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        assert_eq!(library_in(root), None);
+        let package = root.join("lib/python3.11/site-packages/nvidia/cu13/lib/libnvrtc.so.13");
+        touch(&package);
+        touch(&package.with_file_name("libnvrtc-builtins.so.13.0"));
+        assert_eq!(library_in(root), Some(package.clone()));
+        assert_eq!(library_in(&root.join("lib/python3.11/site-packages")), Some(package));
+        touch(&root.join("lib64/libnvrtc.so.12.9"));
+        touch(&root.join("lib64/libnvrtc.so.12.10"));
+        touch(&root.join("lib64/libnvrtc_static.a"));
+        assert_eq!(library_in(root), Some(root.join("lib64/libnvrtc.so.12.10")));
+    }
+
+    #[test]
+    fn folders_that_are_named_come_first_and_a_library_before_nvcc() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+        touch(&one.join("bin/nvcc"));
+        let named = [one.clone(), other.clone()];
+        if library_in(Path::new("/usr/local/cuda")).is_none() {
+            assert_eq!(find(&named), Some(Compiler::Nvcc(one.join("bin/nvcc"))));
+        }
+        touch(&other.join("libnvrtc.so.13"));
+        touch(&folder.path().join("include/cuda_fp16.h"));
+        let found = find(&named).expect("a library");
+        assert_eq!(found, Compiler::Library(other.join("libnvrtc.so.13")));
+        assert_eq!(found.headers(), Some(folder.path().join("include")));
+        assert!(tell(&named).starts_with("yes NVRTC, /"), "{}", tell(&named));
+    }
+}
