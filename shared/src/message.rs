@@ -317,7 +317,19 @@ pub enum FromWorker {
         shared: Bytes,
         /// Bytes of memory files that it maps and its worker holds: owed by the worker.
         of_worker: Bytes,
+        /// Private memory that it has in common with its zygote until it writes there: owed by that one.
+        inherited: Bytes,
         pack: Pack,
+    },
+    /// A process of this worker's in which no candidate runs, and of which some of its runners are copies. It takes the place
+    /// of a former one.
+    ZygoteStarted {
+        pid: u32,
+        start_time: u64,
+    },
+    /// Why runners start their own interpreter.
+    NoZygote {
+        why: String,
     },
     /// The size of what the worker holds in memory files that no runner is charged for.
     Holds {

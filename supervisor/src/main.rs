@@ -19,6 +19,9 @@ fn main() -> ExitCode {
         Some(argument) if Some(argument) == opt_worker::COMPILER_ARGUMENT.to_str().ok() => {
             end(opt_worker::compiler_main())
         }
+        Some(argument) if Some(argument) == opt_worker::ZYGOTE_ARGUMENT.to_str().ok() => {
+            end(opt_worker::zygote_main())
+        }
         Some(argument) if argument == CANARY_ARGUMENT => {
             let arguments: Vec<String> =
                 arguments.filter_map(|argument| argument.into_string().ok()).collect();

@@ -12,7 +12,8 @@ mod run;
 
 use captures::Markers;
 use opt_tests::Scenario;
-use run::{Run, generate, generate_embedding, plan_path, run};
+pub(crate) use run::generate;
+use run::{Run, generate_embedding, plan_path, run};
 
 /// How a hostile kernel may end.
 struct Expected {

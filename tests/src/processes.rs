@@ -71,7 +71,7 @@ fn alive(supervisor: u32, folder: &Path) -> Vec<Process> {
             let is_worker = word(1) == Some("__worker") && word(3) == Some(supervisor.as_str());
             // Compilers have the run's folder in their arguments.
             let is_compiler = process.pid != me && process.arguments.iter().any(|it| it.contains(&folder));
-            let is_orphan = process.parent == me && word(1) == Some("__runner");
+            let is_orphan = process.parent == me && matches!(word(1), Some("__runner" | "__zygote"));
             let is_child = found.iter().any(|parent| parent.pid == process.parent);
             is_worker || is_compiler || is_orphan || is_child
         });

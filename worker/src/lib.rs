@@ -25,9 +25,11 @@ use std::ffi::CStr;
 /// Hidden first arguments of the processes that a worker starts.
 pub const RUNNER_ARGUMENT: &CStr = c"__runner";
 pub const COMPILER_ARGUMENT: &CStr = c"__compiler";
+pub const ZYGOTE_ARGUMENT: &CStr = c"__zygote";
 
 pub use runner::compiler::main as compiler_main;
 pub use runner::serve::main as runner_main;
+pub use runner::zygote::main as zygote_main;
 pub use session::host::read_ahead;
 
 /// The entry point of canaries. One of them asks an interpreter: `interpreter NAME PATH` prints what a plan's `python` means.

@@ -51,6 +51,7 @@ pub(crate) struct RunnerNotice {
     pub(crate) limit: Bytes,
     pub(crate) shared: Bytes,
     pub(crate) of_worker: Bytes,
+    pub(crate) inherited: Bytes,
     pub(crate) pack: Pack,
 }
 
@@ -170,8 +171,19 @@ impl Link {
             limit: notice.limit,
             shared: notice.shared,
             of_worker: notice.of_worker,
+            inherited: notice.inherited,
             pack: notice.pack,
         })
+    }
+
+    /// From here on this is the worker's zygote.
+    pub(crate) fn zygote_started(&self, pid: u32, start_time: u64) -> Result<(), LinkError> {
+        self.send(FromWorker::ZygoteStarted { pid, start_time })
+    }
+
+    /// Runners start their own interpreter, for this reason.
+    pub(crate) fn no_zygote(&self, why: String) -> Result<(), LinkError> {
+        self.send(FromWorker::NoZygote { why })
     }
 
     pub(crate) fn wait_watched(&self, pid: u32) -> Result<(), LinkError> {

@@ -4,6 +4,7 @@
 //! for the worker's own reasons is reported as INFRA_ERROR, and the worker goes on: the core decides what next.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::Instant;
 
 use opt_shared::causes::chain;
@@ -15,7 +16,7 @@ use crate::link::{Link, LinkError};
 use crate::sandbox::spawn::Namespaces;
 use crate::session::Backend;
 use crate::session::cuda::{CudaBackend, WorkerDevice};
-use crate::session::host::HostBackend;
+use crate::session::host::{HostBackend, Zygotes};
 use crate::stage::{build, profile, replay, verify};
 
 /// The supervisor leaves its own executable on the worker's standard input: the one descriptor that a plain spawn
@@ -40,6 +41,12 @@ fn link_error(error: LinkError) -> WorkerError {
     WorkerError::Link(Box::new(error))
 }
 
+/// What candidates run on, for as long as this worker lives.
+struct Host {
+    device: WorkerDevice,
+    zygotes: Rc<Zygotes>,
+}
+
 /// Entry point behind the hidden argument.
 pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     end_with_supervisor(supervisor)?;
@@ -53,10 +60,10 @@ pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     // What is not to be had is left out at the first clone, and reported with every runner.
     let namespaces = Namespaces::ALL;
     let link = Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
-    let mut device = WorkerDevice::new(device);
+    let mut host = Host { device: WorkerDevice::new(device), zygotes: Rc::default() };
     while let Some(task) = link.next_task() {
         let lease = task.lease;
-        let report = perform(&link, &mut device, &task);
+        let report = perform(&link, &mut host, &task);
         // Whatever it held, and however it ended: that is over.
         link.holds_nothing().map_err(link_error)?;
         link.send(FromWorker::Finished { lease, report: Box::new(report) }).map_err(link_error)?;
@@ -99,10 +106,10 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     Ok(())
 }
 
-fn perform(link: &Link, device: &mut WorkerDevice, task: &Task) -> Report {
+fn perform(link: &Link, host: &mut Host, task: &Task) -> Report {
     let started = Instant::now();
     let mut head = Head::passed();
-    let body = attempt(link, device, task, &mut head);
+    let body = attempt(link, host, task, &mut head);
     let mut report = match body {
         Ok(body) => Report::new(head, body),
         Err(error) => Report::failed(task.stage(), Status::InfraError, chain(&*error)),
@@ -113,18 +120,18 @@ fn perform(link: &Link, device: &mut WorkerDevice, task: &Task) -> Report {
 
 fn attempt(
     link: &Link,
-    device: &mut WorkerDevice,
+    host: &mut Host,
     task: &Task,
     head: &mut Head,
 ) -> Result<Body, Box<dyn std::error::Error>> {
     let Task { lease, ref work } = *task;
     match work {
         Work::Build(build) => Ok(Body::Build(build::run(link, lease, build, head)?)),
-        Work::Verify(_) | Work::Profile(_) if device.runs_device_code() => {
-            call(&CudaBackend::new(device.hold()?)?, link, task, head)
+        Work::Verify(_) | Work::Profile(_) if host.device.runs_device_code() => {
+            call(&CudaBackend::new(host.device.hold()?)?, link, task, head)
         }
         Work::Verify(_) | Work::Profile(_) | Work::Replay(_) => {
-            call(&HostBackend::new(link, lease), link, task, head)
+            call(&HostBackend::new(link, lease, &host.zygotes), link, task, head)
         }
     }
 }

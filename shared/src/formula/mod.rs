@@ -30,9 +30,11 @@ pub const COMPARE_CHUNK: Bytes = Bytes::kib(512);
 /// What a runner owes before its candidate does anything: its own heap, the loader's and libc's private pages.
 /// Measured at 0.6 MiB for a plain C library; the C++ runtime and a handful of libraries fit.
 pub const RUNNER_BASE: Bytes = Bytes::mib(4);
-/// What the same process owes once it has an interpreter with torch in it. Measured with torch 2.10 and 2.15 at 270 to 300 MiB;
-/// its files are the page cache's.
+/// What an interpreter with torch in it owes: a zygote, or a runner that had to start its own. Measured with torch 2.10 and
+/// 2.15 at 270 to 300 MiB; its files are the page cache's.
 pub const PYTHON_BASE: Bytes = Bytes::mib(384);
+/// What a copy of a zygote owes before its candidate does anything: page tables, and the pages that it has written to.
+pub const PYTHON_COPY: Bytes = Bytes::mib(32);
 /// What a runner owes once it has libtorch loaded.
 pub const LIBTORCH_BASE: Bytes = Bytes::mib(128);
 /// Its files in the page cache: Python's and torch's libraries, as far as an import touches them.

@@ -1,7 +1,8 @@
 //! The memory formula of each stage, term by term.
 
 use super::{
-    COMPARE_CHUNK, LIBTORCH_BASE, LOAD_SLOTS, PYTHON_BASE, REPLAY_SLOTS, RUNNER_BASE, STAGING_SLOT, VALUES,
+    COMPARE_CHUNK, LIBTORCH_BASE, LOAD_SLOTS, PYTHON_BASE, PYTHON_COPY, REPLAY_SLOTS, RUNNER_BASE,
+    STAGING_SLOT, VALUES,
 };
 use crate::batch::{BatchSum, Constant};
 use crate::language::Launcher;
@@ -99,14 +100,19 @@ impl RunnerTerms<'_> {
 pub fn runner_base(launcher: Launcher) -> Bytes {
     match launcher {
         Launcher::Dlopen | Launcher::Kernel => RUNNER_BASE,
-        Launcher::Interpreter => PYTHON_BASE,
+        Launcher::Interpreter => PYTHON_COPY,
         Launcher::Libtorch => LIBTORCH_BASE,
     }
 }
 
-/// What these runners may owe beyond the formulas, if all are alive at once. `inputs` is the size of the largest entry's inputs.
+/// What these runners may owe beyond the formulas, if all are alive at once, and the zygote that some of them are copies of.
+/// `inputs` is the size of the largest entry's inputs.
 pub fn runners(runners: &[RunnerTerms<'_>], inputs: Bytes, cores: u32) -> Vec<Term> {
     let memory = runners.iter().map(|runner| runner.limits.memory_for(inputs, cores)).sum();
     let base = runners.iter().map(|runner| runner_base(runner.launcher)).sum();
-    vec![term("limits.memory", memory), term("runners", base)]
+    let mut terms = vec![term("limits.memory", memory), term("runners", base)];
+    if runners.iter().any(|runner| runner.launcher == Launcher::Interpreter) {
+        terms.push(term("zygote", PYTHON_BASE));
+    }
+    terms
 }

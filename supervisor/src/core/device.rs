@@ -125,11 +125,11 @@ impl Core {
             worker.runners.values_mut().for_each(|runner| runner.device = Bytes::ZERO);
         }
         for &(process, bytes) in &sample.processes {
-            let (Process::Worker(id) | Process::Runner(id, _)) = process;
+            let id = process.worker();
             let Some(worker) = self.workers.get_mut(&id) else { continue };
             worker.on_device = true;
             match process {
-                Process::Worker(_) => worker.device = bytes,
+                Process::Worker(_) | Process::Zygote(_) => worker.device += bytes,
                 Process::Runner(_, pid) => {
                     if let Some(runner) = worker.runners.get_mut(&pid) {
                         runner.device = bytes;
@@ -151,8 +151,7 @@ impl Core {
 
     fn look_at_what_is_left(&mut self, now: Moment, sample: &DeviceSample) {
         let listed: BTreeMap<WorkerId, Bytes> = sample.left.iter().copied().collect();
-        let here: BTreeSet<WorkerId> =
-            sample.processes.iter().map(|&(Process::Worker(id) | Process::Runner(id, _), _)| id).collect();
+        let here: BTreeSet<WorkerId> = sample.processes.iter().map(|(process, _)| process.worker()).collect();
         let on_device = || self.workers.iter().filter(|(_, it)| it.on_device).map(|(&id, _)| id);
         // What living workers hold is nobody's where NVML's pids cannot be told.
         let everybody_is_listed = on_device().all(|id| here.contains(&id));

@@ -150,7 +150,18 @@ pub struct DeviceSample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Process {
     Worker(WorkerId),
+    /// What some of its runners are copies of.
+    Zygote(WorkerId),
     Runner(WorkerId, u32),
+}
+
+impl Process {
+    /// The worker that it is, or that it belongs to.
+    pub const fn worker(self) -> WorkerId {
+        match self {
+            Self::Worker(worker) | Self::Zygote(worker) | Self::Runner(worker, _) => worker,
+        }
+    }
 }
 
 /// Why a source offers something.

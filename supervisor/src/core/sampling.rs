@@ -18,7 +18,7 @@ impl Core {
         let mut over = Vec::new();
         let mut reclaimable: BTreeMap<WorkerId, Bytes> = BTreeMap::new();
         for process in &sample.processes {
-            let (Process::Worker(worker) | Process::Runner(worker, _)) = process.process;
+            let worker = process.process.worker();
             *reclaimable.entry(worker).or_default() += process.reclaimable;
             if let (Process::Runner(_, pid), Some(left)) = (process.process, self.returning.get_mut(&worker))
             {
@@ -31,9 +31,12 @@ impl Core {
             match process.process {
                 Process::Worker(_) => {
                     it.owed = process.owed;
+                    // A zygote that is gone is in no sample, and its worker is listed before it.
+                    it.zygote = Bytes::ZERO;
                     // The first sample comes right after the hello, even if the worker has been given work since.
                     it.owed_when_ready.get_or_insert(process.owed);
                 }
+                Process::Zygote(_) => it.zygote = process.owed,
                 Process::Runner(_, pid) => {
                     let Some(runner) = it.runners.get_mut(&pid) else { continue };
                     runner.owed = process.owed;

@@ -89,6 +89,8 @@ pub(crate) struct Worker {
     pub(crate) born: Moment,
     pub(crate) leases: u32,
     pub(crate) owed: Bytes,
+    /// Owed by its zygote: it stays between leases, and is no wear.
+    pub(crate) zygote: Bytes,
     pub(crate) owed_when_ready: Option<Bytes>,
     pub(crate) peak_owed: Bytes,
     /// What it holds on the device itself, without its runners.
@@ -142,6 +144,7 @@ impl Worker {
             born,
             leases: 0,
             owed: Bytes::ZERO,
+            zygote: Bytes::ZERO,
             owed_when_ready: None,
             peak_owed: Bytes::ZERO,
             device: Bytes::ZERO,
@@ -191,9 +194,9 @@ impl Worker {
         }
     }
 
-    /// Owed on the host by the worker and its runners.
+    /// Owed on the host by the worker, its zygote and its runners.
     pub(crate) fn tree_owed(&self) -> Bytes {
-        self.owed + owed_by(&self.runners)
+        self.owed + self.zygote + owed_by(&self.runners)
     }
 
     /// Whether it is alive and has not been told to end.

@@ -13,7 +13,7 @@ pub(super) fn plan_path(below: &str) -> String {
 }
 
 /// Generates captures of an op in `captures`.
-pub(super) fn generate(scenario: &Scenario, op: &str, shape: &str, entries: u32) -> PathBuf {
+pub(crate) fn generate(scenario: &Scenario, op: &str, shape: &str, entries: u32) -> PathBuf {
     gen_captures(scenario, &["op", "--name", op, "--shape", shape, "--entries", &entries.to_string()])
 }
 

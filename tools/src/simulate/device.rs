@@ -157,7 +157,7 @@ impl Card {
         self.is_watched = true;
         workers.values_mut().for_each(|it| it.device = Bytes::ZERO);
         for &(process, bytes) in &sample.processes {
-            let (Process::Worker(worker) | Process::Runner(worker, _)) = process;
+            let worker = process.worker();
             if let Some(it) = workers.get_mut(&worker) {
                 (it.on_device, it.device) = (true, bytes);
             }

@@ -279,6 +279,8 @@ impl Machine {
                                 it.owed_when_ready.get_or_insert(seen.owed);
                             }
                         }
+                        // No simulated worker has one.
+                        Process::Zygote(_) => {}
                         Process::Runner(worker, pid) => {
                             if let Some((owed, _)) =
                                 laws.tree_mut(worker).and_then(|it| it.runners.get_mut(&pid))

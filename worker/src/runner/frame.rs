@@ -18,6 +18,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recv, recvmsg, send, sendmsg,
 };
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Longest frame to a runner: an entry with a thousand arguments of rank 64 fits.
@@ -60,6 +61,8 @@ pub struct Setup {
     pub env: BTreeMap<String, String>,
     /// The interpreter that an artifact needs.
     pub python: Option<Python>,
+    /// What its tracebacks call the artifact; none where it is not loaded, because a function of torch is called.
+    pub module: Option<String>,
 }
 
 /// An interpreter that hosts its runner from the start.
@@ -68,8 +71,6 @@ pub struct Python {
     pub executable: PathBuf,
     /// Its shared library.
     pub library: PathBuf,
-    /// What tracebacks call the artifact; none where it is not loaded, because a function of torch is called.
-    pub module: Option<String>,
 }
 
 /// Everything one entry needs.
@@ -191,6 +192,20 @@ pub fn send_to_runner(
     frame: &ToRunner,
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<(), FrameError> {
+    send_frame(socket, frame, descriptors)
+}
+
+/// Runner side.
+pub fn receive_from_worker(socket: BorrowedFd<'_>) -> Result<(ToRunner, Vec<OwnedFd>), FrameError> {
+    receive_frame(socket)
+}
+
+/// Sends anything of ours, with descriptors.
+pub(crate) fn send_frame<T: Serialize>(
+    socket: BorrowedFd<'_>,
+    frame: &T,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), FrameError> {
     let bytes = postcard::to_stdvec(frame).map_err(FrameError::Encoding)?;
     if MAX_FRAME < bytes.len() {
         return Err(FrameError::TooLong { bytes: bytes.len() });
@@ -208,8 +223,10 @@ pub fn send_to_runner(
     })
 }
 
-/// Runner side.
-pub fn receive_from_worker(socket: BorrowedFd<'_>) -> Result<(ToRunner, Vec<OwnedFd>), FrameError> {
+/// Receives what somebody of ours sent.
+pub(crate) fn receive_frame<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+) -> Result<(T, Vec<OwnedFd>), FrameError> {
     let mut bytes = vec![0u8; MAX_FRAME];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

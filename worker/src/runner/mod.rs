@@ -12,3 +12,4 @@ pub(crate) mod map;
 mod nvrtc;
 mod python;
 pub mod serve;
+pub(crate) mod zygote;

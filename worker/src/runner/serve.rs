@@ -44,6 +44,12 @@ const WAIT_SLICE: Duration = Duration::from_millis(100);
 
 /// The entry point behind the hidden argument. Returns the process's exit code.
 pub fn main() -> i32 {
+    begin(None)
+}
+
+/// A runner's whole life, once its descriptors are in their places: with the interpreter that hosts this process already, if
+/// there is one. Returns the process's exit code.
+pub(super) fn begin(host: Option<Interpreter>) -> i32 {
     // SAFETY: the worker that started us opened these two descriptors for us, and no other code uses them.
     let (socket, control) =
         unsafe { (BorrowedFd::borrow_raw(SOCKET_FD), BorrowedFd::borrow_raw(CONTROL_FD)) };
@@ -52,7 +58,7 @@ pub fn main() -> i32 {
     #[cfg(target_env = "gnu")]
     crate::sandbox::interpose::note_refusals_in(&page.refused_bytes);
     match Order::receive(socket) {
-        Ok(order) => match order.setup.python.clone() {
+        Ok(order) => match order.setup.python.clone().filter(|_| host.is_none()) {
             Some(python) => python::host(
                 &python,
                 Box::new(move |interpreter| match interpreter {
@@ -60,7 +66,7 @@ pub fn main() -> i32 {
                     Err(text) => end(socket, Ending::Told(Reply::Trouble { text })),
                 }),
             ),
-            None => live(socket, page, order, None),
+            None => live(socket, page, order, host),
         },
         Err(ending) => end(socket, ending),
     }

@@ -9,6 +9,7 @@ pub mod handle;
 #[cfg(target_env = "gnu")]
 pub mod interpose;
 pub(crate) mod policy;
+pub(crate) mod sibling;
 pub mod spawn;
 pub(crate) mod streams;
 pub(crate) mod timeout;

@@ -13,11 +13,12 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::process::{WaitId, WaitIdOptions};
+use serde::{Deserialize, Serialize};
 
 use opt_shared::message::Protection;
 
 /// Which namespaces of its own a runner gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespaces {
     /// The runner is pid 1: it sees no other process, cannot kill itself, and everything it started ends with it.
     pub pid: bool,
@@ -29,7 +30,7 @@ impl Namespaces {
     pub const ALL: Self = Self { pid: true, ipc: true };
     pub const NONE: Self = Self { pid: false, ipc: false };
 
-    fn flags(self) -> c_int {
+    pub(super) fn flags(self) -> c_int {
         let mut flags = 0;
         if self.pid {
             flags |= libc::CLONE_NEWPID;
@@ -156,7 +157,8 @@ pub fn spawn_runner(
         default_action: &default_action,
     };
 
-    let (pid, pidfd, namespaces_used, protections) = clone_with_fallback(&plan, namespaces)?;
+    let ((pid, pidfd), namespaces_used, protections) =
+        with_fallback(namespaces, |namespaces| clone_child(&plan, namespaces.flags()))?;
     drop(lifted_report);
     if let Some(error) = read_report(report_read) {
         // The child exits right after its report. It is ours alone, so this wait is short and reaps no other
@@ -169,11 +171,12 @@ pub fn spawn_runner(
     Ok(SpawnedRunner { pid, pidfd, namespaces_used, protections })
 }
 
-/// Requests all namespaces, then only the PID namespace, then none, because a container may allow one of them.
-fn clone_with_fallback(
-    plan: &ChildPlan<'_>,
+/// Requests all namespaces, then only the PID namespace, then none, because a container may allow one of them. The answer
+/// says which were granted, as protections too.
+pub(super) fn with_fallback<T>(
     wanted: Namespaces,
-) -> Result<(u32, OwnedFd, Namespaces, Vec<Protection>), SpawnError> {
+    mut clone: impl FnMut(Namespaces) -> io::Result<T>,
+) -> Result<(T, Namespaces, Vec<Protection>), SpawnError> {
     let mut attempts = vec![wanted];
     for weaker in [Namespaces { ipc: false, ..wanted }, Namespaces::NONE] {
         if !attempts.contains(&weaker) {
@@ -182,14 +185,10 @@ fn clone_with_fallback(
     }
     let mut refusal = None;
     for (index, namespaces) in attempts.iter().enumerate() {
-        match clone_child(plan, namespaces.flags()) {
-            Ok((pid, pidfd)) => {
-                return Ok((
-                    pid,
-                    pidfd,
-                    *namespaces,
-                    namespace_protections(wanted, *namespaces, refusal.as_ref()),
-                ));
+        match clone(*namespaces) {
+            Ok(cloned) => {
+                let protections = namespace_protections(wanted, *namespaces, refusal.as_ref());
+                return Ok((cloned, *namespaces, protections));
             }
             Err(error) if index + 1 < attempts.len() && is_namespace_refusal(&error) => refusal = Some(error),
             Err(source) => return Err(SpawnError::Clone { source }),
@@ -231,8 +230,6 @@ fn namespace_protections(
 }
 
 fn clone_child(plan: &ChildPlan<'_>, namespace_flags: c_int) -> io::Result<(u32, OwnedFd)> {
-    let flags = libc::CLONE_PIDFD | libc::SIGCHLD | namespace_flags;
-    let mut pidfd: c_int = -1;
     let every_signal = full_signal_set();
     let mut previous = every_signal;
     // Signals stay blocked during the clone, so that none of our handlers runs in the child.
@@ -242,25 +239,52 @@ fn clone_child(plan: &ChildPlan<'_>, namespace_flags: c_int) -> io::Result<(u32,
     if masked != 0 {
         return Err(io::Error::from_raw_os_error(masked));
     }
-    // SAFETY: without CLONE_VM the child has a copy of our memory, and with a null stack it continues on its copy
-    // of this one, as after fork. With CLONE_PIDFD the kernel stores the descriptor through the third argument,
-    // and `pidfd` outlives the call. The three arguments mean the same on x86-64 and aarch64; the two whose order
-    // differs are zero. The child calls only `run_child`, which never returns and allocates nothing, because
-    // another thread may have held the allocator's lock.
-    let result = unsafe {
-        libc::syscall(libc::SYS_clone, i64::from(flags), 0_usize, &raw mut pidfd, 0_usize, 0_usize)
+    // SAFETY: the child calls only `run_child`, which never returns and allocates nothing, because another thread may have
+    // held the allocator's lock. `plan` lies in its copy of memory.
+    let cloned = unsafe {
+        match clone(namespace_flags, std::ptr::null_mut()) {
+            Ok(Cloned::Copy) => run_child(plan),
+            Ok(Cloned::Original(pid, pidfd)) => Ok((pid, pidfd)),
+            Err(error) => Err(error),
+        }
     };
-    if result == 0 {
-        // SAFETY: this is the child, with a single thread, and `plan` is in its copy of memory.
-        unsafe { run_child(plan) }
-    }
-    let failure = io::Error::last_os_error();
     // SAFETY: `previous` was filled by the call above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const previous, std::ptr::null_mut()) };
+    cloned
+}
+
+/// Who goes on after a clone.
+pub(super) enum Cloned {
+    /// The new process.
+    Copy,
+    /// The one that called, with the new one's pid and pidfd.
+    Original(u32, OwnedFd),
+}
+
+/// One `clone` without CLONE_VM, with a pidfd and these flags. `child_tid` is what CLONE_CHILD_SETTID speaks of.
+///
+/// # Safety
+///
+/// As `fork`: of the caller's threads only this one lives on in the copy, with whatever locks the others held. `child_tid`
+/// is null, or the word in which the C library keeps this thread's number.
+pub(super) unsafe fn clone(flags: c_int, child_tid: *mut c_int) -> io::Result<Cloned> {
+    let flags = i64::from(libc::CLONE_PIDFD | libc::SIGCHLD | flags);
+    let mut pidfd: c_int = -1;
+    // SAFETY: without CLONE_VM the child has a copy of our memory and a null stack means it goes on with its copy of
+    // this one, as after fork. With CLONE_PIDFD the third argument is where the kernel stores the descriptor, and
+    // `pidfd` outlives the call. The last two differ in their order, and no thread-local storage is given.
+    let result = unsafe {
+        #[cfg(target_arch = "x86_64")]
+        let result = libc::syscall(libc::SYS_clone, flags, 0_usize, &raw mut pidfd, child_tid, 0_usize);
+        #[cfg(not(target_arch = "x86_64"))]
+        let result = libc::syscall(libc::SYS_clone, flags, 0_usize, &raw mut pidfd, 0_usize, child_tid);
+        result
+    };
     match u32::try_from(result) {
-        Err(_) => Err(failure),
+        Err(_) => Err(io::Error::last_os_error()),
+        Ok(0) => Ok(Cloned::Copy),
         // SAFETY: the kernel has just stored a new descriptor there, and nothing else owns it.
-        Ok(pid) => Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) })),
+        Ok(pid) => Ok(Cloned::Original(pid, unsafe { OwnedFd::from_raw_fd(pidfd) })),
     }
 }
 

@@ -105,6 +105,7 @@ impl Compiler {
             limit: spec.memory + COMPILER_BASE,
             shared: compiler.log.size(),
             of_worker: Bytes::ZERO,
+            inherited: Bytes::ZERO,
             pack: Pack { files: COMPILER_FILES, tasks: policy::COMPILER_TASKS, tree: true },
         })?;
         link.wait_watched(pid)?;

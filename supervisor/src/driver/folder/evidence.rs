@@ -82,7 +82,8 @@ impl Evidence {
         self.push(Track::Supervisor, Point { at, first: look.supervisor, second: Bytes::ZERO });
         for seen in &look.processes {
             let track = match seen.process {
-                Process::Worker(worker) => Track::Worker { worker, pid: seen.pid },
+                // The sampler has its zygote's with it.
+                Process::Worker(worker) | Process::Zygote(worker) => Track::Worker { worker, pid: seen.pid },
                 Process::Runner(worker, _) => Track::Runner { worker, pid: seen.pid },
             };
             self.push(track, Point { at, first: seen.owed, second: seen.reclaimable });

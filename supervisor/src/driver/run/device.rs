@@ -138,9 +138,8 @@ impl RunDevice {
             self.dead.remove(&pid);
         }
         for (pid, it) in before {
-            let (Process::Worker(worker) | Process::Runner(worker, _)) = it.process;
             if !self.alive.contains_key(&pid) {
-                self.dead.insert(pid, worker);
+                self.dead.insert(pid, it.process.worker());
             }
         }
     }

@@ -22,6 +22,7 @@ use crate::driver::RunError;
 use crate::memory::disturbance::Disturbance;
 use crate::memory::host::Host;
 use crate::memory::pressure::PressureTrigger;
+use crate::memory::procfs;
 use crate::pool::{Pool, SpawnError, Unwatched};
 use crate::record::{HostRecord, TimingConditions};
 
@@ -151,6 +152,19 @@ impl Machine {
         Ok(())
     }
 
+    /// It is watched like its worker, for as long as it lives; one that has gone already needs no watching.
+    pub(crate) fn watch_zygote(&mut self, worker: WorkerId, pid: u32, start_time: u64) {
+        let zygote = Process::Zygote(worker);
+        self.sampler.forget(zygote);
+        if let Err(error) = self.sampler.watch(zygote, pid, None, MemoryFiles::default(), false) {
+            tracing::debug!(%worker, pid, "a zygote could not be watched: {}", chain(&error));
+        }
+        let started = procfs::start_time(Path::new("/proc"), pid).ok().flatten();
+        if started != Some(start_time) {
+            self.sampler.forget(zygote);
+        }
+    }
+
     /// Forgets the runners of a worker that has reaped them without a report on each.
     pub(crate) fn forget_runners(&mut self, worker: WorkerId) {
         self.pool.forget_runners(worker);
@@ -163,6 +177,7 @@ impl Machine {
             device.look_now();
         }
         self.sampler.forget(Process::Worker(worker));
+        self.sampler.forget(Process::Zygote(worker));
         self.leaves.forget_worker(worker);
         if !left_runners {
             self.sampler.forget_runners(worker);

@@ -27,6 +27,8 @@ pub struct MemoryFiles {
     pub own: Bytes,
     /// With its worker, although it maps them.
     pub of_worker: Bytes,
+    /// Private memory that a copy of a zygote has in common with it: with the zygote, for as long as that one lives.
+    pub inherited: Bytes,
 }
 
 struct Watched {
@@ -35,6 +37,8 @@ struct Watched {
     /// What it is to stay below; only runners have one.
     limit: Option<Bytes>,
     files: MemoryFiles,
+    /// The zygote that it is a copy of.
+    copy_of: Option<u32>,
     /// A compiler has children; a candidate has none.
     tree: bool,
     since: Instant,
@@ -58,8 +62,8 @@ struct Memory {
 }
 
 impl Watched {
-    /// None where it is gone.
-    fn look(&mut self, now: Instant) -> Option<Memory> {
+    /// None where it is gone. `zygotes`: the pids of those that live.
+    fn look(&mut self, now: Instant, zygotes: &[u32]) -> Option<Memory> {
         // A runner can owe more without more pages being resident (page tables over pages of nothing); what a worker
         // does is ours, and the short look costs a sixth.
         let resident = if self.limit.is_none() { self.sampler.resident().ok()?.alive() } else { None };
@@ -71,8 +75,12 @@ impl Watched {
             return Some(last.seen);
         }
         let sample = self.sampler.sample().ok()?.alive()?;
+        let shared = self
+            .copy_of
+            .filter(|zygote| zygotes.contains(zygote))
+            .map_or(Bytes::ZERO, |_| self.files.inherited);
         let seen = Memory {
-            owed: private_owed(&sample, self.files.own + self.files.of_worker),
+            owed: private_owed(&sample, self.files.own + self.files.of_worker, shared),
             reclaimable: sample.rss_file.unwrap_or_default(),
             swapped: sample.vm_swap.unwrap_or_default(),
         };
@@ -133,7 +141,13 @@ impl Sampler {
     ) -> Result<(), SampleError> {
         if let Some(sampler) = ProcessSampler::open(proc_root(), pid)? {
             let since = Instant::now();
-            let watched = Watched { pid, sampler, limit, files, tree, since, last: None };
+            let copy_of = match process {
+                Process::Runner(worker, _) if files.inherited != Bytes::ZERO => {
+                    self.watched.get(&Process::Zygote(worker)).map(|zygote| zygote.pid)
+                }
+                _ => None,
+            };
+            let watched = Watched { pid, sampler, limit, files, copy_of, tree, since, last: None };
             self.watched.insert(process, watched);
             self.set_next(SHORTEST);
         }
@@ -189,15 +203,22 @@ impl Sampler {
         let mut reclaimable_sum = Bytes::ZERO;
         let mut owed_sum = Bytes::ZERO;
         let mut headroom: Option<Bytes> = None;
-        let mut processes = Vec::with_capacity(self.watched.len());
+        let mut processes: Vec<LookedAt> = Vec::with_capacity(self.watched.len());
+        // In the order of `Process`: workers, their zygotes, then runners.
+        let mut zygotes = Vec::new();
         for (&process, watched) in &mut self.watched {
             let before = watched.last;
-            let Some(mut seen) = watched.look(now) else { continue };
+            let Some(mut seen) = watched.look(now, &zygotes) else { continue };
+            if matches!(process, Process::Zygote(_)) {
+                zygotes.push(watched.pid);
+            }
             if let (Some(before), Some(_)) = (before, watched.limit) {
                 self.pace.observe(seen.owed - before.seen.owed, now.duration_since(before.at));
             }
             if watched.tree {
-                let weigh = |seen: &crate::memory::procfs::ProcessSample| private_owed(seen, Bytes::ZERO);
+                let weigh = |seen: &crate::memory::procfs::ProcessSample| {
+                    private_owed(seen, Bytes::ZERO, Bytes::ZERO)
+                };
                 let (more, files) = self.descendants.weigh(proc_root(), watched.pid, weigh);
                 seen.owed += more;
                 seen.reclaimable += files;
@@ -209,12 +230,24 @@ impl Sampler {
                 let left = limit - (seen.owed + watched.files.own);
                 headroom = Some(headroom.map_or(left, |least| least.min(left)));
             }
-            processes.push(LookedAt {
-                process,
-                pid: watched.pid,
-                owed: seen.owed + watched.files.own,
-                reclaimable: seen.reclaimable,
-            });
+            let of_its_worker = match process {
+                Process::Zygote(worker) => {
+                    processes.iter_mut().find(|seen| seen.process == Process::Worker(worker))
+                }
+                _ => None,
+            };
+            match of_its_worker {
+                Some(worker) => {
+                    worker.owed += seen.owed;
+                    worker.reclaimable += seen.reclaimable;
+                }
+                None => processes.push(LookedAt {
+                    process,
+                    pid: watched.pid,
+                    owed: seen.owed + watched.files.own,
+                    reclaimable: seen.reclaimable,
+                }),
+            }
             // The core knows what runners share, by itself.
             let of_own_files = if watched.limit.is_none() { watched.files.own } else { Bytes::ZERO };
             sample.processes.push(ProcessSample {
@@ -224,7 +257,7 @@ impl Sampler {
             });
         }
         if let Some(seen) = self.own.as_mut().and_then(|own| own.sample().ok()?.alive()) {
-            sample.supervisor_owed = private_owed(&seen, Bytes::ZERO);
+            sample.supervisor_owed = private_owed(&seen, Bytes::ZERO, Bytes::ZERO);
             sample.swapped += seen.vm_swap.unwrap_or_default();
         }
         if let Some(machine) = self.machine.as_mut().and_then(|machine| machine.sample().ok()) {
@@ -284,9 +317,10 @@ impl Sampler {
     }
 }
 
-/// Anonymous, swapped and page-table bytes, and shared ones beyond the known memfds.
-fn private_owed(seen: &crate::memory::procfs::ProcessSample, shared: Bytes) -> Bytes {
-    seen.rss_anon.unwrap_or_default()
+/// Anonymous, swapped and page-table bytes, and shared ones beyond the known memfds. Of the anonymous ones `inherited` are
+/// owed by another process.
+fn private_owed(seen: &crate::memory::procfs::ProcessSample, shared: Bytes, inherited: Bytes) -> Bytes {
+    (seen.rss_anon.unwrap_or_default() - inherited)
         + seen.vm_swap.unwrap_or_default()
         + seen.vm_pte.unwrap_or_default()
         + (seen.rss_shmem.unwrap_or_default() - shared)

@@ -9,7 +9,7 @@ use opt_shared::message::FromWorker;
 use super::Run;
 use super::machine::Announced;
 use super::sample::MemoryFiles;
-use crate::core::event::{Event, Process};
+use crate::core::event::{Event, PolicyRow, Process};
 use crate::driver::RunError;
 use crate::driver::answer::notifications;
 use crate::pool::{PoolEvent, Unwatched};
@@ -58,8 +58,17 @@ impl Run<'_> {
 
     fn said(&mut self, worker: WorkerId, message: FromWorker) -> Result<(), RunError> {
         match message {
-            FromWorker::RunnerStarted { lease, pid, start_time, limit, shared, of_worker, pack } => {
-                let files = MemoryFiles { own: shared, of_worker };
+            FromWorker::RunnerStarted {
+                lease,
+                pid,
+                start_time,
+                limit,
+                shared,
+                of_worker,
+                inherited,
+                pack,
+            } => {
+                let files = MemoryFiles { own: shared, of_worker, inherited };
                 let runner = Announced { worker, pid, start_time, limit, files, pack };
                 match self.machine.watch_runner(runner) {
                     Ok(()) => {}
@@ -74,6 +83,15 @@ impl Run<'_> {
                     }
                 }
                 self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared })
+            }
+            FromWorker::ZygoteStarted { pid, start_time } => {
+                self.machine.watch_zygote(worker, pid, start_time);
+                Ok(())
+            }
+            FromWorker::NoZygote { why } => {
+                let numbers = vec![("worker", u64::from(worker.0))];
+                self.policy(&PolicyRow { decision: "no_zygote", reason: why, numbers });
+                Ok(())
             }
             FromWorker::Holds { bytes } => {
                 self.machine.sampler.holds(worker, bytes);

@@ -62,6 +62,9 @@ api! {
     set_item: c"PyTuple_SetItem" => unsafe extern "C" fn(Handle, isize, Handle) -> c_int;
     item: c"PyTuple_GetItem" => unsafe extern "C" fn(Handle, isize) -> Handle;
     size: c"PyTuple_Size" => unsafe extern "C" fn(Handle) -> isize;
+    before_fork: c"PyOS_BeforeFork" => unsafe extern "C" fn();
+    after_fork_here: c"PyOS_AfterFork_Parent" => unsafe extern "C" fn();
+    after_fork_in_copy: c"PyOS_AfterFork_Child" => unsafe extern "C" fn();
     forget_error: c"PyErr_Clear" => unsafe extern "C" fn();
 }
 

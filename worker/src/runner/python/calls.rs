@@ -70,7 +70,7 @@ pub(in crate::runner) fn load(
     entries: &[(WireCall, usize)],
 ) -> Result<Calls, String> {
     let source = read(&File::from(artifact)).map_err(|error| format!("reading the module: {error}"))?;
-    let name = setup.python.as_ref().and_then(|python| python.module.as_deref()).unwrap_or_default();
+    let name = setup.module.as_deref().unwrap_or_default();
     let Interpreter { api, driver } = interpreter;
     // SAFETY: the lock is held from `ready` on. Every object is released once or given away; null goes through to the
     // next function only where that is checked first.

@@ -26,8 +26,8 @@ write_now = os.write
 # nothing can be imported any more once the runner has become that user.
 IMPORTED_EARLY = (
     "abc array base64 bisect collections collections.abc concurrent.futures contextlib copy ctypes dataclasses datetime "
-    "decimal enum fractions functools hashlib heapq itertools logging math multiprocessing numbers numpy operator pathlib "
-    "pickle platform queue random re shutil signal socket statistics string struct subprocess tempfile textwrap threading "
+    "decimal enum fractions functools hashlib heapq itertools logging math multiprocessing numbers numpy numpy.random operator "
+    "pathlib pickle platform queue random re secrets shutil signal socket statistics string struct subprocess tempfile textwrap threading "
     "time torch torch.nn torch.nn.functional typing typing_extensions uuid warnings weakref"
 ).split()
 
@@ -330,6 +330,14 @@ class Driver:
             return failed(error).split(": ", 1)[-1], 0, (), ()
 
 
+def draw_anew():
+    """After a clone: what every process draws for itself is not that of its siblings. `random` sees to itself."""
+    torch.default_generator.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
 def boot():
     global torch, Tensor, from_capsule, copy_into
     address = int(sys.argv[1])
@@ -352,6 +360,8 @@ def boot():
                 pass
     except BaseException as error:
         trouble = explain(error)
+    else:
+        os.register_at_fork(after_in_child=draw_anew)
     gc.collect()
     gc.freeze()
     ready = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.py_object)(address)

@@ -30,6 +30,31 @@ pub(super) struct Interpreter {
     driver: *mut Object,
 }
 
+impl Interpreter {
+    /// Copies this process by `clone`, with what an interpreter does before and after a fork on both sides. `is_copy` tells
+    /// the sides apart.
+    ///
+    /// # Safety
+    /// As `clone_sibling`; the interpreter's lock is held.
+    pub(super) unsafe fn around_clone<T>(
+        self,
+        clone: impl FnOnce() -> T,
+        is_copy: impl FnOnce(&T) -> bool,
+    ) -> T {
+        // SAFETY: functions without arguments, which want the lock; the caller's promise.
+        unsafe {
+            (self.api.before_fork)();
+            let cloned = clone();
+            if is_copy(&cloned) {
+                (self.api.after_fork_in_copy)()
+            } else {
+                (self.api.after_fork_here)()
+            }
+            cloned
+        }
+    }
+}
+
 type Rest = Box<dyn FnOnce(Result<Interpreter, String>) -> i32>;
 
 thread_local! {

@@ -188,6 +188,19 @@ pub fn lock_down(
     Ok(protections)
 }
 
+/// For a process of ours that no candidate runs in: out of the terminal's reach, dead with its worker, closed to others.
+pub(crate) fn tie_to_worker(worker: BorrowedFd<'_>) -> Result<(), ConfineError> {
+    parent::leave_session()?;
+    parent::die_with_the_worker(worker)?;
+    identity::hide_memory().map(drop)
+}
+
+/// Threads of this process.
+pub(crate) fn threads() -> usize {
+    // Without /proc threads cannot be counted; our own callers ask first thing in main, or after an import.
+    std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
+}
+
 /// Whether a compiler may execute this program: it is in a system folder or in a toolchain. `program` is an
 /// absolute path.
 pub(crate) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bool {
@@ -211,7 +224,6 @@ pub fn restrict_calls(confinement: &Confinement) -> Result<Protection, ConfineEr
 }
 
 fn refuse_other_threads() -> Result<(), ConfineError> {
-    // Without /proc threads cannot be counted; our own callers lock down first thing in main.
-    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    let threads = threads();
     if threads > 1 { Err(ConfineError::Threads { threads }) } else { Ok(()) }
 }

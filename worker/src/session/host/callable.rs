@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use opt_shared::arguments::Form;
-use opt_shared::formula::{PYTHON_FILES, runner_base};
+use opt_shared::formula::{PYTHON_BASE, PYTHON_COPY, PYTHON_FILES, runner_base};
 use opt_shared::ids::LeaseId;
 use opt_shared::language::Launcher;
 use opt_shared::message::Callee;
@@ -16,7 +17,8 @@ use opt_shared::units::Bytes;
 
 use super::libraries::Libraries;
 use super::placed::{self, Placed};
-use super::process::{Process, RunnerError, RunnerSpec};
+use super::process::{Parts, Process, RunnerError, RunnerSpec};
+use super::zygotes::{self, Copied, Zygotes};
 use crate::interpreter::{self, Interpreter};
 use crate::link::Link;
 use crate::machine::cpus;
@@ -38,12 +40,13 @@ pub(crate) struct Callable {
     library_path: Vec<PathBuf>,
     pub(crate) cpus: Vec<u32>,
     threads: u32,
+    zygotes: Rc<Zygotes>,
     /// Started ahead of the next session.
     waiting: RefCell<Option<Process>>,
 }
 
 impl Callable {
-    pub(crate) fn open(callee: &Callee) -> Result<Self, SessionError> {
+    pub(crate) fn open(callee: &Callee, zygotes: Rc<Zygotes>) -> Result<Self, SessionError> {
         let candidate = || callee.candidate.clone();
         let mut file = artifact::open(callee)?;
         let mut hasher = blake3::Hasher::new();
@@ -76,6 +79,7 @@ impl Callable {
             library_path,
             cpus: pinned,
             threads,
+            zygotes,
             waiting: RefCell::default(),
         })
     }
@@ -113,22 +117,15 @@ impl Callable {
                 cpus: self.cpus.clone(),
                 threads: self.threads,
                 env: limits.env.clone(),
-                python: self.interpreter.as_ref().map(|it| Python {
-                    executable: it.executable.clone(),
-                    library: it.library.clone(),
-                    module: match self.callee.form {
-                        Form::Settled => Some(format!("{}.py", self.callee.candidate)),
-                        Form::Recorded => None,
-                    },
-                }),
+                python: self.python(),
+                module: match self.callee.form {
+                    Form::Settled => Some(format!("{}.py", self.callee.candidate)),
+                    Form::Recorded => None,
+                },
             },
             artifact: self.artifact.as_fd(),
             libraries: self.libraries.as_slice(),
-            limit: memory
-                + outputs
-                + materialised
-                + sum(Placed::unmapped_bytes)
-                + runner_base(self.callee.launcher),
+            limit: memory + outputs + materialised + sum(Placed::unmapped_bytes),
             shared: outputs + materialised,
             of_worker: placed::of_worker(entries),
             mapped: sum(Placed::mapped_bytes)
@@ -152,8 +149,20 @@ impl Callable {
         readable
     }
 
+    /// The interpreter that hosts its runners, if that is needed.
+    fn python(&self) -> Option<Python> {
+        self.interpreter
+            .as_ref()
+            .map(|it| Python { executable: it.executable.clone(), library: it.library.clone() })
+    }
+
     /// Starts the process of the next session, if none is waiting for one.
     pub(super) fn start_ahead(&self, link: &Link) {
+        if let Some(python) = self.python() {
+            // A copy is made in no time once it is wanted; what takes its time is the import.
+            self.zygotes.prepare(link, &zygotes::Wanted { python, environment: self.environment() });
+            return;
+        }
         let mut waiting = self.waiting.borrow_mut();
         // One that cannot be started is tried again, and spoken of, when the session starts.
         *waiting = waiting.take().or_else(|| self.start_process(link).ok());
@@ -165,6 +174,21 @@ impl Callable {
     }
 
     fn start_process(&self, link: &Link) -> Result<Process, RunnerError> {
+        let output = self.callee.limits.output;
+        let environment = self.environment();
+        if let Some(python) = self.python() {
+            let wanted = zygotes::Wanted { python, environment };
+            let parts = Parts::create(output)?;
+            return match self.zygotes.copy(link, &wanted, &parts.descriptors()?)? {
+                Some(Copied { handle, inherited }) => Ok(parts.with(handle, PYTHON_COPY, inherited)),
+                None => parts.start(link, &wanted.environment, PYTHON_BASE),
+            };
+        }
+        Parts::create(output)?.start(link, &environment, runner_base(self.callee.launcher))
+    }
+
+    /// Of its runners' processes.
+    fn environment(&self) -> Vec<CString> {
         let limits = &self.callee.limits;
         let mut env = BTreeMap::from([
             ("OMP_NUM_THREADS".to_owned(), self.threads.to_string()),
@@ -183,9 +207,7 @@ impl Callable {
             env.insert("LD_LIBRARY_PATH".to_owned(), folders.join(":"));
         }
         env.extend(limits.env.clone());
-        let env: Vec<CString> =
-            env.iter().filter_map(|(name, value)| CString::new(format!("{name}={value}")).ok()).collect();
-        Process::start(link, &env, limits.output)
+        env.iter().filter_map(|(name, value)| CString::new(format!("{name}={value}")).ok()).collect()
     }
 
     /// The loader's words with what can be done about them.
@@ -223,10 +245,10 @@ mod tests {
             artifact: Artifact { digest, path: path.clone(), bytes: Bytes::ZERO },
             ..callee("fast", signature)
         };
-        assert!(Callable::open(&callee).is_ok());
+        assert!(Callable::open(&callee, Rc::default()).is_ok());
         std::fs::write(&path, b"as somebody else wishes").expect("written");
-        assert!(matches!(Callable::open(&callee), Err(SessionError::ArtifactChanged { .. })));
+        assert!(matches!(Callable::open(&callee, Rc::default()), Err(SessionError::ArtifactChanged { .. })));
         std::fs::remove_file(&path).expect("removed");
-        assert!(matches!(Callable::open(&callee), Err(SessionError::Artifact { .. })));
+        assert!(matches!(Callable::open(&callee, Rc::default()), Err(SessionError::Artifact { .. })));
     }
 }

@@ -20,8 +20,10 @@ mod session;
 mod variants;
 mod view;
 mod wire_call;
+mod zygotes;
 
 use std::fs::File;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use opt_shared::ids::LeaseId;
@@ -34,6 +36,7 @@ use self::outputs::Slots;
 use self::placed::Placed;
 use self::session::HostSession;
 use self::variants::HostVariants;
+pub(crate) use self::zygotes::Zygotes;
 use super::{Backend, Groups, InputFault, PoolSlot, Session, SessionError, Varied, Wanted};
 use crate::link::{Held, Link};
 use crate::recorded::Recorded;
@@ -45,11 +48,12 @@ use crate::sandbox::turns::take_short_turns;
 pub(crate) struct HostBackend<'l> {
     link: &'l Link,
     lease: LeaseId,
+    zygotes: &'l Rc<Zygotes>,
 }
 
 impl<'l> HostBackend<'l> {
-    pub(crate) fn new(link: &'l Link, lease: LeaseId) -> Self {
-        Self { link, lease }
+    pub(crate) fn new(link: &'l Link, lease: LeaseId, zygotes: &'l Rc<Zygotes>) -> Self {
+        Self { link, lease, zygotes }
     }
 }
 
@@ -61,7 +65,7 @@ impl Backend for HostBackend<'_> {
     type Variants = HostVariants;
 
     fn open(&self, callee: &Callee) -> Result<Callable, SessionError> {
-        Callable::open(callee)
+        Callable::open(callee, Rc::clone(self.zygotes))
     }
 
     fn prepare(&self, candidate: &Callable) {

@@ -19,6 +19,7 @@ use crate::link::{Link, LinkError, RunnerNotice};
 use crate::runner::control::{ControlMap, FaultPlace, Phase, publish, wait_for_change};
 use crate::runner::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_reply, send_to_runner};
 use crate::runner::serve::CONTROL_FD;
+use crate::runner::zygote::RUNNER_DESCRIPTORS;
 use crate::sandbox::handle::{End, HandleError, RunnerHandle, Stop};
 use crate::sandbox::spawn::SOCKET_FD;
 use crate::sandbox::spawn::spawn_runner;
@@ -51,7 +52,7 @@ pub(crate) struct RunnerSpec<'a> {
     pub(crate) artifact: BorrowedFd<'a>,
     /// Loaded before it.
     pub(crate) libraries: &'a [Library],
-    /// What the runner may owe in all, maps included.
+    /// What the runner may owe beyond what its process owes anyway, maps included.
     pub(crate) limit: Bytes,
     /// The outputs' memfds and materialised values that it will map.
     pub(crate) shared: Bytes,
@@ -131,44 +132,83 @@ pub(crate) struct Fault {
 /// A runner's process before it is given anything: our own code, waiting at its socket. Dropped, it is killed and reaped.
 pub(crate) struct Process {
     handle: RunnerHandle,
+    /// What it owes before its candidate does anything.
+    base: Bytes,
+    /// What it shares with the zygote that it is a copy of.
+    inherited: Bytes,
     control: ControlMap,
     socket: OwnedFd,
     stdout: Stream,
     stderr: Stream,
 }
 
-impl Process {
+/// What a runner's process is made with.
+pub(super) struct Parts {
+    null: OwnedFd,
+    stdout: Stream,
+    stderr: Stream,
+    theirs: OwnedFd,
+    control: ControlMap,
+    ours: OwnedFd,
+}
+
+impl Parts {
     /// `output`: what is kept of each standard stream.
-    pub(crate) fn start(link: &Link, environment: &[CString], output: Bytes) -> Result<Self, RunnerError> {
+    pub(super) fn create(output: Bytes) -> Result<Self, RunnerError> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(RunnerError::Descriptors)?;
-        let control = ControlMap::create().map_err(RunnerError::Descriptors)?;
-        let stdout = Stream::create(output).map_err(RunnerError::Descriptors)?;
-        let stderr = Stream::create(output).map_err(RunnerError::Descriptors)?;
-        let null = rustix::fs::open(
-            "/dev/null",
-            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        )
-        .map_err(RunnerError::Descriptors)?;
-        let control_fd = control.descriptor().ok_or(RunnerError::Descriptors(rustix::io::Errno::BADF))?;
+        Ok(Self {
+            null: null()?,
+            stdout: Stream::create(output).map_err(RunnerError::Descriptors)?,
+            stderr: Stream::create(output).map_err(RunnerError::Descriptors)?,
+            theirs,
+            control: ControlMap::create().map_err(RunnerError::Descriptors)?,
+            ours,
+        })
+    }
+
+    /// In the order of the numbers that they have in a runner.
+    pub(super) fn descriptors(&self) -> Result<[BorrowedFd<'_>; RUNNER_DESCRIPTORS], RunnerError> {
+        let control = self.control.descriptor().ok_or(RunnerError::Descriptors(rustix::io::Errno::BADF))?;
+        Ok([
+            self.null.as_fd(),
+            self.stdout.descriptor(),
+            self.stderr.descriptor(),
+            self.theirs.as_fd(),
+            control,
+        ])
+    }
+
+    /// Starts the process by exec. `base`: what it will owe before its candidate does anything.
+    pub(super) fn start(
+        self,
+        link: &Link,
+        environment: &[CString],
+        base: Bytes,
+    ) -> Result<Process, RunnerError> {
+        let [null, stdout, stderr, socket, control] = self.descriptors()?;
         let spawned = spawn_runner(
             link.executable(),
             &[c"opt-runner", crate::RUNNER_ARGUMENT],
             environment,
-            &[
-                (null.as_fd(), 0),
-                (stdout.descriptor(), 1),
-                (stderr.descriptor(), 2),
-                (theirs.as_fd(), SOCKET_FD),
-                (control_fd, CONTROL_FD),
-            ],
+            &[(null, 0), (stdout, 1), (stderr, 2), (socket, SOCKET_FD), (control, CONTROL_FD)],
             link.namespaces(),
         )
         .map_err(RunnerError::Spawn)?;
-        Ok(Self { handle: spawned.into(), control, socket: ours, stdout, stderr })
+        Ok(self.with(spawned.into(), base, Bytes::ZERO))
     }
+
+    /// The process is this one, which has them.
+    pub(super) fn with(self, handle: RunnerHandle, base: Bytes, inherited: Bytes) -> Process {
+        let Self { stdout, stderr, control, ours, .. } = self;
+        Process { handle, base, inherited, control, socket: ours, stdout, stderr }
+    }
+}
+
+pub(super) fn null() -> Result<OwnedFd, RunnerError> {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).map_err(RunnerError::Descriptors)
 }
 
 pub(crate) struct Runner {
@@ -184,16 +224,17 @@ pub(crate) struct Runner {
 impl Runner {
     /// Tells the supervisor of the process and sends its setup. It waits for `Begin`.
     pub(crate) fn start(link: &Link, process: Process, spec: &RunnerSpec<'_>) -> Result<Self, RunnerError> {
-        let Process { handle, control, socket, stdout, stderr } = process;
+        let Process { handle, base, inherited, control, socket, stdout, stderr } = process;
         let shared = spec.shared + stdout.size() + stderr.size();
         let runner = Self { handle, control, socket, stdout, stderr, sequence: 0, locked: false };
         link.runner_started(&RunnerNotice {
             lease: spec.lease,
             pid: runner.handle.pid(),
             start_time: runner.handle.start_time()?,
-            limit: spec.limit,
+            limit: spec.limit + base,
             shared,
             of_worker: spec.of_worker,
+            inherited,
             pack: Pack { files: spec.mapped, tasks: spec.tasks, tree: false },
         })?;
         let mut descriptors = vec![spec.artifact];

@@ -1,0 +1,56 @@
+//! Kernels in Python that would be fast by something else than their work: each class of them, and what becomes of it.
+//!
+//! None asserts a time: what must not pass is caught by its values, and what passes has nothing to gain.
+
+use opt_tests::{Scenario, Summary, data};
+
+use super::{interpreter, plan_of};
+use crate::isolation::generate;
+
+const PASSED: &[&str] = &["PASSED"];
+const NONDETERMINISTIC: &[&str] = &["NONDETERMINISTIC"];
+const LATE: &[&str] = &["DEFERRED_WORK", "NONDETERMINISTIC"];
+
+const EXPLOITS: &[(&str, &[&str])] = &[
+    ("remembers_by_data_ptr", NONDETERMINISTIC),
+    ("remembers_by_object", NONDETERMINISTIC),
+    ("returns_a_kept_tensor", NONDETERMINISTIC),
+    ("patches_the_copy", NONDETERMINISTIC),
+    ("jumps_over_the_work", NONDETERMINISTIC),
+    ("leaves_it_to_a_thread", LATE),
+    ("computes_between_calls", LATE),
+    ("says_done_early", &["DEFERRED_WORK", "NONDETERMINISTIC", "TIMEOUT", "RUNTIME_ERROR"]),
+    // Right whatever they do, and no faster by it.
+    ("remembers_by_values", PASSED),
+    ("patches_time", PASSED),
+    ("sleeps_in_its_import", PASSED),
+    ("searches_for_answers", PASSED),
+    ("spoils_torch", PASSED),
+    ("honest", PASSED),
+];
+
+#[test]
+fn exploits_of_the_clock_in_python_are_caught() {
+    let Some(python) = interpreter() else { return };
+    let scenario = Scenario::create();
+    let captures = generate(&scenario, "softmax", "64,256", 1);
+    let kernels = data("kernels/python_exploits");
+    let names: Vec<&str> = EXPLOITS.iter().map(|(name, _)| *name).collect();
+    let more = "baseline = \"honest\"\nprofile = { entry_timeout = \"300ms\" }";
+    let text = plan_of(&kernels, &python, "[\"build\", \"verify\", \"profile\"]", &names, more);
+    let theirs = format!("captures = {:?}", data("demo/torch_nn_functional_softmax"));
+    scenario.write("plan.toml", text.replace(&theirs, &format!("captures = {captures:?}")));
+    let outcome = scenario.run(&["run", "--quiet", "plan.toml"]);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
+    let ended = EXPLOITS.iter().map(|(name, statuses)| (summary.candidate("softmax", name), name, statuses));
+    let wrong: Vec<String> = ended
+        .filter(|(it, _, statuses)| !it["status"].as_str().is_some_and(|status| statuses.contains(&status)))
+        .map(|(it, name, statuses)| {
+            format!("{name}: {} and not {statuses:?}: {}", it["status"], it["detail"])
+        })
+        .collect();
+    outcome.expect(wrong.is_empty(), wrong.join("\n"));
+    let entry = &summary.candidate("softmax", "honest")["profile"]["entries"][0];
+    outcome.expect_equal(&entry["varied"], &serde_json::json!(["input"]), "every call has its own input");
+}

@@ -1,0 +1,175 @@
+//! Runners that are copies of a zygote, and those that start their own interpreter because they cannot be: every verdict is the
+//! same, for whoever runs the program.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::time::Duration;
+
+use opt_tests::processes::{self, Process};
+use opt_tests::users::{User, users};
+use opt_tests::waiting::holds_within;
+use opt_tests::{Outcome, Scenario, Summary, data};
+
+use super::{all_kernels, expect_every_verdict, interpreter, interpreter_of, plan, plan_of};
+
+const STAGES: &str = "[\"build\", \"verify\"]";
+const ENTRY: &str = "entries = [\"entry_000001.pt\"]";
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Whether the machine lets a zygote be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Machine {
+    AsItIs,
+    /// It keeps a question back that has to be asked first.
+    RefusesCopies,
+}
+
+/// Everything that the program starts is refused this, as a kernel without checkpoints refuses it.
+fn refuse_copies(command: &mut Command) {
+    let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let (load, is, give) = (0x20, 0x15, 0x06);
+    // Number and first argument, as they lie in what a filter is given.
+    let filter = [
+        statement(load, 0, 0, 0),
+        statement(is, 0, 3, u32::try_from(libc::SYS_prctl).expect("a number")),
+        statement(load, 0, 0, 16),
+        statement(is, 0, 1, u32::try_from(libc::PR_GET_TID_ADDRESS).expect("a number")),
+        statement(give, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EINVAL.cast_unsigned()),
+        statement(give, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let install = move || {
+        let program = libc::sock_fprog { len: 6, filter: filter.as_ptr().cast_mut() };
+        // SAFETY: the program lives until the second call returns, and is only read.
+        let done = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+        };
+        if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: between fork and exec it makes two system calls; it allocates nothing and takes no lock.
+    unsafe { command.pre_exec(install) };
+}
+
+/// The plan of a scenario, run by a user on a machine.
+fn run(scenario: &Scenario, user: User, machine: Machine) -> (Outcome, Summary) {
+    let program = user.program(scenario);
+    user.owns(scenario);
+    let arguments = ["run", "plan.toml"];
+    let mut command = scenario.command_of(&program, &arguments);
+    user.becomes(&mut command);
+    if machine == Machine::RefusesCopies {
+        refuse_copies(&mut command);
+    }
+    let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let outcome = scenario.finish(child, &arguments);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    let refused = summary.policy("no_zygote");
+    outcome.expect_equal(
+        !refused.is_empty(),
+        machine == Machine::RefusesCopies,
+        format_args!("{user:?} is told where there is no zygote: {refused:?}"),
+    );
+    outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
+    (outcome, summary)
+}
+
+fn every_kernel_ends_as_it_was_made_to(user: User, machine: Machine) {
+    let Some(python) = interpreter_of(user) else { return };
+    let scenario = Scenario::create();
+    let kernels = scenario.path().join("kernels");
+    std::fs::create_dir(&kernels).expect("a folder");
+    for name in all_kernels() {
+        let file = format!("{name}.py");
+        std::fs::copy(data("kernels/python").join(&file), kernels.join(&file))
+            .expect("a kernel of the tests");
+    }
+    let captures = scenario.copy_captures(&data("demo/torch_nn_functional_softmax"), "captures");
+    let text = plan_of(&kernels, &python, STAGES, &all_kernels(), ENTRY);
+    let theirs = format!("captures = {:?}", data("demo/torch_nn_functional_softmax"));
+    scenario.write("plan.toml", text.replace(&theirs, &format!("captures = {captures:?}")));
+    let (outcome, summary) = run(&scenario, user, machine);
+    expect_every_verdict(&outcome, &summary);
+}
+
+#[test]
+fn every_kernel_in_python_ends_as_it_was_made_to() {
+    for user in users() {
+        every_kernel_ends_as_it_was_made_to(user, Machine::AsItIs);
+    }
+}
+
+#[test]
+fn every_kernel_in_python_ends_the_same_without_a_zygote() {
+    for user in users() {
+        every_kernel_ends_as_it_was_made_to(user, Machine::RefusesCopies);
+    }
+}
+
+/// What two runners of one worker draw.
+fn drawn(machine: Machine) -> Option<[Vec<String>; 2]> {
+    let python = interpreter()?;
+    let scenario = Scenario::create();
+    let source = std::fs::read(data("kernels/python/says_what_it_draws.py")).expect("a kernel of the tests");
+    for name in ["one", "other"] {
+        scenario.write(&format!("kernels/{name}.py"), &source);
+    }
+    let kernels = scenario.path().join("kernels");
+    scenario.write("plan.toml", plan_of(&kernels, &python, STAGES, &["one", "other"], ENTRY));
+    let (outcome, summary) = run(&scenario, User::Own, machine);
+    Some(["one", "other"].map(|name| {
+        let detail = summary.candidate("softmax", name)["detail"].as_str().unwrap_or_default();
+        let said =
+            detail.split_once("it draws ").map(|(_, said)| said.split_once(" (at").map_or(said, |it| it.0));
+        let Some(said) = said else { outcome.fail(format_args!("{name} says nothing: {detail}")) };
+        said.split(", ").map(str::to_owned).collect()
+    }))
+}
+
+/// Hashes and addresses are those of the interpreter that was copied (SECURITY.md says so); everything that is drawn is a copy's
+/// own, as it is a fresh interpreter's.
+#[test]
+fn copies_of_a_zygote_draw_their_own_numbers() {
+    let Some([one, other]) = drawn(Machine::AsItIs) else { return };
+    assert_eq!(one[..2], other[..2], "{one:?} {other:?}");
+    assert!(are_different(&one[2..], &other[2..]), "{one:?} {other:?}");
+    let Some([one, other]) = drawn(Machine::RefusesCopies) else { return };
+    assert!(are_different(&one, &other), "{one:?} {other:?}");
+}
+
+fn are_different(one: &[String], other: &[String]) -> bool {
+    one.iter().zip(other).all(|(one, other)| one != other || one == "nothing")
+}
+
+/// It is killed while a run goes on, which gets another one and goes on.
+#[test]
+fn a_zygote_that_dies_is_replaced() {
+    let Some(python) = interpreter() else { return };
+    let names = ["returns", "writes", "model"];
+    let scenario = Scenario::with_plan(&plan(&python, STAGES, &names, ""));
+    let arguments = ["run", "plan.toml"];
+    let mut command = scenario.command(&arguments);
+    let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let supervisor = child.id();
+    let zygote = || {
+        let all = || processes::pids().filter_map(processes::look);
+        let ours = |it: &Process| it.parent == supervisor;
+        all().find(|it| {
+            it.arguments.get(1).is_some_and(|verb| verb == "__zygote")
+                && processes::look(it.parent).is_some_and(|worker| ours(&worker))
+        })
+    };
+    let killed = holds_within(TIMEOUT, || {
+        zygote()
+            .is_some_and(|it| processes::kill_if(it.pid, || processes::look(it.pid).as_ref() == Some(&it)))
+    });
+    let outcome = scenario.finish(child, &arguments);
+    outcome.expect(killed, "there was a zygote");
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    for name in names {
+        let it = summary.candidate("softmax", name);
+        outcome.expect_equal(it["status"].as_str(), Some("PASSED"), format_args!("{name}: {}", it["detail"]));
+    }
+    outcome.expect(summary.policy("no_zygote").is_empty(), "another one took its place");
+    outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
+}

@@ -1,0 +1,53 @@
+//! A copy of this process that is its sibling: our parent is its parent too, so that it watches and reaps it like every
+//! other runner.
+//!
+//! Leaves to others: what the copy does, and when this process may be copied at all (it has one thread).
+
+use std::ffi::c_int;
+use std::io;
+
+use super::spawn::{self, Cloned, Namespaces, SpawnError, SpawnedRunner};
+
+/// Who goes on.
+pub(crate) enum Sibling {
+    /// The copy.
+    Copy,
+    /// The process that was copied.
+    Original(SpawnedRunner),
+}
+
+/// Clones this process into fresh namespaces, as far as they are granted.
+///
+/// # Safety
+///
+/// This process has one thread. What it owns is owned twice afterwards: the copy gives up what is not its own.
+pub(crate) unsafe fn clone_sibling(wanted: Namespaces) -> Result<Sibling, SpawnError> {
+    let number = thread_number()?;
+    let flags = libc::CLONE_PARENT | libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
+    // SAFETY: the caller's promise, and the C library's own word for this thread's number.
+    let clone = |namespaces: Namespaces| unsafe { spawn::clone(flags | namespaces.flags(), number) };
+    let (cloned, namespaces_used, protections) = spawn::with_fallback(wanted, clone)?;
+    Ok(match cloned {
+        Cloned::Copy => Sibling::Copy,
+        Cloned::Original(pid, pidfd) => {
+            Sibling::Original(SpawnedRunner { pid, pidfd, namespaces_used, protections })
+        }
+    })
+}
+
+/// Where the C library keeps the number of this thread. The copy's differs, and `clone` writes it there, as `fork` would.
+fn thread_number() -> Result<*mut c_int, SpawnError> {
+    let refused = |source| SpawnError::Prepare { action: "looking for this thread's number", source };
+    let mut place: *mut c_int = std::ptr::null_mut();
+    // SAFETY: stores one pointer in the place given.
+    if unsafe { libc::prctl(libc::PR_GET_TID_ADDRESS, &raw mut place) } != 0 {
+        return Err(refused(io::Error::last_os_error()));
+    }
+    // SAFETY: the word that was registered when this thread started, if any; it lives as long as the thread.
+    let number = if place.is_null() { 0 } else { unsafe { *place } };
+    if number == rustix::thread::gettid().as_raw_nonzero().get() {
+        Ok(place)
+    } else {
+        Err(refused(io::ErrorKind::NotFound.into()))
+    }
+}
