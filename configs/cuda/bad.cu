@@ -16,7 +16,7 @@ extern "C" __global__ void wrong_by_nine_percent(const float* input, float* out,
     if (i < n) out[i] = 1.09f * relu(input[i]);
 }
 
-// The first call of a process counts, and the others find that it is done.
+// The first call counts, and the others find that it is done. One block, so that all of it belongs to one call.
 __device__ int calls;
 
 extern "C" __global__ void stale_after_first_call(const float* input, float* out, long long n)
@@ -51,7 +51,7 @@ extern "C" __global__ void loads_misaligned(const float* input, float* out, long
     long long i = 4 * thread();
     if (i + 4 < n) {
         float4 x = *(const float4*)(input + i + 1);
-        out[i] = x.x;
+        out[i] = x.x + x.y + x.z + x.w;
     }
 }
 
@@ -85,13 +85,14 @@ extern "C" __global__ void writes_to_nowhere(const float* input, float* out, lon
     if (i < n) out[i] = relu(input[i]);
 }
 
-// Whoever comes first has the smallest value.
+// Right in every second call.
 __device__ unsigned int turn;
 
 extern "C" __global__ void depends_on_the_call(const float* input, float* out, long long n)
 {
     long long i = thread();
     if (i < n) out[i] = relu(input[i]) + (turn % 2 ? 0.25f : 0.0f);
+    __syncthreads();
     if (i == 0) atomicAdd(&turn, 1u);
 }
 

@@ -9,6 +9,7 @@ Another version of NVRTC writes other text, so a comparison with one says SKIPPE
 
 import ctypes
 import glob
+import os
 import pathlib
 import re
 import sys
@@ -40,7 +41,8 @@ def compile_to_ptx(nvrtc, source):
     check(nvrtc, nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size)))
     ptx = ctypes.create_string_buffer(size.value)
     check(nvrtc, nvrtc.nvrtcGetPTX(program, ptx))
-    return ptx.value.decode()
+    # NVRTC puts its working folder before the name of the source.
+    return ptx.value.decode().replace(f'"{os.getcwd()}/', '"')
 
 
 def check(nvrtc, code):

@@ -3,6 +3,7 @@
 
 mod captures;
 mod control;
+mod cuda;
 mod cycles;
 mod demo;
 mod devices;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::expression::Node;
+use super::node::Node;
 use super::scalar::{ScalarType, TYPES};
 use super::{SyntaxError, parse};
 

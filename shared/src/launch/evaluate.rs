@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::Problem;
-use super::expression::{Function, Node, NodeKind, Operator};
 use super::names::Names;
+use super::node::{Function, Node, NodeKind, Operator};
 use super::scalar::Number;
 
 /// What is wrong, and which part of the text is.

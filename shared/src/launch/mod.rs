@@ -9,6 +9,7 @@ mod error;
 mod evaluate;
 mod expression;
 mod names;
+mod node;
 mod parse;
 mod resolve;
 mod scalar;
@@ -21,7 +22,8 @@ use serde::{Deserialize, Serialize};
 pub use argument::LaunchArg;
 pub use error::{LaunchError, Problem, SyntaxError};
 pub use expression::Expression;
-pub use resolve::{Pointer, ResolvedLaunch, ResolvedStep, Value, resolve};
+pub use names::Pointer;
+pub use resolve::{ResolvedLaunch, ResolvedStep, Value, resolve};
 pub use scalar::{Scalar, ScalarType};
 pub use token::is_name;
 

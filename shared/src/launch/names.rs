@@ -1,8 +1,7 @@
 //! What the names of an expression mean in one entry.
 
 use super::Problem;
-use super::expression::{Attribute, Reference};
-use super::resolve::Pointer;
+use super::node::{Attribute, Reference};
 use super::scalar::Number;
 use crate::arguments::{Argument, ArgumentValue, OutputTensor, PlainValue};
 use crate::capture::Tensor;
@@ -11,6 +10,16 @@ use crate::capture::Tensor;
 const OUTPUT_NAMES: [&str; 2] = ["out", "output"];
 /// A known name this similar (Jaro-Winkler, 0 to 1) is worth suggesting.
 const SIMILAR: f64 = 0.7;
+
+/// What an address is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pointer {
+    /// Among the arguments that `bind` makes: its first element.
+    Argument(usize),
+    /// Among the outputs.
+    Output(usize),
+    Workspace(usize),
+}
 
 /// One entry, as expressions see it.
 pub(super) struct Names<'a> {

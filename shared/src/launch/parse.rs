@@ -1,6 +1,6 @@
 //! From text to an expression, by recursive descent. A mistake points to the part of the text that is wrong.
 
-use super::expression::{Attribute, Function, Node, NodeKind, Operator, Reference};
+use super::node::{Attribute, Function, Node, NodeKind, Operator, Reference};
 use super::token::{Token, Tokens};
 use super::{MAX_DEPTH, MAX_TEXT, SyntaxError};
 

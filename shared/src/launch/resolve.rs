@@ -3,8 +3,9 @@
 use super::argument::{Given, LaunchArg};
 use super::error::Place;
 use super::evaluate::{Wrong, number, whole};
-use super::expression::{Expression, NodeKind};
-use super::names::{Named, Names};
+use super::expression::Expression;
+use super::names::{Named, Names, Pointer};
+use super::node::NodeKind;
 use super::scalar::{Scalar, ScalarType};
 use super::{Launch, LaunchError, LaunchStep, MAX_BLOCK, MAX_BLOCK_THREADS, MAX_GRID, MAX_SHARED, Problem};
 use crate::arguments::{Argument, OutputTensor, PlainValue};
@@ -43,16 +44,6 @@ pub enum Value {
     /// Eight bytes of zeros: an argument that is None in this entry.
     Null,
     Scalar(Scalar),
-}
-
-/// What an address is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pointer {
-    /// Among the arguments that `bind` makes: its first element.
-    Argument(usize),
-    /// Among the outputs.
-    Output(usize),
-    Workspace(usize),
 }
 
 /// What a call of this entry launches.

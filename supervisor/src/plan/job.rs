@@ -16,7 +16,7 @@ use super::lists::{List, located_list};
 use super::names::{NameOf, objection};
 use super::print;
 use super::schema::{DTypeName, home_of};
-use super::table::{TableReader, TomlValue, describe, wrong_type};
+use super::table::{TableReader, TomlValue, describe, tables, take_with, wrong_type};
 use super::{MAX_CANDIDATES, MAX_JOBS};
 
 /// Keys of a job that are reserved for a later version.
@@ -62,30 +62,6 @@ pub(super) fn read_jobs(root: &mut TableReader<'_, '_>, findings: &mut Findings)
     };
     let jobs = tables(value, &spot, "[[job]]", MAX_JOBS, findings);
     jobs.into_iter().map(|table| read_job(table, findings)).collect()
-}
-
-/// Readers for the tables of an array of tables. An array with more than `most` is reported, and none of it is read.
-pub(super) fn tables<'v, 't>(
-    value: &'v TomlValue<'t>,
-    spot: &Spot,
-    header: &str,
-    most: usize,
-    findings: &mut Findings,
-) -> Vec<TableReader<'v, 't>> {
-    let DeValue::Array(array) = value.get_ref() else {
-        findings
-            .report(spot, format!("wrong type: found {}", describe(value.get_ref())))
-            .expected("an array of tables")
-            .help(format!("write `{header}`"));
-        return Vec::new();
-    };
-    if array.len() > most {
-        findings
-            .report(spot, format!("there are {} of these", array.len()))
-            .expected(format!("{most} at most"));
-        return Vec::new();
-    }
-    array.iter().filter_map(|item| TableReader::of(item, &spot.at(item.span()), findings)).collect()
 }
 
 fn read_job(mut table: TableReader<'_, '_>, findings: &mut Findings) -> RawJob {
@@ -167,17 +143,6 @@ pub(super) fn take<C: Codec>(
 ) -> Option<Located<C::Value>> {
     let (value, spot) = table.take(key)?;
     C::read(value, &spot, findings).map(|value| Located { value, spot })
-}
-
-/// Reads a key with `read`. `None` only if the key is missing.
-pub(super) fn take_with<T>(
-    table: &mut TableReader<'_, '_>,
-    key: &'static str,
-    findings: &mut Findings,
-    read: impl FnOnce(&TomlValue<'_>, &Spot, &mut Findings) -> T,
-) -> Option<T> {
-    let (value, spot) = table.take(key)?;
-    Some(read(value, &spot, findings))
 }
 
 pub(super) fn read_name(

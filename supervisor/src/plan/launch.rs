@@ -14,11 +14,10 @@ use toml::de::DeValue;
 
 use super::codec::{Codec, NonEmptyText, integer, string};
 use super::error::{Findings, Spot, quote};
-use super::job::{tables, take_with};
 use super::lists::List;
 use super::print;
 use super::schema::home_of;
-use super::table::{TableReader, TomlValue};
+use super::table::{TableReader, TomlValue, tables, take_with};
 
 /// Keys of a launch, for whoever writes them into the candidate's own table.
 pub(super) const LAUNCH_KEYS: [&str; 4] = ["grid", "block", "shared_mem", "args"];

@@ -13,12 +13,12 @@ use toml::de::DeValue;
 use super::amounts::Size;
 use super::codec::{Codec, NonEmptyText, Number, Word, string};
 use super::error::{Findings, Located, Spot, quote, suggest};
-use super::job::{read_name, tables, take, take_with};
+use super::job::{read_name, take};
 use super::lists::{List, located_list};
 use super::names::NameOf;
 use super::print;
 use super::schema::home_of;
-use super::table::{TableReader, TomlValue, describe};
+use super::table::{TableReader, TomlValue, describe, tables, take_with};
 use super::{JobPlan, ReplayCandidates, ReplayPlan, entry_files};
 
 /// Each is a stage of its own at the end of a run, with a result of hundreds of rows.

@@ -96,6 +96,41 @@ impl<'v, 't> TableReader<'v, 't> {
     }
 }
 
+/// Readers for the tables of an array of tables. An array with more than `most` is reported, and none of it is read.
+pub(super) fn tables<'v, 't>(
+    value: &'v TomlValue<'t>,
+    spot: &Spot,
+    header: &str,
+    most: usize,
+    findings: &mut Findings,
+) -> Vec<TableReader<'v, 't>> {
+    let DeValue::Array(array) = value.get_ref() else {
+        findings
+            .report(spot, format!("wrong type: found {}", describe(value.get_ref())))
+            .expected("an array of tables")
+            .help(format!("write `{header}`"));
+        return Vec::new();
+    };
+    if array.len() > most {
+        findings
+            .report(spot, format!("there are {} of these", array.len()))
+            .expected(format!("{most} at most"));
+        return Vec::new();
+    }
+    array.iter().filter_map(|item| TableReader::of(item, &spot.at(item.span()), findings)).collect()
+}
+
+/// Reads a key with `read`. `None` only if the key is missing.
+pub(super) fn take_with<T>(
+    table: &mut TableReader<'_, '_>,
+    key: &'static str,
+    findings: &mut Findings,
+    read: impl FnOnce(&TomlValue<'_>, &Spot, &mut Findings) -> T,
+) -> Option<T> {
+    let (value, spot) = table.take(key)?;
+    Some(read(value, &spot, findings))
+}
+
 pub(super) fn wrong_type(value: &DeValue<'_>, spot: &Spot, expected: &str, findings: &mut Findings) {
     findings.report(spot, format!("wrong type: found {}", describe(value))).expected(expected);
 }
