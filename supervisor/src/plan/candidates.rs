@@ -128,7 +128,7 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
             symbol: raw.symbol.clone().unwrap_or_else(|| language.kind().symbol.to_owned()),
         },
         partial: raw.partial,
-        launch: Arc::new(raw.launch.clone()),
+        launch: raw.launch.clone().map(Arc::new)?,
         layers: layers_of(raw),
         spot: Rc::new(raw.name.as_ref().map_or(&raw.spot, |name| &name.spot).clone()),
         naming: Naming::Given,
@@ -137,14 +137,15 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
 
 /// Launches are needed where nobody else can launch, and understood nowhere else. None if it was reported.
 fn check_launch(raw: &RawCandidate, language: Language, findings: &mut Findings) -> Option<()> {
-    let says = !raw.launch.steps.is_empty() || !raw.launch.workspaces.is_empty();
+    let launch = raw.launch.as_ref()?;
+    let says = !launch.steps.is_empty() || !launch.workspaces.is_empty();
     if !language.is_device_code() && says {
         findings
             .report(&raw.spot, format!("`{}` launches for itself, and the plan says how to", language.name()))
             .help("a file of `__global__` functions alone is `language = \"cuda-device\"`");
         return None;
     }
-    if language.is_device_code() && raw.launch.steps.is_empty() {
+    if language.is_device_code() && launch.steps.is_empty() {
         findings
             .report(
                 &raw.spot,

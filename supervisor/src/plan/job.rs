@@ -48,7 +48,8 @@ pub(super) struct RawCandidate {
     pub(super) language: Option<Located<Language>>,
     pub(super) symbol: Option<String>,
     pub(super) partial: Option<bool>,
-    pub(super) launch: Launch,
+    /// None where a part of it is wrong, which is reported.
+    pub(super) launch: Option<Launch>,
     pub(super) layers: Layers,
 }
 
@@ -127,7 +128,7 @@ fn read_candidate(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Ra
         language,
         symbol: take_with(&mut table, "symbol", findings, read_symbol).flatten(),
         partial: take::<Flag>(&mut table, "partial", findings).map(|partial| partial.value),
-        launch: read_launch(&mut table, findings).unwrap_or_default(),
+        launch: read_launch(&mut table, findings),
         layers: Layers::read(&mut table, findings),
     };
     table.finish(findings, &[], |key| {

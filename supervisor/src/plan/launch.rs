@@ -100,7 +100,7 @@ fn read_step(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Option<
         grid: grid?,
         block: block?,
         shared_mem: shared_mem.unwrap_or_else(|| Some(Expression::number(0)))?,
-        args: args.unwrap_or_default()?,
+        args: args.unwrap_or_else(|| Some(Vec::new()))?,
     })
 }
 
