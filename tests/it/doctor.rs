@@ -68,7 +68,7 @@ fn doctor_works_for_every_user() {
         for field in ["kernel", "cores", "page_size_bytes", "memory", "cgroup", "pressure", "proc", "gpu"] {
             outcome.expect(!document[field].is_null(), format_args!("{field} is known"));
         }
-        outcome.expect_equal(document["gpu"]["usable"].as_bool(), Some(false), "no CUDA device yet");
+        outcome.expect(document["gpu"]["usable"].is_boolean(), "whether a card can be used is known");
     }
 }
 

@@ -17,6 +17,7 @@ use self::timing::Trial;
 use super::{Answer, DoctorArguments, Failure, print_out};
 use crate::driver::run::leaves::Leaves;
 use crate::driver::run::protections;
+use crate::driver::survey::devices::{FIRST_CARD, compiler, present};
 use crate::driver::survey::interpreters::{self, Asked};
 use crate::exit::Exit;
 use crate::memory::cgroup::{self, Mounted};
@@ -44,6 +45,10 @@ struct Findings {
     trial: Option<Result<Trial, String>>,
     /// The interpreter for a plan that names none.
     python: Asked,
+    /// The first card, if the driver has one.
+    card: Result<Option<String>, String>,
+    /// What compiles kernels without host code, for a plan that names no folder.
+    cuda_compiler: Result<String, String>,
     devices: Devices,
 }
 
@@ -72,6 +77,8 @@ impl Findings {
             disturbance: Disturbance::look(root),
             trial: timing.then(|| Trial::run().map_err(|error| format!("{error:#}"))),
             python: interpreters::ask(PYTHON),
+            card: present(FIRST_CARD),
+            cuda_compiler: compiler(&[]),
             devices: Devices::look(),
         })
     }
@@ -178,7 +185,10 @@ impl Findings {
             "landlock_abi": self.landlock_abi(),
             "seccomp": self.has("system_calls"),
             "python": { "found": self.python.as_ref().ok(), "refused": self.python.as_ref().err() },
-            "gpu": { "driver": self.features.nvidia, "usable": false, "nvml": self.devices.document(self.ram()) },
+            "cuda_compiler": {
+                "found": self.cuda_compiler.as_ref().ok(), "refused": self.cuda_compiler.as_ref().err(),
+            },
+            "gpu": { "driver": self.features.nvidia, "usable": self.card.is_ok(), "nvml": self.devices.document(self.ram()) },
         })
     }
 
@@ -261,11 +271,11 @@ impl Findings {
                 .map(|it| format!(", limited to {} by {}", it.limit, it.path.display()))
                 .unwrap_or_default(),
         );
-        let gpu = if self.features.nvidia {
-            "an NVIDIA driver is loaded; this version has no CUDA device and does not use it"
-        } else {
-            "no driver is visible; this version has no CUDA device"
+        let said = |answer: &Result<String, String>| match answer {
+            Ok(what) => what.clone(),
+            Err(why) => format!("none: {why}"),
         };
+        let gpu = said(&self.card.clone().map(Option::unwrap_or_default));
         vec![
             ("kernel", self.host.kernel.clone().unwrap_or_else(unknown)),
             ("processor", self.host.cpu.clone().unwrap_or_else(unknown)),
@@ -294,7 +304,8 @@ impl Findings {
             ("Landlock", self.landlock_abi().map_or("none".to_owned(), |abi| format!("ABI {abi}"))),
             ("seccomp", yes(self.has("system_calls")).to_owned()),
             ("Python", self.python.clone().unwrap_or_else(|why| format!("none for kernels: {why}"))),
-            ("GPU", gpu.to_owned()),
+            ("CUDA compiler", said(&self.cuda_compiler)),
+            ("GPU", gpu),
             ("NVML", self.devices.text(self.ram())),
         ]
     }

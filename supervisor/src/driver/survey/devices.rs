@@ -17,7 +17,7 @@ use crate::pool::{Canary, Executable};
 const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// What `auto` means where there is one.
-const FIRST_CARD: Device = Device::Cuda(0);
+pub const FIRST_CARD: Device = Device::Cuda(0);
 
 /// What a card is, or why it cannot be used. Nothing is asked of devices that need none.
 pub fn present(device: Device) -> Result<Option<String>, String> {
