@@ -1,9 +1,10 @@
 //! What a run knows of its candidates besides its plan: from an earlier part of it, and from attempts that ended well.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use opt_shared::ids::EntryId;
 use opt_shared::outcome::{Artifact, Body, Report, Status};
+use opt_shared::units::Bytes;
 
 use super::folder::ranking::ScoreSummary;
 use crate::core::event::Stage;
@@ -13,7 +14,8 @@ use crate::core::event::Stage;
 pub struct Known {
     pub artifact: Option<Artifact>,
     pub unsupported: Vec<EntryId>,
-    pub profile: Option<ScoreSummary>,
+    /// Boxed: most candidates have none.
+    pub profile: Option<Box<ScoreSummary>>,
     pub status: Option<Status>,
     /// Attempts of each stage that earlier parts of the run have numbered.
     pub numbered: BTreeMap<Stage, u32>,
@@ -26,9 +28,57 @@ impl Known {
             Body::Build(built) => self.artifact.clone_from(&built.artifact),
             Body::Verify(verified) => self.unsupported.clone_from(&verified.unsupported),
             Body::Profile(profiled) if report.head.status == Status::Passed => {
-                self.profile = Some(ScoreSummary::of(stage, profiled));
+                self.profile = Some(Box::new(ScoreSummary::of(stage, profiled)));
             }
             Body::Profile(_) | Body::Replay(_) => {}
         }
+    }
+}
+
+/// What the libraries of a run take on disk. Those that were built alike are one file.
+#[derive(Debug, Default)]
+pub(crate) struct Libraries {
+    /// The first 128 bits of each digest.
+    seen: HashSet<u128>,
+    bytes: Bytes,
+}
+
+impl Libraries {
+    pub(crate) fn of(known: &[Known]) -> Self {
+        let mut libraries = Self::default();
+        known.iter().filter_map(|known| known.artifact.as_ref()).for_each(|it| libraries.add(it));
+        libraries
+    }
+
+    pub(crate) fn add(&mut self, artifact: &Artifact) {
+        let start = artifact.digest.get(..32).and_then(|digits| u128::from_str_radix(digits, 16).ok());
+        // What has no digest is counted each time.
+        if start.is_none_or(|start| self.seen.insert(start)) {
+            self.bytes += artifact.bytes;
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_that_were_built_alike_are_counted_once() {
+        let artifact = |digest: &str, bytes| Artifact {
+            digest: digest.repeat(32),
+            path: "/run/artifacts/library.so".into(),
+            bytes: Bytes::new(bytes),
+        };
+        let known = |artifact| Known { artifact, ..Known::default() };
+        let mut libraries = Libraries::of(&[known(Some(artifact("0a", 5))), known(None)]);
+        libraries.add(&artifact("0a", 5));
+        assert_eq!(libraries.bytes(), Bytes::new(5));
+        libraries.add(&artifact("0b", 7));
+        assert_eq!(libraries.bytes(), Bytes::new(12));
     }
 }

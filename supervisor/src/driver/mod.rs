@@ -132,6 +132,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         agenda: Agenda {
             plan,
             facts: &facts,
+            libraries: known::Libraries::of(&known),
             known,
             replays: Replaying::new(&replay_facts, kept_replays),
             units: Units::default(),

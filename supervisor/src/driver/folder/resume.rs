@@ -122,7 +122,7 @@ pub(crate) fn for_the_core(known: &Known) -> Option<Resumed> {
     known.status.map(|status| Resumed {
         status,
         verified: known.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
-        speedup: known.profile.as_ref().and_then(ScoreSummary::speedup),
+        speedup: known.profile.as_deref().and_then(ScoreSummary::speedup),
     })
 }
 

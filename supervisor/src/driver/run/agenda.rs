@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::replay::Replaying;
 use super::supply::{Subject, Units};
 use crate::driver::folder::RunFolder;
-use crate::driver::known::Known;
+use crate::driver::known::{Known, Libraries};
 use crate::driver::survey::facts::JobFacts;
 use crate::plan::Plan;
 use crate::record::Numbers;
@@ -18,6 +18,7 @@ pub(crate) struct Agenda<'a> {
     pub(crate) facts: &'a [JobFacts],
     /// What is known about each candidate, in the order of their ids.
     pub(crate) known: Vec<Known>,
+    pub(crate) libraries: Libraries,
     pub(crate) replays: Replaying<'a>,
     /// Maps the core's unit ids to candidates and replays.
     pub(crate) units: Units,

@@ -3,7 +3,7 @@
 use opt_shared::batch::{Share, batches, input_bytes};
 use opt_shared::ids::{CandidateId, JobId};
 use opt_shared::message::{EntryRef, Task, Work};
-use opt_shared::outcome::{Report, Status};
+use opt_shared::outcome::{Body, Built, Report, Status};
 use opt_shared::stage::Stage;
 
 use super::Run;
@@ -140,6 +140,9 @@ impl Run<'_> {
     fn stood(&mut self, id: CandidateId, attempt: &EndedAttempt, report: &Report) {
         let stage = attempt.order.stage;
         self.agenda.known[id.index()].learn(stage, report);
+        if let Body::Build(Built { artifact: Some(artifact), .. }) = &report.body {
+            self.agenda.libraries.add(artifact);
+        }
         if let Some(row) = reads::policy_row(id, report) {
             self.policy(&row);
         }

@@ -1,6 +1,5 @@
 //! From a step of a candidate (numbers) to a worker's task (paths and settings).
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -39,7 +38,7 @@ impl Agenda<'_> {
                     device: self.plan.device(),
                     build: (*candidate.build).clone(),
                     artifacts: self.folder.artifacts(),
-                    artifacts_room: self.plan.run.max_artifacts.saturating_sub(self.artifact_bytes()),
+                    artifacts_room: self.plan.run.max_artifacts.saturating_sub(self.libraries.bytes()),
                     scratch: self.folder.scratch(),
                     hidden: self.hidden_from_builds(),
                     home: self.plan.base_dir.clone(),
@@ -100,13 +99,6 @@ impl Agenda<'_> {
             Stage::Replay => return None,
         };
         Some(Task { lease, work })
-    }
-
-    /// What all libraries take on disk. Those that were built alike are one file.
-    fn artifact_bytes(&self) -> Bytes {
-        let artifacts = self.known.iter().filter_map(|known| known.artifact.as_ref());
-        let each: BTreeMap<&str, Bytes> = artifacts.map(|it| (it.digest.as_str(), it.bytes)).collect();
-        each.into_values().sum()
     }
 
     /// Where expected outputs and results, also earlier ones, lie.

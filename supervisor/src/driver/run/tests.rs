@@ -69,6 +69,7 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
         agenda: Agenda {
             plan,
             facts: &facts,
+            libraries: crate::driver::known::Libraries::default(),
             known,
             replays: Replaying::new(&[], Vec::new()),
             units: Units::default(),
