@@ -91,6 +91,33 @@ fn plan_that_never_fits_starts_no_worker() {
     outcome.expect(detail.contains("host_ceiling"), detail);
 }
 
+/// [build] memory is 4 GiB by default.
+#[test]
+fn a_ceiling_below_what_a_compiler_may_owe_leaves_it_less() {
+    let large = "#define T(x) x x x x x x x x x x\n\
+                 int table[] = { T(T(T(T(T(T(1,)))))) };\n\
+                 int run(void *s, const void *a, int n, void *r) { return table[n] - 1; }\n";
+    let text = format!(
+        "[run]\nstages = [\"build\", \"verify\"]\n[memory]\nhost_ceiling = \"512MiB\"\n[limits]\nmemory = \"16MiB\"\n\
+         [build]\ninclude = ['{kernels}', '{kernels}/naive']\n\
+         [[job]]\nname = \"relu\"\ncaptures = '{captures}'\n\
+         [[job.candidate]]\nname = \"small\"\nsources = ['{kernels}/naive/relu.c']\n\
+         [[job.candidate]]\nname = \"large\"\nsources = ['large.c']\n",
+        kernels = data("kernels").display(),
+        captures = data("captures/torch_nn_functional_relu").display(),
+    );
+    let scenario = Scenario::with_plan(&text);
+    std::fs::write(scenario.path().join("large.c"), large).expect("written");
+    let (outcome, summary) = scenario.run_plan(1, &[]);
+    outcome.expect_equal(summary.verdict("relu", "small").0, Some("PASSED"), "a compiler of 60 MiB fits");
+    outcome.expect_equal(summary.policy("shrink_build").len(), 1, "said once");
+    outcome.expect_equal(summary.verdict("relu", "large"), (Some("DOES_NOT_FIT"), Some("plan")), "refused");
+    let detail = summary.candidate("relu", "large")["detail"].as_str().unwrap_or_default();
+    outcome.expect(detail.contains("[memory] host_ceiling") && detail.contains("4.00 GiB"), detail);
+    let peak = bytes(&outcome, &summary.document["memory"], "peak_owed_bytes");
+    outcome.expect(peak <= 512 * MIB, format_args!("{peak} owed under a ceiling of 512 MiB"));
+}
+
 /// The kernel walks its inputs and allocates nothing, so what is owed follows the formula.
 #[test]
 fn measurements_agree_with_predictions() {

@@ -41,6 +41,8 @@ pub const LIBTORCH_BASE: Bytes = Bytes::mib(128);
 pub const PYTHON_FILES: Bytes = Bytes::mib(512);
 /// Owed by a compiler's process before it reads anything.
 pub const COMPILER_BASE: Bytes = Bytes::mib(16);
+/// No compiler is started with less than this: gcc owes 40 to 80 MiB for a kernel in plain C.
+pub const LEAST_COMPILER: Bytes = Bytes::mib(128);
 
 /// s: one slot of staging.
 pub const STAGING_SLOT: Bytes = Bytes::mib(1);

@@ -74,7 +74,7 @@ fn of_stage(
     let least = least(most)?;
     let name = |fact: &EntryFact| fact.entry.clone();
     let (prediction, entries) = match stage {
-        Stage::Build => (needs.build(most), Vec::new()),
+        Stage::Build => (needs.build(most).into_iter().next()?, Vec::new()),
         Stage::Verify => {
             let shared = needs.verify(most).into_iter().next()?;
             (shared, facts.verified().into_iter().map(name).collect())

@@ -243,5 +243,6 @@ impl Core {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PolicySubject {
     Serial,
+    LessForCompilers,
     NoSpare(Role),
 }

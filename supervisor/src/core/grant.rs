@@ -9,7 +9,7 @@ use opt_shared::ids::{JobId, LeaseId, UnitId, WorkerId};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
-use super::assign::Fit;
+use super::assign::{Fit, Said};
 use super::contest::Contest;
 use super::device::DeviceState;
 use super::event::{Action, Moment, Order, Stage, StopReason};
@@ -306,7 +306,8 @@ impl Core {
         from: usize,
         refusal: Refusal,
     ) -> Option<(usize, Demand)> {
-        if !matches!(refusal, Refusal::Floor { .. }) {
+        // A compiler with less memory may fail for that. It waits until the machine has more again.
+        if !matches!(refusal, Refusal::Floor { .. }) || order.stage == Stage::Build {
             return None;
         }
         let unit = self.unit(order.unit);
@@ -381,6 +382,15 @@ impl Core {
             ("reserved_bytes", spec.reserved.get()),
             ("whole_bytes", whole.reserved.get()),
         ];
+        if order.stage == Stage::Build {
+            if self.said.insert((Said::LessForCompilers, self.unit(order.unit).job)) {
+                numbers.push(("ceiling_bytes", self.ledger.ceilings().host.get()));
+                let reason =
+                    "compilers may owe less than [build] memory: more would never fit under the ceiling";
+                self.policy("shrink_build", reason.to_owned(), numbers);
+            }
+            return;
+        }
         let reason = match why {
             Smaller::Ceiling => {
                 numbers.push(("ceiling_bytes", self.ledger.ceilings().host.get()));

@@ -262,7 +262,10 @@ impl Core {
     pub(super) fn smaller_or_never(&mut self, lease: Lease, why: String) {
         let times = self.change(lease.order.unit, |unit| {
             unit.losses.short_of_memory += 1;
-            unit.losses.from_way = lease.way + 1;
+            // A compiler that may owe less could fail for that alone.
+            if lease.order.stage != Stage::Build {
+                unit.losses.from_way = lease.way + 1;
+            }
             unit.losses.short_of_memory
         });
         if MOST_SHORT_OF_MEMORY < times {

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use opt_shared::batch::{Share, batches, input_bytes};
 use opt_shared::formula::{
-    self, COMPILER_BASE, RunnerTerms, SHARED_RUNNER, Term, load_timeout, runner_groups, stretched, total,
+    self, COMPILER_BASE, LEAST_COMPILER, RunnerTerms, SHARED_RUNNER, Term, load_timeout, runner_groups,
+    stretched, total,
 };
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::settings::{ProfileSettings, VerifySettings};
@@ -49,12 +50,24 @@ impl Prediction {
     }
 }
 
-pub fn build(memory: Bytes, timeout: Duration) -> Prediction {
-    Prediction::new(
+/// Ways to build: with all the memory that the plan allows a compiler, then with half of it, and so on. A small ceiling still
+/// runs small kernels.
+pub fn build_ways(memory: Bytes, timeout: Duration) -> Vec<Prediction> {
+    let halves = std::iter::successors(Some(memory), |larger| {
+        let half = Bytes::new(larger.get() / 2);
+        (LEAST_COMPILER <= half).then_some(half)
+    });
+    halves.map(|memory| build(memory, timeout)).collect()
+}
+
+fn build(memory: Bytes, timeout: Duration) -> Prediction {
+    let mut prediction = Prediction::new(
         Vec::new(),
         vec![Term { name: "build.memory", bytes: memory }, Term { name: "compiler", bytes: COMPILER_BASE }],
         stretched(timeout).saturating_add(Duration::from_secs(60)),
-    )
+    );
+    prediction.spec.batch = Some(memory);
+    prediction
 }
 
 /// Ways to verify: first with entries that share runners, then, if that reserves less, with one runner for each entry.

@@ -82,7 +82,8 @@ pub struct StageSpec {
     pub device: Bytes,
     /// When the worker counts as stuck.
     pub deadline: Duration,
-    /// Largest batch of entries that are timed together, or that share a runner in a verification.
+    /// Largest batch of entries that are timed together, or that share a runner in a verification. In a build, what
+    /// the compiler may owe.
     pub batch: Option<Bytes>,
 }
 

@@ -163,6 +163,7 @@ fn nothing_to_build(folder: &Path) -> BuildTask {
             timeout: Some(TIMEOUT),
             max_artifact: Bytes::mib(1),
         },
+        memory: Bytes::gib(1),
         artifacts: folder.join("artifacts"),
         artifacts_room: Bytes::mib(1),
         scratch: folder.join("scratch"),

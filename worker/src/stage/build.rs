@@ -151,7 +151,7 @@ fn compile(
             hidden: &task.hidden,
             homes: [&task.home, &folders.files.root],
         },
-        memory: task.build.memory_for(task.source.language),
+        memory: task.memory,
         // An assembler reads text, which is many times as long as its output.
         largest_file: task.build.max_artifact.saturating_mul(LARGEST_FILE),
     };
@@ -171,9 +171,25 @@ fn compile(
         (Some(KillReason::Timeout { limit }), _) => {
             (Status::CompileTimeout, format!("the compiler was not done after {limit:?} ([build] timeout)"))
         }
+        (Some(KillReason::RunnerMemory { owed, .. }), _) if task.memory < task.build.memory => (
+            Status::DoesNotFit,
+            format!(
+                "the compiler owed {owed}; the run's ceiling left it {}, of {} that it may owe ([build] memory): raise \
+                 [memory] host_ceiling",
+                task.memory, task.build.memory
+            ),
+        ),
         (Some(KillReason::RunnerMemory { owed, limit }), _) => (
             Status::HostMemoryLimit,
             format!("the compiler owed {owed}, its limit is {limit} ([build] memory)"),
+        ),
+        (Some(KillReason::GroupMemory { limit }), _) if task.memory < task.build.memory => (
+            Status::DoesNotFit,
+            format!(
+                "the kernel ended the compiler at {limit}: the run's ceiling left it less than [build] memory, {}: raise \
+                 [memory] host_ceiling",
+                task.build.memory
+            ),
         ),
         (Some(KillReason::GroupMemory { limit }), _) => (
             Status::HostMemoryLimit,

@@ -55,7 +55,7 @@ pub struct Job {
 #[derive(Clone, Debug)]
 pub struct Candidate {
     pub partial: bool,
-    pub build: StageSpec,
+    pub build: Vec<StageSpec>,
     pub verify: Vec<StageSpec>,
     pub profile: Arc<[StageSpec]>,
     pub paired: Arc<[StageSpec]>,
@@ -72,7 +72,7 @@ pub fn one_way(spec: StageSpec) -> Arc<[StageSpec]> {
 pub fn a_candidate() -> Candidate {
     Candidate {
         partial: false,
-        build: STAGE,
+        build: vec![STAGE],
         verify: vec![STAGE],
         profile: one_way(STAGE),
         paired: one_way(STAGE),
@@ -168,7 +168,7 @@ impl Plan {
         let route = match candidate.replay {
             Some(replay) => vec![step(Stage::Replay, Role::Profiler, &[replay])],
             None => {
-                let mut route = vec![step(Stage::Build, Role::Verifier, &[candidate.build])];
+                let mut route = vec![step(Stage::Build, Role::Verifier, &candidate.build)];
                 if self.verify {
                     route.push(step(Stage::Verify, Role::Verifier, &candidate.verify));
                 }

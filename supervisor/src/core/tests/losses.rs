@@ -59,7 +59,7 @@ fn candidates_wait_for_the_second_pass_of_their_baseline() {
 #[test]
 fn losses_further_apart_than_the_window_are_tolerated_up_to_a_number() {
     let mut plan = plan(1);
-    plan.candidates[0].build.deadline = LOSS_WINDOW * 2;
+    plan.candidates[0].build[0].deadline = LOSS_WINDOW * 2;
     let mut desk = Desk::new(plan);
     for loss in 1..=MOST_LOST_EVER + 1 {
         assert!(desk.policies("put_off").is_empty(), "{loss}");

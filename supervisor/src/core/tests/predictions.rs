@@ -14,7 +14,7 @@ use opt_shared::settings::{
 };
 use opt_shared::units::Bytes;
 
-use crate::core::predict::{Prediction, Sides, build, profile, replay, verify, verify_ways};
+use crate::core::predict::{Prediction, Sides, build_ways, profile, replay, verify, verify_ways};
 
 /// Terms for a runner that loads a shared library.
 fn of(limits: &LimitSettings) -> RunnerTerms<'_> {
@@ -83,12 +83,18 @@ fn with(entry: EntryNumbers, constants: &[(u32, u64)]) -> EntryNumbers {
 
 #[test]
 fn build_reserves_the_compilers_limit() {
-    let stage = build(Bytes::gib(4), Duration::from_secs(120)).spec;
+    let ways = build_ways(Bytes::gib(4), Duration::from_secs(120));
+    let stage = ways[0].spec;
     assert_eq!((stage.predicted, stage.reserved), (Bytes::ZERO, Bytes::mib(4096 + 16)));
     assert_eq!(
         (stage.deadline, stage.batch, stage.device),
-        (Duration::from_secs(4 * 120 + 60), None, Bytes::ZERO)
+        (Duration::from_secs(4 * 120 + 60), Some(Bytes::gib(4)), Bytes::ZERO)
     );
+    // Half as much from one way to the next, and never less than a compiler needs for anything.
+    let memory: Vec<_> = ways.iter().filter_map(|way| way.spec.batch).collect();
+    assert_eq!(memory, [4096, 2048, 1024, 512, 256, 128].map(Bytes::mib));
+    let [tiny] = &build_ways(Bytes::mib(20), Duration::ZERO)[..] else { panic!("one way") };
+    assert_eq!(tiny.spec.batch, Some(Bytes::mib(20)), "what the plan says is not exceeded");
 }
 
 /// Checks that the printed terms add up to what is reserved.

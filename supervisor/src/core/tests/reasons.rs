@@ -8,7 +8,7 @@ use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
 use super::desk::{Desk, Given, Plan, STAGE, plan};
-use crate::core::event::{PolicyRow, Process};
+use crate::core::event::{Action, PolicyRow, Process, Stage};
 use crate::core::spec::StageSpec;
 
 /// A plan whose profile runs in one batch or in halves.
@@ -96,4 +96,40 @@ fn late_worker_is_killed_with_its_deadline_in_the_log() {
     let row = only_row(&desk, "kill_worker");
     assert_eq!((row.reason.as_str(), number(&row, "lease")), ("it was not ready in time", None));
     assert!(number(&row, "deadline_ms").is_some_and(|ms| 0 < ms));
+}
+
+/// A build that may take 800 MiB, or half of that.
+fn two_ways_to_build() -> Plan {
+    let mut spec = plan(2);
+    let whole = StageSpec { reserved: Bytes::mib(800), batch: Some(Bytes::mib(784)), ..STAGE };
+    let half = StageSpec { reserved: Bytes::mib(400), batch: Some(Bytes::mib(384)), ..STAGE };
+    for candidate in &mut spec.candidates {
+        candidate.build = vec![whole, half];
+    }
+    spec
+}
+
+#[test]
+fn compilers_may_owe_less_under_a_small_ceiling_and_that_is_said_once() {
+    let mut spec = two_ways_to_build();
+    spec.ceilings.host = Bytes::mib(700);
+    let mut desk = Desk::new(spec);
+    let first = desk.lease();
+    let granted =
+        |action: &Action| matches!(action, Action::Start { batch, .. } if *batch == Some(Bytes::mib(384)));
+    assert!(desk.log.iter().any(granted), "{:#?}", desk.log);
+    desk.finish(first, Status::Passed);
+    let second = desk.lease();
+    assert_eq!((first.order.stage, second.order.stage), (Stage::Build, Stage::Build));
+    let row = only_row(&desk, "shrink_build");
+    assert!(row.reason.contains("never fit under the ceiling"), "{}", row.reason);
+    assert_eq!(number(&row, "ceiling_bytes"), Some(Bytes::mib(700).get()));
+}
+
+#[test]
+fn a_build_waits_for_a_machine_that_is_short_instead_of_taking_less() {
+    let mut desk = Desk::new(two_ways_to_build());
+    desk.available = Some(Bytes::mib(600));
+    desk.sample(&[]);
+    assert!(desk.policies("shrink_build").is_empty(), "{:#?}", desk.log);
 }

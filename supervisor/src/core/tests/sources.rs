@@ -277,7 +277,7 @@ fn next_unit_is_granted_as_soon_as_the_previous_one_ends() {
     assert_eq!(wanted(&desk.finish(profile, Status::Passed)), [(1, 2)]);
     // The previous turn: its remaining unit never fits.
     let mut spec = plan(2);
-    spec.candidates[1].build.reserved = Bytes::mib(400);
+    spec.candidates[1].build[0].reserved = Bytes::mib(400);
     let mut desk = Desk::new(spec);
     let build = desk.lease();
     desk.submit(0, 2);

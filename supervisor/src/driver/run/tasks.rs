@@ -19,7 +19,8 @@ use crate::plan::CandidatePlan;
 
 impl Agenda<'_> {
     /// The task of a candidate's step. None if something that the step depends on is missing, which the core rules out.
-    /// `share`: what it may take where it is timed. `batch`: entries share a runner, or are timed together, up to this, whatever the plan says.
+    /// `share`: what it may take where it is timed. `batch`: entries share a runner, or are timed together, up to this, whatever the plan says;
+    /// and so much a compiler may owe.
     pub(crate) fn task(
         &self,
         lease: LeaseId,
@@ -37,6 +38,7 @@ impl Agenda<'_> {
                     source: candidate.source.clone(),
                     device: self.plan.device(),
                     build: (*candidate.build).clone(),
+                    memory: batch.unwrap_or_else(|| candidate.build.memory_for(candidate.source.language)),
                     artifacts: self.folder.artifacts(),
                     artifacts_room: self.plan.run.max_artifacts.saturating_sub(self.libraries.bytes()),
                     scratch: self.folder.scratch(),

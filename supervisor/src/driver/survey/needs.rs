@@ -153,7 +153,7 @@ impl<'a> JobNeeds<'a> {
                 |ways: Vec<Prediction>| -> Arc<[StageSpec]> { ways.iter().map(|way| way.spec).collect() };
             let paired = self.job.baseline.is_some() && !is_baseline;
             let needs = Needs {
-                build: specs(vec![self.build(candidate)]),
+                build: specs(self.build(candidate)),
                 verify: specs(self.verify(candidate)),
                 profile: specs(self.profile(candidate, false)),
                 paired: paired.then(|| specs(self.profile(candidate, true))),
@@ -173,9 +173,10 @@ impl<'a> JobNeeds<'a> {
         })
     }
 
-    pub fn build(&self, candidate: &CandidatePlan) -> Prediction {
+    /// From all the memory that a compiler may have to the least.
+    pub fn build(&self, candidate: &CandidatePlan) -> Vec<Prediction> {
         let language = candidate.source.language;
-        predict::build(candidate.build.memory_for(language), candidate.build.timeout_for(language))
+        predict::build_ways(candidate.build.memory_for(language), candidate.build.timeout_for(language))
     }
 
     /// Ways to verify: with shared runners, then, if that takes less, with a runner for each entry.
