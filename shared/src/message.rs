@@ -164,7 +164,7 @@ pub struct BuildTask {
     /// What the artifact is to run on.
     pub device: Device,
     pub build: BuildSettings,
-    /// What the compiler may owe: `build.memory`, or less where the run's ceiling leaves less.
+    /// What the compiler may owe: the limit of `build.memory`, or less where the run's ceiling leaves less.
     pub memory: Bytes,
     /// The artifact is copied here under its digest.
     pub artifacts: PathBuf,

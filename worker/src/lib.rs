@@ -10,6 +10,7 @@ pub mod judge;
 mod link;
 mod machine;
 mod memfd;
+mod oom;
 mod page_cache;
 mod recorded;
 pub mod residency;

@@ -13,6 +13,7 @@ use opt_shared::message::{FromWorker, NONCE_VARIABLE, Report, SERVER_VARIABLE, T
 use opt_shared::outcome::{Body, Head, Status};
 
 use crate::link::{Link, LinkError};
+use crate::oom;
 use crate::sandbox::spawn::Namespaces;
 use crate::session::Backend;
 use crate::session::cuda::{CudaBackend, WorkerDevice};
@@ -97,6 +98,8 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     if u32::try_from(parent) != Ok(supervisor) {
         return Err(WorkerError::Orphaned);
     }
+    // Refused, the kernel may end this worker no sooner than the supervisor, which loses nothing.
+    let _ = oom::raise_score(oom::WORKER);
     // A runner without a namespace must not look into the memory that holds expected outputs.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
     // Out of the terminal's foreground group: Ctrl-C is for the supervisor alone.

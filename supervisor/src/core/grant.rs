@@ -9,7 +9,7 @@ use opt_shared::ids::{JobId, LeaseId, UnitId, WorkerId};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
-use super::assign::{Fit, Said};
+use super::assign::{Fit, PolicySubject};
 use super::contest::Contest;
 use super::device::DeviceState;
 use super::event::{Action, Moment, Order, Stage, StopReason};
@@ -383,7 +383,7 @@ impl Core {
             ("whole_bytes", whole.reserved.get()),
         ];
         if order.stage == Stage::Build {
-            if self.said.insert((Said::LessForCompilers, self.unit(order.unit).job)) {
+            if self.reported.insert((PolicySubject::LessForCompilers, self.unit(order.unit).job)) {
                 numbers.push(("ceiling_bytes", self.ledger.ceilings().host.get()));
                 let reason =
                     "compilers may owe less than [build] memory: more would never fit under the ceiling";

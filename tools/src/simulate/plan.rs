@@ -18,7 +18,13 @@ const STAGE: StageSpec = StageSpec { deadline: Duration::from_secs(10), ..plan::
 /// A candidate with ordinary settings.
 pub(crate) fn a_candidate() -> Candidate {
     let one: Arc<[StageSpec]> = plan::one_way(STAGE);
-    Candidate { build: STAGE, verify: vec![STAGE], profile: one.clone(), paired: one, ..plan::a_candidate() }
+    Candidate {
+        build: vec![STAGE],
+        verify: vec![STAGE],
+        profile: one.clone(),
+        paired: one,
+        ..plan::a_candidate()
+    }
 }
 
 /// One way to do it, or three that take less and less memory.

@@ -24,7 +24,7 @@ use crate::sandbox::handle::End;
 use crate::sandbox::policy::CompilerReach;
 use crate::toolchain::artifact::{Kept, keep};
 use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
-use crate::toolchain::log::{a_part_was_ended, lacked, missing_header};
+use crate::toolchain::log::{a_part_was_ended, lacked, missing_header, ran_out_of_memory};
 use crate::toolchain::{self, BuildError, Folders, Program, Recipe, Step, file};
 
 /// The header for kernels that do not have tvm-ffi's own; every build finds it as `opt_candidate.h`.
@@ -171,31 +171,12 @@ fn compile(
         (Some(KillReason::Timeout { limit }), _) => {
             (Status::CompileTimeout, format!("the compiler was not done after {limit:?} ([build] timeout)"))
         }
-        (Some(KillReason::RunnerMemory { owed, .. }), _) if task.memory < task.build.memory => (
-            Status::DoesNotFit,
-            format!(
-                "the compiler owed {owed}; the run's ceiling left it {}, of {} that it may owe ([build] memory): raise \
-                 [memory] host_ceiling",
-                task.memory, task.build.memory
-            ),
-        ),
-        (Some(KillReason::RunnerMemory { owed, limit }), _) => (
-            Status::HostMemoryLimit,
-            format!("the compiler owed {owed}, its limit is {limit} ([build] memory)"),
-        ),
-        (Some(KillReason::GroupMemory { limit }), _) if task.memory < task.build.memory => (
-            Status::DoesNotFit,
-            format!(
-                "the kernel ended the compiler at {limit}: the run's ceiling left it less than [build] memory, {}: raise \
-                 [memory] host_ceiling",
-                task.build.memory
-            ),
-        ),
-        (Some(KillReason::GroupMemory { limit }), _) => (
-            Status::HostMemoryLimit,
-            format!(
-                "the kernel ended the compiler: its control group reached its limit of {limit} ([build] memory)"
-            ),
+        (Some(KillReason::RunnerMemory { owed, .. }), _) => {
+            out_of_memory(task, &format!("the compiler owed {owed}"))
+        }
+        (Some(KillReason::GroupMemory { limit }), _) => out_of_memory(
+            task,
+            &format!("the kernel ended the compiler: its control group reached its limit of {limit}"),
         ),
         (Some(reason), _) => {
             (Status::InfraError, format!("the compiler was killed by the supervisor ({reason:?})"))
@@ -216,6 +197,9 @@ fn compile(
             Status::InfraError,
             format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
         ),
+        (None, End::Exited { .. }) if ran_out_of_memory(&built.log_head) => {
+            out_of_memory(task, &format!("{compiler} was refused memory"))
+        }
         (None, End::Exited { .. }) if a_part_was_ended(&built.log_head) => {
             (Status::InfraError, format!("a part of {compiler} was ended by a process outside the build"))
         }
@@ -232,6 +216,19 @@ fn compile(
         head.detail = format!("{}; {advice}", head.detail);
     }
     Ok(())
+}
+
+/// The plan's limit is the candidate's affair; what a small ceiling leaves of it is not.
+fn out_of_memory(task: &BuildTask, what: &str) -> (Status, String) {
+    let (left, limit) = (task.memory, task.build.memory_for(task.source.language));
+    if left < limit {
+        let why = format!(
+            "{what}: under the run's ceiling it may owe {left}, instead of {limit} ([build] memory): raise [memory] \
+             host_ceiling"
+        );
+        return (Status::DoesNotFit, why);
+    }
+    (Status::HostMemoryLimit, format!("{what}, it may owe {limit} ([build] memory)"))
 }
 
 fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {

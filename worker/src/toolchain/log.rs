@@ -46,6 +46,23 @@ pub(crate) fn lacked(log: &str) -> Option<&'static str> {
     log.lines().filter(|line| complains(line)).find_map(named)
 }
 
+/// Whether a compiler was refused memory, in a line of its own. An allocation of more than its limit is refused before the
+/// compiler can owe it.
+pub(crate) fn ran_out_of_memory(log: &str) -> bool {
+    log.lines().any(|line| {
+        let Some((driver, rest)) = line.split_once(": ") else { return false };
+        let llvm = driver == "LLVM ERROR" || driver == "fatal error";
+        // gcc does not say which of its parts it was.
+        if driver == "virtual memory exhausted" {
+            return true;
+        }
+        (llvm || !driver.contains([':', ' ']))
+            && ["out of memory", "virtual memory exhausted", "error in backend: out of memory"]
+                .iter()
+                .any(|words| rest.starts_with(words))
+    })
+}
+
 /// The header that a compiler did not find, and what to do about it. None where it complains of something else.
 pub(crate) fn missing_header(log: &str, left_out: &[LeftOut]) -> Option<String> {
     let name = log.lines().find_map(|line| {
@@ -113,6 +130,21 @@ mod tests {
             ("k.c:1:2: error: expected `;`", None),
         ] {
             assert_eq!(lacked(log), expected, "{log}");
+        }
+    }
+
+    #[test]
+    fn a_compiler_that_was_refused_memory_says_so_in_a_line_of_its_own() {
+        for (log, refused) in [
+            ("\ncc1: out of memory allocating 536870912 bytes after a total of 63614976 bytes", true),
+            ("virtual memory exhausted: Cannot allocate memory", true),
+            ("cc1plus: virtual memory exhausted: Cannot allocate memory", true),
+            ("LLVM ERROR: out of memory\nAllocation failed", true),
+            ("k.c:1:2: error: #error cc1: out of memory allocating 1 bytes", false),
+            ("k.c:1:2: error: out of memory", false),
+            ("", false),
+        ] {
+            assert_eq!(ran_out_of_memory(log), refused, "{log}");
         }
     }
 

@@ -32,6 +32,8 @@ use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::oom;
+
 /// The kind of process in a sandbox, which determines its policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -165,6 +167,8 @@ pub fn lock_down(
     refuse_other_threads()?;
     let user = rustix::process::getuid();
     let mut protections = vec![parent::leave_session()?];
+    // A machine that runs out of memory ends what is in a sandbox first. Refused, it chooses by size alone.
+    let _ = oom::raise_score(oom::SANDBOXED);
     protections.push(parent::die_with_the_worker(descriptors.worker)?);
     abort::report_aborts().map_err(|source| ConfineError::Refused { action: "handling SIGABRT", source })?;
     descriptors::close_all_but(descriptors)?;

@@ -77,53 +77,50 @@ int answer(void) {
 
 #[test]
 fn candidate_is_refused_everything_outside_its_work() {
-    as_every_user(
-        "sandbox::confine::canaries::candidate::candidate_is_refused_everything_outside_its_work",
-        || {
-            for namespaces in [Namespaces::ALL, Namespaces::NONE] {
-                let folder = tempfile::tempdir().expect("a temporary folder");
-                std::fs::write(folder.path().join("neighbour"), "secret").expect("the folder is ours");
-                let artifact = library(folder.path(), LIBRARY);
-                let running = start("candidate", folder.path(), Some(artifact.as_fd()), namespaces);
-                let worker = running.worker.try_clone().expect("a descriptor");
-                let (answers, end) = running.finish();
-                let mut frame = [0; 16];
-                let received = rustix::net::recv(&worker, &mut frame[..], rustix::net::RecvFlags::empty());
-                assert_eq!(received.expect("the runner sent a frame").0, 5);
-                assert_eq!(end, End::Exited { code: 0 }, "{namespaces:?}: {answers:?}");
-                let of_protections = PROTECTIONS.iter().filter(|kind| IN_EVERY_CELL.contains(&kind.name));
-                for (name, allowed) in of_protections.flat_map(|kind| kind.attempts).chain(EXPECTED) {
-                    if *name == "x32" && cfg!(not(target_arch = "x86_64")) {
-                        continue;
-                    }
-                    let answer = answers.get(*name).map_or("nothing", String::as_str);
-                    assert!(
-                        allowed.contains(&answer),
-                        "{namespaces:?}: {name} answered {answer}, not {allowed:?}"
-                    );
+    as_every_user(|| {
+        for namespaces in [Namespaces::ALL, Namespaces::NONE] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            std::fs::write(folder.path().join("neighbour"), "secret").expect("the folder is ours");
+            let artifact = library(folder.path(), LIBRARY);
+            let running = start("candidate", folder.path(), Some(artifact.as_fd()), namespaces);
+            let worker = running.worker.try_clone().expect("a descriptor");
+            let (answers, end) = running.finish();
+            let mut frame = [0; 16];
+            let received = rustix::net::recv(&worker, &mut frame[..], rustix::net::RecvFlags::empty());
+            assert_eq!(received.expect("the runner sent a frame").0, 5);
+            assert_eq!(end, End::Exited { code: 0 }, "{namespaces:?}: {answers:?}");
+            let of_protections = PROTECTIONS.iter().filter(|kind| IN_EVERY_CELL.contains(&kind.name));
+            for (name, allowed) in of_protections.flat_map(|kind| kind.attempts).chain(EXPECTED) {
+                if *name == "x32" && cfg!(not(target_arch = "x86_64")) {
+                    continue;
                 }
-                let root = rustix::process::geteuid().is_root();
-                let own_user = answers.get("protection own_user").map(String::as_str);
-                assert_eq!(own_user, Some(if root { "true" } else { "false" }));
-                for name in [
-                    "session",
-                    "dies_with_worker",
-                    "no_capabilities",
-                    "no_new_privileges",
-                    "not_dumpable",
-                    "memory_limit",
-                    "address_space_limit",
-                    "system_calls",
-                ] {
-                    assert_eq!(
-                        answers.get(&format!("protection {name}")).map(String::as_str),
-                        Some("true"),
-                        "{name}"
-                    );
-                }
+                let answer = answers.get(*name).map_or("nothing", String::as_str);
+                assert!(
+                    allowed.contains(&answer),
+                    "{namespaces:?}: {name} answered {answer}, not {allowed:?}"
+                );
             }
-        },
-    );
+            let root = rustix::process::geteuid().is_root();
+            let own_user = answers.get("protection own_user").map(String::as_str);
+            assert_eq!(own_user, Some(if root { "true" } else { "false" }));
+            for name in [
+                "session",
+                "dies_with_worker",
+                "no_capabilities",
+                "no_new_privileges",
+                "not_dumpable",
+                "memory_limit",
+                "address_space_limit",
+                "system_calls",
+            ] {
+                assert_eq!(
+                    answers.get(&format!("protection {name}")).map(String::as_str),
+                    Some("true"),
+                    "{name}"
+                );
+            }
+        }
+    });
 }
 
 fn answer(name: &str, result: i64) {
@@ -259,7 +256,7 @@ fn hiding_places() {
 
 #[test]
 fn candidate_stays_on_its_cpus() {
-    as_every_user("sandbox::confine::canaries::candidate::candidate_stays_on_its_cpus", || {
+    as_every_user(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (answers, end) = start("one_cpu", folder.path(), None, Namespaces::ALL).finish();
         assert_eq!(end, End::Exited { code: 0 }, "{answers:?}");
@@ -283,7 +280,7 @@ pub(super) fn one_cpu() {
 
 #[test]
 fn abort_is_reported_as_sigabrt() {
-    as_every_user("sandbox::confine::canaries::candidate::an_abort_is_seen_as_one", || {
+    as_every_user(|| {
         for namespaces in [Namespaces::ALL, Namespaces::NONE] {
             let folder = tempfile::tempdir().expect("a temporary folder");
             let (_, end) = start("abort", folder.path(), None, namespaces).finish();
@@ -299,18 +296,15 @@ pub(super) fn abort() {
 
 #[test]
 fn stack_and_heap_end_at_their_limits() {
-    as_every_user(
-        "sandbox::confine::canaries::candidate::the_stack_and_the_heap_end_at_their_limits",
-        || {
-            let folder = tempfile::tempdir().expect("a temporary folder");
-            let (_, end) = start("deep_recursion", folder.path(), None, Namespaces::ALL).finish();
-            assert_eq!(end, End::Signalled { signal: libc::SIGSEGV });
-            let (answers, _) = start("too_much_data", folder.path(), None, Namespaces::ALL).finish();
-            assert_eq!(answers.get("within").map(String::as_str), Some("ok"));
-            assert_eq!(answers.get("beyond").map(String::as_str), Some("ENOMEM"));
-            assert_eq!(answers.get("sparse").map(String::as_str), Some("ENOMEM"));
-        },
-    );
+    as_every_user(|| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (_, end) = start("deep_recursion", folder.path(), None, Namespaces::ALL).finish();
+        assert_eq!(end, End::Signalled { signal: libc::SIGSEGV });
+        let (answers, _) = start("too_much_data", folder.path(), None, Namespaces::ALL).finish();
+        assert_eq!(answers.get("within").map(String::as_str), Some("ok"));
+        assert_eq!(answers.get("beyond").map(String::as_str), Some("ENOMEM"));
+        assert_eq!(answers.get("sparse").map(String::as_str), Some("ENOMEM"));
+    });
 }
 
 pub(super) fn deep_recursion() {

@@ -32,37 +32,34 @@ const EXPECTED: &[(&str, &str)] = &[
 
 #[test]
 fn compiler_writes_only_to_its_scratch_folder() {
-    as_every_user(
-        "sandbox::confine::canaries::compiler::a_compiler_writes_its_scratch_folder_and_nothing_else",
-        || {
-            for namespaces in [Namespaces::ALL, Namespaces::NONE] {
-                let folder = tempfile::tempdir().expect("a temporary folder");
-                for name in ["sources", "scratch", "outside"] {
-                    let path = folder.path().join(name);
-                    std::fs::create_dir(&path).expect("the folder is ours");
-                    // A user's private folder.
-                    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700))
-                        .expect("the folder is ours");
-                }
-                let text = "#include <stdio.h>\nint answer(void) { return puts(\"\") + 42; }";
-                std::fs::write(folder.path().join("sources/kernel.c"), text).expect("the folder is ours");
-                std::fs::write(folder.path().join("outside/secret"), "secret").expect("the folder is ours");
-                let (answers, end) = start("compiler", folder.path(), None, namespaces).finish();
-                assert_eq!(end, End::Exited { code: 0 }, "{namespaces:?}: {answers:?}");
-                for (name, expected) in EXPECTED {
-                    let answer = answers.get(*name).map_or("nothing", String::as_str);
-                    assert_eq!(answer, *expected, "{namespaces:?}: {name}: {answers:?}");
-                }
-                assert!(folder.path().join("scratch/kernel.so").exists());
-                assert!(!folder.path().join("outside/kernel.so").exists());
-                assert!(!folder.path().join("outside/shell").exists());
-                let root = rustix::process::geteuid().is_root();
-                let process_limit = answers.get("protection process_limit").map(String::as_str);
-                assert_eq!(process_limit, Some(if root { "false" } else { "true" }));
-                assert_eq!(answers.get("protection no_capabilities").map(String::as_str), Some("true"));
+    as_every_user(|| {
+        for namespaces in [Namespaces::ALL, Namespaces::NONE] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            for name in ["sources", "scratch", "outside"] {
+                let path = folder.path().join(name);
+                std::fs::create_dir(&path).expect("the folder is ours");
+                // A user's private folder.
+                std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700))
+                    .expect("the folder is ours");
             }
-        },
-    );
+            let text = "#include <stdio.h>\nint answer(void) { return puts(\"\") + 42; }";
+            std::fs::write(folder.path().join("sources/kernel.c"), text).expect("the folder is ours");
+            std::fs::write(folder.path().join("outside/secret"), "secret").expect("the folder is ours");
+            let (answers, end) = start("compiler", folder.path(), None, namespaces).finish();
+            assert_eq!(end, End::Exited { code: 0 }, "{namespaces:?}: {answers:?}");
+            for (name, expected) in EXPECTED {
+                let answer = answers.get(*name).map_or("nothing", String::as_str);
+                assert_eq!(answer, *expected, "{namespaces:?}: {name}: {answers:?}");
+            }
+            assert!(folder.path().join("scratch/kernel.so").exists());
+            assert!(!folder.path().join("outside/kernel.so").exists());
+            assert!(!folder.path().join("outside/shell").exists());
+            let root = rustix::process::geteuid().is_root();
+            let process_limit = answers.get("protection process_limit").map(String::as_str);
+            assert_eq!(process_limit, Some(if root { "false" } else { "true" }));
+            assert_eq!(answers.get("protection no_capabilities").map(String::as_str), Some("true"));
+        }
+    });
 }
 
 fn compiler_confinement() -> Confinement {
@@ -139,7 +136,7 @@ pub(super) fn builds_and_strays() {
 
 #[test]
 fn processes_left_by_a_compiler_die_with_it() {
-    as_every_user("sandbox::confine::canaries::compiler::what_a_compiler_leaves_behind_dies_with_it", || {
+    as_every_user(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for name in ["sources", "scratch"] {
             std::fs::create_dir(folder.path().join(name)).expect("the folder is ours");

@@ -20,10 +20,16 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
 fn stopped_runner_stands_still_until_it_is_continued() {
-    as_every_user("sandbox::confine::canaries::lives::a_stopped_runner_stands_still_and_goes_on", || {
+    as_every_user(|| {
         for namespaces in [Namespaces::ALL, Namespaces::NONE] {
             let folder = tempfile::tempdir().expect("a temporary folder");
             let mut running = start("two_spinning_threads", folder.path(), None, namespaces);
+            let deadline = Instant::now() + TIMEOUT;
+            let score = format!("/proc/{}/oom_score_adj", running.runner.pid());
+            while std::fs::read_to_string(&score).expect("it is in /proc").trim() != "1000" {
+                assert!(Instant::now() < deadline, "a machine without memory does not end it first");
+                std::thread::yield_now();
+            }
             for _ in 0..3 {
                 let before = running.runner.cpu_time().expect("its clock is readable");
                 let deadline = Instant::now() + TIMEOUT;
@@ -42,6 +48,12 @@ fn stopped_runner_stands_still_until_it_is_continued() {
                     still = (now, if now == still.0 { still.1 + 1 } else { 0 });
                 }
                 assert_eq!(running.runner.peek_end().expect("it is ours"), None);
+                let score = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", running.runner.pid()));
+                assert_eq!(
+                    score.expect("it is in /proc").trim(),
+                    "1000",
+                    "ended first where memory runs out"
+                );
                 assert!(running.runner.start_time().expect("it is in /proc") > 0);
                 running.runner.cont().expect("it goes on");
             }
@@ -94,7 +106,7 @@ pub(super) fn two_spinning_threads() {
 
 #[test]
 fn runner_dies_with_its_worker() {
-    as_every_user("sandbox::confine::canaries::lives::runner_dies_with_its_worker", || {
+    as_every_user(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
         // The worker must not be in its own PID namespace, whose end would end the runner anyway.
         let mut worker = start("worker_with_a_runner", folder.path(), None, Namespaces::NONE);

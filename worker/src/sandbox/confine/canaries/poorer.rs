@@ -29,27 +29,24 @@ fn pretend_missing(calls: &[i64]) {
 
 #[test]
 fn missing_landlock_is_reported_and_nothing_can_be_written() {
-    as_every_user(
-        "sandbox::confine::canaries::poorer::without_landlock_it_is_said_and_nothing_can_be_written",
-        || {
-            let folder = tempfile::tempdir().expect("a temporary folder");
-            std::fs::write(folder.path().join("neighbour"), "secret").expect("the folder is ours");
-            let (answers, end) = start("old_kernel", folder.path(), None, Namespaces::ALL).finish();
-            assert_eq!(end, End::Exited { code: 0 }, "{answers:?}");
-            for (name, expected) in [
-                ("protection files", "false"),
-                ("protection no_tcp", "false"),
-                ("protection signals_scoped", "false"),
-                ("protection system_calls", "true"),
-                ("stray_descriptor", "EBADF"),
-                ("write_neighbour", "EPERM"),
-                ("create_file", "EPERM"),
-                ("remove_neighbour", "EPERM"),
-            ] {
-                assert_eq!(answers.get(name).map(String::as_str), Some(expected), "{name}");
-            }
-        },
-    );
+    as_every_user(|| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::write(folder.path().join("neighbour"), "secret").expect("the folder is ours");
+        let (answers, end) = start("old_kernel", folder.path(), None, Namespaces::ALL).finish();
+        assert_eq!(end, End::Exited { code: 0 }, "{answers:?}");
+        for (name, expected) in [
+            ("protection files", "false"),
+            ("protection no_tcp", "false"),
+            ("protection signals_scoped", "false"),
+            ("protection system_calls", "true"),
+            ("stray_descriptor", "EBADF"),
+            ("write_neighbour", "EPERM"),
+            ("create_file", "EPERM"),
+            ("remove_neighbour", "EPERM"),
+        ] {
+            assert_eq!(answers.get(name).map(String::as_str), Some(expected), "{name}");
+        }
+    });
 }
 
 pub(super) fn on_an_old_kernel() {
@@ -67,18 +64,15 @@ pub(super) fn on_an_old_kernel() {
 
 #[test]
 fn refused_namespaces_are_reported_and_the_runner_starts() {
-    as_every_user(
-        "sandbox::confine::canaries::poorer::refused_namespaces_are_said_and_the_runner_starts_without",
-        || {
-            let folder = tempfile::tempdir().expect("a temporary folder");
-            let (answers, end) = start("no_namespaces", folder.path(), None, Namespaces::NONE).finish();
-            assert_eq!(end, End::Exited { code: 0 }, "{answers:?}");
-            for name in ["pid_namespace", "ipc_namespace"] {
-                assert_eq!(answers.get(name).map(String::as_str), Some("false"), "{name}");
-            }
-            assert_eq!(answers.get("end").map(String::as_str), Some("Signalled { signal: 6 }"));
-        },
-    );
+    as_every_user(|| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (answers, end) = start("no_namespaces", folder.path(), None, Namespaces::NONE).finish();
+        assert_eq!(end, End::Exited { code: 0 }, "{answers:?}");
+        for name in ["pid_namespace", "ipc_namespace"] {
+            assert_eq!(answers.get(name).map(String::as_str), Some("false"), "{name}");
+        }
+        assert_eq!(answers.get("end").map(String::as_str), Some("Signalled { signal: 6 }"));
+    });
 }
 
 /// Runs in a compiler's filter, which refuses namespaces, as containers do.

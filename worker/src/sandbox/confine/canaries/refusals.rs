@@ -53,23 +53,20 @@ const WAYS: [&str; 9] =
 
 #[test]
 fn refused_size_is_noted_for_every_allocation_function() {
-    as_every_user(
-        "sandbox::confine::canaries::refusals::a_refused_size_is_noted_however_it_was_asked_for",
-        || {
-            let folder = tempfile::tempdir().expect("a temporary folder");
-            let artifact = library(folder.path(), LIBRARY);
-            let (answers, end) =
-                start("refusals", folder.path(), Some(artifact.as_fd()), Namespaces::ALL).finish();
-            assert_eq!(end, End::Exited { code: 0 }, "{answers:?}");
-            assert_eq!(answers.get("misuse").map(String::as_str), Some("0"));
-            for (way, size) in WAYS.iter().zip(BEYOND_MIB..) {
-                assert_eq!(answers.get(&format!("{way} granted")).map(String::as_str), Some("1 0"), "{way}");
-                let refused = format!("0 {}", size << 20);
-                assert_eq!(answers.get(&format!("{way} refused")), Some(&refused), "{way}");
-            }
-            assert_eq!(answers.get("vec").map(String::as_str), Some(&*(400_u64 << 20).to_string()));
-        },
-    );
+    as_every_user(|| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let artifact = library(folder.path(), LIBRARY);
+        let (answers, end) =
+            start("refusals", folder.path(), Some(artifact.as_fd()), Namespaces::ALL).finish();
+        assert_eq!(end, End::Exited { code: 0 }, "{answers:?}");
+        assert_eq!(answers.get("misuse").map(String::as_str), Some("0"));
+        for (way, size) in WAYS.iter().zip(BEYOND_MIB..) {
+            assert_eq!(answers.get(&format!("{way} granted")).map(String::as_str), Some("1 0"), "{way}");
+            let refused = format!("0 {}", size << 20);
+            assert_eq!(answers.get(&format!("{way} refused")), Some(&refused), "{way}");
+        }
+        assert_eq!(answers.get("vec").map(String::as_str), Some(&*(400_u64 << 20).to_string()));
+    });
 }
 
 pub(super) fn refused_in_every_way() {

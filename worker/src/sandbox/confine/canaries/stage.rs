@@ -63,7 +63,10 @@ extern "C" fn play_if_asked() {
 }
 
 /// Runs `test` here. As root, also runs the test with the given path in a process of an ordinary user.
-pub(super) fn as_every_user(path: &str, test: impl FnOnce()) {
+pub(super) fn as_every_user<Test: FnOnce()>(test: Test) {
+    // The name of a closure begins with the crate's and the function's that it is in.
+    let name = std::any::type_name::<Test>();
+    let path = name.split_once("::").map_or(name, |(_, path)| path).trim_end_matches("::{{closure}}");
     test();
     if !rustix::process::geteuid().is_root() || std::env::var_os(ORDINARY).is_some() {
         return;
