@@ -1,11 +1,11 @@
-//! The run as a document: what `summary.json` and `report --format json` say, field for field.
+//! The run as a document: the contents of `summary.json` and `report --format json`, field by field.
 //!
-//! Owns the names and their meaning (documented in `docs/reference/results.md`). The store loads it, the report prints it,
-//! the driver fills in what only it can know (scores, ranks); nothing here decides or reads anything.
+//! Owns the names and their meaning (documented in `docs/reference/results.md`). The store loads it, the report
+//! prints it, and the driver fills in scores and ranks; nothing here decides or reads anything.
 //!
-//! Rules of the document: an unknown number is `null`, never 0; times are RFC 3339 in UTC; bytes are whole
-//! numbers; floats that JSON cannot hold are the texts of [`opt_shared::nonfinite`]; words of the closed lists are
-//! spelt as their types say.
+//! Rules: an unknown number is `null`, never 0; times are RFC 3339 in UTC; bytes are whole numbers; floats that
+//! JSON cannot represent are the texts of [`opt_shared::nonfinite`]; words of fixed lists are spelled as in their
+//! types.
 
 mod compose;
 mod host;
@@ -34,10 +34,11 @@ pub use memory::{MemoryRecord, MemoryTotals, PhaseRecord, Sampling};
 pub use ranking::Ranking;
 pub use time::{NotATime, UtcTime};
 
-/// Raised by every change that a reader of the document could trip over.
+/// Raised by every change that could break a reader of the document.
 pub const SCHEMA: u32 = 1;
 
-/// The whole document. Its long lists are parameters, so that the store can write them row by row and holds none whole.
+/// The whole document. Its long lists are type parameters, so that the store can write them row by row without
+/// holding one in memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord<
     Jobs = Vec<JobRecord>,
@@ -51,7 +52,7 @@ pub struct RunRecord<
     pub jobs: Jobs,
     pub workers: Workers,
     pub memory: Memory,
-    /// None in runs of versions that had none.
+    /// Empty in runs of versions without replays.
     #[serde(default)]
     pub replays: Vec<ReplayRecord>,
     pub policy: Policy,
@@ -69,7 +70,7 @@ pub struct RunInfo {
     pub exit_code: Option<i32>,
     /// Candidates that ended as INFRA_ERROR.
     pub without_verdict: u32,
-    /// As it was first typed.
+    /// The command line of the first start.
     pub command: Option<String>,
 }
 
@@ -102,11 +103,11 @@ macro_rules! words {
 words! {
     RunStatus {
         Running = "RUNNING",
-        /// Every job came to its end, whatever that was.
+        /// Every job ended, in whatever way.
         Finished = "FINISHED",
-        /// Can be taken up again with `--resume`.
+        /// Can be continued with `--resume`.
         Interrupted = "INTERRUPTED",
-        /// The host did not let the run go on.
+        /// The host did not let the run continue.
         Failed = "FAILED",
     }
 }
@@ -118,7 +119,7 @@ words! {
         /// A candidate other than the baseline passed and was timed.
         Passed = "PASSED",
         NonePassed = "NONE_PASSED",
-        /// Candidates are verified and timed all the same, without a speed-up.
+        /// Candidates are still verified and timed, but have no speed-up.
         BaselineFailed = "BASELINE_FAILED",
         CaptureError = "CAPTURE_ERROR",
         DoesNotFit = "DOES_NOT_FIT",
@@ -130,17 +131,17 @@ words! {
 pub struct JobRecord<Candidates = Vec<CandidateRecord>> {
     pub name: String,
     pub status: JobStatus,
-    /// Why it ended so; none where the status says it all.
+    /// Why it ended this way; `None` if the status says it all.
     pub detail: Option<String>,
     pub captures: CapturesRecord,
     pub baseline: Option<String>,
     pub winner: Option<String>,
-    /// It was timed again in fresh processes, and still won.
+    /// Whether it was timed again in fresh processes, and still won.
     #[serde(default)]
     pub winner_confirmed: bool,
-    /// None while nothing is ranked.
+    /// `None` while nothing is ranked.
     pub ranking: Option<Ranking>,
-    /// What could not be told, and what would help.
+    /// What is undecided, and what would help.
     pub unsettled_because: Option<String>,
     pub signature_digest: Option<String>,
     pub candidates: Candidates,
@@ -149,12 +150,12 @@ pub struct JobRecord<Candidates = Vec<CandidateRecord>> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapturesRecord {
     pub entries: Option<u64>,
-    /// Size of the files together.
+    /// Size of all files.
     pub bytes: Option<Bytes>,
-    /// With every repeated storage counted once.
+    /// The same with every repeated storage counted once.
     pub unique_bytes: Option<Bytes>,
     pub digest: Option<String>,
-    /// Read from `.pt` files, or from a store.
+    /// Whether it was read from `.pt` files or from a store.
     pub form: Option<CapturesForm>,
 }
 
@@ -181,7 +182,7 @@ impl CapturesForm {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CandidateRecord {
     pub name: String,
-    /// None until it has come to its end.
+    /// `None` until it has ended.
     pub status: Option<Status>,
     pub blame: Option<Blame>,
     pub rank: Option<u32>,
@@ -247,15 +248,16 @@ pub struct VerifyRecord {
     pub output: opt_shared::outcome::OutputForm,
 }
 
-/// Times of one call, over all timed entries: the candidate's own line.
+/// Times per call over all timed entries; the candidate's own row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfileRecord {
-    /// Where the times come from: a screen, a profile, or a second one that confirms. None in runs of versions that had one kind.
+    /// The source of the times: a screen, a profile, or a confirmation. `None` in runs of versions with a single
+    /// kind.
     #[serde(default)]
     pub stage: Option<Stage>,
     #[serde(flatten)]
     pub times: CandidateTimes,
-    /// What ran beside the timing although nothing should have.
+    /// What ran during the timing although nothing should have.
     pub breaches: Vec<String>,
     pub cpus: Vec<u32>,
     #[serde(with = "nonfinite")]
@@ -266,10 +268,10 @@ pub struct ProfileRecord {
     pub entries: Vec<EntryTimingRecord>,
 }
 
-/// Over all timed entries, weighted by how many entries are alike. Computed by the driver.
+/// Over all timed entries, weighted by signature class. The driver computes them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CandidateTimes {
-    /// One call of every entry of the capture set.
+    /// Time for one call of every entry of the capture set.
     #[serde(with = "nonfinite::option")]
     pub total_time_ms: Option<f64>,
     #[serde(with = "nonfinite::option")]
@@ -298,7 +300,7 @@ pub struct CandidateTimes {
     pub footprint_bytes: Option<Bytes>,
     #[serde(with = "nonfinite::option")]
     pub bytes_per_second: Option<f64>,
-    /// The fewest processes that an entry's figures come from.
+    /// The smallest number of processes that timed an entry.
     pub runners: Option<u32>,
     /// The largest share of an entry's timed blocks that was spent waiting for a CPU.
     #[serde(with = "nonfinite::option")]
@@ -308,7 +310,7 @@ pub struct CandidateTimes {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryTimingRecord {
     pub entry: String,
-    /// How many entries of the capture set are alike.
+    /// Number of entries of the capture set in this signature class.
     pub weight: u64,
     #[serde(flatten)]
     pub times: TimeSummary,
@@ -320,7 +322,7 @@ pub struct EntryTimingRecord {
     #[serde(with = "nonfinite")]
     pub bytes_per_second: f64,
     pub speedup: Option<Estimate>,
-    /// The same of the baseline, in the blocks it was paired with.
+    /// The baseline's times in the blocks that it was paired with.
     pub baseline: Option<TimeSummary>,
     pub calls_per_block: u32,
     pub discarded_blocks: u32,
@@ -329,7 +331,7 @@ pub struct EntryTimingRecord {
     pub plan_ms: Option<f64>,
     #[serde(with = "nonfinite")]
     pub handoff_us: f64,
-    /// Processes of each side that the figures come from.
+    /// Number of processes of each side that were timed.
     pub runners: u32,
     /// Share of the timed blocks that was spent waiting for a CPU.
     #[serde(with = "nonfinite::option")]
@@ -338,7 +340,7 @@ pub struct EntryTimingRecord {
     pub deciles: Vec<f64>,
     #[serde(default)]
     pub baseline_deciles: Vec<f64>,
-    /// Arguments that had other values in every call.
+    /// Arguments that had new values in every call.
     pub varied: Vec<String>,
     pub unvaried_because: Option<String>,
 }
@@ -346,7 +348,7 @@ pub struct EntryTimingRecord {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourcesRecord {
     pub runner_peak_owed_bytes: Option<Bytes>,
-    /// The most that was reserved for it, of all its attempts.
+    /// The most that an attempt reserved for it.
     pub predicted_bytes: Option<Bytes>,
 }
 
@@ -355,7 +357,7 @@ pub struct AttemptRecord {
     pub stage: Stage,
     pub number: u32,
     pub worker: Option<WorkerId>,
-    /// None while it runs.
+    /// `None` while it runs.
     pub status: Option<Status>,
     pub started: UtcTime,
     #[serde(with = "nonfinite::option")]
@@ -380,18 +382,18 @@ pub struct WorkerRecord {
     pub device_peak_bytes: Option<Bytes>,
 }
 
-/// A `[[replay]]` of the plan. Everything measured is in `result`, which only one that passed has.
+/// A `[[replay]]` of the plan. Measurements are in `result`, which is present only if it passed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplayRecord {
     pub name: String,
-    /// None until it has come to its end.
+    /// `None` until it has ended.
     pub status: Option<Status>,
     pub blame: Option<Blame>,
     pub detail: Option<String>,
     pub budget_bytes: Option<Bytes>,
-    /// The smallest budget that would do, from headers.
+    /// The smallest possible budget, from headers.
     pub floor_bytes: Option<Bytes>,
-    /// The pool of one that keeps everything, from headers.
+    /// The size of all constants, from headers.
     pub all_resident_bytes: Option<Bytes>,
     pub started: Option<UtcTime>,
     pub ended: Option<UtcTime>,
@@ -406,7 +408,7 @@ pub struct ReplayRecord {
     pub failure: Option<EntryFailure>,
 }
 
-/// One memory decision, with what it was made from.
+/// A memory decision with the figures behind it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PolicyRecord {
     pub t: UtcTime,
@@ -415,7 +417,7 @@ pub struct PolicyRecord {
     pub numbers: Numbers,
 }
 
-/// Names and figures, in the order they were given.
+/// Names and figures, in the order in which they were given.
 pub type Numbers = serde_json::Map<String, serde_json::Value>;
 
 #[cfg(test)]

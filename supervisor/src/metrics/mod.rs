@@ -1,6 +1,7 @@
-//! Figures of a run for a monitoring system, in the OpenMetrics text format (`docs/reference/control.md` lists them).
+//! Metrics of a run for a monitoring system, in the OpenMetrics text format (`docs/reference/control.md` lists
+//! them).
 //!
-//! Owns the names and the counting. Counters begin with the process; gauges are what they were told last. `http`
+//! Owns names and counters. Counters start with the process; gauges have the values that were set last. `http`
 //! serves them.
 
 pub mod http;
@@ -40,12 +41,12 @@ pub struct Metrics {
     phases: Seconds,
 }
 
-/// How things stand at the moment of a scrape.
+/// The state of the run at a scrape.
 #[derive(Clone, Debug, Default)]
 pub struct GaugeValues {
     /// Role and state of each worker.
     pub workers: Vec<(&'static str, &'static str)>,
-    /// Stage of each lease that is held.
+    /// The stage of each current lease.
     pub leases: Vec<&'static str>,
     pub owed: Bytes,
     pub charged: Bytes,
@@ -127,7 +128,7 @@ impl Metrics {
 
     /// The whole page.
     pub fn page(&self, gauges: &GaugeValues) -> Result<String, fmt::Error> {
-        // What is no more is gone, not zero for ever.
+        // Labels that no longer occur disappear, instead of staying at zero.
         self.workers.clear();
         self.leases.clear();
         for &(role, state) in &gauges.workers {
@@ -163,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_has_what_was_counted_and_ends() {
+    fn page_has_all_counters_and_an_end_mark() {
         let metrics = Metrics::default();
         metrics.granted("build");
         metrics.attempt_ended("build", "PASSED", Duration::from_millis(1500));

@@ -193,7 +193,7 @@ fn failed(name: &str) -> CandidateRecord {
     }
 }
 
-/// A finished run of one job: a baseline, a winner, a failure.
+/// A finished run with one job: a baseline, a winner, and a failure.
 pub(crate) fn sample() -> RunRecord {
     let twice = Estimate { value: 2.31, ci_low: 2.25, ci_high: 2.38 };
     let once = Estimate { value: 1.0, ci_low: 0.99, ci_high: 1.01 };

@@ -1,4 +1,4 @@
-//! That the document is documented, and that it holds what JSON has no word for.
+//! The document's fields are documented, and values without a JSON representation survive.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::*;
 
 const DOCS: &str = include_str!("../../../docs/reference/results.md");
 
-/// Every field name and its place. What `numbers` holds is the decision's own.
+/// Every field name with its position. The keys of `numbers` depend on the decision.
 fn fields(value: &Value, place: &str, found: &mut BTreeSet<(String, String)>) {
     match value {
         Value::Object(object) => {
@@ -29,7 +29,7 @@ fn fields(value: &Value, place: &str, found: &mut BTreeSet<(String, String)>) {
 #[test]
 fn every_field_is_documented() {
     let mut run = sample();
-    // Other forms of the one field that has several.
+    // The other forms of the one field that has several.
     let failures = &mut run.jobs[0].candidates[0].failures;
     let mut other = failures[0].clone();
     other.mismatch.as_mut().expect("mismatch").pattern = Pattern::Tail { from: 3 };
@@ -61,7 +61,7 @@ fn every_word_of_the_closed_lists_is_documented() {
 }
 
 #[test]
-fn the_sample_leaves_nothing_unknown_that_the_documentation_test_should_see() {
+fn sample_fills_every_field_that_has_to_be_documented() {
     let run = serde_json::to_value(sample()).expect("writes");
     for place in [
         "/jobs/0/candidates/2/profile/entries/0/baseline",
@@ -79,7 +79,7 @@ fn the_sample_leaves_nothing_unknown_that_the_documentation_test_should_see() {
 }
 
 #[test]
-fn names_that_the_design_gives_are_there() {
+fn field_names_of_the_design_exist() {
     let run = serde_json::to_value(sample()).expect("writes");
     let has = |place: &str, names: &str| {
         let object = run.pointer(place).and_then(Value::as_object).unwrap_or_else(|| panic!("{place}"));
@@ -132,7 +132,7 @@ fn names_that_the_design_gives_are_there() {
 }
 
 #[test]
-fn a_document_reads_back() {
+fn document_reads_back() {
     let run = sample();
     let text = serde_json::to_string(&run).expect("writes");
     assert!(text.contains(r#""max_relative_error":"Infinity""#), "{text}");
@@ -142,7 +142,7 @@ fn a_document_reads_back() {
 }
 
 #[test]
-fn host_names_its_protections_in_the_old_way_too() {
+fn host_writes_protections_under_their_old_name_too() {
     let host = sample().host;
     assert!(!host.protections.is_empty(), "the sample has some");
     let mut document = serde_json::to_value(&host).expect("writes");

@@ -1,4 +1,4 @@
-//! The simulated machine: it answers the core's actions by events, when and as the tape says.
+//! The simulated machine: answers the core's actions with events, when and how the tape says.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub(crate) struct Machine {
     plans: BTreeMap<(Moment, u32), Event>,
     planned: u32,
     next_pid: u32,
-    /// No worker starts on it any more from some moment on.
+    /// From some moment on, no worker starts on it any more.
     broken: bool,
     /// Kills whose reasons are not on record, because the database takes no rows.
     held: Vec<Action>,
@@ -106,7 +106,7 @@ impl Machine {
         self.plans.insert((self.now + after, self.planned), event);
     }
 
-    /// The run's database is locked for a while, or for ever.
+    /// Locks the run's database for a while, or forever.
     fn stall(&mut self) {
         let at = Duration::from_millis(u64::from(self.tape.byte()) * 40);
         self.plan(at, Event::StoreStalled { why: "simulated".to_owned(), rows: 1 });
@@ -116,7 +116,7 @@ impl Machine {
         }
     }
 
-    /// The reason of a kill is on record, and the signal sent.
+    /// The reason for a kill is on record, and the signal is sent.
     fn kill(&mut self, action: &Action) {
         match *action {
             Action::KillWorker { worker, .. } => {
@@ -133,7 +133,7 @@ impl Machine {
         }
     }
 
-    /// To its end; else the step at which a law was broken, and which.
+    /// Runs to the end, or to the step at which a law was broken.
     pub(crate) fn run(&mut self, most_steps: usize) -> Result<Outcome, Broken> {
         for step in 1..=most_steps {
             if self.laws.stopped {
@@ -186,7 +186,7 @@ impl Machine {
         if of_device { self.laws.device_is_relieved() } else { Ok(()) }
     }
 
-    /// Samples say what is there when they are taken.
+    /// Samples show the state at the moment when they are taken.
     fn as_it_is_now(&mut self, event: Event) -> Event {
         if let Event::DeviceSample(_) = event {
             if let Some(after) = self.laws.card.next_look(self.now, SAMPLE_EVERY) {
@@ -228,7 +228,7 @@ impl Machine {
         })
     }
 
-    /// What the laws are told before the core is.
+    /// What the laws learn before the core does.
     fn seen(&mut self, event: &Event) {
         let laws = &mut self.laws;
         match event {
@@ -389,7 +389,7 @@ impl Machine {
         }
     }
 
-    /// Its death; seldom it leaves runners behind, which take their time, or never go.
+    /// Plans a worker's death. Rarely it leaves runners behind, which take a while to end, or never do.
     fn plan_end(&mut self, after: Duration, worker: WorkerId) {
         let left_runners = self.tape.seldom();
         self.plan(after, Event::WorkerGone { worker, how: "simulated".to_owned(), left_runners });
@@ -415,7 +415,7 @@ impl Machine {
             8 => self.plan(after, Event::WorkerNotReady { worker, why: why(), alive: false }),
             9 => self.plan(after, Event::WorkerNotReady { worker, why: why(), alive: true }),
             10 => self.plan_end(after, worker),
-            // It never says anything.
+            // It never sends anything.
             11 => {}
             _ => self.plan(after, Event::WorkerReady { worker }),
         }
@@ -450,10 +450,10 @@ impl Machine {
         match choice {
             18 => return self.plan_end(end, worker),
             19 => return self.plan(end, Event::WorkerFault { worker, detail: "simulated".to_owned() }),
-            // Nothing more is heard of it until its deadline.
+            // Nothing more comes from it until its deadline.
             20 => return,
             21 => {
-                // Its death is told before its last words.
+                // Its death is reported before its last messages.
                 self.plan_end(end, worker);
             }
             _ => {}
