@@ -111,7 +111,7 @@ fn a_ceiling_below_what_a_compiler_may_owe_leaves_it_less() {
     );
     let scenario = Scenario::with_plan(&text);
     std::fs::write(scenario.path().join("large.c"), large).expect("written");
-    let (outcome, summary) = scenario.run_plan(1, &[]);
+    let (outcome, summary) = scenario.run_plan(0, &[]);
     outcome.expect_equal(summary.verdict("relu", "small").0, Some("PASSED"), "a compiler of 60 MiB fits");
     outcome.expect_equal(summary.policy("shrink_build").len(), 1, "said once");
     outcome.expect_equal(summary.verdict("relu", "large"), (Some("DOES_NOT_FIT"), Some("plan")), "refused");

@@ -46,9 +46,10 @@ const SUPERVISOR_MODULES: [(&str, &[&str]); 14] = [
 ];
 
 /// The modules of the worker, with the modules that each may use.
-const WORKER_MODULES: [(&str, &[&str]); 14] = [
+const WORKER_MODULES: [(&str, &[&str]); 15] = [
     ("judge", &["judge"]),
     ("memfd", &[]),
+    ("oom", &[]),
     ("machine", &[]),
     // Asks a driver, in a process that does nothing else.
     ("card", &[]),
@@ -58,7 +59,7 @@ const WORKER_MODULES: [(&str, &[&str]); 14] = [
     ("page_cache", &["recorded"]),
     ("residency", &["memfd", "residency"]),
     // Independent of what runs in it.
-    ("sandbox", &["memfd", "sandbox"]),
+    ("sandbox", &["memfd", "oom", "sandbox"]),
     // The untrusted side.
     ("runner", &["memfd", "runner", "sandbox"]),
     ("link", &["sandbox"]),
