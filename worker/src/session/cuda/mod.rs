@@ -104,11 +104,11 @@ impl<'d> CudaBackend<'d> {
 
     /// The context has failed. Another takes its place, where this process can have one.
     fn context_failed(&self) {
-        self.clear();
-        let mut driver = self.driver().borrow_mut();
-        if !driver.card().replaceable || driver.replace().is_err() {
+        let replaced = self.driver().borrow_mut().replace();
+        if replaced.is_err() {
             self.device.lost.set(true);
         }
+        self.clear();
     }
 }
 

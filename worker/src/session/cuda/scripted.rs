@@ -74,6 +74,8 @@ pub(super) struct Script {
     pub(super) kernels: BTreeMap<String, (Vec<usize>, Kernel)>,
     /// Launches of these never end.
     pub(super) endless: Vec<String>,
+    /// Another context can take the place of one that failed.
+    pub(super) replaceable: bool,
     pub(super) held: Bytes,
     pub(super) most_held: Bytes,
     /// Marks are over when they are asked about for the so manieth time.
@@ -102,14 +104,8 @@ impl ScriptedDriver {
             integrated: false,
             grain: Bytes::new(512),
             checks_accesses: false,
-            replaceable: false,
         };
         (Self { card, script: Rc::clone(&script) }, script)
-    }
-
-    pub(super) fn with_card(mut self, change: impl FnOnce(&mut Card)) -> Self {
-        change(&mut self.card);
-        self
     }
 
     fn ask(&self, asked: Asked) -> Result<std::cell::RefMut<'_, Script>, DriverError> {
@@ -299,6 +295,9 @@ impl Driver for ScriptedDriver {
     fn replace(&mut self) -> Result<(), DriverError> {
         let mut script = self.script.borrow_mut();
         script.asked.push(Asked::Replace);
+        if !script.replaceable {
+            return Err(DriverError::new("replacing the context", Code::NOT_SUPPORTED));
+        }
         (script.failed, script.hangs) = (None, false);
         script.memory.allocations.clear();
         script.held = Bytes::ZERO;

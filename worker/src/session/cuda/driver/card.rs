@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_uint, c_void};
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::{CUdevice, CUevent, CUfunction, CUmodule, CUstream};
 use opt_shared::units::Bytes;
@@ -48,6 +50,8 @@ pub(crate) struct CardDriver {
     /// Events that are recorded, and those that can be recorded again.
     recorded: BTreeMap<u64, CUevent>,
     idle: Vec<CUevent>,
+    /// The context is given up. On a card, freeing memory waits for a kernel that never ends.
+    given_up: Arc<AtomicBool>,
 }
 
 fn ok(call: &'static str, code: u32) -> Result<(), DriverError> {
@@ -91,7 +95,12 @@ impl CardDriver {
             next: 0,
             recorded: BTreeMap::new(),
             idle: Vec::new(),
+            given_up: Arc::default(),
         })
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed)
     }
 
     fn stream(&self, queue: Queue) -> CUstream {
@@ -133,7 +142,6 @@ fn describe(functions: &Functions, device: CUdevice) -> Result<Card, DriverError
         integrated: integrated != 0,
         grain: GRAIN,
         checks_accesses: false,
-        replaceable: false,
     })
 }
 
@@ -154,6 +162,7 @@ struct Locked {
     start: NonNull<u8>,
     bytes: usize,
     free: unsafe extern "C" fn(*mut c_void) -> u32,
+    context_given_up: Arc<AtomicBool>,
 }
 
 // SAFETY: it owns its bytes, as a box would; the driver's function may be called in any thread of the context.
@@ -175,7 +184,11 @@ impl AsMut<[u8]> for Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // SAFETY: an address that the driver gave out, given back once. In a failed context it fails, and goes with the process.
+        if self.context_given_up.load(Ordering::Relaxed) {
+            // It goes with the process.
+            return;
+        }
+        // SAFETY: an address that the driver gave out, given back once.
         let _ = unsafe { (self.free)(self.start.as_ptr().cast()) };
     }
 }
@@ -200,6 +213,9 @@ impl Driver for CardDriver {
     }
 
     fn free(&mut self, address: u64) -> Result<(), DriverError> {
+        if self.is_given_up() {
+            return Ok(());
+        }
         // SAFETY: the driver knows what it gave out, and refuses everything else.
         ok("cuMemFree", unsafe { (self.functions.free)(address) })
     }
@@ -215,7 +231,8 @@ impl Driver for CardDriver {
         }
         let start =
             NonNull::new(start.cast()).ok_or(DriverError::new("cuMemHostAlloc", Code::OUT_OF_MEMORY))?;
-        Ok(Pinned(Box::new(Locked { start, bytes, free: self.functions.host_free })))
+        let (free, context_given_up) = (self.functions.host_free, Arc::clone(&self.given_up));
+        Ok(Pinned(Box::new(Locked { start, bytes, free, context_given_up })))
     }
 
     unsafe fn upload(&mut self, to: u64, from: *const u8, bytes: usize) -> Result<(), DriverError> {
@@ -262,6 +279,9 @@ impl Driver for CardDriver {
     }
 
     fn is_over(&mut self, mark: Mark) -> Result<bool, DriverError> {
+        if self.is_given_up() {
+            return Err(DriverError::new("cuEventQuery", Code::CONTEXT_IS_DESTROYED));
+        }
         let Some(&event) = self.recorded.get(&mark.0) else { return Ok(true) };
         // SAFETY: an event that was recorded and not destroyed.
         let code = unsafe { (self.functions.query)(event) };
@@ -304,7 +324,9 @@ impl Driver for CardDriver {
     }
 
     fn unload(&mut self, module: ModuleId) -> Result<(), DriverError> {
-        let Some(module) = self.modules.remove(&module.0) else { return Ok(()) };
+        let Some(module) = self.modules.remove(&module.0).filter(|_| !self.is_given_up()) else {
+            return Ok(());
+        };
         // SAFETY: loaded once, and unloaded once; nobody launches from it any more.
         ok("cuModuleUnload", unsafe { (self.functions.unload)(module) })
     }
@@ -378,12 +400,16 @@ impl Driver for CardDriver {
 
     /// A process whose context failed has no other: the driver fails whatever it is asked.
     fn replace(&mut self) -> Result<(), DriverError> {
+        self.given_up.store(true, Ordering::Relaxed);
         Err(DriverError::new("replacing the context", Code::NOT_SUPPORTED))
     }
 }
 
 impl Drop for CardDriver {
     fn drop(&mut self) {
+        if self.is_given_up() {
+            return;
+        }
         // SAFETY: retained once, and not used after this. What it holds goes with it.
         let _ = unsafe { (self.functions.release)(self.device) };
     }

@@ -98,6 +98,7 @@ impl Code {
     pub(crate) const NOT_READY: Self = Self(600);
     pub(crate) const ILLEGAL_ADDRESS: Self = Self(700);
     pub(crate) const LAUNCH_TIMEOUT: Self = Self(702);
+    pub(crate) const CONTEXT_IS_DESTROYED: Self = Self(709);
     pub(crate) const NOT_SUPPORTED: Self = Self(801);
 
     fn known(self) -> Option<&'static Row> {

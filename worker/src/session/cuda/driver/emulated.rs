@@ -36,7 +36,6 @@ impl EmulatedDriver {
             integrated: true,
             grain: GRAIN,
             checks_accesses: true,
-            replaceable: true,
         };
         Self {
             card,

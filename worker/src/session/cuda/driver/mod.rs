@@ -33,8 +33,6 @@ pub(crate) struct Card {
     pub(crate) grain: Bytes,
     /// Every access is checked against live buffers: a buffer needs no bands beside it.
     pub(crate) checks_accesses: bool,
-    /// Whether a failed context can be replaced within this process.
-    pub(crate) replaceable: bool,
 }
 
 /// Bytes of the whole device, whoever has them.
@@ -181,6 +179,7 @@ pub(crate) trait Driver {
         String::new()
     }
 
-    /// A context in the place of one that failed, where the device can have one: nothing that was allocated or loaded is left.
+    /// Gives up a context that failed, or that a kernel never leaves: nothing that was allocated or loaded in it is left, and
+    /// giving it back does nothing. A new context takes its place where the device can have one; an error where it cannot.
     fn replace(&mut self) -> Result<(), DriverError>;
 }

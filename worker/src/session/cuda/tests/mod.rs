@@ -283,7 +283,7 @@ fn context_is_replaced_where_it_can_be() {
     let (driver, script) = ScriptedDriver::new();
     let kernel = |_: &mut FakeMemory, _: &[u64]| Err((Code(719), None));
     script.borrow_mut().kernels.insert("relu".to_owned(), (vec![8, 8, 8], Rc::new(kernel)));
-    let driver = driver.with_card(|card| card.replaceable = true);
+    script.borrow_mut().replaceable = true;
     let attempt = Attempt { entries: vec![0, 1], ..Attempt::on(Box::new(driver)) };
     let (head, verified, device) = attempt.run();
     assert_eq!((head.status, verified.entries_run), (Status::Crashed, 2));
