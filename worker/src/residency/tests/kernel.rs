@@ -116,7 +116,7 @@ fn kernels_count_agrees_with_the_ledger() {
         return CASES.iter().for_each(|case| measure(case.0, case.1));
     }
     let this = std::env::current_exe().expect("this program");
-    let name = "residency::tests::kernel::the_kernel_counts_what_the_ledger_says";
+    let name = "residency::tests::kernel::kernels_count_agrees_with_the_ledger";
     let child = Command::new(this)
         .args([name, "--exact", "--test-threads=1", "--nocapture"])
         .env(ALONE, "1")
