@@ -204,9 +204,7 @@ def _add_solutions(job: plans.Job, folder: Path, definition: dict[str, Any], out
                 job.refused.append((name, _told(error)))
 
 
-def _candidate(
-    solution: dict[str, Any], name: str, outputs: list[str], out: Path, definition: str
-) -> plans.Candidate:
+def _candidate(solution: dict[str, Any], name: str, outputs: list[str], out: Path, definition: str) -> plans.Candidate:
     """A solution as a candidate; its sources are written into a folder of their own."""
     folder = Path("kernels", definition, name)
     spec = solution["spec"]

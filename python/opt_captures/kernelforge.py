@@ -76,8 +76,8 @@ def _kernels(project: Path, op: str) -> Iterator[tuple[str, Path]]:
         number = path.stem.removeprefix("kernel_")
         if number.isdecimal() and path.suffix in (".cu", ".cpp", ".py"):
             numbered.append((int(number), path))
-    for number, path in sorted(numbered):
-        yield f"tree-{number}", path
+    for place, path in sorted(numbered):
+        yield f"tree-{place}", path
 
 
 def _add(job: plans.Job, name: str, path: Path, source: str, out: Path) -> None:

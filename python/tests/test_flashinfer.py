@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
+import tomllib
 import torch
 
 from opt_captures import RecordError, flashinfer
@@ -92,9 +92,7 @@ class DataSets(RecordingTest):
         (found,) = plan["job"]
         self.assertEqual((found["captures"], found["baseline"]), ("captures/add", "reference"))
         kernels = {it["name"]: (it["language"], it.get("symbol")) for it in found["candidate"]}
-        self.assertEqual(
-            kernels, {"reference": ("python", None), "add-cpp": ("cpp", "run"), "py": ("python", "go")}
-        )
+        self.assertEqual(kernels, {"reference": ("python", None), "add-cpp": ("cpp", "run"), "py": ("python", "go")})
         self.assertEqual([name for name, _ in job.refused], ["gpu", "out"])
         self.assertFalse((self.out / "x.py").exists())
         self.captures = self.out / "captures"

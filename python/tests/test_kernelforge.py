@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
+import tomllib
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from opt_captures import RecordError, kernelforge
 from opt_captures.__main__ import main
@@ -56,7 +56,7 @@ class Projects(RecordingTest):
             folder = project / "io/individual_ops" / f"torch_nn_functional_{op}"
             folder.mkdir(parents=True)
             for number in range(3):
-                output = getattr(F, op)(**kwargs)
+                output = getattr(functional, op)(**kwargs)
                 signature = {"params": list(kwargs), "defaults": {}}
                 call = {"function_name": f"torch.nn.functional.{op}", "args": [], "kwargs": kwargs}
                 torch.save({**call, "output": output, "signature": signature}, folder / f"entry_{number:06}.pt")
