@@ -85,6 +85,8 @@ impl Scenario {
             .env("OPT_SUPERVISOR_RUNTIME_DIR", self.runtime().join("opt-supervisor"))
             .env("NO_COLOR", "1")
             .env_remove("RUST_LOG")
+            // Cargo adds the folder of libraries that are built for tests, among them a driver that stands in for a card's.
+            .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());

@@ -16,7 +16,9 @@ pub use self::groups::{MOST_SHARING, SHARED_RUNNER, runner_groups};
 pub use self::limits::STACK;
 pub use self::mapping::unmapped;
 pub use self::outputs::{MOST_CALLS, RING, guarded, ring, ring_slots};
-pub use self::stages::{RunnerTerms, Term, profile, replay, runner_base, runners, total, verify};
+pub use self::stages::{
+    RunnerTerms, Term, on_device, profile, replay, runner_base, runners, staged, total, verify,
+};
 pub use self::time::{LEAST_RUNNERS, MOST_RUNNERS, MOST_STRETCH, load_timeout, stretched};
 pub use self::varied::{VALUES, VARIED, variants, varied};
 use crate::units::Bytes;
@@ -43,6 +45,11 @@ pub const PYTHON_FILES: Bytes = Bytes::mib(512);
 pub const COMPILER_BASE: Bytes = Bytes::mib(16);
 /// No compiler is started with less than this: gcc owes 40 to 80 MiB for a kernel in plain C.
 pub const LEAST_COMPILER: Bytes = Bytes::mib(128);
+
+/// Reserved on a card for the context of a worker. An assumption: no card has been measured.
+pub const DEVICE_CONTEXT: Bytes = Bytes::mib(512);
+/// Reserved on a card for bands beside buffers, and for what the driver rounds each of them up to: 2 MiB for some thirty.
+pub const DEVICE_ROUNDING: Bytes = Bytes::mib(64);
 
 /// s: one slot of staging.
 pub const STAGING_SLOT: Bytes = Bytes::mib(1);

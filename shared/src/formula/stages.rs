@@ -39,6 +39,16 @@ pub fn verify(group: &[EntryNumbers]) -> Vec<Term> {
     ]
 }
 
+/// What a kernel without host code has on its device: I + O of one entry, because entries lie there one after the other.
+pub fn on_device(entry: &EntryNumbers) -> Vec<Term> {
+    vec![term("inputs (I)", entry.inputs), term("outputs (O)", entry.outputs)]
+}
+
+/// What the worker has on the host meanwhile: k·s on the way to the device, and 2c.
+pub fn staged() -> Vec<Term> {
+    vec![term("staging (k\u{b7}s)", STAGING_SLOT.saturating_mul(LOAD_SLOTS)), chunks()]
+}
+
 /// Profiling of a batch: for every side, U of the batch and its largest ring of output slots; once, V of the entry with the
 /// largest V, the copies that all sides use (entries' common tensors only once), k·s and 2c.
 pub fn profile(batch: &[EntryNumbers], inputs: InputMemory, vary: &Vary, sides: u64) -> Vec<Term> {

@@ -51,7 +51,7 @@ pub(super) fn stages(plan: &Plan) -> Vec<Stage> {
 }
 
 pub(super) fn of_job(plan: &Plan, job: &JobPlan, facts: &JobFacts, spec: &RunSpec, cores: u32) -> JobMemory {
-    let mut needs = JobNeeds::new(job, facts, plan.stages(), cores);
+    let mut needs = JobNeeds::new(job, facts, plan.stages(), plan.device(), cores);
     let stages: Vec<StagePlan> =
         stages(plan).into_iter().filter_map(|stage| of_stage(stage, job, facts, &mut needs, spec)).collect();
     let smallest_ceiling = stages.iter().map(|stage| stage.least + spec.supervisor).max().unwrap_or_default();
@@ -67,7 +67,10 @@ fn of_stage(
 ) -> Option<StagePlan> {
     let paired = |candidate: &CandidatePlan| job.baseline.is_some_and(|baseline| baseline != candidate.id);
     let mut least = |candidate: &CandidatePlan| {
-        needs.of(candidate).least(stage).map(|least| least.demand(spec.idle_worker).sum())
+        needs.of(candidate).least(stage).map(|least| {
+            let demand = least.demand(spec.idle_worker);
+            if spec.ceilings.unified { demand.sum() } else { demand.host }
+        })
     };
     // The first of the candidates that take most.
     let most = job.candidates.iter().rev().max_by_key(|candidate| least(candidate))?;
@@ -148,6 +151,13 @@ impl StagePlan {
             self.reserved().to_string(),
             sum(&self.prediction.beyond)
         ));
+        if !self.prediction.on_device.is_empty() {
+            text.push_str(&format!(
+                "             on the card {:>8}  = {}\n",
+                self.prediction.spec.device.to_string(),
+                sum(&self.prediction.on_device)
+            ));
+        }
         if let Some(entry) = self.decides() {
             text.push_str(&format!("             decided by {entry}, candidate {}\n", self.candidate));
         }
@@ -185,6 +195,8 @@ impl StagePlan {
             "least_reserved_bytes": self.least,
             "predicted_terms": terms(&self.predicted_terms()),
             "reserved_terms": terms(&self.prediction.beyond),
+            "device_bytes": self.prediction.spec.device,
+            "device_terms": terms(&self.prediction.on_device),
             "decided_by": self.decides(),
             "batches": self.prediction.batches.iter().map(|range| json!({
                 "entries": self.entries.get(range.clone()).unwrap_or_default()

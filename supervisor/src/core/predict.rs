@@ -15,7 +15,7 @@ use opt_shared::formula::{
     stretched, total,
 };
 use opt_shared::numbers::EntryNumbers;
-use opt_shared::settings::{ProfileSettings, VerifySettings};
+use opt_shared::settings::{LimitSettings, ProfileSettings, VerifySettings};
 use opt_shared::units::Bytes;
 
 use super::spec::StageSpec;
@@ -35,6 +35,8 @@ pub struct Prediction {
     pub predicted: Vec<Term>,
     /// The terms that `spec.reserved` adds to `spec.predicted`.
     pub beyond: Vec<Term>,
+    /// The terms of `spec.device`.
+    pub on_device: Vec<Term>,
     /// The index of the entry that determines the sum: the largest entry of the largest batch.
     pub decides: Option<usize>,
     /// Which entries are timed together, or share a runner.
@@ -46,7 +48,7 @@ impl Prediction {
         let sum = total(&predicted);
         let reserved = sum + total(&beyond);
         let spec = StageSpec { predicted: sum, reserved, device: Bytes::ZERO, deadline, batch: None };
-        Self { spec, predicted, beyond, decides: None, batches: Vec::new() }
+        Self { spec, predicted, beyond, on_device: Vec::new(), decides: None, batches: Vec::new() }
     }
 }
 
@@ -116,6 +118,36 @@ pub fn verify(
         prediction.batches = groups;
     }
     prediction
+}
+
+/// Verification of a kernel without host code, which the worker launches itself. An emulated device is memory of its worker, so
+/// everything is on the host. Its workspaces may take `limits.memory`.
+pub fn verify_on_device(
+    entries: &[EntryNumbers],
+    emulated: bool,
+    limits: &LimitSettings,
+    settings: &VerifySettings,
+    cores: u32,
+) -> Prediction {
+    let decides = largest(entries.iter().map(|entry| entry.inputs + entry.outputs));
+    let held = decides.map_or_else(Vec::new, |index| formula::on_device(&entries[index]));
+    let workspaces = Term { name: "limits.memory", bytes: limits.memory_for(largest_inputs(entries), cores) };
+    let calls = call(settings).saturating_mul(settings.repeats.saturating_add(4));
+    let per_entry = calls.saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
+    let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+    let deadline = per_entry.saturating_mul(count).saturating_add(reading(entries));
+    let mut prediction = if emulated {
+        Prediction::new([formula::staged(), held].concat(), vec![workspaces], deadline)
+    } else {
+        let mut prediction = Prediction::new(formula::staged(), Vec::new(), deadline);
+        let context = Term { name: "context", bytes: formula::DEVICE_CONTEXT };
+        let rounding = Term { name: "bands and rounding", bytes: formula::DEVICE_ROUNDING };
+        prediction.on_device = [vec![context], held, vec![rounding, workspaces]].concat();
+        prediction.spec.device = total(&prediction.on_device);
+        prediction
+    };
+    prediction.spec.batch = Some(Bytes::ZERO);
+    Prediction { decides, ..prediction }
 }
 
 /// A replay: the pool, its staging memory, O of the step with the largest outputs, and 2c.

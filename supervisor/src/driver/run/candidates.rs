@@ -52,7 +52,7 @@ impl Source for Candidates {
         let unknown = || RunError::Law { law: format!("there is no {job} to ask for") };
         let plan = agenda.plan.job(job).ok_or_else(unknown)?;
         let facts = agenda.facts.get(job.index()).ok_or_else(unknown)?;
-        let mut needs = JobNeeds::new(plan, facts, agenda.plan.stages(), agenda.cores);
+        let mut needs = JobNeeds::new(plan, facts, agenda.plan.stages(), agenda.plan.device(), agenda.cores);
         let units = plan.candidates.iter().map(|candidate| {
             let id = agenda.units.enrol(Subject::Candidate(candidate.id));
             unit_spec(id, &mut needs, plan, candidate, &agenda.known[candidate.id.index()])
@@ -171,7 +171,8 @@ impl Agenda<'_> {
         let candidate = self.plan.candidate(id)?;
         let job = self.plan.job(candidate.job)?;
         let facts = self.facts.get(job.id.index())?;
-        let mut needs = JobNeeds::new(job, facts, self.plan.run.stages, self.cores).of_one();
+        let mut needs =
+            JobNeeds::new(job, facts, self.plan.run.stages, self.plan.device(), self.cores).of_one();
         Some((job.id, unit_spec(unit, &mut needs, job, candidate, &self.known[id.index()])))
     }
 }

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use opt_shared::device::Device;
 use opt_shared::formula::RunnerTerms;
 use opt_shared::language::Launcher;
 use opt_shared::message::Role;
@@ -68,14 +69,16 @@ pub struct JobNeeds<'a> {
     distinct: Vec<EntryNumbers>,
     all: Vec<EntryNumbers>,
     cores: u32,
+    /// Kernels without host code run on the emulated device.
+    emulated: bool,
     /// Whether there are enough candidates to screen them.
     screens: bool,
     seen: Vec<Known>,
 }
 
 impl<'a> JobNeeds<'a> {
-    /// `stages` are those of the run.
-    pub fn new(job: &'a JobPlan, facts: &'a JobFacts, stages: Stages, cores: u32) -> Self {
+    /// `stages` and `device` are those of the run.
+    pub fn new(job: &'a JobPlan, facts: &'a JobFacts, stages: Stages, device: Device, cores: u32) -> Self {
         let numbers =
             |distinct| facts.profiled(distinct).into_iter().map(|fact| fact.entry.numbers).collect();
         // Entries without output elements are verified but not timed.
@@ -87,6 +90,7 @@ impl<'a> JobNeeds<'a> {
             distinct: numbers(true),
             all: numbers(false),
             cores,
+            emulated: device == Device::Emulated,
             screens: SCREENED_FROM < job.candidates.len(),
             seen: Vec::new(),
         }
@@ -183,7 +187,12 @@ impl<'a> JobNeeds<'a> {
     pub fn verify(&self, candidate: &CandidatePlan) -> Vec<Prediction> {
         let numbers: Vec<EntryNumbers> =
             self.verified.iter().map(|fact| fact.entry.numbers.clone()).collect();
-        predict::verify_ways(&numbers, runner_terms(candidate), &candidate.verify, self.cores)
+        let terms = runner_terms(candidate);
+        if terms.launcher == Launcher::Kernel {
+            let (limits, settings) = (&candidate.limits, &candidate.verify);
+            return vec![predict::verify_on_device(&numbers, self.emulated, limits, settings, self.cores)];
+        }
+        predict::verify_ways(&numbers, terms, &candidate.verify, self.cores)
     }
 
     /// Ways to profile, from the largest batches to the smallest; `paired`: with the job's baseline beside it.
@@ -226,7 +235,7 @@ mod tests {
         let text = "[[job]]\ncaptures = \"captures\"\nbaseline = \"k/a.c\"\ncandidates = [\"k/*.c\"]\n";
         let plan = Plan::parse(text, &base.path().join("plan.toml"), &[]).expect("a plan");
         let (job, facts) = (&plan.jobs[0], JobFacts::default());
-        let mut needs = JobNeeds::new(job, &facts, plan.run.stages, 1);
+        let mut needs = JobNeeds::new(job, &facts, plan.run.stages, Device::Cpu, 1);
         let mut reserved = |place: usize| {
             let least = needs.of(&job.candidates[place]).least(Stage::Profile);
             least.expect("a profile has a way").reserved
