@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use opt_tests::{Scenario, Summary, repository, summary::list};
 use serde_json::Value;
 
+use crate::report::browser::skipped;
+
 type Verdicts = BTreeMap<String, (Option<String>, Option<String>)>;
 
 fn verdicts(summary: &Summary) -> Verdicts {
@@ -62,7 +64,7 @@ fn every_kernel_of_the_cuda_demo_ends_as_expected() {
 #[test]
 fn card_without_a_driver_ends_a_run_before_it_begins() {
     if std::path::Path::new("/dev/nvidiactl").exists() {
-        eprintln!("SKIPPED: this machine has an NVIDIA driver");
+        skipped("a card without a driver was not tried: this machine has an NVIDIA driver");
         return;
     }
     let scenario = Scenario::create();
