@@ -4,7 +4,6 @@
 //! candidate. A runner is a process of its own for one candidate; a compiler is a runner of another kind. All are
 //! this one executable, entered by hidden first arguments.
 
-mod card;
 mod interpreter;
 pub mod judge;
 mod link;
@@ -41,7 +40,7 @@ pub fn canary_main(arguments: &[String]) -> i32 {
             0
         }
         [verb, device] if verb == opt_shared::message::ASK_DEVICE => {
-            println!("{}", card::tell(device));
+            println!("{}", session::cuda::tell_card(device));
             0
         }
         [verb, folders @ ..] if verb == opt_shared::message::ASK_NVRTC => {

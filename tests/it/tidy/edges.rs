@@ -46,13 +46,11 @@ const SUPERVISOR_MODULES: [(&str, &[&str]); 14] = [
 ];
 
 /// The modules of the worker, with the modules that each may use.
-const WORKER_MODULES: [(&str, &[&str]); 15] = [
+const WORKER_MODULES: [(&str, &[&str]); 14] = [
     ("judge", &["judge"]),
     ("memfd", &[]),
     ("oom", &[]),
     ("machine", &[]),
-    // Asks a driver, in a process that does nothing else.
-    ("card", &[]),
     // Asks the user's programs, and does not know what they run.
     ("interpreter", &["interpreter"]),
     ("recorded", &["judge"]),

@@ -36,6 +36,7 @@ use opt_shared::units::Bytes;
 use self::candidate::DeviceCode;
 use self::digest::{Digest, Digester};
 use self::driver::SharedDriver;
+pub(crate) use self::driver::probe::tell as tell_card;
 use self::groups::DeviceGroups;
 use self::held::HeldDevice;
 pub(crate) use self::held::WorkerDevice;

@@ -54,7 +54,7 @@ pub(crate) struct CardDriver {
     given_up: Arc<AtomicBool>,
 }
 
-fn ok(call: &'static str, code: u32) -> Result<(), DriverError> {
+pub(super) fn ok(call: &'static str, code: u32) -> Result<(), DriverError> {
     if code == 0 { Ok(()) } else { Err(DriverError::new(call, Code(code))) }
 }
 
@@ -69,14 +69,11 @@ impl CardDriver {
         parameter_info: Option<ParameterInfo>,
         ordinal: u32,
     ) -> Result<Self, DriverError> {
-        let no_such = DriverError::new("cuDeviceGet", Code::INVALID_DEVICE);
-        let number = i32::try_from(ordinal).map_err(|_| no_such)?;
-        let (mut device, mut context) = (0, std::ptr::null_mut());
+        let device = device_of(&functions, ordinal)?;
+        let mut context = std::ptr::null_mut();
         let (mut copies, mut calls) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the order that the driver asks for; each function writes to the place that it is given.
         unsafe {
-            ok("cuInit", (functions.init)(0))?;
-            ok("cuDeviceGet", (functions.device)(&raw mut device, number))?;
             ok("cuDevicePrimaryCtxRetain", (functions.retain)(&raw mut context, device))?;
             ok("cuCtxSetCurrent", (functions.set_current)(context))?;
             ok("cuStreamCreate", (functions.stream)(&raw mut copies, STREAM_NON_BLOCKING))?;
@@ -121,7 +118,21 @@ impl CardDriver {
     }
 }
 
-fn describe(functions: &Functions, device: CUdevice) -> Result<Card, DriverError> {
+/// The driver's handle of a device. Needs no context.
+pub(super) fn device_of(functions: &Functions, ordinal: u32) -> Result<CUdevice, DriverError> {
+    let no_such = DriverError::new("cuDeviceGet", Code::INVALID_DEVICE);
+    let number = i32::try_from(ordinal).map_err(|_| no_such)?;
+    let mut device = 0;
+    // SAFETY: the order that the driver asks for; the handle is written by the call.
+    unsafe {
+        ok("cuInit", (functions.init)(0))?;
+        ok("cuDeviceGet", (functions.device)(&raw mut device, number))?;
+    }
+    Ok(device)
+}
+
+/// What a device is. Needs no context.
+pub(super) fn describe(functions: &Functions, device: CUdevice) -> Result<Card, DriverError> {
     let mut name = [0; 256];
     // SAFETY: four numbers of the driver's interface, for which zeros are a value.
     let mut uuid = unsafe { std::mem::zeroed() };

@@ -7,6 +7,7 @@ pub(super) mod card;
 pub(super) mod code;
 pub(super) mod emulated;
 mod functions;
+pub(super) mod probe;
 
 use std::cell::RefCell;
 use std::rc::Rc;
