@@ -52,7 +52,8 @@ fn run_writes_json_lines_and_readable_lines() {
             names.iter().map(|name| list(&summary.candidate(SOFTMAX, name)["attempts"]).len()).sum();
         outcome.expect_equal(attempts, all, "attempts");
         let standing: usize = names.iter().map(|name| summary.standing_attempts(SOFTMAX, name)).sum();
-        // Three each, plus the confirmation of the faster one.
-        outcome.expect_equal(standing, 7, "attempts that count");
+        // Three each, plus the confirmation of the faster one unless the machine's noise hid that it is.
+        let confirmed = summary.candidate(SOFTMAX, "fast")["profile"]["stage"] == "confirm";
+        outcome.expect_equal(standing, 6 + usize::from(confirmed), "attempts that count");
     }
 }

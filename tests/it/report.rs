@@ -68,10 +68,14 @@ fn every_format_agrees_with_the_summary() {
     text.expect(wide.is_empty(), format_args!("no line is wider than eighty columns: {wide:#?}"));
 
     let markdown = reported(&scenario, "md");
+    // A busy machine can leave the job without a winner, or put both candidates on one rank.
+    let job = summary.job(SOFTMAX);
+    let headline = job["winner"].as_str().map_or("no winner".to_owned(), |winner| format!("`{winner}` "));
+    let fast = summary.candidate(SOFTMAX, "fast");
+    let rank = fast["rank"].as_u64().expect("it passed");
     markdown.expect_stdout(&[
-        // It wins, or is ahead if the machine's noise hides by how much.
-        "### `softmax`: `fast` ",
-        "| 1 | `fast` |",
+        &format!("### `softmax`: {headline}"),
+        &format!("| {rank} | `fast` |"),
         "<details>",
         "Reproduce with",
         "run plan.toml",
@@ -80,9 +84,8 @@ fn every_format_agrees_with_the_summary() {
         .expect(!markdown.stdout.lines().any(|line| line.starts_with("<script")), "no markup of strangers");
 
     let csv = reported(&scenario, "csv");
-    let winner = summary.candidate(SOFTMAX, "fast");
-    let speedup = winner["speedup"]["value"].as_f64().expect("it was timed");
-    csv.expect(csv.stdout.contains(&format!("softmax,fast,PASSED,,,1,{speedup}")), "the winner's row");
+    let speedup = fast["speedup"]["value"].as_f64().expect("it was timed");
+    csv.expect(csv.stdout.contains(&format!("softmax,fast,PASSED,,,{rank},{speedup}")), "its row");
     csv.expect(csv.stdout.lines().count() >= 6, "a row for each");
 
     let lines = reported(&scenario, "jsonl");

@@ -21,12 +21,18 @@ fn good_run_exits_with_0_and_prints_one_document_everywhere() {
     outcome.expect(fast["artifact_digest"].is_string(), "what was verified and timed has a digest");
     let stages: Vec<&str> =
         list(&fast["attempts"]).iter().filter_map(|attempt| attempt["stage"].as_str()).collect();
-    outcome.expect_equal(stages, vec!["build", "verify", "profile", "confirm"], "its attempts");
-    // Under load its interval may reach below the baseline; then there is no winner.
+    // On a busy machine it may look slower than the baseline, and is then not timed a second time.
+    let all = ["build", "verify", "profile", "confirm"];
+    outcome.expect(3 <= stages.len() && all.starts_with(&stages), format_args!("its attempts: {stages:?}"));
+    // Its interval may also reach below the baseline; then there is no winner.
     let job = summary.job(SOFTMAX);
     let confirmed = job["winner_confirmed"].as_bool();
     outcome.expect_equal(confirmed, Some(!job["winner"].is_null()), "winner_confirmed");
-    outcome.expect_equal(fast["profile"]["stage"].as_str(), Some("confirm"), "where its times come from");
+    outcome.expect_equal(
+        fast["profile"]["stage"].as_str(),
+        stages.last().copied(),
+        "where its times come from",
+    );
 
     let report = scenario.run(&["report", "runs/plan", "--format", "json"]).expect_exit(0);
     report.expect_equal(report.json(), summary.document, "report --format json and summary.json");
