@@ -138,7 +138,7 @@ fn has_includes(language: Language) -> bool {
         Toolchain::Cc | Toolchain::Cxx | Toolchain::Nvcc | Toolchain::Nvrtc | Toolchain::TorchExtension => {
             true
         }
-        Toolchain::Prebuilt | Toolchain::Python | Toolchain::Torch => false,
+        Toolchain::Prebuilt | Toolchain::Python | Toolchain::Torch | Toolchain::Triton => false,
     }
 }
 

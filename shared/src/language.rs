@@ -30,6 +30,8 @@ pub enum Language {
     /// C++ over PyTorch's tensors, linked to the libtorch of an interpreter.
     #[serde(rename = "torch-extension")]
     TorchExtension,
+    /// Python over Triton, whose interpreter runs the kernels on the CPU.
+    Triton,
 }
 
 /// Who turns sources into an artifact.
@@ -50,6 +52,8 @@ pub enum Toolchain {
     Torch,
     /// `[build] cxx`, with the headers and libraries of the torch of `[build] python`.
     TorchExtension,
+    /// As `Python`, with an interpreter that has Triton.
+    Triton,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,12 +88,19 @@ pub enum Launcher {
     Interpreter,
     /// As `Dlopen`, in a runner that has loaded libtorch before.
     Libtorch,
+    /// As `Interpreter`, with Triton's kernels interpreted.
+    Triton,
 }
 
 impl Launcher {
     /// Whether it needs what `[build] python` names.
     pub const fn needs_python(self) -> bool {
-        matches!(self, Self::Interpreter | Self::Libtorch)
+        matches!(self, Self::Interpreter | Self::Libtorch | Self::Triton)
+    }
+
+    /// Whether a runner is an interpreter, which is copied from a zygote.
+    pub const fn is_interpreter(self) -> bool {
+        matches!(self, Self::Interpreter | Self::Triton)
     }
 }
 
@@ -148,7 +159,7 @@ pub struct Kind {
 const RUN: &str = "run";
 
 /// In the order in which suffixes are told to users.
-pub const KINDS: [Kind; 10] = [
+pub const KINDS: [Kind; 11] = [
     Kind {
         language: Language::C,
         name: "c",
@@ -259,7 +270,21 @@ pub const KINDS: [Kind; 10] = [
         symbol: "launch",
         missing: None,
     },
+    Kind {
+        language: Language::Triton,
+        name: "triton",
+        suffixes: &[],
+        toolchain: Toolchain::Triton,
+        artifact: ArtifactKind::Module,
+        launcher: Launcher::Triton,
+        tier: Tier::B,
+        symbol: RUN,
+        missing: None,
+    },
 ];
+
+const TRITON_NOT_TIMED: &str =
+    "Triton's interpreter runs its kernels on the CPU, which says nothing about their time on a GPU";
 
 impl Language {
     /// Its row.
@@ -302,6 +327,11 @@ impl Language {
         }
     }
 
+    /// Why its candidates are verified and not timed, if they are not.
+    pub fn not_timed(self) -> Option<&'static str> {
+        (self == Self::Triton).then_some(TRITON_NOT_TIMED)
+    }
+
     /// Whether a candidate is made of files.
     pub fn has_sources(self) -> bool {
         self.kind().toolchain != Toolchain::Torch
@@ -316,8 +346,9 @@ impl Language {
 
     /// The suffix of a source that is handed in as text.
     pub fn suffix_of_text(self) -> &'static str {
-        let suffixes = self.kind().suffixes;
-        suffixes.first().copied().unwrap_or("cpp")
+        let kind = self.kind();
+        let otherwise = if kind.artifact == ArtifactKind::Module { kind.artifact.suffix() } else { "cpp" };
+        kind.suffixes.first().copied().unwrap_or(otherwise)
     }
 
     /// Every suffix that tells a language.

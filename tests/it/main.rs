@@ -31,4 +31,5 @@ mod storm;
 mod tidy;
 mod top;
 mod torch_extensions;
+mod triton;
 mod tutorial;

@@ -44,6 +44,10 @@ try:
     torch = importlib.metadata.version("torch") if found else None
 except importlib.metadata.PackageNotFoundError:
     torch = "of unknown version"
+try:
+    triton = importlib.metadata.version("triton") if importlib.util.find_spec("triton") else None
+except importlib.metadata.PackageNotFoundError:
+    triton = "of unknown version"
 print(
     json.dumps(
         {
@@ -52,6 +56,7 @@ print(
             "folders": sys.path + [os.path.join(prefix, "lib") for prefix in (sys.prefix, sys.base_prefix)],
             "libraries": [os.path.join(place, name) for place in places for name in names if place and name and ".so" in name],
             "torch": torch,
+            "triton": triton,
             "libtorch": libtorch(found.submodule_search_locations[0] if found else ""),
         }
     )

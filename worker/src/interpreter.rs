@@ -34,8 +34,23 @@ pub(crate) struct Interpreter {
     /// Folders that modules are imported from, and libraries beside them.
     pub(crate) folders: Vec<PathBuf>,
     pub(crate) libtorch: Libtorch,
+    /// The version of its Triton, if it has one.
+    pub(crate) triton: Option<String>,
     /// `Python 3.11.7 with torch 2.10.0`.
     pub(crate) said: String,
+}
+
+impl Interpreter {
+    /// What it is, its Triton included; or what to do about one that is missing.
+    pub(crate) fn with_triton(&self) -> Result<String, String> {
+        match &self.triton {
+            Some(version) => Ok(format!("{}, triton {version}", self.said)),
+            None => Err(format!(
+                "{} has no triton (install it there, or name another interpreter in [build] python)",
+                self.executable.display()
+            )),
+        }
+    }
 }
 
 /// What compiles and links against an interpreter's torch.
@@ -57,6 +72,8 @@ struct Answer {
     folders: Vec<PathBuf>,
     libraries: Vec<PathBuf>,
     torch: Option<String>,
+    #[serde(default)]
+    triton: Option<String>,
     libtorch: Libtorch,
 }
 
@@ -73,12 +90,14 @@ pub(crate) fn find(named: &str) -> Result<Arc<Interpreter>, String> {
     Ok(interpreter)
 }
 
-/// One line for who asks what a plan's `python` means here: `yes`, then what it is, or `no`, then why not.
-pub(crate) fn tell(named: &str, path: &OsStr) -> String {
-    match look_for(named, path) {
-        Ok(found) => format!("yes {} ({})", found.said, found.executable.display()),
-        Err(why) => format!("no {why}"),
-    }
+/// The answer to a question about a plan's `python`, on one line: `yes` and what it is, or `no` and why it cannot be used.
+/// `triton`: its candidates need Triton.
+pub(crate) fn tell(named: &str, path: &OsStr, triton: bool) -> String {
+    let found = look_for(named, path).and_then(|found| {
+        let what = if triton { found.with_triton()? } else { found.said.clone() };
+        Ok(format!("{what} ({})", found.executable.display()))
+    });
+    found.map_or_else(|why| format!("no {why}"), |what| format!("yes {what}"))
 }
 
 /// `path`: folders that a name is looked up in.
@@ -155,6 +174,7 @@ fn understood(program: &Path, answer: Answer) -> Result<Interpreter, String> {
         library,
         folders: there(answer.folders),
         libtorch: Libtorch { include: there(include), libraries: there(libraries), flags },
+        triton: answer.triton,
         said: format!("Python {major}.{minor}.{patch} with torch {torch}"),
     })
 }
@@ -202,8 +222,12 @@ mod tests {
         }
         let path = program(here, &answer("[3, 11, 7]", false, &library, r#""2.10.0""#));
         let found = look_for(&path.display().to_string(), OsStr::new("")).expect("usable");
-        assert_eq!((found.library, found.executable), (library, path));
+        assert_eq!((&found.library, &found.executable), (&library, &path));
         assert_eq!(found.said, "Python 3.11.7 with torch 2.10.0");
+        let error = found.with_triton().expect_err("it has none");
+        assert!(error.contains("has no triton (install it there"), "{error}");
+        let with = Interpreter { triton: Some("3.9.0".to_owned()), ..found.clone() };
+        assert_eq!(with.with_triton().expect("it has"), "Python 3.11.7 with torch 2.10.0, triton 3.9.0");
         assert_eq!(found.folders, [here.to_owned()]);
         let Libtorch { include, libraries, flags } = found.libtorch;
         assert_eq!(

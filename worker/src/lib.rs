@@ -32,11 +32,11 @@ pub use runner::serve::main as runner_main;
 pub use runner::zygote::main as zygote_main;
 pub use session::host::read_ahead;
 
-/// The entry point of canaries. One of them asks an interpreter: `interpreter NAME PATH` prints what a plan's `python` means.
+/// The entry point of canaries. One of them asks an interpreter: `interpreter NAME PATH [triton]` prints what a plan's `python` means.
 pub fn canary_main(arguments: &[String]) -> i32 {
     match arguments {
-        [verb, named, path] if verb == opt_shared::message::ASK_INTERPRETER => {
-            println!("{}", interpreter::tell(named, path.as_ref()));
+        [verb, named, path, launcher @ ..] if verb == opt_shared::message::ASK_INTERPRETER => {
+            println!("{}", interpreter::tell(named, path.as_ref(), launcher == ["triton"]));
             0
         }
         [verb, device] if verb == opt_shared::message::ASK_DEVICE => {

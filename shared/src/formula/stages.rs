@@ -110,7 +110,7 @@ impl RunnerTerms<'_> {
 pub fn runner_base(launcher: Launcher) -> Bytes {
     match launcher {
         Launcher::Dlopen | Launcher::Kernel => RUNNER_BASE,
-        Launcher::Interpreter => PYTHON_COPY,
+        Launcher::Interpreter | Launcher::Triton => PYTHON_COPY,
         Launcher::Libtorch => LIBTORCH_BASE,
     }
 }
@@ -121,7 +121,7 @@ pub fn runners(runners: &[RunnerTerms<'_>], inputs: Bytes, cores: u32) -> Vec<Te
     let memory = runners.iter().map(|runner| runner.limits.memory_for(inputs, cores)).sum();
     let base = runners.iter().map(|runner| runner_base(runner.launcher)).sum();
     let mut terms = vec![term("limits.memory", memory), term("runners", base)];
-    if runners.iter().any(|runner| runner.launcher == Launcher::Interpreter) {
+    if runners.iter().any(|runner| runner.launcher.is_interpreter()) {
         terms.push(term("zygote", PYTHON_BASE));
     }
     terms

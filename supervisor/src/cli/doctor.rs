@@ -76,7 +76,7 @@ impl Findings {
             features: Features::detect(root),
             disturbance: Disturbance::look(root),
             trial: timing.then(|| Trial::run().map_err(|error| format!("{error:#}"))),
-            python: interpreters::ask(PYTHON),
+            python: interpreters::ask(PYTHON, false),
             card: present(FIRST_CARD),
             cuda_compiler: compiler(&[]),
             devices: Devices::look(),

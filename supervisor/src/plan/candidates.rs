@@ -57,8 +57,15 @@ pub(super) fn enlist(job: &RawJob, most: usize, findings: &mut Findings) -> Rost
     }
     assign_names(&mut drafts);
     let sound = findings.count() == before;
-    let baseline =
-        job.baseline.as_ref().and_then(|baseline| find_baseline(baseline, &mut drafts, sound, findings));
+    let baseline = job.baseline.as_ref().and_then(|baseline| {
+        let place = find_baseline(baseline, &mut drafts, sound, findings)?;
+        if let Some(why) = drafts[place].source.language.not_timed() {
+            findings
+                .report(&baseline.spot, format!("a baseline is timed, and this one cannot be: {why}"))
+                .help("`torch` is the recorded function in eager mode");
+        }
+        Some(place)
+    });
     if sound {
         report_duplicates(&drafts, findings);
     }

@@ -277,9 +277,16 @@ impl Plan {
         Stages { profile: stages.profile && self.device().kind().not_timed().is_none(), ..stages }
     }
 
-    /// Why a candidate that passes is not timed although the plan wants it to be; none where it is, or the plan does not.
+    /// Why no candidate is timed although the plan has a profile stage; `None` if candidates are timed, or the plan has
+    /// no such stage.
     pub fn not_timed_because(&self) -> Option<&'static str> {
         self.device().kind().not_timed().filter(|_| self.run.stages.profile)
+    }
+
+    /// Why this candidate is not timed although the plan has a profile stage: because of the device, or of its language.
+    pub fn candidate_not_timed_because(&self, candidate: &CandidatePlan) -> Option<&'static str> {
+        let by_language = || candidate.source.language.not_timed().filter(|_| self.run.stages.profile);
+        self.not_timed_because().or_else(by_language)
     }
 
     pub fn candidates(&self) -> impl Iterator<Item = &CandidatePlan> {

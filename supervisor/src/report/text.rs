@@ -2,7 +2,7 @@
 //!
 //! Foreign text cannot control the terminal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use opt_shared::outcome::{Blame, Status};
@@ -286,6 +286,14 @@ impl Page {
         if ranked.iter().any(|candidate| is_brief(candidate)) {
             self.wrapped("      ", BRIEF);
         }
+        let untimed = ranked.iter().filter(|candidate| candidate.status == Some(Status::Passed));
+        let reasons: BTreeSet<&str> =
+            untimed.filter_map(|candidate| candidate.not_timed_because.as_deref()).collect();
+        // A job in which nothing was timed has the reason in its first line.
+        let is_new = |reason: &&str| !job.detail.as_deref().is_some_and(|detail| detail.contains(*reason));
+        for reason in reasons.into_iter().filter(is_new) {
+            self.wrapped("      ", &format!("not timed: {}", one_line(reason)));
+        }
         let failed: Vec<_> = ranked.iter().filter(|candidate| has_failed(candidate)).collect();
         if !whole && !failed.is_empty() {
             self.line("");
@@ -332,6 +340,9 @@ impl Page {
                 (None, _) => "not finished".to_owned(),
                 (Some(status), Some(Blame::Candidate)) => status.to_string(),
                 (Some(status), Some(blame)) => format!("{status}, blame: {}", blame.name()),
+                (Some(Status::Passed), None) if candidate.not_timed_because.is_some() => {
+                    format!("{}, not timed", Status::Passed)
+                }
                 (Some(status), None) => status.to_string(),
             };
             self.paint(format!("{words:<ROOM$}"), tone)

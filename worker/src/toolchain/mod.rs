@@ -107,6 +107,7 @@ pub(crate) fn of(language: Language) -> &'static dyn Toolchain {
         language::Toolchain::Prebuilt => &prebuilt::Prebuilt,
         language::Toolchain::Python => &python::Python,
         language::Toolchain::Torch => &python::Torch,
+        language::Toolchain::Triton => &python::Triton,
         language::Toolchain::TorchExtension => &torch_extension::TorchExtension,
         language::Toolchain::Nvrtc => &nvrtc::Nvrtc,
         language::Toolchain::Nvcc => &Missing,

@@ -1,23 +1,37 @@
-//! Python: a module is its own artifact, for an interpreter that has torch. A function of torch has none but a word.
+//! Python: a module is its own artifact, for an interpreter that has torch, and Triton if the module needs it. A function of
+//! torch has a comment for an artifact.
 
 use std::fs;
 
 use opt_shared::message::BuildTask;
 
 use super::{Folders, Recipe, Toolchain};
-use crate::interpreter;
+use crate::interpreter::{self, Interpreter};
 
 pub(super) struct Python;
 
 impl Toolchain for Python {
     fn recipe(&self, task: &BuildTask, _: &Folders<'_>) -> Recipe {
-        let [module] = task.source.sources.as_slice() else {
-            return Recipe::Refused("a Python kernel is one file".to_owned());
-        };
-        match interpreter::find(&task.build.python) {
-            Ok(found) => Recipe::Keep { artifact: module.clone(), by: Some(found.said.clone()) },
-            Err(why) => Recipe::Unavailable(why),
-        }
+        keep(task, |found| Ok(found.said.clone()))
+    }
+}
+
+pub(super) struct Triton;
+
+impl Toolchain for Triton {
+    fn recipe(&self, task: &BuildTask, _: &Folders<'_>) -> Recipe {
+        keep(task, Interpreter::with_triton)
+    }
+}
+
+/// Keeps the module. `describe` says which interpreter runs it, or what that one lacks.
+fn keep(task: &BuildTask, describe: impl FnOnce(&Interpreter) -> Result<String, String>) -> Recipe {
+    let [module] = task.source.sources.as_slice() else {
+        return Recipe::Refused("a Python kernel is one file".to_owned());
+    };
+    match interpreter::find(&task.build.python).and_then(|found| describe(&found)) {
+        Ok(by) => Recipe::Keep { artifact: module.clone(), by: Some(by) },
+        Err(why) => Recipe::Unavailable(why),
     }
 }
 

@@ -172,7 +172,7 @@ impl Agenda<'_> {
             });
             JobStatus::BaselineFailed
         } else if self.counts_as_good(job) {
-            detail = self.plan.not_timed_because().map(|why| format!("nothing was timed: {why}")).or(detail);
+            detail = self.not_timed_because(job).map(|why| format!("nothing was timed: {why}")).or(detail);
             JobStatus::Passed
         } else {
             detail = self.verified_only(job).or(detail);
@@ -240,6 +240,17 @@ impl Agenda<'_> {
         )
     }
 
+    /// Why none of the candidates that passed was timed, if their device or languages are the reason.
+    fn not_timed_because(&self, job: &JobPlan) -> Option<&'static str> {
+        let passed = |it: &&CandidatePlan| {
+            job.baseline != Some(it.id) && self.known[it.id.index()].status == Some(Status::Passed)
+        };
+        let mut reasons =
+            job.candidates.iter().filter(passed).map(|it| self.plan.candidate_not_timed_because(it));
+        let first = reasons.next().unwrap_or_else(|| self.plan.not_timed_because())?;
+        reasons.all(|reason| reason.is_some()).then_some(first)
+    }
+
     /// Why passing candidates do not count: nothing in the job was timed, or they were not fast enough.
     fn verified_only(&self, job: &JobPlan) -> Option<String> {
         let passed = |it: &&CandidatePlan| {
@@ -250,7 +261,7 @@ impl Agenda<'_> {
             return None;
         }
         let timed = self.facts[job.id.index()].entries.iter().any(|fact| fact.scored);
-        if let Some(why) = self.plan.not_timed_because() {
+        if let Some(why) = self.not_timed_because(job) {
             let asked = self
                 .min_speedup
                 .map_or_else(String::new, |least| format!(" (--min-speedup {least} asks for times)"));
@@ -275,7 +286,8 @@ impl Agenda<'_> {
         let scores = self.min_speedup.map(|least| (least, self.job_scores(job)));
         job.candidates.iter().filter(|it| only_baseline || job.baseline != Some(it.id)).any(|it| {
             let known = &self.known[it.id.index()];
-            let passed = known.status == Some(Status::Passed) && (!profiled || known.profile.is_some());
+            let is_timed = profiled && self.plan.candidate_not_timed_because(it).is_none();
+            let passed = known.status == Some(Status::Passed) && (!is_timed || known.profile.is_some());
             let fast = scores.as_ref().is_none_or(|(least, scores)| {
                 scores.rows.iter().any(|(id, row)| {
                     *id == it.id && row.speedup.is_some_and(|speedup| *least <= speedup.ci_low)

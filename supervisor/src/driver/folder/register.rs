@@ -105,6 +105,6 @@ pub(crate) fn candidate_row(plan: &Plan, candidate: &CandidatePlan) -> Candidate
             digest: opt_shared::digest::of_files(&KernelFiles::find(sources, *language)).ok(),
         },
         tier: language.kind().tier,
-        not_timed_because: plan.not_timed_because(),
+        not_timed_because: plan.candidate_not_timed_because(candidate),
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use opt_shared::language::{Language, Launcher};
 use opt_shared::message::ASK_INTERPRETER;
 
 use crate::plan::Plan;
@@ -19,24 +20,25 @@ pub type Asked = Result<String, String>;
 
 /// The answers by the name that plans use.
 pub fn ask_all(plan: &Plan) -> BTreeMap<String, Asked> {
-    let mut found = BTreeMap::new();
-    let needed = |it: &&crate::plan::CandidatePlan| it.source.language.kind().launcher.needs_python();
-    let candidates = plan.jobs.iter().flat_map(|job| &job.candidates);
-    for candidate in candidates.filter(needed) {
-        let named = &candidate.build.python;
-        if !found.contains_key(named) {
-            found.insert(named.clone(), ask(named));
+    let mut named: BTreeMap<&str, bool> = BTreeMap::new();
+    for candidate in plan.candidates() {
+        let launcher = candidate.source.language.kind().launcher;
+        if launcher.needs_python() {
+            *named.entry(&candidate.build.python).or_default() |= launcher == Launcher::Triton;
         }
     }
-    found
+    named.into_iter().map(|(named, triton)| (named.to_owned(), ask(named, triton))).collect()
 }
 
-pub fn ask(named: &str) -> Asked {
+/// `triton`: candidates need Triton as well as torch.
+pub fn ask(named: &str, triton: bool) -> Asked {
     let path = std::env::var("PATH").unwrap_or_default();
+    let mut arguments = vec![ASK_INTERPRETER, named, &path];
+    arguments.extend(triton.then_some(Language::Triton.name()));
     let said = Executable::open()
         .map_err(|error| error.to_string())
         .and_then(|executable| {
-            Canary::start(&executable, &[ASK_INTERPRETER, named, &path])
+            Canary::start(&executable, &arguments)
                 .and_then(|mut canary| canary.hear(TIMEOUT))
                 .map_err(|error| error.to_string())
         })

@@ -126,7 +126,8 @@ impl<'a> JobNeeds<'a> {
             ..step(stage, Role::Profiler, &needs.profile)
         };
         // Only verified candidates are timed, and only jobs with a baseline compare.
-        let is_timed = self.stages.verify && self.stages.profile;
+        let is_timed =
+            self.stages.verify && self.stages.profile && candidate.source.language.not_timed().is_none();
         let is_compared =
             is_timed && needs.paired.is_some() && candidate.profile.protocol == Protocol::Paired;
         [

@@ -59,10 +59,12 @@ pub(super) fn load(setup: &Setup, given: Given, page: &ControlPage) -> Result<Lo
     match (setup.launcher, interpreter) {
         (Launcher::Dlopen, _) => dlopen::load(setup, artifact, libraries, page),
         (Launcher::Libtorch, _) => dlopen::load_over_libtorch(setup, artifact, libraries, arity, page),
-        (Launcher::Interpreter, Some(interpreter)) => {
+        (Launcher::Interpreter | Launcher::Triton, Some(interpreter)) => {
             interpreter::load(interpreter, setup, artifact, &calls, page)
         }
-        (Launcher::Interpreter, None) => Err("there is no interpreter in this process".to_owned()),
+        (Launcher::Interpreter | Launcher::Triton, None) => {
+            Err("there is no interpreter in this process".to_owned())
+        }
         // It has no host code to be run in a process of its own.
         (Launcher::Kernel, _) => Err(NO_CUDA.to_owned()),
     }

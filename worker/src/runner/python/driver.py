@@ -102,6 +102,8 @@ def failed(error):
     except BaseException:
         pass
     said = explain(error)
+    if "0 active drivers" in said:
+        said += " (a kernel of Triton has `language = \"triton\"`, and is interpreted)"
     if isinstance(error, MemoryError) or "can't allocate memory" in said:
         return f"opt.HostMemory: {said}"
     return f"opt.Raised: {said}"
@@ -330,6 +332,49 @@ class Driver:
             return failed(error).split(": ", 1)[-1], 0, (), ()
 
 
+class InterpretedDevice:
+    """What Triton takes for the driver of a GPU while its kernels are interpreted on the CPU."""
+
+    # Those of an A100, whose compute capability the target names. Kernels choose the sizes of their blocks by them.
+    PROPERTIES = {"max_shared_mem": 166912, "max_num_regs": 65536, "multiprocessor_count": 108, "warpSize": 32}
+
+    def __init__(self, target):
+        self.target = target
+        self.utils = types.SimpleNamespace(get_device_properties=lambda device=0: dict(self.PROPERTIES))
+
+    def get_current_target(self):
+        return self.target
+
+    def get_active_torch_device(self):
+        return torch.device("cpu")
+
+    def get_current_device(self):
+        return 0
+
+    def set_current_device(self, device):
+        pass
+
+    def get_current_stream(self, device=0):
+        return 0
+
+    def get_benchmarker(self):
+        return equally_fast
+
+
+def equally_fast(kernel_call, *arguments, quantiles=None, **options):
+    """The time of every configuration of a kernel. Interpreted, none says anything: autotuning keeps the first."""
+    return 0.0 if quantiles is None else [0.0] * len(quantiles)
+
+
+def interpret_triton():
+    """Imports Triton with an interpreter instead of a GPU."""
+    import triton.testing
+    from triton.backends.compiler import GPUTarget
+
+    triton.runtime.driver.set_active(InterpretedDevice(GPUTarget("cuda", 80, 32)))
+    triton.testing.do_bench = triton.testing.do_bench_cudagraph = equally_fast
+
+
 def draw_anew():
     """After a clone: what every process draws for itself is not that of its siblings. `random` sees to itself."""
     torch.default_generator.seed()
@@ -358,6 +403,8 @@ def boot():
                 importlib.import_module(name)
             except ImportError:
                 pass
+        if os.environ.get("TRITON_INTERPRET") == "1":
+            interpret_triton()
     except BaseException as error:
         trouble = explain(error)
     else:

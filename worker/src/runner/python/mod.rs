@@ -113,6 +113,6 @@ extern "C" fn ready(driver: *mut Object, trouble: *mut Object) -> c_int {
     } else {
         // SAFETY: the lock is held, and the caller keeps its objects.
         let text = unsafe { api.read(trouble) }.unwrap_or_default();
-        rest(Err(format!("the interpreter could not import torch: {text}")))
+        rest(Err(format!("the interpreter could not import what every candidate needs: {text}")))
     }
 }

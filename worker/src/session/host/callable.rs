@@ -62,7 +62,7 @@ impl Callable {
                 library_path.extend(found.iter().flat_map(|it| it.libtorch.libraries.clone()));
                 None
             }
-            Launcher::Interpreter | Launcher::Dlopen | Launcher::Kernel => found,
+            Launcher::Interpreter | Launcher::Triton | Launcher::Dlopen | Launcher::Kernel => found,
         };
         let libraries = Libraries::find(&file, &library_path, copies);
         let available = cpus();
@@ -200,6 +200,10 @@ impl Callable {
             // One thread must be all there is when the runner locks itself down, and there is no device for CUDA to look for.
             env.insert("OPENBLAS_NUM_THREADS".to_owned(), "1".to_owned());
             env.insert("CUDA_VISIBLE_DEVICES".to_owned(), String::new());
+        }
+        if self.callee.launcher == Launcher::Triton {
+            // Read by Triton whenever a kernel is defined, and by our driver when it starts.
+            env.insert("TRITON_INTERPRET".to_owned(), "1".to_owned());
         }
         if !self.library_path.is_empty() {
             let folders: Vec<String> =
