@@ -236,7 +236,7 @@ def _language(spec: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     if language in ("python", "pytorch"):
         return "python", (".py",)
     if language == "triton":
-        raise RecordError(plans.NO_TRITON)
+        return "triton", (".py",)
     if language == "c":
         return "c", (".c",)
     if language in ("cpp", "c++"):

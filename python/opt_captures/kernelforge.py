@@ -1,7 +1,7 @@
 """Projects of KernelForge: captures in ``io/individual_ops``, kernels in ``kernels/generated`` and ``trees``.
 
 Captures and kernels are used where they lie; what is written is a plan. A kernel is ``launch(...)``: C++ over PyTorch's
-tensors, or Python. Triton and CUDA need a device, and are left out with that reason.
+tensors, Python, or Triton. CUDA needs a device, and is left out with that reason.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ TREES = Path("trees")
 #: What only code for a device has.
 DEVICE_CODE = re.compile(r"__global__|<<<|#\s*include\s*[<\"]cuda")
 LAUNCH = re.compile(r"\blaunch\s*\(")
+TRITON = re.compile(r"^\s*(import|from) triton\b", re.MULTILINE)
 #: Its rules of timing and of correctness; opt-supervisor's own are stricter.
 PARITY = [
     "[verify]",
@@ -88,10 +89,8 @@ def _add(job: plans.Job, name: str, path: Path, source: str, out: Path) -> None:
         if not re.search(r"^def launch\b", source, re.MULTILINE):
             job.refused.append((name, "it defines no `launch`"))
             return
-        if re.search(r"^\s*(import|from) triton\b", source, re.MULTILINE):
-            job.refused.append((name, plans.NO_TRITON))
-        else:
-            job.candidates.append(plans.Candidate(name, [_from(out, path)], "python", "launch"))
+        language = "triton" if TRITON.search(source) else "python"
+        job.candidates.append(plans.Candidate(name, [_from(out, path)], language, "launch"))
         return
     if DEVICE_CODE.search(source):
         job.refused.append((name, NEEDS_DEVICE))

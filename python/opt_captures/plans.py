@@ -10,8 +10,6 @@ from pathlib import Path
 
 from .errors import RecordError
 
-NO_TRITON = "Triton needs a device, which is not supported yet"
-
 
 @dataclass
 class Candidate:

@@ -80,10 +80,13 @@ class Projects(RecordingTest):
         self.assertEqual((found["name"], found["baseline"]), ("torch_nn_functional_relu", "torch"))
         self.assertEqual((out / found["captures"]).resolve(), (project / "io/individual_ops" / job.name).resolve())
         kernels = [(it["name"], it["language"]) for it in found["candidate"]]
-        self.assertEqual(kernels, [("kernel", "torch-extension"), ("tree-2", "torch-extension"), ("tree-4", "python")])
+        self.assertEqual(
+            kernels,
+            [("kernel", "torch-extension"), ("tree-2", "torch-extension"), ("tree-3", "triton"), ("tree-4", "python")],
+        )
         for it in found["candidate"][:2]:
             self.assertEqual((out / it["sources"][0]).read_text(), OPS["relu"][1])
-        self.assertEqual([name for name, _ in job.refused], ["kernel.py", "tree-3", "tree-10"])
+        self.assertEqual([name for name, _ in job.refused], ["kernel.py", "tree-10"])
         self.assertEqual((plan["verify"]["tolerance"], plan["profile"]["protocol"]), ("kernelforge", "kernelforge"))
 
     def test_five_projects_are_verified_as_they_are(self) -> None:

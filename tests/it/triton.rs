@@ -18,7 +18,7 @@ const KERNELS: [(&str, &str, &str); 7] = [
     ("uses_what_is_not_there", "RUNTIME_ERROR", "exponential"),
 ];
 
-fn interpreter() -> Option<PathBuf> {
+pub fn interpreter() -> Option<PathBuf> {
     let named = std::env::var_os("OPT_TEST_PYTHON").map(PathBuf::from);
     let found = named.or_else(|| python_with("torch, triton", "torch"));
     if found.is_none() {

@@ -92,10 +92,12 @@ fn anchors(page: &str) -> BTreeSet<String> {
     headings.map(|line| anchor(line.trim_start_matches('#').trim())).collect()
 }
 
-/// Every link in a page: its target, and the page it leads to.
+/// Every link in a page, outside of its blocks of code: its target, and the page it leads to.
 fn links(file: &Text) -> impl Iterator<Item = (&str, PathBuf)> {
     let folder = root().join(&file.path).parent().expect("a folder").to_owned();
-    let targets = file.text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    // Of the parts between fences, every second one is code.
+    let prose = file.text.split("\n```").step_by(2);
+    let targets = prose.flat_map(|text| text.split("](").skip(1)).filter_map(|rest| rest.split(')').next());
     targets.filter(|link| !link.contains("://")).map(move |link| {
         let target = link.split('#').next().unwrap_or_default();
         let page = if target.is_empty() { root().join(&file.path) } else { folder.join(target) };
