@@ -26,6 +26,8 @@ DEFAULT_CALLS = 5
 #: Random integers are below this, as ids of a small table are.
 LARGEST_INTEGER = 128
 BASELINE = "reference"
+#: Describes the entries by the data set's own workloads, for `opt-supervisor report --workloads`.
+WORKLOADS = "workloads.json"
 #: Put behind a module whose function may return its outputs by name.
 BY_NAME = """
 
@@ -73,11 +75,12 @@ def import_trace(folder: Path, out: Path, *, calls: int = DEFAULT_CALLS, seed: i
     sink = FileSink(out / "captures")
     sink.open()
     jobs = []
+    described: dict[str, dict[str, Any]] = {}
     for definition in definitions:
         name = str(definition.get("name"))
         job = plans.Job(name, f"captures/{name}", baseline=BASELINE)
         try:
-            _record(folder, definition, sink, calls, seed)
+            described[name] = _record(folder, definition, sink, calls, seed)
             _add_reference(job, definition, out)
             _add_solutions(job, folder, definition, out)
         except (KeyError, TypeError, ValueError, NotRecordable, RecordError) as error:
@@ -88,6 +91,7 @@ def import_trace(folder: Path, out: Path, *, calls: int = DEFAULT_CALLS, seed: i
         why = "; ".join(f"{name}: {why}" for job in jobs for name, why in job.refused)
         raise RecordError(f"importing {folder}: {why}")
     head = f"imported from the data set {folder.resolve()}"
+    plans.write(out / WORKLOADS, json.dumps(described, indent=1) + "\n")
     plans.write(out / "plan.toml", plans.text(head, plans.build_settings(), [job for job in jobs if job.candidates]))
     return jobs
 
@@ -104,7 +108,8 @@ def _documents(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
                     raise RecordError(f"reading {path}: {error}") from error
 
 
-def _record(folder: Path, definition: dict[str, Any], sink: FileSink, calls: int, seed: int) -> None:
+def _record(folder: Path, definition: dict[str, Any], sink: FileSink, calls: int, seed: int) -> dict[str, Any]:
+    """Records the reference on its first workloads; gives these by the names of their entries."""
     name = definition["name"]
     module = types.ModuleType("reference")
     exec(compile(definition["reference"], f"{name}/reference.py", "exec"), module.__dict__)
@@ -129,6 +134,7 @@ def _record(folder: Path, definition: dict[str, Any], sink: FileSink, calls: int
             "signature": {"params": list(given), "defaults": {}},
         }
         sink.write(name, f"entry_{number:06}.pt", capture)
+    return {f"entry_{number:06}": workload for number, workload in enumerate(workloads)}
 
 
 def _inputs(folder: Path, definition: dict[str, Any], workload: dict[str, Any]) -> dict[str, Any]:

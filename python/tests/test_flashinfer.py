@@ -85,6 +85,7 @@ class DataSets(RecordingTest):
         self.make(["add"])
         python = ("main.py", "def go(x, w):\n    return x + w\n")
         self.put("solutions/p.json", solution("add", "py", "python", "main.py::go", python))
+        self.put("solutions/t.json", solution("add", "tri", "triton", "main.py::run", ("main.py", "import triton")))
         self.put("solutions/g.json", solution("add", "gpu", "cuda", "main.cu::run", ("main.cu", "")))
         self.put("solutions/o.json", solution("add", "out", "python", "../x.py::run", ("../x.py", "")))
         (job,) = flashinfer.import_trace(self.data, self.out)
@@ -92,7 +93,13 @@ class DataSets(RecordingTest):
         (found,) = plan["job"]
         self.assertEqual((found["captures"], found["baseline"]), ("captures/add", "reference"))
         kernels = {it["name"]: (it["language"], it.get("symbol")) for it in found["candidate"]}
-        self.assertEqual(kernels, {"reference": ("python", None), "add-cpp": ("cpp", "run"), "py": ("python", "go")})
+        expected = {
+            "reference": ("python", None),
+            "add-cpp": ("cpp", "run"),
+            "py": ("python", "go"),
+            "tri": ("triton", "run"),
+        }
+        self.assertEqual(kernels, expected)
         self.assertEqual([name for name, _ in job.refused], ["gpu", "out"])
         self.assertFalse((self.out / "x.py").exists())
         self.captures = self.out / "captures"
@@ -122,6 +129,14 @@ class DataSets(RecordingTest):
         statuses = {it["name"]: it["status"] for job in summary["jobs"] for it in job["candidates"]}
         self.assertEqual({statuses[f"{name}-cpp"] for name in OPS}, {"PASSED"}, statuses)
         self.assertEqual(statuses["reference"], "PASSED")
+        self.supervisor(
+            *("report", self.out / "runs/plan", "--format", "flashinfer-trace"),
+            *("--workloads", self.out / "workloads.json", "-o", self.out / "traces.jsonl"),
+        )
+        traces = [json.loads(line) for line in (self.out / "traces.jsonl").read_text().splitlines()]
+        of_add = [trace for trace in traces if trace["solution"] == "add-cpp"]
+        self.assertEqual([trace["workload"]["axes"] for trace in of_add], [{"rows": 3}, {"rows": 5}])
+        self.assertEqual({trace["evaluation"]["status"] for trace in of_add}, {"PASSED"})
 
     def test_other_folders_are_refused(self) -> None:
         with self.assertRaisesRegex(RecordError, "there is no definition"):

@@ -187,6 +187,9 @@ struct ReportArguments {
     /// Write to this file instead of standard output; the file is complete or absent
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// With jsonl: the `workloads.json` of an imported data set, which describes the entries
+    #[arg(long, value_name = "FILE")]
+    workloads: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -198,6 +201,7 @@ enum ReportFormat {
     /// The whole document
     Json,
     /// A line for each candidate and entry, in the FlashInfer-Trace format
+    #[value(alias = "flashinfer-trace")]
     Jsonl,
     /// A row for each candidate
     Csv,

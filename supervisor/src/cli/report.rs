@@ -1,7 +1,11 @@
 //! `opt-supervisor report`: prints the result of a run folder, or compares two.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::Path;
+
+use anyhow::Context;
+use opt_shared::units::Bytes;
 
 use super::output::{Output, forgive_closed_pipe};
 use super::{Answer, Failure, ReportArguments, ReportFormat, color_on_stdout};
@@ -12,27 +16,56 @@ use crate::report::compare::{self, ComparedRun, Comparison, compare};
 use crate::report::digest::{Digest, Limits};
 use crate::report::table::TableWriter;
 use crate::report::text::{self, Detail, Style};
-use crate::report::trace::TraceWriter;
+use crate::report::trace::{TraceWriter, Workloads};
 use crate::report::{html, markdown};
 use crate::store::{Document, Order, Store};
 
 /// Steps in a drawing's timeline, several for each pixel, so that figures added up are from the same moment.
 const TIMELINE_STEPS: usize = 4096;
 
+/// A description of ten thousand workloads has a few MiB.
+const MAX_WORKLOADS: Bytes = Bytes::mib(256);
+
 pub(super) fn report(arguments: &ReportArguments) -> Answer {
+    let workloads = workloads(arguments)?;
     let mut output = Output::open(arguments.output.as_deref())?;
     match &arguments.other_run_dir {
         Some(other) => {
             let comparison = compare(side(&arguments.run_dir)?, side(other)?);
             forgive_closed_pipe(write_comparison(&mut output, &comparison, arguments.format)?)?;
         }
-        None => write_run(&mut output, &arguments.run_dir, arguments.format)?,
+        None => write_run(&mut output, &arguments.run_dir, arguments.format, workloads)?,
     }
     output.finish()?;
     Ok(Exit::Good)
 }
 
-fn write_run(output: &mut Output, folder: &Path, format: ReportFormat) -> Result<(), Failure> {
+/// The description that `--workloads` names.
+fn workloads(arguments: &ReportArguments) -> Result<Workloads, Failure> {
+    let Some(path) = &arguments.workloads else { return Ok(Workloads::new()) };
+    if arguments.format != ReportFormat::Jsonl || arguments.other_run_dir.is_some() {
+        return Err(Failure::usage(anyhow::anyhow!(
+            "`--workloads` describes the entries of one run in `--format jsonl` (leave it out otherwise)"
+        )));
+    }
+    let read = || -> anyhow::Result<Workloads> {
+        let mut text = Vec::new();
+        File::open(path)?.take(MAX_WORKLOADS.get() + 1).read_to_end(&mut text)?;
+        anyhow::ensure!(text.len() <= MAX_WORKLOADS.to_usize(), "it is larger than {MAX_WORKLOADS}");
+        Ok(serde_json::from_slice(&text)?)
+    };
+    let help = "`python -m opt_captures flashinfer-trace` writes such a file beside its plan";
+    read()
+        .with_context(|| format!("cannot read the workloads in `{}` ({help})", path.display()))
+        .map_err(Failure::usage)
+}
+
+fn write_run(
+    output: &mut Output,
+    folder: &Path,
+    format: ReportFormat,
+    workloads: Workloads,
+) -> Result<(), Failure> {
     if format == ReportFormat::Text {
         let text = result_text(folder, matches!(output, Output::Standard(_)), Detail::Everything)?;
         return forgive_closed_pipe(output.write_all(text.as_bytes()));
@@ -46,7 +79,7 @@ fn write_run(output: &mut Output, folder: &Path, format: ReportFormat) -> Result
             .and_then(|()| output.write_all(b"\n")),
         ReportFormat::Jsonl => {
             let run = document.run().map_err(Failure::host)?;
-            let writer = TraceWriter::new(&run, &document.host().map_err(Failure::host)?);
+            let writer = TraceWriter::new(&run, &document.host().map_err(Failure::host)?, workloads);
             each(&document, Order::Plan, |job, candidate| writer.candidate(output, job, &candidate))?
         }
         ReportFormat::Csv => {

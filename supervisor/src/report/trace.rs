@@ -5,6 +5,7 @@
 //! the entry, intervals) goes into `correctness.extra` or to the start of the `log`. An end that is no verdict on
 //! the candidate has no evaluation.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use opt_shared::nonfinite;
@@ -15,6 +16,9 @@ use crate::record::{
     CandidateRecord, EntryTimingRecord, HostRecord, JobRecord, RunInfo, UtcTime, VerifyRecord,
 };
 
+/// The workloads of an imported data set, by job and entry.
+pub type Workloads = BTreeMap<String, BTreeMap<String, Value>>;
+
 /// Stands for all entries if a candidate failed before any of them was run.
 const ALL_ENTRIES: &str = "all";
 
@@ -22,17 +26,23 @@ const ALL_ENTRIES: &str = "all";
 pub struct TraceWriter {
     environment: Value,
     started: UtcTime,
+    workloads: Workloads,
 }
 
 impl TraceWriter {
-    pub fn new(run: &RunInfo, host: &HostRecord) -> Self {
+    /// `workloads` may be empty: an entry without one is named, and not described.
+    pub fn new(run: &RunInfo, host: &HostRecord, workloads: Workloads) -> Self {
         let hardware = host.cpu.as_deref().filter(|cpu| !cpu.is_empty()).unwrap_or("unknown");
         let mut libraries = Map::new();
         libraries.insert("opt-supervisor".to_owned(), run.version.clone().into());
         if let Some(kernel) = &host.kernel {
             libraries.insert("kernel".to_owned(), kernel.clone().into());
         }
-        Self { environment: json!({ "hardware": hardware, "libs": libraries }), started: run.started }
+        Self {
+            environment: json!({ "hardware": hardware, "libs": libraries }),
+            started: run.started,
+            workloads,
+        }
     }
 
     /// All lines of one candidate.
@@ -42,15 +52,27 @@ impl TraceWriter {
         job: &JobRecord<Candidates>,
         candidate: &CandidateRecord,
     ) -> io::Result<()> {
-        let line = |out: &mut dyn Write, entry: &str, evaluation: Value| {
+        let known = self.workloads.get(&job.name);
+        let write = |out: &mut dyn Write, workload: Value, evaluation: &Value| {
             let line = json!({
                 "definition": job.name,
-                "workload": { "axes": {}, "inputs": {}, "uuid": entry },
+                "workload": workload,
                 "solution": candidate.name,
                 "evaluation": evaluation,
             });
             serde_json::to_writer(&mut *out, &line)?;
             out.write_all(b"\n")
+        };
+        let line = |out: &mut dyn Write, entry: &str, evaluation: Value| match known {
+            // The format knows no line for all workloads.
+            Some(known) if entry == ALL_ENTRIES => {
+                known.values().try_for_each(|workload| write(out, workload.clone(), &evaluation))
+            }
+            _ => {
+                let named = || json!({ "axes": {}, "inputs": {}, "uuid": entry });
+                let workload = known.and_then(|known| known.get(entry)).cloned().unwrap_or_else(named);
+                write(out, workload, &evaluation)
+            }
         };
         let Some((status, word)) = candidate.status.and_then(|it| Some((it, word_of(it, candidate.blame)?)))
         else {
@@ -177,8 +199,12 @@ mod tests {
     use crate::record::sample::sample;
 
     fn lines(change: impl Fn(&mut CandidateRecord)) -> Vec<Value> {
+        lines_with(Workloads::new(), change)
+    }
+
+    fn lines_with(workloads: Workloads, change: impl Fn(&mut CandidateRecord)) -> Vec<Value> {
         let mut run = sample();
-        let writer = TraceWriter::new(&run.run, &run.host);
+        let writer = TraceWriter::new(&run.run, &run.host, workloads);
         let mut text = Vec::new();
         let mut candidates = std::mem::take(&mut run.jobs[0].candidates);
         for candidate in &mut candidates {
@@ -211,6 +237,25 @@ mod tests {
         assert_eq!(lines[2].pointer("/evaluation/correctness/max_relative_error"), Some(&json!("Infinity")));
         assert_eq!(lines[0].pointer("/evaluation/performance"), None);
         assert_eq!(lines[0].pointer("/evaluation/log"), Some(&json!("INCORRECT_NUMERICAL: output differs")));
+    }
+
+    #[test]
+    fn workloads_of_an_imported_data_set_fill_the_lines() {
+        let workload = |uuid: &str| json!({ "uuid": uuid, "axes": { "rows": 7 }, "inputs": { "x": { "type": "random" } } });
+        let known = [("entry_000000", "one"), ("entry_000003", "two")]
+            .map(|(entry, uuid)| (entry.to_owned(), workload(uuid)));
+        let workloads = Workloads::from([(sample().jobs[0].name.clone(), BTreeMap::from(known))]);
+        let lines = lines_with(workloads.clone(), |_| {});
+        let workloads_of =
+            |lines: &[Value]| -> Vec<Value> { lines.iter().map(|line| line["workload"].clone()).collect() };
+        assert_eq!(workloads_of(&lines), [workload("two"), workload("one"), workload("one")]);
+        // A candidate that was not built has failed on every workload.
+        let lines = lines_with(workloads, |candidate| {
+            (candidate.status, candidate.blame) = (Some(Status::CompileError), Some(Blame::Candidate));
+            candidate.failures.clear();
+        });
+        assert_eq!(workloads_of(&lines[..2]), [workload("one"), workload("two")]);
+        assert_eq!(lines.len(), 6);
     }
 
     /// The format requires figures for what passed and none for the rest, and no evaluation without a verdict.
