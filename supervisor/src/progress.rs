@@ -84,7 +84,7 @@ impl Progress {
     }
 
     /// Prints a lasting line.
-    pub fn said(&mut self, line: String) {
+    pub fn print(&mut self, line: String) {
         self.show(Change::Line(line));
     }
 

@@ -118,7 +118,7 @@ fn run_with_a_locked_database_grants_nothing_and_continues_afterwards() {
     run.ctl(&["why", "softmax/fast"]).expect_exit(1).expect_stderr(&["database"]);
     database.execute_batch("COMMIT").expect("free");
     let (outcome, summary) = run.finish(0);
-    outcome.expect_stderr(&["the run's database takes no rows", "takes rows again"]);
+    outcome.expect_stderr(&["the run's database accepts no rows", "accepts rows again"]);
     assert_eq!(summary.verdict(SOFTMAX, "fast").0, Some("PASSED"));
     assert_eq!(summary.policy("store_stalled").len(), 1);
     let back = summary.policy("store_back");

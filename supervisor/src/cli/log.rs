@@ -301,7 +301,7 @@ fn message(event: &Event<'_>) -> String {
 
 fn for_people(it: &LeftOut<Site>, every: Duration) -> String {
     let level = it.place.0.level().as_str();
-    format!("{level:>5} {}\n", in_words(it, every))
+    format!("{level:>5} {}\n", to_reply(it, every))
 }
 
 fn for_programs(it: &LeftOut<Site>, every: Duration) -> String {
@@ -310,12 +310,12 @@ fn for_programs(it: &LeftOut<Site>, every: Duration) -> String {
     let line = json!({
         "timestamp": UtcTime::now(),
         "level": metadata.level().as_str(),
-        "fields": { "message": in_words(it, every), "left_out": it.count, "site": site },
+        "fields": { "message": to_reply(it, every), "left_out": it.count, "site": site },
         "target": metadata.target(),
     });
     format!("{line}\n")
 }
 
-fn in_words(it: &LeftOut<Site>, every: Duration) -> String {
+fn to_reply(it: &LeftOut<Site>, every: Duration) -> String {
     format!("{} more lines like this were left out within {} s: {}", it.count, every.as_secs(), it.last)
 }

@@ -50,8 +50,8 @@ impl Backoff {
 }
 
 impl Core {
-    /// An idle worker that may be given a lease. There is none while a replacement is due: worn workers are
-    /// replaced first.
+    /// Finds an idle worker for a lease. None is offered while a replacement is due, because worn workers are replaced
+    /// first.
     pub(super) fn fit_worker(&mut self, now: Moment, order: Order, job: JobId, demand: Demand) -> Fit {
         let role = self.unit(order.unit).step().role;
         let at_work = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
@@ -64,7 +64,7 @@ impl Core {
         for worker in self.idle(|it| it.role == role) {
             let Some(it) = self.workers.get(&worker) else { continue };
             match recycle::from_wear(&settings, &it.wear(now)) {
-                // It was last sampled during its lease: how much it kept is known at the next sample.
+                // It was last sampled during its lease, so the memory it kept is known only at the next sample.
                 Some(RecycleReason::Growth) if !it.seen_idle => coming = true,
                 Some(_) if !self.permit_is_free() => coming = true,
                 Some(reason) => self.recycle(now, worker, reason),
@@ -96,17 +96,17 @@ impl Core {
             PolicySubject::Serial,
             job,
             "serial",
-            "the next lease does not fit beside the others",
+            "the next lease does not fit beside the current ones",
             &refusal,
         );
         false
     }
 
-    /// Whether a worn worker may be replaced now: no other one is leaving because of wear. Workers that make room
+    /// Whether a worn worker may be replaced now: no other worker is leaving because of wear. Workers that make room
     /// for others, or that leave before a profile, do not count.
     fn permit_is_free(&self) -> bool {
         let worn =
-            |it: &Worker| it.drain_order.and_then(|told| told.reason).is_some_and(RecycleReason::is_wear);
+            |it: &Worker| it.drain_order.and_then(|order| order.reason).is_some_and(RecycleReason::is_wear);
         !self.workers.values().any(worn)
     }
 
@@ -117,7 +117,7 @@ impl Core {
     /// Law 4: whether a profile still has to wait. That is so while a verifier that validated a lot, or kept
     /// memory, is alive or has yet to be sampled, and while any worker is starting or dying, because nothing may
     /// run beside a profile.
-    pub(super) fn somebody_is_in_the_way(&mut self, now: Moment, job: JobId) -> bool {
+    pub(super) fn profile_must_wait(&mut self, now: Moment, job: JobId) -> bool {
         let settings = self.spec.jobs[job.index()].recycle.clone();
         let leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);
         // Processes that a dead worker left behind stay charged, but are not waited for indefinitely.
@@ -160,10 +160,10 @@ impl Core {
             Err(refusal) => {
                 let text = match role {
                     Role::Profiler => {
-                        "a spare profiler does not fit: it is started when the verifiers are done"
+                        "a spare profiler does not fit; it is started when the verifiers are done"
                     }
                     Role::Verifier => {
-                        "a spare verifier does not fit: it is started when the worn one is gone"
+                        "a spare verifier does not fit; it is started when the worn one has ended"
                     }
                 };
                 self.policy_once(PolicySubject::NoSpare(role), job, "no_spare", text, &refusal);
@@ -176,7 +176,7 @@ impl Core {
     fn replace_a_worn_profiler(&mut self, now: Moment, index: usize) {
         // An idle profiler has no lease, and there is at most one profiler.
         let verifying = self.workers.values().any(|it| it.lease().is_some());
-        if !verifying || !self.jobs[index].roster.comes_to_be_alone() || !self.permit_is_free() {
+        if !verifying || !self.jobs[index].roster.has_exclusive_steps() || !self.permit_is_free() {
             return;
         }
         let settings = self.spec.jobs[index].recycle.clone();
@@ -198,7 +198,7 @@ impl Core {
             return None;
         }
         let staying = |role| self.workers.values().filter(|it| it.role == role && it.stays()).count();
-        if !self.jobs[index].roster.waits_for_company() {
+        if !self.jobs[index].roster.has_waiting_for_company() {
             // The last units are being built or verified.
             let next = |unit: &'_ Unit| {
                 let step = match unit.progress {
@@ -222,7 +222,7 @@ impl Core {
         self.workers.values().any(|it| it.role == role && matches!(it.state, State::Starting { .. }))
     }
 
-    /// Writes a policy row once per job and subject, although the question comes up at every step.
+    /// Writes a policy row once per job and subject, because the same question comes up at every step.
     pub(super) fn policy_once(
         &mut self,
         subject: PolicySubject,

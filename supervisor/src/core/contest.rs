@@ -41,7 +41,7 @@ impl Contest {
     }
 
     /// Whether the current step of `unit` can still change who wins.
-    pub(super) fn is_open_to(&self, unit: &Unit) -> bool {
+    pub(super) fn includes(&self, unit: &Unit) -> bool {
         let Some(speedup) = unit.speedup else { return true };
         match unit.step().stage {
             Stage::Profile => self.surely <= speedup.ci_high,
@@ -50,7 +50,7 @@ impl Contest {
         }
     }
 
-    /// The reason for ending a unit to which the contest is not open.
+    /// The reason for ending a unit that the contest excludes.
     pub(super) fn why_not(&self, unit: &Unit) -> String {
         match (unit.step().stage, unit.speedup) {
             (Stage::Profile, Some(speedup)) => format!(

@@ -23,7 +23,7 @@ use super::{Core, Ending};
 
 /// Reason recorded for a unit that a user cancelled.
 pub const CANCELLED: &str = "cancelled by the user";
-const RECYCLED: &str = "the worker was recycled by the user in the middle of it";
+const RECYCLED: &str = "the worker was recycled by the user during the attempt";
 
 /// Requests that were accepted and are not yet carried out.
 #[derive(Clone, Debug, Default)]
@@ -46,7 +46,7 @@ impl Core {
             _ if self.ending != Ending::No && !matches!(request, Control::Shutdown { .. }) => {
                 Answer::Refused("the run is ending".to_owned())
             }
-            Control::Recycle { which, mode } => self.recycle_asked(now, which, mode),
+            Control::Recycle { which, mode } => self.recycle_by_user(now, which, mode),
             Control::Pause => self.pause(),
             Control::Resume => self.resume(),
             Control::Cancel { job, unit } => self.cancel(job, unit),
@@ -56,17 +56,17 @@ impl Core {
         self.actions.push(Action::Answered(answer));
     }
 
-    fn said(&mut self, verb: &'static str, what: String, numbers: Vec<(&'static str, u64)>) -> Answer {
+    fn accept(&mut self, verb: &'static str, what: String, numbers: Vec<(&'static str, u64)>) -> Answer {
         self.policy(verb, format!("by the user: {what}"), numbers);
         Answer::Done(what)
     }
 
     // Workers.
 
-    fn recycle_asked(&mut self, now: Moment, which: Which, mode: Mode) -> Answer {
+    fn recycle_by_user(&mut self, now: Moment, which: Which, mode: Mode) -> Answer {
         let workers: Vec<WorkerId> = match which {
             Which::Worker(worker) if !self.workers.contains_key(&worker) => {
-                return Answer::Unknown(format!("{worker} does not live"));
+                return Answer::Unknown(format!("{worker} is not alive"));
             }
             Which::Worker(worker) => vec![worker],
             Which::Role(role) => {
@@ -83,7 +83,7 @@ impl Core {
         match (done.is_empty(), already.is_empty()) {
             (false, _) => Answer::Done(done.join("; ")),
             (true, false) => Answer::Already(already.join("; ")),
-            (true, true) => Answer::Already("no such worker lives: the next one starts afresh".to_owned()),
+            (true, true) => Answer::Already("no such worker is alive; the next one will be new".to_owned()),
         }
     }
 
@@ -93,7 +93,7 @@ impl Core {
         let name = format!("{} {worker}", it.role.name());
         match &it.state {
             _ if it.killed.is_some() => Err(format!("{name} is being ended")),
-            State::Starting { .. } => Err(format!("{name} is only starting")),
+            State::Starting { .. } => Err(format!("{name} is still starting")),
             State::Terminating => Err(format!("{name} is being ended")),
             State::Draining { .. } if mode == Mode::Drain => Err(format!("{name} is being ended")),
             State::Draining { .. } => {
@@ -122,13 +122,13 @@ impl Core {
                 }
                 self.kill_runners(worker, KillReason::Requested);
                 self.kill_worker(worker, KillReason::Requested);
-                Ok(format!("{name} is killed; what {id} was for is done again"))
+                Ok(format!("{name} is killed; the attempt of {id} will be repeated"))
             }
         }
     }
 
     /// Carries out postponed requests, before anything is granted: ends workers whose lease is over.
-    pub(super) fn fulfil(&mut self, now: Moment) {
+    pub(super) fn carry_out_wishes(&mut self, now: Moment) {
         let asked = std::mem::take(&mut self.wishes.recycle);
         for worker in asked {
             let Some(it) = self.workers.get(&worker) else { continue };
@@ -167,11 +167,11 @@ impl Core {
             return Answer::Already("the run is paused".to_owned());
         }
         self.wishes.paused = true;
-        // Nothing waits for memory during a pause, so no such timeout may expire in it.
+        // No timeout for memory may expire during a pause, because nothing is waited for.
         self.waiting = None;
         let running = self.workers.values().filter(|it| it.lease().is_some()).count() as u64;
-        let what = format!("no lease is granted any more, {running} running");
-        self.said("pause", what, vec![("leases", running)])
+        let what = format!("no further leases are granted, {running} running");
+        self.accept("pause", what, vec![("leases", running)])
     }
 
     fn resume(&mut self) -> Answer {
@@ -179,7 +179,7 @@ impl Core {
             return Answer::Already("the run is not paused".to_owned());
         }
         self.wishes.paused = false;
-        self.said("resume", "leases are granted again".to_owned(), Vec::new())
+        self.accept("resume", "leases are granted again".to_owned(), Vec::new())
     }
 
     pub(super) fn is_paused(&self) -> bool {
@@ -209,7 +209,7 @@ impl Core {
             ("ceiling_bytes", ceiling.get()),
             ("charged_bytes", charged.get()),
         ];
-        self.said("set_ceiling", format!("{ceiling} instead of {before}, {charged} are charged"), numbers)
+        self.accept("set_ceiling", format!("{ceiling} instead of {before}, {charged} are charged"), numbers)
     }
 
     // Units.
@@ -236,15 +236,15 @@ impl Core {
             }
         }
         if waiting.is_empty() && running.is_empty() {
-            return Answer::Already("everything named has ended, or is being ended".to_owned());
+            return Answer::Already("everything named has ended or is being ended".to_owned());
         }
         let numbers = vec![
             ("job", u64::from(job.0)),
             ("waiting", waiting.len() as u64),
             ("running", running.len() as u64),
         ];
-        let what = format!("{} that waited ended, {} that run are killed", waiting.len(), running.len());
-        let answer = self.said("cancel", what, numbers);
+        let what = format!("{} waiting ended, {} running killed", waiting.len(), running.len());
+        let answer = self.accept("cancel", what, numbers);
         for &id in &running {
             let holder = self
                 .workers
@@ -266,16 +266,14 @@ impl Core {
 
     fn shut_down(&mut self, now: Moment, mode: Mode) -> Answer {
         let what = match (&self.ending, mode) {
-            (Ending::No, Mode::Drain) if self.is_at_rest() => {
-                "what comes after the jobs is done, then the run ends"
-            }
-            (Ending::No, Mode::Drain) => "what runs may finish, then the run ends",
-            (Ending::No | Ending::Drain(_), Mode::Now) => "everything is ended",
+            (Ending::No, Mode::Drain) if self.is_at_rest() => "the replays are made, then the run ends",
+            (Ending::No, Mode::Drain) => "running attempts may finish, then the run ends",
+            (Ending::No | Ending::Drain(_), Mode::Now) => "everything is killed",
             (Ending::Drain(_), Mode::Drain) | (Ending::Kill(_) | Ending::Stopped, _) => {
                 return Answer::Already("the run is ending".to_owned());
             }
         };
-        let answer = self.said("shutdown", what.to_owned(), Vec::new());
+        let answer = self.accept("shutdown", what.to_owned(), Vec::new());
         match mode {
             Mode::Drain => self.drain(now),
             Mode::Now => self.end(now, Ending::Kill(self.reason_to_end())),

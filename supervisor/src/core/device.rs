@@ -146,7 +146,7 @@ impl Core {
         self.ledger.measure_device(sample.free);
         self.look_at_what_is_left(now, sample);
         self.say_who_else_is_on_it(sample);
-        self.relieve(now, self.over_a_ceiling());
+        self.relieve(now, self.over_ceiling());
     }
 
     fn look_at_what_is_left(&mut self, now: Moment, sample: &DeviceSample) {
@@ -330,7 +330,7 @@ impl Core {
         let Some(held) = lease.over_device else {
             let why =
                 format!("its worker was ended for want of device memory (owed {owed}, ceiling {ceiling})");
-            return self.smaller_or_never(lease, why);
+            return self.repeat_smaller_or_give_up(lease, why);
         };
         let beside = if lease.order.beside.is_some() { " with the baseline beside it" } else { "" };
         let reserved = lease.device;

@@ -12,7 +12,7 @@ use super::event::Stage;
 use super::ledger::Demand;
 use super::spec::StageSpec;
 
-/// Added to the highest measurement, because the next candidate never owes exactly the same.
+/// Added to the highest measurement, because candidates never owe exactly the same.
 const MARGIN_PERCENT: u64 = 10;
 
 #[derive(Clone, Debug, Default)]

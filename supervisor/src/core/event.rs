@@ -1,7 +1,7 @@
-//! The two closed enums at the core's boundary: everything that can happen to a run, and everything it can do.
+//! The two closed enums at the core's boundary: everything that can happen to a run, and everything that a run can do.
 //!
-//! Events come from the driver's sources (workers, samples, signals, the clock); the driver carries out the
-//! actions. Both hold only numbers and names: no descriptor, path or handle.
+//! Events come from the driver's sources (workers, samples, signals, the clock). The driver carries out the actions.
+//! Both contain only numbers and names: no descriptors, paths or handles.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ pub enum Event {
     },
     Sample(Sample),
     DeviceSample(DeviceSample),
-    /// It is gone from its bus, or its driver has given it up.
+    /// The device has disappeared from its bus, or its driver has given it up.
     DeviceLost {
         why: String,
     },
@@ -93,7 +93,7 @@ pub enum Event {
     KillSent {
         worker: WorkerId,
     },
-    /// The run's database takes no rows: it is locked or full, or its disk hangs.
+    /// The run's database accepts no rows: it is locked or full, or its disk hangs.
     StoreStalled {
         why: String,
         /// Number of rows waiting to be written.
@@ -129,34 +129,34 @@ pub struct ProcessSample {
     pub reclaimable: Bytes,
 }
 
-/// What the device looked like at one moment.
+/// The state of the device at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceSample {
-    /// Living processes of ours that hold something on it.
+    /// Living processes of this run that hold memory on the device.
     pub processes: Vec<(Process, Bytes)>,
-    /// Workers that are gone and that it still lists, they or their runners.
+    /// Ended workers that the device still lists, themselves or their runners, with what they hold.
     pub left: Vec<(WorkerId, Bytes)>,
-    /// What processes of others hold, and how many there are.
+    /// The memory that other processes hold, and how many there are.
     pub others: Bytes,
     pub other_processes: u32,
-    /// In use, and held by nobody that can be named. None where it cannot be known.
+    /// Memory in use that no process can be named for. `None` if that cannot be known.
     pub unattributed: Option<Bytes>,
-    /// None where it has no memory of its own.
+    /// Free memory; `None` if the device has no memory of its own.
     pub free: Option<Bytes>,
-    /// Per cent of its time.
+    /// In per cent.
     pub utilisation: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Process {
     Worker(WorkerId),
-    /// What some of its runners are copies of.
+    /// The process that some of the worker's runners are forked from.
     Zygote(WorkerId),
     Runner(WorkerId, u32),
 }
 
 impl Process {
-    /// The worker that it is, or that it belongs to.
+    /// The worker itself, or the worker that the process belongs to.
     pub const fn worker(self) -> WorkerId {
         match self {
             Self::Worker(worker) | Self::Zygote(worker) | Self::Runner(worker, _) => worker,
@@ -167,9 +167,9 @@ impl Process {
 /// Why a source offers something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// It answers `Action::Wanted`. `more`: it may be asked again.
+    /// An answer to `Action::Wanted`. `more` says whether the source may be asked again.
     Asked { more: bool },
-    /// It offers units unasked, as user submissions do.
+    /// Units that were not asked for, such as users' submissions.
     Unasked,
 }
 
@@ -178,7 +178,7 @@ pub enum Offer {
 pub struct Order {
     pub unit: UnitId,
     pub stage: Stage,
-    /// The baseline to be timed beside it.
+    /// The baseline that is timed beside the unit.
     pub beside: Option<UnitId>,
 }
 
@@ -200,9 +200,9 @@ pub enum Action {
         order: Order,
         attempt: u32,
         reserved: Bytes,
-        /// Largest batch of entries that share a runner or are timed together.
+        /// The largest batch of entries that share a runner or are timed together; for a build, the compiler's memory.
         batch: Option<Bytes>,
-        /// How long a timed step may take, so that the others of its job get as much time.
+        /// How long a timed step may take, so that the other units of its job get as much time.
         share: Duration,
     },
     /// Tells an idle worker to end.
@@ -229,7 +229,7 @@ pub enum Action {
         killed: Option<KillReason>,
         peak_owed: Bytes,
     },
-    /// An attempt ended, in one way or another.
+    /// An attempt ended, with or without a valid report.
     AttemptEnded {
         lease: LeaseId,
         order: Order,
@@ -253,7 +253,7 @@ pub enum Action {
         recycled: Option<RecycleReason>,
         leases: u32,
         peak_owed: Bytes,
-        /// None where it was never seen on the device.
+        /// `None` if the worker was never seen on the device.
         peak_device: Option<Bytes>,
     },
     Policy(PolicyRow),
@@ -282,13 +282,13 @@ pub enum AttemptEnd {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerEndClass {
-    /// It ended as it was told to.
+    /// The worker ended as ordered.
     Ended,
-    /// We killed it.
+    /// The supervisor killed the worker.
     Killed,
-    /// It never became ready.
+    /// The worker never became ready.
     NotReady,
-    /// It died without an order, for no known reason.
+    /// The worker died without an order, for an unknown reason.
     Unknown,
 }
 
@@ -329,7 +329,8 @@ pub struct PhaseRow {
     pub predicted: Bytes,
     pub peak_owed: Bytes,
     pub peak_reclaimable: Bytes,
-    /// What its lease reserved on the device, and the most that it was seen to hold there; none where it was not seen there.
+    /// The lease's reservation on the device, and the highest sample there; `None` if the worker was never seen on the
+    /// device.
     pub predicted_device: Bytes,
     pub peak_device: Option<Bytes>,
     pub started: Moment,
@@ -341,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recorded_names_stay_readable() {
+    fn worker_end_names_are_stable() {
         let classes = [
             WorkerEndClass::Ended,
             WorkerEndClass::Killed,

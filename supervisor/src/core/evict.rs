@@ -43,8 +43,8 @@ impl Core {
         idle
     }
 
-    /// Handles a lease that does not fit now: ends as few idle workers as make it fit; if that is not enough, it
-    /// waits.
+    /// Handles a lease that does not fit now. Ends as few idle workers as are needed to make it fit; if all of them are
+    /// not enough, the lease waits.
     pub(super) fn refused(
         &mut self,
         now: Moment,
@@ -62,7 +62,7 @@ impl Core {
             let reason = match refusal {
                 Refusal::Ceiling { .. } => "the lease does not fit under the ceiling now",
                 Refusal::Floor { .. } => "the machine would fall below its floor",
-                Refusal::DeviceInUse { .. } => "others hold memory of the device that the lease needs",
+                Refusal::DeviceInUse { .. } => "other processes hold device memory that the lease needs",
             };
             self.policy("wait", reason.to_owned(), refusal.numbers());
         }
@@ -72,8 +72,8 @@ impl Core {
             Refusal::Ceiling { side, charged, wanted, ceiling } => {
                 let part = |demand| side.part_of(demand);
                 let mut held: Vec<_> = others.map(|it| (it, part(self.ledger.charge(it)))).collect();
-                // The worker meant for this lease may have kept more than the lease allows for. One that has done
-                // nothing is not replaced, since its successor would owe the same.
+                // The worker meant for this lease may have kept more than the lease allows for. An unused worker is not
+                // replaced, because its successor would owe the same.
                 if self.workers.get(&worker).is_some_and(|it| 0 < it.leases) {
                     held.push((worker, part(self.ledger.measured(worker)) - part(demand)));
                 }
@@ -89,22 +89,22 @@ impl Core {
             }
         };
         let mut given = self.on_its_way_back(&refusal);
-        let mut going = Vec::new();
+        let mut victims = Vec::new();
         for (other, bytes) in held {
             if missing <= given {
                 break;
             }
             given += bytes;
-            going.push(other);
+            victims.push(other);
         }
         if missing <= given {
-            for other in going {
+            for other in victims {
                 self.recycle(now, other, RecycleReason::MakeRoom);
             }
         }
     }
 
-    /// How much memory the workers that are already leaving will free; no other worker has to leave for that.
+    /// The memory that leaving workers will free. No other worker needs to leave for that part.
     fn on_its_way_back(&self, refusal: &Refusal) -> Bytes {
         let leaving = self.workers.iter().filter(|(_, it)| !it.stays()).map(|(&id, _)| id);
         let returning = self.returning.iter().filter(|(_, it)| !it.overdue).map(|(&id, _)| id);
@@ -116,10 +116,9 @@ impl Core {
         leaving.chain(returning).map(of).sum()
     }
 
-    /// No grants any more: idle workers are told to end, those that hold nothing yet are not waited for, then the
-    /// run stops.
+    /// Ends idle workers and grants nothing more. The run stops once the workers that hold memory have ended.
     pub(super) fn wind_down(&mut self, now: Moment, reason: StopReason) {
-        if self.everybody_is_gone() {
+        if self.all_have_ended() {
             self.stop(reason);
             return;
         }
@@ -137,8 +136,8 @@ impl Core {
         }
     }
 
-    /// Workers, and what they left; not what has been waited for long enough.
-    pub(super) fn everybody_is_gone(&self) -> bool {
+    /// Whether all workers and their remaining processes have ended, except for those that were waited for long enough.
+    pub(super) fn all_have_ended(&self) -> bool {
         self.workers.values().all(|it| it.overdue) && self.returning.values().all(|it| it.overdue)
     }
 
@@ -147,7 +146,7 @@ impl Core {
         self.actions.push(Action::Stop { reason });
     }
 
-    /// Spares that nobody has needed yet.
+    /// Spare workers that have not been needed yet.
     pub(super) fn spares(&self) -> Vec<WorkerId> {
         self.idle(Worker::is_spare)
     }

@@ -1,7 +1,7 @@
 //! Decides what is started next. Leases are granted only here.
 //!
-//! `assign` chooses the worker for a lease, `evict` chooses the workers that must end to make room, and `job` says what comes
-//! next in a job.
+//! `assign` chooses the worker for a lease, `evict` chooses the workers that must end to make room, and `job` returns
+//! the next step of a job.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Core {
             }
             Ending::Drain(reason) => self.wind_down(now, reason),
             Ending::Kill(reason) => {
-                if self.everybody_is_gone() {
+                if self.all_have_ended() {
                     self.stop(reason);
                 }
             }
@@ -89,10 +89,11 @@ impl Core {
         if put_off.is_empty() {
             return false;
         }
-        let why = "what was put off is tried once more: nothing else is left to do".to_owned();
+        let why =
+            "units that were put off are tried once more, because nothing else is left to do".to_owned();
         self.policy("second_pass", why, vec![("units", put_off.len() as u64)]);
         for id in put_off {
-            self.change(id, Unit::take_up_again);
+            self.change(id, Unit::begin_second_pass);
         }
         true
     }
@@ -215,7 +216,7 @@ impl Core {
     fn does_not_fit(&mut self, unit: UnitId, stage: Stage, demand: Demand) {
         let Some((side, least, ceiling)) = self.ledger.never_fits(demand) else { return };
         let stage = stage.name();
-        let detail = format!("its {stage} needs a ceiling of {least}, it is {ceiling} ({})", side.key());
+        let detail = format!("its {stage} needs a ceiling of {least}, but it is {ceiling} ({})", side.key());
         self.policy(
             "does_not_fit",
             detail.clone(),
@@ -233,7 +234,7 @@ impl Core {
         let Order { unit, stage, beside } = order;
         let job = self.unit(unit).job;
         let alone = self.unit(unit).step().alone;
-        if self.is_at_odds(alone) || alone && self.somebody_is_in_the_way(now, job) {
+        if self.conflicts(alone) || alone && self.profile_must_wait(now, job) {
             return Tried::UnderWay;
         }
         if self.needs_device(unit, beside.is_some()) {
@@ -263,7 +264,8 @@ impl Core {
                 self.granted(now, worker, order, attempt, (way, why), demand);
             }
             Err(refusal) => {
-                // The machine is short of memory, but the plan's ceiling is not reached. A way that takes less may start now.
+                // The machine is short of memory, although the plan's ceiling is not reached. A way that takes less may
+                // start now.
                 let Some((smaller, demand)) = self.smaller_that_is_granted(worker, order, way, refusal)
                 else {
                     self.refused(now, worker, order, demand, refusal);
@@ -276,7 +278,7 @@ impl Core {
     }
 
     /// Whether an order cannot run now because it, or a running unit, must run alone.
-    fn is_at_odds(&self, alone: bool) -> bool {
+    fn conflicts(&self, alone: bool) -> bool {
         let mut held = self.workers.values().filter_map(|it| it.lease());
         held.any(|lease| alone || self.unit(lease.order.unit).step().alone)
     }
@@ -306,7 +308,7 @@ impl Core {
         from: usize,
         refusal: Refusal,
     ) -> Option<(usize, Demand)> {
-        // A compiler with less memory may fail for that. It waits until the machine has more again.
+        // A compiler with less memory might fail, so a build waits until the machine has more.
         if !matches!(refusal, Refusal::Floor { .. }) || order.stage == Stage::Build {
             return None;
         }
@@ -331,7 +333,7 @@ impl Core {
         let ways = self.unit(order.unit).step().ways(order.beside.is_some());
         let (spec, whole) = (ways[way], ways[0]);
         if way != 0 {
-            self.say_smaller(order, smaller, &spec, &whole);
+            self.report_smaller(order, smaller, &spec, &whole);
         }
         let lease = LeaseId(self.next_lease);
         self.next_lease += 1;
@@ -370,12 +372,12 @@ impl Core {
         });
     }
 
-    /// Why a smaller way than the first is taken, although the machine is not short of memory now.
+    /// Why a smaller way than the first is taken although the machine is not short of memory now.
     fn why_smaller(&self, unit: UnitId, way: usize) -> Smaller {
         if way <= self.unit(unit).losses.from_way { Smaller::ShortBefore } else { Smaller::Ceiling }
     }
 
-    fn say_smaller(&mut self, order: Order, why: Smaller, spec: &StageSpec, whole: &StageSpec) {
+    fn report_smaller(&mut self, order: Order, why: Smaller, spec: &StageSpec, whole: &StageSpec) {
         let mut numbers = vec![
             ("unit", u64::from(order.unit.0)),
             ("batch_bytes", spec.batch.unwrap_or_default().get()),
@@ -396,7 +398,7 @@ impl Core {
                 numbers.push(("ceiling_bytes", self.ledger.ceilings().host.get()));
                 "larger batches would never fit under the ceiling".to_owned()
             }
-            Smaller::ShortBefore => "the attempt before ended for want of memory".to_owned(),
+            Smaller::ShortBefore => "the previous attempt ended for lack of memory".to_owned(),
             Smaller::Refused(refusal) => {
                 numbers.extend(refusal.numbers());
                 format!("larger batches would have to wait: {refusal}")

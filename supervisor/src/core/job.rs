@@ -37,12 +37,12 @@ pub(crate) struct Fitting {
 }
 
 impl Job {
-    pub(crate) fn take_up(&mut self, unit: &Unit) {
+    pub(crate) fn add(&mut self, unit: &Unit) {
         let id = unit.spec.id;
         if unit.spec.is_baseline && self.baseline.is_none() {
             self.baseline = Some(id);
             self.units.insert(0, id);
-            // Steps of the others have another price beside it.
+            // Steps of the other units reserve other amounts beside a baseline.
             self.fitting.under = None;
         } else {
             self.units.push(id);
@@ -57,7 +57,7 @@ impl Job {
         self.supply == Supply::Dry && self.roster.open() == 0
     }
 
-    /// Whether a unit's step may be done in two ways, with the baseline beside it or without.
+    /// Whether a unit's steps may be timed beside a baseline, or only alone.
     pub(crate) fn is_beside_a_baseline(&self, id: UnitId) -> bool {
         self.baseline.is_some_and(|baseline| baseline != id)
     }
@@ -70,11 +70,11 @@ pub(crate) enum Next {
         order: Order,
         attempt: u32,
     },
-    /// Something has to end first.
+    /// Something must end first.
     Wait,
     /// The remaining units need no more timing.
     Settle,
-    /// It is another job's turn, or the job's source has to offer more first.
+    /// It is another job's turn, or the job's source must offer more first.
     Later,
     Done,
 }
@@ -98,7 +98,7 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>) -> Next {
             put_off = true;
             return None;
         }
-        if !contest.is_open_to(unit) {
+        if !contest.includes(unit) {
             parked = true;
             return None;
         }
@@ -106,7 +106,7 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>) -> Next {
     });
     let Some((unit, attempt)) = waiting.next() else {
         drop(waiting);
-        let later = job.supply != Supply::Dry || roster.waits_for_another(turn);
+        let later = job.supply != Supply::Dry || roster.has_waiting_in_other_turns(turn);
         return match () {
             () if roster.is_at_work() => Next::Wait,
             // Which candidates are excluded may depend on the outcome of those that were put off.

@@ -73,7 +73,7 @@ pub enum CeilingScope {
 }
 
 impl CeilingScope {
-    /// Of a demand, what this ceiling limits.
+    /// The part of a demand that this ceiling limits.
     pub fn part_of(self, demand: Demand) -> Bytes {
         match self {
             Self::Host => demand.host,
@@ -136,7 +136,7 @@ impl Account {
     }
 }
 
-/// What can never be exceeded, whatever runs.
+/// The limits that hold whatever else runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     ceilings: Ceilings,
@@ -153,7 +153,7 @@ pub struct Ledger {
     accounts: BTreeMap<WorkerId, Account>,
     /// The machine's MemAvailable when it was last read.
     available: Option<Bytes>,
-    /// What nobody holds on the device; none where it has no memory of its own, or was not asked.
+    /// Free memory on the device. `None` if the device has no memory of its own, or was not queried.
     device_free: Option<Bytes>,
 }
 
@@ -164,7 +164,7 @@ pub enum Refusal {
     Ceiling { side: CeilingScope, charged: Bytes, wanted: Bytes, ceiling: Bytes },
     /// The machine's available memory would fall below the floor.
     Floor { available: Bytes, wanted: Bytes, floor: Bytes },
-    /// Others hold what is missing on the device.
+    /// Other processes hold the missing memory on the device.
     DeviceInUse { free: Bytes, wanted: Bytes },
 }
 
@@ -273,7 +273,7 @@ impl Ledger {
         self.available = available;
     }
 
-    /// `free`: what nobody, of this run or not, holds on the device.
+    /// `free` is the memory on the device that no process holds, of this run or another.
     pub fn measure_device(&mut self, free: Option<Bytes>) {
         self.device_free = free;
     }
@@ -287,7 +287,7 @@ impl Ledger {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.measured)
     }
 
-    /// By how much a worker's measured memory exceeds its reservation.
+    /// How far a worker's measured memory exceeds its reservation.
     pub fn excess(&self, worker: WorkerId) -> Demand {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.measured - account.reserved)
     }
@@ -354,7 +354,7 @@ impl Ledger {
         self.ceilings.over(Demand::host(self.least_supervisor) + wanted)
     }
 
-    /// What `never_fits` depends on.
+    /// The inputs of `never_fits`.
     pub fn limits(&self) -> Limits {
         Limits { ceilings: self.ceilings, supervisor: self.least_supervisor }
     }
@@ -388,7 +388,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is granted, measured and released: right after a grant the charges are within the ceilings.
+        /// After every grant, whatever was granted, measured and released before, the charges are within the ceilings.
         #[test]
         fn no_grant_breaks_a_ceiling(
             unified in proptest::bool::ANY,
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_of_the_machine_is_kept() {
+    fn grants_keep_the_floor_of_the_machine() {
         let mut ledger = Ledger::new(Ceilings::host(Bytes::gib(100)), Bytes::gib(2), Bytes::ZERO);
         ledger.open(WorkerId(1), Bytes::ZERO);
         ledger.measure_machine(Bytes::ZERO, Some(Bytes::gib(5)));

@@ -10,7 +10,7 @@ use opt_shared::units::Bytes;
 use super::event::{Action, Moment, WorkerEndClass};
 use super::ledger::Demand;
 use super::worker::{DrainOrder, Returning, Runner, State, Worker, owed_by};
-use super::{Core, Ending, FAILURE_WINDOW, MOST_FAILURES, RETURN_TIMEOUT, START_DEADLINE};
+use super::{Core, Ending, FAILURE_WINDOW, MAX_FAILURES, RETURN_TIMEOUT, START_DEADLINE};
 
 impl Core {
     /// Starts a worker, unless the delay after a failed start is not over yet.
@@ -54,7 +54,7 @@ impl Core {
         }
     }
 
-    /// Kills a worker. A lease that it holds stays with it until its death: it is charged, and may still finish.
+    /// Kills a worker. Its lease stays with it until its death: it is still charged, and may still finish.
     pub(super) fn kill_worker(&mut self, worker: WorkerId, reason: KillReason) {
         let Some(it) = self.workers.get_mut(&worker) else { return };
         if it.killed.is_some() {
@@ -67,14 +67,14 @@ impl Core {
         self.actions.push(Action::KillWorker { worker, reason });
     }
 
-    /// The worker's time to die starts now; until now its reason was on its way to the disk.
+    /// Starts the worker's time to die. Before this event, the reason for killing it was on its way to the disk.
     pub(super) fn kill_sent(&mut self, now: Moment, worker: WorkerId) {
         if let Some(it) = self.workers.get_mut(&worker) {
             it.killed_at.get_or_insert(now);
         }
     }
 
-    /// `left_runners`: some of its runners are alive, and stay charged until they are gone.
+    /// `left_runners`: some of its runners are still alive, and stay charged until they end.
     pub(super) fn worker_gone(&mut self, now: Moment, worker: WorkerId, how: &str, left_runners: bool) {
         let Some(mut it) = self.workers.remove(&worker) else { return };
         let (class, failed) = class(&it);
@@ -118,7 +118,7 @@ impl Core {
         }
     }
 
-    /// A worker that is gone is charged for what its runners owe and for what is not back from the device, and no longer.
+    /// Reduces the charge of an ended worker to what its runners owe and what the device has not returned.
     pub(super) fn settle_account(&mut self, worker: WorkerId) {
         let host = self.returning.get(&worker).map(|it| owed_by(&it.runners));
         let device = self.device.left_by(worker);
@@ -164,7 +164,7 @@ impl Core {
             let Some(it) = self.workers.get_mut(&worker) else { continue };
             it.overdue = true;
             let why =
-                format!("{} {worker} was killed {RETURN_TIMEOUT:?} ago and does not die", it.role.name());
+                format!("{} {worker} was killed {RETURN_TIMEOUT:?} ago and is still alive", it.role.name());
             let numbers = vec![("worker", u64::from(worker.0)), ("owed_bytes", owed.get())];
             self.policy("worker_not_gone", why.clone(), numbers.clone());
             if matches!(self.ending, Ending::No | Ending::Drain(_)) {
@@ -186,8 +186,8 @@ impl Core {
             let Some(it) = self.returning.get_mut(&worker) else { continue };
             it.overdue = true;
             let text = format!(
-                "{} {worker} is dead and processes it started are not (killed {RETURN_TIMEOUT:?} ago): what they owe \
-                 stays charged",
+                "{} {worker} is dead but its child processes are not (killed {RETURN_TIMEOUT:?} ago): they stay \
+                 charged",
                 it.role.name()
             );
             let numbers = vec![
@@ -208,14 +208,14 @@ impl Core {
         if self.ending != Ending::No {
             return;
         }
-        let within = if MOST_FAILURES <= self.failures.len() {
+        let within = if MAX_FAILURES <= self.failures.len() {
             format!("within {FAILURE_WINDOW:?}")
-        } else if MOST_FAILURES <= self.failures_in_a_row {
+        } else if MAX_FAILURES <= self.failures_in_a_row {
             "and no attempt finished in between".to_owned()
         } else {
             return;
         };
-        let why = format!("{MOST_FAILURES} workers were lost {within}, the last one: {how}");
+        let why = format!("{MAX_FAILURES} workers were lost {within}, the last one: {how}");
         self.stop_for_the_host(now, why, vec![("failures", self.failures_in_a_row as u64)]);
     }
 
@@ -275,7 +275,7 @@ impl Core {
         }
         let Some(it) = self.workers.get_mut(&worker) else { return };
         let runner = it.runners.remove(&pid);
-        // The memory of a dead process is free at once: the next lease need not wait for a sample to show it.
+        // The memory of a dead process is free at once, so the next lease need not wait for the next sample.
         self.ledger.measure(worker, it.demand());
         let (killed, peak_owed) =
             runner.map_or((None, Bytes::ZERO), |runner| (runner.killed, runner.peak_owed));

@@ -61,17 +61,17 @@ const START_DEADLINE: Duration = Duration::from_secs(30);
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// Restart intensity, as in OTP: if this many workers are lost within the window, or in a row without a finished
 /// attempt in between, the run stops. The second rule catches starts that fail too slowly for any window.
-const MOST_FAILURES: usize = 8;
+const MAX_FAILURES: usize = 8;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
-/// An attempt that failed through no fault of its unit is repeated once. Losses further apart than the window
-/// count one by one, and a step may have this many of them.
-const MOST_LOST: u32 = 1;
+/// An attempt that failed through no fault of its unit is repeated once. Losses further apart than the window count
+/// separately, and a step may have `MAX_LOST_EVER` of them.
+const MAX_LOST: u32 = 1;
 const LOSS_WINDOW: Duration = Duration::from_secs(600);
-const MOST_LOST_EVER: u32 = 4;
+const MAX_LOST_EVER: u32 = 4;
 /// An attempt that ended for lack of memory is repeated once, with a smaller batch.
-const MOST_SHORT_OF_MEMORY: u32 = 1;
+const MAX_SHORT_OF_MEMORY: u32 = 1;
 /// A unit that lost this many workers gets no further one.
-const MOST_WORKERS_LOST: u32 = 2;
+const MAX_WORKERS_LOST: u32 = 2;
 /// Time for all processes of a dead worker to end, after they were killed.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a lease waits for memory that other programs hold before the run ends.
@@ -123,17 +123,17 @@ pub struct Core {
     failures_in_a_row: usize,
     waiting: Option<Waiting>,
     wishes: Wishes,
-    /// Set while the run's database takes no rows.
+    /// Set while the run's database accepts no rows.
     stall: Option<Stall>,
     ending: Ending,
-    /// When it was ordered to kill everything.
+    /// When the order to kill everything was given.
     killed_all_at: Option<Moment>,
     actions: Vec<Action>,
 }
 
 impl Core {
-    /// Nothing happens before the first event, which should be `Event::Tick`. After that, samples have to keep
-    /// coming even if nothing changes, because a profile waits until the idle verifier has been sampled.
+    /// Nothing happens before the first event, which should be `Event::Tick`. After that, samples must arrive even if
+    /// nothing changes, because a profile waits until the idle verifier has been sampled.
     pub fn new(spec: RunSpec, first_worker: WorkerId, first_lease: LeaseId) -> Self {
         let jobs = vec![Job::default(); spec.jobs.len()];
         let ledger = Ledger::new(spec.ceilings, spec.floor, spec.supervisor);
@@ -168,7 +168,7 @@ impl Core {
         if self.ending != Ending::Stopped {
             self.apply(now, event);
             self.deadlines(now);
-            self.fulfil(now);
+            self.carry_out_wishes(now);
             self.advance(now);
         }
         std::mem::take(&mut self.actions)
@@ -249,7 +249,7 @@ impl Core {
             .filter(|it| it.killed.is_none())
             .filter_map(Worker::deadline)
             .chain(self.workers.values().filter(|it| !it.overdue).filter_map(Worker::dead_by))
-            .chain(self.impatient_at())
+            .chain(self.memory_timeout_at())
             .chain(self.sources_by().filter(|_| self.ending == Ending::No))
             .chain(self.backoff.values().filter_map(|backoff| backoff.until))
             .chain(self.returning.values().filter(|it| !it.overdue).map(|it| it.since + RETURN_TIMEOUT))
@@ -258,9 +258,9 @@ impl Core {
             .min()
     }
 
-    /// When a wait for memory ends the run. There is no such time while our own leases hold the memory: they have
-    /// deadlines of their own.
-    fn impatient_at(&self) -> Option<Moment> {
+    /// The time at which a wait for memory ends the run. `None` while our own leases hold the memory, because leases
+    /// have their own deadlines.
+    fn memory_timeout_at(&self) -> Option<Moment> {
         let ours = self.workers.values().any(|it| it.lease().is_some());
         self.waiting.filter(|_| !ours).map(|waiting| waiting.since + MEMORY_TIMEOUT)
     }
@@ -275,7 +275,7 @@ impl Core {
             .map(|(&worker, _)| worker)
             .collect();
         for worker in late {
-            self.say_late(worker);
+            self.report_late(worker);
             self.kill_worker(worker, KillReason::Deadline);
         }
         self.memory_overdue(now);
@@ -287,29 +287,29 @@ impl Core {
             backoff.expire(now);
         }
         if let Some(Waiting { refusal, unit, .. }) = self.waiting
-            && self.impatient_at().is_some_and(|at| at <= now)
+            && self.memory_timeout_at().is_some_and(|at| at <= now)
             && self.ending == Ending::No
         {
             if let Refusal::DeviceInUse { .. } = refusal {
                 self.waiting = None;
-                return self.without_device(unit, format!("the device is in use by others: {refusal}"));
+                return self.without_device(unit, format!("other processes use the device: {refusal}"));
             }
             let why = format!("memory for the next lease did not come within {MEMORY_TIMEOUT:?}: {refusal}");
             self.stop_for_the_host(now, why, refusal.numbers());
         }
     }
 
-    fn say_late(&mut self, worker: WorkerId) {
+    fn report_late(&mut self, worker: WorkerId) {
         let Some(it) = self.workers.get(&worker) else { return };
         let ms = |time: Moment| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let (reason, given) = match &it.state {
             State::Leased(lease) => {
-                (format!("{} was not done in time", lease.id), lease.deadline.saturating_sub(lease.started))
+                (format!("{} did not finish in time", lease.id), lease.deadline.saturating_sub(lease.started))
             }
             State::Starting { deadline } => {
                 ("it was not ready in time".to_owned(), deadline.saturating_sub(it.born))
             }
-            _ => ("it did not end in time after it was told to".to_owned(), DRAIN_DEADLINE),
+            _ => ("it did not end in time after its shutdown order".to_owned(), DRAIN_DEADLINE),
         };
         let mut numbers = vec![("worker", u64::from(worker.0)), ("deadline_ms", ms(given))];
         if let Some(lease) = it.lease() {
@@ -368,31 +368,31 @@ impl Core {
         let mut running = 0;
         for (worker, it) in &self.workers {
             if !self.ledger.has_account(*worker) {
-                return Err(format!("{worker} lives and is not charged"));
+                return Err(format!("{worker} is alive but not charged"));
             }
             let Some(lease) = it.lease() else { continue };
             running += 1;
             let Some(unit) = self.units.get(lease.order.unit.index()) else {
-                return Err(format!("{worker} holds {lease:?} and there is no such unit"));
+                return Err(format!("{worker} holds {lease:?} but its unit does not exist"));
             };
             let progress = (unit.step().stage, unit.progress);
             if progress != (lease.order.stage, Progress::Running { attempt: lease.attempt }) {
-                return Err(format!("{worker} holds {lease:?} and its unit is {progress:?}"));
+                return Err(format!("{worker} holds {lease:?} but its unit is {progress:?}"));
             }
             if it.role != unit.step().role {
-                return Err(format!("{worker} is a {} and holds {lease:?}", it.role.name()));
+                return Err(format!("{worker} is a {} but holds {lease:?}", it.role.name()));
             }
         }
         if let Some(worker) = self.returning.keys().find(|&&worker| !self.ledger.has_account(worker)) {
-            return Err(format!("{worker} has left processes behind and is not charged"));
+            return Err(format!("{worker} has left processes behind but is not charged"));
         }
         if let Some(worker) = self.device.left().find(|&worker| !self.ledger.has_account(worker)) {
-            return Err(format!("{worker} has left memory on the device and is not charged"));
+            return Err(format!("{worker} has left memory on the device but is not charged"));
         }
         let returning = self.returning.keys().copied();
         let gone: BTreeSet<WorkerId> = returning.chain(self.device.left()).collect();
         if self.ledger.accounts() != self.workers.len() + gone.len() {
-            return Err("somebody is charged who is gone".to_owned());
+            return Err("a worker that has ended is still charged".to_owned());
         }
         let running_units: usize = self.jobs.iter().map(|job| job.roster.running()).sum();
         if running_units != running {
@@ -400,18 +400,18 @@ impl Core {
         }
         let mut held = self.workers.values().filter_map(Worker::lease);
         if 1 < running && held.any(|lease| self.unit(lease.order.unit).step().alone) {
-            return Err("something else runs beside what is to be alone".to_owned());
+            return Err("an exclusive step runs beside another one".to_owned());
         }
         if let Some((spec, _)) =
             self.spec.jobs.iter().zip(&self.jobs).find(|(_, job)| job.done && !job.is_exhausted())
         {
-            return Err(format!("{} is over, and more is to come to it", spec.id));
+            return Err(format!("{} is over, but its source may offer more units", spec.id));
         }
         for role in [Role::Verifier, Role::Profiler] {
             let at_work = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
             let most = if role == Role::Verifier { self.spec.verifiers.max(1) } else { 1 };
             if (most as usize) < at_work {
-                return Err(format!("{at_work} leases of a {} are held, {most} may be", role.name()));
+                return Err(format!("{at_work} leases of a {} are held, the limit is {most}", role.name()));
             }
         }
         let stopping = matches!(self.ending, Ending::Kill(_));

@@ -9,7 +9,7 @@ use super::event::{Action, AttemptEnd, Moment, Order, PhaseRow, Stage};
 use super::recycle::RecycleReason;
 use super::unit::{Progress, SecondPass, Unit};
 use super::worker::{Lease, State, Worker};
-use super::{Core, MOST_SHORT_OF_MEMORY, MOST_WORKERS_LOST};
+use super::{Core, MAX_SHORT_OF_MEMORY, MAX_WORKERS_LOST};
 
 impl Core {
     pub(super) fn finished(&mut self, now: Moment, worker: WorkerId, id: LeaseId, report: Box<Report>) {
@@ -78,7 +78,7 @@ impl Core {
         if self.estimates.observe(job, stage, lease.reserved, lease.peak_owed) {
             self.policy(
                 "raise_estimate",
-                format!("a {} took more than was reserved for it: later ones reserve more", stage.name()),
+                format!("a {} owed more than its reservation; later ones reserve more", stage.name()),
                 vec![
                     ("job", u64::from(job.0)),
                     ("reserved_bytes", lease.reserved.get()),
@@ -107,15 +107,14 @@ impl Core {
         }
         let why = match worker.killed {
             Some(KillReason::Deadline) => format!("the {role} was killed: it did not finish in time"),
-            Some(KillReason::WorkerFault) => format!("the {role} said that it could not go on"),
+            Some(KillReason::WorkerFault) => format!("the {role} reported that it could not continue"),
             _ => format!("the {role} was lost ({how})"),
         };
         self.change(lease.order.unit, |unit| unit.workers_lost += 1);
-        self.again_or_never(now, lease, Blame::Worker, why);
+        self.repeat_or_give_up(now, lease, Blame::Worker, why);
     }
 
-    /// Whether the worker was killed for something that the unit did not do, so that the attempt does not count
-    /// as a loss.
+    /// Whether the worker was killed for something that its unit did not do. Such an attempt does not count as a loss.
     fn ended_by_order(&mut self, lease: &Lease, role: &str, killed: Option<KillReason>) -> bool {
         if self.ended_by_user(lease, killed) {
             return true;
@@ -129,8 +128,8 @@ impl Core {
                 true
             }
             Some(reason @ (KillReason::HostCeiling { .. } | KillReason::HostFloor { .. })) => {
-                let why = format!("the {role} was ended for want of memory ({})", short_of(reason));
-                self.smaller_or_never(lease.clone(), why);
+                let why = format!("the {role} was ended for lack of memory ({})", short_of(reason));
+                self.repeat_smaller_or_give_up(lease.clone(), why);
                 true
             }
             Some(KillReason::DeviceCeiling { owed, ceiling }) => {
@@ -149,8 +148,8 @@ impl Core {
         }
     }
 
-    /// `killed`: why the worker is being killed, if it is. Its report may still be a complete verdict, or only
-    /// describe how its runners died.
+    /// `killed` is the reason why the worker is being killed, if it is. Its report may still be a complete verdict, or
+    /// only describe how its runners died.
     fn judge(&mut self, now: Moment, lease: Lease, killed: Option<KillReason>, mut report: Box<Report>) {
         if self.ended_by_user(&lease, None) {
             return;
@@ -160,18 +159,18 @@ impl Core {
             return;
         }
         if let Some(contradiction) = contradiction(lease.order, &report) {
-            self.again_or_never(now, lease, Blame::Worker, contradiction);
+            self.repeat_or_give_up(now, lease, Blame::Worker, contradiction);
             return;
         }
-        self.name_the_second_kill(lease.order, &mut report);
+        self.blame_second_kill(lease.order, &mut report);
         let (status, detail) = (report.head.status, report.head.detail.clone());
         let blame = report.head.blame();
         if status == Status::InfraError {
             match lease.short_of_memory {
                 Some(KillReason::HostCeiling { .. } | KillReason::HostFloor { .. }) => {
-                    self.smaller_or_never(lease, detail);
+                    self.repeat_smaller_or_give_up(lease, detail);
                 }
-                _ => self.again_or_never(now, lease, Blame::Host, detail),
+                _ => self.repeat_or_give_up(now, lease, Blame::Host, detail),
             }
             return;
         }
@@ -182,7 +181,7 @@ impl Core {
         let id = lease.order.unit;
         let entries_passed = match &report.body {
             Body::Verify(verified) => verified.entries_passed,
-            // What was verified is what is timed, so a profile or replay may not find anything unsupported.
+            // Only what was verified is timed, so a profile or replay may not report anything unsupported.
             Body::Build(_) | Body::Profile(_) | Body::Replay(_) => 0,
         };
         let speedup = contest::speedup(&report).filter(|_| status == Status::Passed);
@@ -201,9 +200,9 @@ impl Core {
         }
     }
 
-    /// Without a PID namespace, nobody can tell whether a candidate killed itself. If it happens twice on the
-    /// same entry, the candidate is blamed.
-    fn name_the_second_kill(&mut self, order: Order, report: &mut Report) {
+    /// Without a PID namespace, it cannot be known whether a candidate killed itself. If this happens twice on the same
+    /// entry, the candidate is blamed.
+    fn blame_second_kill(&mut self, order: Order, report: &mut Report) {
         let head = &report.head;
         if head.status != Status::InfraError || !head.end.as_ref().is_some_and(|end| end.unknown_sender) {
             return;
@@ -232,7 +231,7 @@ impl Core {
         });
     }
 
-    fn again_or_never(&mut self, now: Moment, lease: Lease, blame: Blame, why: String) {
+    fn repeat_or_give_up(&mut self, now: Moment, lease: Lease, blame: Blame, why: String) {
         let id = lease.order.unit;
         let (too_many, workers) = self.change(id, |unit| (unit.losses.add_lost(now), unit.workers_lost));
         let quarantine = self.is_in_quarantine(id);
@@ -240,10 +239,10 @@ impl Core {
             let why = if quarantine {
                 self.policy(
                     "quarantine",
-                    format!("{workers} workers were lost with it; no further one is put at risk"),
+                    format!("it has lost {workers} workers and gets no further one"),
                     vec![("unit", u64::from(id.0)), ("workers_lost", u64::from(workers))],
                 );
-                format!("in quarantine, {workers} workers were lost with it; the last time: {why}")
+                format!("in quarantine, because it has lost {workers} workers; the last time: {why}")
             } else {
                 why
             };
@@ -254,28 +253,28 @@ impl Core {
     }
 
     fn is_in_quarantine(&self, id: UnitId) -> bool {
-        MOST_WORKERS_LOST <= self.unit(id).workers_lost
+        MAX_WORKERS_LOST <= self.unit(id).workers_lost
     }
 
     /// The attempt ended for lack of memory. It is repeated once, with a smaller batch if there is one, and
     /// reserves what was measured.
-    pub(super) fn smaller_or_never(&mut self, lease: Lease, why: String) {
+    pub(super) fn repeat_smaller_or_give_up(&mut self, lease: Lease, why: String) {
         let times = self.change(lease.order.unit, |unit| {
             unit.losses.short_of_memory += 1;
-            // A compiler that may owe less could fail for that alone.
+            // A compiler that may owe less could fail for that reason alone.
             if lease.order.stage != Stage::Build {
                 unit.losses.from_way = lease.way + 1;
             }
             unit.losses.short_of_memory
         });
-        if MOST_SHORT_OF_MEMORY < times {
+        if MAX_SHORT_OF_MEMORY < times {
             self.give_up(lease, Blame::Host, why);
         } else {
             self.again(lease, Blame::Host, why);
         }
     }
 
-    /// The first time, the unit is only put off: what the host does to it now, it may not do later.
+    /// The first time, the unit is only put off, because the cause may be gone by the second pass.
     fn give_up(&mut self, lease: Lease, blame: Blame, why: String) {
         let id = lease.order.unit;
         let goes_on =
@@ -284,8 +283,8 @@ impl Core {
             return self.put_off(&lease, blame, why);
         }
         self.attempt_ended(&lease, AttemptEnd::GivenUp { why: why.clone(), blame });
-        // A candidate that cannot be screened goes on to its profile; one that cannot be confirmed keeps its
-        // first times.
+        // A candidate that cannot be screened continues with its profile; one that cannot be confirmed keeps its first
+        // times.
         if !goes_on {
             self.unit_done(id, Status::InfraError, Some(blame), why);
         } else if !self.change(id, Unit::go_on) {
@@ -344,23 +343,23 @@ fn contradiction(order: Order, report: &Report) -> Option<String> {
     let passed = report.head.status == Status::Passed;
     let what = match (order.stage, &report.body) {
         (Stage::Build, Body::Build(build)) => {
-            (passed && build.artifact.is_none()).then_some("built nothing and says it passed")
+            (passed && build.artifact.is_none()).then_some("has no artifact but says it passed")
         }
         (Stage::Verify, Body::Verify(_)) => None,
         (Stage::Screen | Stage::Profile | Stage::Confirm, Body::Profile(profile)) => {
             (profile.baseline_failed && (order.beside.is_none() || passed))
-                .then_some("says that a baseline failed that did not")
+                .then_some("blames a baseline, but there was none")
         }
         // A replay has a result if and only if it passed.
         (Stage::Replay, Body::Replay(replay)) => (passed != replay.result.is_some())
-            .then_some("has a result and did not pass, or passed without one"),
+            .then_some("has a result but did not pass, or passed without one"),
         _ => Some("answers another order"),
     };
     what.map(|what| format!("the worker's report of the {} {what}", order.stage.name()))
 }
 
 fn call_it_crashed(head: &mut Head) {
-    let again = ", and so it was the time before: no namespace says by whom (sender unknown)";
+    let again = ", as in the previous attempt (sender unknown: no PID namespace)";
     head.status = Status::Crashed;
     head.detail.push_str(again);
     if let Some(failure) = head.failures.first_mut() {

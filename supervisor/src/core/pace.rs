@@ -1,29 +1,32 @@
-//! How soon a sample has to follow the last one, so that nobody outgrows its limit unseen by more than a stated bound.
+//! Decides how soon the next sample must follow, so that no process exceeds its limit unnoticed by more than a known
+//! bound.
 //!
-//! Pure: what was measured goes in, a time comes out. The next sample comes before the worst fill rate seen so far
-//! could have used up the headroom that is left; when it comes late, what grew in between is known and is in the bound.
+//! Pure: measurements go in, a time comes out. The next sample is due before a process that grows at the highest rate
+//! observed so far could use up the remaining headroom. The bound includes what can grow while a sample is late.
 
 use std::time::Duration;
 
 use opt_shared::units::Bytes;
 
-/// Until a faster one is seen: one thread over fresh pages, measured on a small machine at 1.2 to 3 GiB/s.
+/// The assumed rate until a higher one is observed. One thread that touches fresh pages reached 1.2 to 3 GiB/s on a small
+/// machine.
 const FIRST_RATE: Bytes = Bytes::gib(4);
-/// Nothing fills memory faster than this; a sample that says so caught a map that came at once.
+/// No process fills memory faster than this. A sample that shows more has caught a mapping that was counted all at
+/// once.
 const FASTEST_RATE: Bytes = Bytes::gib(64);
-/// A shorter time between samples would be the sampler's own.
+/// At shorter intervals, sampling itself would take most of the time.
 pub const SHORTEST: Duration = Duration::from_millis(2);
 pub const LONGEST: Duration = Duration::from_millis(100);
-/// Where nothing runs that has a limit.
+/// The interval if no running process has a limit.
 pub const IDLE: Duration = Duration::from_millis(250);
-/// Growth over less time than this says nothing of a rate.
-const LEAST_INTERVAL: Duration = Duration::from_micros(500);
+/// Growth over a shorter time says nothing about a rate.
+const MIN_INTERVAL: Duration = Duration::from_micros(500);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Per second.
+    /// In bytes per second.
     worst_rate: Bytes,
-    /// From when a sample was due until it was taken.
+    /// The longest delay between the time when a sample was due and the time when it was taken.
     worst_delay: Duration,
 }
 
@@ -34,9 +37,9 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// A process owed `grown` more than `interval` before.
+    /// Records that a process grew by `grown` within `interval`.
     pub fn observe(&mut self, grown: Bytes, interval: Duration) {
-        if interval < LEAST_INTERVAL {
+        if interval < MIN_INTERVAL {
             return;
         }
         let nanoseconds = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
@@ -45,12 +48,12 @@ impl Pace {
         self.worst_rate = self.worst_rate.max(rate);
     }
 
-    /// A sample was taken so long after it was due.
+    /// Records that a sample was taken `delay` after it was due.
     pub fn late(&mut self, delay: Duration) {
         self.worst_delay = self.worst_delay.max(delay);
     }
 
-    /// When the next one is due; `headroom` is the least that any process is below its limit.
+    /// The time until the next sample. `headroom` is the smallest distance of any process to its limit.
     pub fn next(&self, headroom: Option<Bytes>) -> Duration {
         let Some(headroom) = headroom else { return IDLE };
         let nanoseconds =
@@ -58,7 +61,7 @@ impl Pace {
         Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX)).clamp(SHORTEST, LONGEST)
     }
 
-    /// Bytes per second.
+    /// In bytes per second.
     pub fn worst_rate(&self) -> Bytes {
         self.worst_rate
     }
@@ -67,8 +70,8 @@ impl Pace {
         self.worst_delay
     }
 
-    /// How far a process can be above its limit before it is seen: what it fills in the shortest time between two
-    /// samples and the worst delay so far.
+    /// How far a process can exceed its limit before a sample shows it: what it can fill in the shortest interval plus
+    /// the worst delay so far.
     pub fn overshoot_bound(&self) -> Bytes {
         let blind = SHORTEST + self.worst_delay;
         let bytes = u128::from(self.worst_rate.get()) * blind.as_nanos() / 1_000_000_000;
@@ -83,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearer_the_limit_the_sooner() {
+    fn samples_come_sooner_near_the_limit() {
         let pace = Pace::default();
         assert_eq!(pace.next(None), IDLE);
         assert_eq!(pace.next(Some(Bytes::gib(64))), LONGEST);
@@ -94,15 +97,15 @@ mod tests {
     }
 
     #[test]
-    fn a_faster_candidate_makes_for_sooner_looks() {
+    fn higher_rates_shorten_the_interval() {
         let mut pace = Pace::default();
         pace.observe(Bytes::mib(80), Duration::from_millis(10));
         assert_eq!(pace.worst_rate(), Bytes::new(8000 << 20));
         pace.observe(Bytes::mib(1), Duration::from_secs(1));
         assert_eq!(pace.worst_rate(), Bytes::new(8000 << 20), "a slow one proves nothing");
         pace.observe(Bytes::gib(1), Duration::from_micros(499));
-        assert_eq!(pace.worst_rate(), Bytes::new(8000 << 20), "nor does one seen for too short a time");
-        pace.observe(Bytes::MAX, LEAST_INTERVAL);
+        assert_eq!(pace.worst_rate(), Bytes::new(8000 << 20), "nor does one observed for too short a time");
+        pace.observe(Bytes::MAX, MIN_INTERVAL);
         assert_eq!(pace.worst_rate(), FASTEST_RATE);
         pace.late(Duration::from_millis(3));
         pace.late(Duration::from_millis(1));
@@ -112,14 +115,14 @@ mod tests {
     }
 
     proptest! {
-        /// A process that fills as fast as was ever seen is looked at before its headroom is gone, unless that is
-        /// nearer than the shortest time: then it is over by the bound at most.
+        /// A process that grows at the highest rate observed is sampled before its headroom is used up. If the headroom is
+        /// smaller than the shortest interval allows for, the process exceeds its limit by at most the bound.
         #[test]
-        fn nobody_outgrows_the_bound(
-            seen in proptest::collection::vec((0u64..1 << 34, 500u64..1_000_000), 0..20), headroom in 0u64..1 << 40
+        fn limit_is_exceeded_by_at_most_the_bound(
+            observed in proptest::collection::vec((0u64..1 << 34, 500u64..1_000_000), 0..20), headroom in 0u64..1 << 40
         ) {
             let mut pace = Pace::default();
-            for (grown, micros) in seen {
+            for (grown, micros) in observed {
                 pace.observe(Bytes::new(grown), Duration::from_micros(micros));
             }
             let next = pace.next(Some(Bytes::new(headroom)));

@@ -1,10 +1,10 @@
 //! Predicts what an attempt will owe, from file headers alone (DESIGN, "Memory model").
 //!
-//! `predicted` is the formula's sum. `reserved` adds what the candidate may owe beyond the formula in each living runner.
-//! Predictions use no measurements; `estimate` raises reservations by what was measured.
+//! `predicted` is the formula's sum. `reserved` adds what the candidate may owe beyond the formula in each living
+//! runner. Predictions use no measurements; `estimate` raises reservations by what was measured.
 //!
-//! In the formulas below, U is memory for inputs that are not mapped, O is memory for outputs, and c is the size of a chunk
-//! in which outputs are compared.
+//! In the formulas below, U is memory for inputs that are not mapped, O is memory for outputs, and c is the size of a
+//! chunk in which outputs are compared.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use opt_shared::units::Bytes;
 
 use super::spec::StageSpec;
 
-/// The time to start a runner, hand it its maps, kill and reap it, on a busy machine.
+/// The time to start a runner, pass it its maps, kill it and reap it, on a busy machine.
 const RUNNER_OVERHEAD: Duration = Duration::from_secs(2);
 /// The slowest rate, in bytes per second, at which we expect to read a capture from any disk.
 const SLOWEST_READ_PER_SECOND: u64 = 20 << 20;
 /// Largest number of splits into smaller batches; each split halves the largest batch.
-const MOST_CUTS: usize = 40;
+const MAX_SPLITS: usize = 40;
 
 /// The predicted memory and deadline of a stage, with the terms that they add up from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,8 +52,8 @@ impl Prediction {
     }
 }
 
-/// Ways to build: with all the memory that the plan allows a compiler, then with half of it, and so on. A small ceiling still
-/// runs small kernels.
+/// Ways to build: with all the memory that the plan allows a compiler, then with half of it, and so on. This way, small
+/// kernels are built even under a small ceiling.
 pub fn build_ways(memory: Bytes, timeout: Duration) -> Vec<Prediction> {
     let halves = std::iter::successors(Some(memory), |larger| {
         let half = Bytes::new(larger.get() / 2);
@@ -110,7 +110,7 @@ pub fn verify(
     let mut prediction = Prediction::new(
         formula::verify(&entries[group.clone()]),
         beyond(&[runner], entries, cores),
-        per_entry.saturating_mul(count).saturating_add(reading(entries)),
+        per_entry.saturating_mul(count).saturating_add(reading_timeout(entries)),
     );
     prediction.spec.batch = Some(shared);
     prediction.decides = heaviest.map(|index| group.start + index);
@@ -120,8 +120,8 @@ pub fn verify(
     prediction
 }
 
-/// Verification of a kernel without host code, which the worker launches itself. An emulated device is memory of its worker, so
-/// everything is on the host. Its workspaces may take `limits.memory`.
+/// Verification of a kernel without host code, which the worker launches itself. The memory of an emulated device
+/// belongs to its worker, so everything is counted on the host. Workspaces may take `limits.memory`.
 pub fn verify_on_device(
     entries: &[EntryNumbers],
     emulated: bool,
@@ -135,7 +135,7 @@ pub fn verify_on_device(
     let calls = call(settings).saturating_mul(settings.repeats.saturating_add(4));
     let per_entry = calls.saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
     let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
-    let deadline = per_entry.saturating_mul(count).saturating_add(reading(entries));
+    let deadline = per_entry.saturating_mul(count).saturating_add(reading_timeout(entries));
     let mut prediction = if emulated {
         Prediction::new([formula::staged(), held].concat(), vec![workspaces], deadline)
     } else {
@@ -170,7 +170,7 @@ pub fn replay(
     let prediction = Prediction::new(
         formula::replay(pool, bookkeeping, outputs),
         beyond(most.as_slice(), steps, cores),
-        per_step.saturating_mul(count).saturating_add(reading(steps).saturating_mul(2)),
+        per_step.saturating_mul(count).saturating_add(reading_timeout(steps).saturating_mul(2)),
     );
     Prediction { decides, ..prediction }
 }
@@ -196,7 +196,7 @@ pub fn profile(
     let shares: Vec<Share<'_>> = entries.iter().map(EntryNumbers::share).collect();
     let mut steps: Vec<Prediction> = Vec::new();
     let mut cap = settings.batch_bytes;
-    for _ in 0..MOST_CUTS {
+    for _ in 0..MAX_SPLITS {
         let cut = batches(&shares, cap);
         // A finer split that reserves no less than a coarser one is useless.
         let step = profile_step(entries, cut.clone(), cap, sides, verify, settings, cores);
@@ -247,7 +247,7 @@ fn profile_step(
     let mut prediction = Prediction::new(
         terms(&entries[batch]),
         beyond(&both, entries, cores),
-        per_entry.saturating_mul(entry_count).saturating_add(reading(entries)),
+        per_entry.saturating_mul(entry_count).saturating_add(reading_timeout(entries)),
     );
     prediction.spec.batch = Some(cap);
     Prediction { decides, batches, ..prediction }
@@ -277,7 +277,7 @@ fn load(settings: &VerifySettings) -> Duration {
     stretched(load_timeout(settings.call_timeout))
 }
 
-fn reading(entries: &[EntryNumbers]) -> Duration {
+fn reading_timeout(entries: &[EntryNumbers]) -> Duration {
     let bytes: Bytes = entries.iter().map(|entry| entry.file).sum();
     Duration::from_secs(60 + bytes.saturating_mul(4).get() / SLOWEST_READ_PER_SECOND)
 }

@@ -1,10 +1,9 @@
-//! What is done when the process tree owes more than its ceiling, when the machine falls below its floor or
-//! reports memory pressure, and when our pages are swapped out. Also reports memory that disappears without being
-//! ours.
+//! Decides what to do when the process tree owes more than its ceiling, when the machine falls below its floor or
+//! reports memory pressure, and when our pages are swapped out. Also reports memory that disappears without being ours.
 //!
-//! Victims are ended in this order: the offender, spares, idle workers, the newest lease. They are ended one at a
-//! time, because freeing memory takes tens of milliseconds per GiB. Other programs' memory use never stops a run
-//! here.
+//! Victims are ended in this order: the offender, spares, idle workers, the newest lease. They are ended one at a time,
+//! because freeing memory takes tens of milliseconds per GiB. Nothing here stops a run because other programs use
+//! memory.
 
 use std::time::Duration;
 
@@ -18,14 +17,14 @@ use super::ledger::{CeilingScope, Demand};
 use super::recycle::RecycleReason;
 use super::worker::{Runner, Worker};
 
-/// A process that owes less than this is not ended, since it would make no difference to the machine.
+/// A process that owes less than this is not ended, because that would hardly help the machine.
 const WORTH_KILLING: Bytes = Bytes::mib(64);
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
 /// Freed pages stay in per-CPU lists for seconds before the kernel counts them as available.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The kernel repeats its report every two seconds while it is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
-/// An idle worker that was told to end is gone, and its memory freed, well before this.
+/// An idle worker that was order to end has ended well before this, and its memory is free.
 const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
 
 /// What is remembered about the machine between samples.
@@ -35,15 +34,15 @@ pub(super) struct Machine {
     first: Option<(Bytes, Bytes)>,
     /// Since when the machine has been missing memory that we do not owe.
     gap_since: Option<Moment>,
-    gap_said: bool,
+    gap_reported: bool,
     /// The largest amount of our swapped memory that was reported.
     swapped: Bytes,
-    pressure_said: Option<Moment>,
+    pressure_reported_at: Option<Moment>,
 }
 
-/// Which sum a limit was crossed by.
+/// A limit that was exceeded, and by which sum.
 pub(super) struct Strain {
-    /// None where it is the machine's floor.
+    /// `None` for the machine's floor.
     side: Option<CeilingScope>,
     reason: KillReason,
     text: &'static str,
@@ -51,16 +50,16 @@ pub(super) struct Strain {
 }
 
 impl Core {
-    pub(super) fn look_at_the_machine(&mut self, now: Moment, sample: &Sample) {
-        self.look_for_a_gap(now, sample);
+    pub(super) fn observe_machine(&mut self, now: Moment, sample: &Sample) {
+        self.check_for_gap(now, sample);
         if sample.swapped == Bytes::ZERO {
             self.machine.swapped = Bytes::ZERO;
         } else if self.spec.own_swap && self.machine.swapped.saturating_mul(2) < sample.swapped {
             let before = std::mem::replace(&mut self.machine.swapped, sample.swapped);
             self.policy(
                 "swapped",
-                "pages of ours went to swap ([memory] swap = \"own\"): timings of this while are worth little, and what \
-                 is not at work goes"
+                "pages of this run were swapped out ([memory] swap = \"own\"): timings since then are unreliable, and idle \
+                 workers are ended"
                     .to_owned(),
                 vec![("swapped_bytes", sample.swapped.get()), ("before_bytes", before.get())],
             );
@@ -69,27 +68,27 @@ impl Core {
     }
 
     /// Looks for memory that the machine has lost since the first sample and that our process tree does not owe.
-    fn look_for_a_gap(&mut self, now: Moment, sample: &Sample) {
+    fn check_for_gap(&mut self, now: Moment, sample: &Sample) {
         let Some(available) = sample.available else { return };
         let owed = self.ledger.owed().host;
         let &mut (first_available, first_owed) = self.machine.first.get_or_insert((available, owed));
         let gap = (first_available - available) - (owed - first_owed);
         let floor = self.ledger.floor();
         if gap < floor.fraction(0.5) || floor == Bytes::ZERO {
-            self.machine.gap_said = false;
+            self.machine.gap_reported = false;
         }
         if gap <= floor || floor == Bytes::ZERO {
             self.machine.gap_since = None;
             return;
         }
         let since = *self.machine.gap_since.get_or_insert(now);
-        if self.machine.gap_said || now < since + GAP_TIMEOUT {
+        if self.machine.gap_reported || now < since + GAP_TIMEOUT {
             return;
         }
-        self.machine.gap_said = true;
+        self.machine.gap_reported = true;
         self.policy(
             "attribution_gap",
-            "memory of this machine is gone that no process of this run owes: a neighbour, or the kernel"
+            "the machine has lost memory that no process of this run owes; another program or the kernel holds it"
                 .to_owned(),
             vec![
                 ("gap_bytes", gap.get()),
@@ -103,12 +102,12 @@ impl Core {
 
     /// The kernel reports that processes wait for memory: ends spare workers.
     pub(super) fn pressure(&mut self, now: Moment) {
-        if self.machine.pressure_said.is_none_or(|at| at + PRESSURE_QUIET <= now) {
-            self.machine.pressure_said = Some(now);
+        if self.machine.pressure_reported_at.is_none_or(|at| at + PRESSURE_QUIET <= now) {
+            self.machine.pressure_reported_at = Some(now);
             let owed = self.ledger.owed().sum();
             self.policy(
                 "pressure",
-                "processes of this machine wait for memory: spares go".to_owned(),
+                "processes of this machine wait for memory: spare workers are ended".to_owned(),
                 vec![("owed_bytes", owed.get())],
             );
         }
@@ -118,7 +117,7 @@ impl Core {
         }
     }
 
-    pub(super) fn over_a_ceiling(&self) -> Option<Strain> {
+    pub(super) fn over_ceiling(&self) -> Option<Strain> {
         let (side, owed, ceiling) = self.ledger.ceilings().over(self.ledger.owed())?;
         let numbers = vec![("owed_bytes", owed.get()), ("ceiling_bytes", ceiling.get())];
         let (reason, text) = match side {
@@ -133,7 +132,7 @@ impl Core {
         Some(Strain { side: Some(side), reason, text, numbers })
     }
 
-    pub(super) fn below_the_floor(&self, sample: &Sample) -> Option<Strain> {
+    pub(super) fn below_floor(&self, sample: &Sample) -> Option<Strain> {
         let floor = self.ledger.floor();
         let available = sample.available.filter(|&available| available < floor)?;
         let mut numbers = vec![("available_bytes", available.get()), ("floor_bytes", floor.get())];
@@ -157,19 +156,20 @@ impl Core {
         }
     }
 
-    /// Memory of a killed process takes a while to come back; an idle worker that was told to end has a second.
+    /// Whether the memory of ended workers is still coming back: those that were killed, and idle ones order to end less
+    /// than a second ago.
     fn eviction_is_under_way(&self, now: Moment) -> bool {
-        let going = |it: &Worker| {
-            let told = it.drain_order.filter(|told| told.reason == Some(RecycleReason::Pressure));
+        let ending = |it: &Worker| {
+            let order = it.drain_order.filter(|order| order.reason == Some(RecycleReason::Pressure));
             // A killed worker that does not die ends the run elsewhere.
             it.killed.is_some()
-                || told.is_some_and(|told| now < told.at + DRAINED_MEMORY_DELAY)
+                || order.is_some_and(|order| now < order.at + DRAINED_MEMORY_DELAY)
                 || it.runners.values().any(|runner| runner.killed.is_some())
         };
-        self.returning.values().any(|it| !it.overdue) || self.workers.values().any(going)
+        self.returning.values().any(|it| !it.overdue) || self.workers.values().any(ending)
     }
 
-    /// Where host and device share one memory, what the offender has too much of says which limit it broke.
+    /// Where host and device share one memory, the offender's excess decides which of the two limits is named.
     fn named_by(&self, offender: WorkerId, strain: Strain) -> Strain {
         let excess = self.ledger.excess(offender);
         match strain.reason {
@@ -180,8 +180,8 @@ impl Core {
         }
     }
 
-    /// The worker that owes most beyond its reservation. Idle workers have no lease and do not count. If all
-    /// leases fit under the ceiling, there always is such a worker.
+    /// The worker that owes most beyond its reservation. Idle workers have no lease and do not count. If all leases fit
+    /// under the ceiling, such a worker always exists.
     fn offender(&self, strain: &Strain) -> Option<WorkerId> {
         let least = if strain.side.is_some() { Bytes::new(1) } else { WORTH_KILLING };
         let part = |demand: Demand| strain.side.map_or(demand.sum(), |side| side.part_of(demand));

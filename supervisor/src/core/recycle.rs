@@ -1,6 +1,6 @@
-//! Why a healthy worker is replaced, which happens only between leases.
+//! The reasons for replacing a healthy worker, which happens only between leases.
 //!
-//! Only compares given numbers. A reason is only ever replaced by a stronger one; `Ord` gives that order.
+//! This module only compares numbers. A reason is replaced only by a stronger one, in the order given by `Ord`.
 
 use std::time::Duration;
 

@@ -13,10 +13,9 @@ use super::unit::{Progress, Unit};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Roster {
-    /// Units that wait for their next step, in the order in which they are served; without those that were put
-    /// off.
+    /// Waiting units in the order in which they are served, without those that were put off.
     waiting: BTreeSet<Turn>,
-    /// How many of them have a next step that may run beside others.
+    /// The number of waiting units whose next step may run beside others.
     waiting_for_company: usize,
     /// Units that were put off, each with its turn.
     put_off: BTreeSet<(u32, UnitId)>,
@@ -28,9 +27,9 @@ pub(crate) struct Roster {
     timed: usize,
     /// Number of units with a step left that must run alone.
     alone: usize,
-    /// Number of baselines that others may be timed beside.
+    /// The number of baselines that other units may be timed beside.
     baselines: usize,
-    /// Speed-ups of the units that others are compared with; below, their lower bounds.
+    /// Speed-ups of the units that others are compared with, and below that their lower bounds.
     values: BTreeSet<(Number, UnitId)>,
     lows: BTreeSet<(Number, UnitId)>,
 }
@@ -83,7 +82,8 @@ impl Turn {
     }
 }
 
-/// The baseline is timed before anything is timed beside it, so that its failure is known early.
+/// The stage that decides when a unit is served. A baseline is timed before the units beside it, so that its failure is
+/// known early.
 fn served_with(unit: &Unit) -> Stage {
     match unit.step().stage {
         Stage::Profile if unit.spec.is_baseline => Stage::Screen,
@@ -109,7 +109,7 @@ impl Roster {
             }
             Progress::Running { .. } | Progress::Done(_) => {}
         }
-        if let Some(speedup) = unit.speedup.filter(|_| unit.is_in_the_running()) {
+        if let Some(speedup) = unit.speedup.filter(|_| unit.is_compared()) {
             self.values.insert((Number(speedup.value), id));
             self.lows.insert((Number(speedup.ci_low), id));
         }
@@ -131,7 +131,7 @@ impl Roster {
             }
             Progress::Running { .. } | Progress::Done(_) => {}
         }
-        if let Some(speedup) = unit.speedup.filter(|_| unit.is_in_the_running()) {
+        if let Some(speedup) = unit.speedup.filter(|_| unit.is_compared()) {
             self.values.remove(&(Number(speedup.value), id));
             self.lows.remove(&(Number(speedup.ci_low), id));
         }
@@ -177,15 +177,15 @@ impl Roster {
         self.put_off.iter().filter(move |(own, _)| turn.is_none_or(|turn| turn == *own)).map(|&(_, id)| id)
     }
 
-    /// Whether a unit of another turn is waiting.
-    pub(crate) fn waits_for_another(&self, turn: Option<u32>) -> bool {
+    /// Whether a unit of another turn waits.
+    pub(crate) fn has_waiting_in_other_turns(&self, turn: Option<u32>) -> bool {
         let Some(turn) = turn else { return false };
         let waiting = [self.waiting.first(), self.waiting.last()].into_iter().flatten().map(|it| it.turn);
         let put_off = [self.put_off.first(), self.put_off.last()].into_iter().flatten().map(|it| it.0);
         waiting.chain(put_off).any(|other| other != turn)
     }
 
-    pub(crate) fn waits_for_company(&self) -> bool {
+    pub(crate) fn has_waiting_for_company(&self) -> bool {
         0 < self.waiting_for_company
     }
 
@@ -216,7 +216,7 @@ impl Roster {
     }
 
     /// Whether a unit has a step left that must run alone.
-    pub(crate) fn comes_to_be_alone(&self) -> bool {
+    pub(crate) fn has_exclusive_steps(&self) -> bool {
         0 < self.alone
     }
 

@@ -77,8 +77,8 @@ impl Core {
             );
             self.kill_runner(worker, pid, KillReason::RunnerMemory { owed, limit });
         }
-        self.look_at_the_machine(now, sample);
-        let strain = self.over_a_ceiling().or_else(|| self.below_the_floor(sample));
+        self.observe_machine(now, sample);
+        let strain = self.over_ceiling().or_else(|| self.below_floor(sample));
         self.relieve(now, strain);
     }
 }

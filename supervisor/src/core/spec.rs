@@ -20,7 +20,7 @@ pub struct RunSpec {
     pub idle_worker: Bytes,
     /// Minimum charge for the supervisor.
     pub supervisor: Bytes,
-    /// Largest number of verifiers working side by side; builds are theirs too.
+    /// The largest number of verifiers that work at the same time. They build, too.
     pub verifiers: u32,
     /// Whether to start the next worker before it is needed.
     pub spare: bool,
@@ -82,8 +82,8 @@ pub struct StageSpec {
     pub device: Bytes,
     /// When the worker counts as stuck.
     pub deadline: Duration,
-    /// Largest batch of entries that are timed together, or that share a runner in a verification. In a build, what
-    /// the compiler may owe.
+    /// The largest batch of entries that are timed together, or that share a runner in a verification. For a build, the
+    /// compiler's memory.
     pub batch: Option<Bytes>,
 }
 
@@ -122,7 +122,7 @@ impl Step {
 impl UnitSpec {
     /// Whether the unit is well-formed: its steps are in the order of their stages, and each has at least one
     /// way.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_well_formed(&self) -> bool {
         let has_ways =
             |step: &Step| !step.ways.is_empty() && step.paired.as_ref().is_none_or(|ways| !ways.is_empty());
         let ascends = self.route.is_sorted_by(|one, next| one.stage < next.stage);

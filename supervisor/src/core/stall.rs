@@ -1,15 +1,14 @@
-//! What happens while the run's database takes no rows. Nothing new is granted, because it could not be recorded;
-//! running attempts continue; and a process that is to be killed stays stopped until its reason is on disk.
+//! What happens while the run's database accepts no rows. Nothing new is granted, because it could not be recorded.
+//! Running attempts continue. A process that is to be killed stays stopped until the reason is on disk.
 
 use std::time::Duration;
 
 use super::event::Moment;
 use super::{Core, Ending};
 
-/// Somebody has to notice and free the disk. If the stall lasts longer than this, the run ends and can be
-/// resumed.
+/// Long enough for a user to notice and free the disk. If the stall lasts longer, the run ends and can be resumed.
 const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
-/// How long the reasons may take when everything is to be killed. It is short because the user has asked twice.
+/// How long to wait for the reasons when everything is to be killed. It is short because the user has asked twice.
 const LAST_REASONS: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +28,7 @@ impl Core {
         self.stall = Some(Stall { since: now });
         // Nothing waits for memory while nothing is granted.
         self.waiting = None;
-        let text = format!("the run's database takes no rows, and nothing is granted until it does: {why}");
+        let text = format!("the run's database accepts no rows, and nothing is granted until it does: {why}");
         self.policy("store_stalled", text, vec![("rows", rows)]);
     }
 
@@ -38,7 +37,7 @@ impl Core {
         let stalled = now.saturating_sub(stall.since);
         self.policy(
             "store_back",
-            "the run's database takes rows again".to_owned(),
+            "the run's database accepts rows again".to_owned(),
             vec![
                 ("stalled_ms", u64::try_from(stalled.as_millis()).unwrap_or(u64::MAX)),
                 ("sample_blocks_dropped", samples_dropped),
@@ -59,7 +58,7 @@ impl Core {
         }
         match self.ending.clone() {
             Ending::No | Ending::Drain(_) => {
-                let why = format!("the run's database took no rows for {STORE_TIMEOUT:?}");
+                let why = format!("the run's database accepted no rows for {STORE_TIMEOUT:?}");
                 self.stop_for_the_host(now, why, Vec::new());
             }
             // The reasons cannot be recorded; the workers die with the supervisor.

@@ -60,7 +60,7 @@ impl Core {
         (open < enough).then(|| enough.saturating_mul(AHEAD) - open)
     }
 
-    /// Whether a job's turn has come: the jobs it follows have ended, and can get no more units.
+    /// Whether the jobs that this job follows have ended and can get no more units.
     fn has_come(&self, index: usize) -> bool {
         let after = &self.spec.jobs[index].after;
         let is_done = |job: &JobId| self.jobs.get(job.index()).is_none_or(|job| job.done);
@@ -82,7 +82,7 @@ impl Core {
             spec.after.contains(&job) && it.supply != Supply::Open
         };
         if self.spec.jobs.iter().zip(&self.jobs).any(begun) {
-            let why = "the jobs are over, their replays are being made: start another run";
+            let why = "the jobs are over and their replays are being made; start another run";
             return Err(Answer::Refused(why.to_owned()));
         }
         Ok(())
@@ -132,20 +132,20 @@ impl Core {
                     ("job", u64::from(job.0)),
                     ("turn", u64::from(turn)),
                 ];
-                self.policy("submit", "by the user: it is taken up".to_owned(), numbers);
+                self.policy("submit", "by the user: accepted".to_owned(), numbers);
             }
             let unit = Unit::new(spec, job, turn);
-            self.jobs[job.index()].take_up(&unit);
+            self.jobs[job.index()].add(&unit);
             self.units.push(unit);
         }
-        Answer::Done(if count == 1 { "it is taken up".to_owned() } else { format!("{count} are taken up") })
+        Answer::Done(if count == 1 { "accepted".to_owned() } else { format!("{count} accepted") })
     }
 
     /// What is wrong with the first unit that cannot be accepted.
     fn not_a_unit(&self, units: &[UnitSpec]) -> Option<String> {
         units.iter().zip(self.units.len()..).find_map(|(unit, next)| match () {
             () if unit.id.index() != next => Some(format!("{} is not the next unit", unit.id)),
-            () if !unit.is_whole() => Some(format!("{} has a step that nobody can do", unit.id)),
+            () if !unit.is_well_formed() => Some(format!("{} has a step that no worker can do", unit.id)),
             () => None,
         })
     }
@@ -161,7 +161,7 @@ impl Core {
                 self.unit_done(id, Status::Skipped, Some(Blame::Plan), WITHDRAWN.to_owned());
                 Answer::Done(format!("{id} is withdrawn"))
             }
-            Progress::Running { .. } => Answer::Already(format!("{id} is at work")),
+            Progress::Running { .. } => Answer::Already(format!("{id} is already running")),
             Progress::Done(_) => Answer::Already(format!("{id} has ended")),
         }
     }
@@ -192,7 +192,7 @@ impl Core {
             let Supply::Asked { since } = self.jobs[index].supply else { continue };
             if since + SOURCE_TIMEOUT <= now {
                 self.jobs[index].supply = Supply::Dry;
-                let text = format!("its source was asked {SOURCE_TIMEOUT:?} ago and says nothing");
+                let text = format!("its source was asked {SOURCE_TIMEOUT:?} ago and has not answered");
                 self.policy("source_silent", text, vec![("job", u64::from(self.spec.jobs[index].id.0))]);
             }
         }

@@ -19,7 +19,7 @@ use opt_shared::outcome::{Estimate, Status};
 
 use super::event::Moment;
 use super::spec::{Resumed, Step, UnitSpec};
-use super::{LOSS_WINDOW, MOST_LOST, MOST_LOST_EVER, MOST_WORKERS_LOST};
+use super::{LOSS_WINDOW, MAX_LOST, MAX_LOST_EVER, MAX_WORKERS_LOST};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
@@ -42,8 +42,8 @@ pub(crate) struct Unit {
     pub(crate) progress: Progress,
     /// The current step, or the last one if the unit is done.
     at: usize,
-    /// It passed all steps before its first step that runs alone, in this run or the resumed one, and has not
-    /// failed since: others may be timed beside it.
+    /// Whether others may be timed beside it: it passed all steps before its first step that runs alone, in this run or
+    /// the resumed one, and has not failed since.
     pub(crate) may_stand_beside: bool,
     /// It was timed beside another unit and failed there.
     pub(crate) failed_beside: bool,
@@ -71,7 +71,7 @@ pub(crate) struct Losses {
     lost: Vec<Moment>,
     /// Attempts that ended for lack of memory; they have their own limit.
     pub(crate) short_of_memory: u32,
-    /// Attempts that held more on the device than was reserved for them, and were ended for it.
+    /// Attempts that were ended because they held more on the device than their reservation.
     pub(crate) over_device: u32,
     /// The first of the step's ways that is still allowed; later ways take less memory.
     pub(crate) from_way: usize,
@@ -85,7 +85,7 @@ impl Losses {
     pub(crate) fn add_lost(&mut self, now: Moment) -> bool {
         self.lost.push(now);
         let recent = self.lost.iter().filter(|&&at| now.saturating_sub(at) < LOSS_WINDOW).count();
-        (MOST_LOST as usize) < recent || (MOST_LOST_EVER as usize) < self.lost.len()
+        (MAX_LOST as usize) < recent || (MAX_LOST_EVER as usize) < self.lost.len()
     }
 }
 
@@ -127,7 +127,7 @@ impl Unit {
         if self.is_done() { &[] } else { &self.spec.route[self.at..] }
     }
 
-    /// Moves on after the current step has passed. Returns false if that was the last one.
+    /// Advances to the next step after the current one has passed. Returns false if that was the last one.
     pub(crate) fn go_on(&mut self) -> bool {
         let Some(next) = self.next_step() else { return false };
         self.may_stand_beside |= next.alone;
@@ -141,11 +141,11 @@ impl Unit {
         self.second_pass == SecondPass::PutOff
     }
 
-    /// Begins its second pass and forgives its losses; one more lost worker ends it.
-    pub(crate) fn take_up_again(&mut self) {
+    /// Begins the second pass: losses are forgiven, but one more lost worker ends it.
+    pub(crate) fn begin_second_pass(&mut self) {
         self.second_pass = SecondPass::Begun;
         self.losses = Losses::default();
-        self.workers_lost = self.workers_lost.min(MOST_WORKERS_LOST - 1);
+        self.workers_lost = self.workers_lost.min(MAX_WORKERS_LOST - 1);
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -156,8 +156,9 @@ impl Unit {
         matches!(self.progress, Progress::Running { .. })
     }
 
-    /// Whether others are compared with it. Failed units are left out, and so are those timed on only some entries.
-    pub(crate) fn is_in_the_running(&self) -> bool {
+    /// Whether other units are compared with it. Failed units are left out, and so are those timed on only some
+    /// entries.
+    pub(crate) fn is_compared(&self) -> bool {
         !self.spec.partial && (!self.is_done() || self.passed())
     }
 

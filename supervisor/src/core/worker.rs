@@ -53,7 +53,7 @@ pub(crate) struct Lease {
     pub(crate) peak_owed: Bytes,
     pub(crate) peak_reclaimable: Bytes,
     pub(crate) peak_device: Option<Bytes>,
-    /// What its worker held on the device when it was ended for more than `device`.
+    /// What its worker held on the device when it was ended for exceeding `device`.
     pub(crate) over_device: Option<Bytes>,
     /// Set if one of its runners was ended because of memory; decides how the attempt is repeated.
     pub(crate) short_of_memory: Option<KillReason>,
@@ -89,13 +89,13 @@ pub(crate) struct Worker {
     pub(crate) born: Moment,
     pub(crate) leases: u32,
     pub(crate) owed: Bytes,
-    /// Owed by its zygote: it stays between leases, and is no wear.
+    /// Owed by its zygote, which stays between leases. Not counted as wear.
     pub(crate) zygote: Bytes,
     pub(crate) owed_when_ready: Option<Bytes>,
     pub(crate) peak_owed: Bytes,
     /// What it holds on the device itself, without its runners.
     pub(crate) device: Bytes,
-    /// It has had a lease on the device, or was seen there.
+    /// Whether it has had a lease on the device, or was sampled there.
     pub(crate) on_device: bool,
     pub(crate) peak_device: Option<Bytes>,
     pub(crate) validated: Bytes,
@@ -105,7 +105,7 @@ pub(crate) struct Worker {
     pub(crate) killed: Option<KillReason>,
     /// When the signal was sent.
     pub(crate) killed_at: Option<Moment>,
-    /// Whether it was reported that it does not die.
+    /// Whether it was reported that it is still alive after being killed.
     pub(crate) overdue: bool,
     /// Whether it was ever ready.
     pub(crate) was_ready: bool,
@@ -175,7 +175,7 @@ impl Worker {
         }
     }
 
-    /// When a killed worker has to be gone.
+    /// When a killed worker must have ended.
     pub(crate) fn dead_by(&self) -> Option<Moment> {
         self.killed_at.map(|at| at + RETURN_TIMEOUT)
     }

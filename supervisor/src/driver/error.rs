@@ -20,10 +20,10 @@ pub enum RunError {
     Store(#[from] StoreError),
     #[error("starting a thread")]
     Thread(#[source] std::io::Error),
-    #[error("{rows} rows of the run database were given up: {why} (continue with --resume)")]
+    #[error("{rows} rows of the run database were not written: {why} (continue with --resume)")]
     Unwritten { rows: usize, why: String },
     #[error(
-        "this machine lacks the means to read the captures of job `{job}`: {why} (raise the limit, or end what uses it up)"
+        "this machine lacks the resources to read the captures of job `{job}`: {why} (raise the limit, or end programs that use it up)"
     )]
     Unread { job: String, why: String },
     #[error("the pool of workers")]
@@ -53,12 +53,12 @@ pub enum RunError {
     #[error("the captures of job `{job}` have changed since the run began (start a new run)")]
     CapturesChanged { job: String },
     #[error(
-        "`{key}` of job `{job}` names `{name}`, and the call has no such parameter (it has {params}; `check --signature` shows them)"
+        "`{key}` of job `{job}` names `{name}`, but the call has no such parameter (it has {params}; `check --signature` shows them)"
     )]
     UnknownParameter { job: String, key: &'static str, name: String, params: String },
     #[error(transparent)]
     Replay(#[from] super::survey::replay_facts::ReplayErrors),
-    #[error("waiting for something to happen")]
+    #[error("waiting for events")]
     Poll(#[source] rustix::io::Errno),
     #[error(
         "the device `{device}` cannot be used: {why} (`[run] device = \"emulated\"` checks kernels without a card, and does not time them)"
@@ -71,7 +71,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The exit code: whose error it is.
+    /// The exit code, which says whose error it is.
     pub fn exit(&self) -> Exit {
         match self {
             Self::NothingSelected { .. }

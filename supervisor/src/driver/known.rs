@@ -1,4 +1,5 @@
-//! What a run knows of its candidates besides its plan: from an earlier part of it, and from attempts that ended well.
+//! What a run knows about its candidates besides its plan: from an earlier part of the run, and from successful
+//! attempts.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,7 +10,7 @@ use opt_shared::units::Bytes;
 use super::folder::ranking::ScoreSummary;
 use crate::core::event::Stage;
 
-/// What is known of a candidate besides its plan.
+/// What is known about a candidate besides its plan.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     pub artifact: Option<Artifact>,
@@ -17,12 +18,12 @@ pub struct Known {
     /// Boxed: most candidates have none.
     pub profile: Option<Box<ScoreSummary>>,
     pub status: Option<Status>,
-    /// Attempts of each stage that earlier parts of the run have numbered.
+    /// The number of attempts of each stage in earlier parts of the run.
     pub numbered: BTreeMap<Stage, u32>,
 }
 
 impl Known {
-    /// What an attempt that stands says of its candidate.
+    /// Learns from the report of a valid attempt.
     pub(super) fn learn(&mut self, stage: Stage, report: &Report) {
         match &report.body {
             Body::Build(built) => self.artifact.clone_from(&built.artifact),
@@ -35,7 +36,7 @@ impl Known {
     }
 }
 
-/// What the libraries of a run take on disk. Those that were built alike are one file.
+/// The disk space that the libraries of a run take. Candidates with equal libraries share one file.
 #[derive(Debug, Default)]
 pub(crate) struct Libraries {
     /// The first 128 bits of each digest.
@@ -52,7 +53,7 @@ impl Libraries {
 
     pub(crate) fn add(&mut self, artifact: &Artifact) {
         let start = artifact.digest.get(..32).and_then(|digits| u128::from_str_radix(digits, 16).ok());
-        // What has no digest is counted each time.
+        // A library without a digest is counted each time.
         if start.is_none_or(|start| self.seen.insert(start)) {
             self.bytes += artifact.bytes;
         }
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_that_were_built_alike_are_counted_once() {
+    fn equal_libraries_are_counted_once() {
         let artifact = |digest: &str, bytes| Artifact {
             digest: digest.repeat(32),
             path: "/run/artifacts/library.so".into(),

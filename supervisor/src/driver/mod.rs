@@ -1,7 +1,7 @@
-//! One run from plan to exit code: survey, run, answers on the way, and the folder that is left.
+//! One run from plan to exit code: survey, run, answers to users, and the folder with the results.
 //!
-//! Owns the order of events, and is where modules meet: plan, pool, memory, store and report do not know one
-//! another. Decides nothing that the core could decide.
+//! Owns the order of these steps, and is the place where modules meet: plan, pool, memory, store and report do not know
+//! one another. All decisions are left to the core.
 
 pub mod answer;
 mod error;
@@ -44,46 +44,46 @@ use crate::record::UtcTime;
 use crate::signal::Signals;
 use crate::store::{RunRow, Store};
 
-/// Share of the ceiling: captures of a job that fit into it stay in the page cache for the next candidate.
+/// The captures of a job stay in the page cache for the next candidate if they fit into this share of the ceiling.
 const CACHE_SHARE: f64 = 0.25;
 
-/// Is given each candidate's record as it ends, and must not wait.
+/// Receives each candidate's record when it ends. Must not block.
 pub type EachCandidate = Box<dyn Fn(&serde_json::Value)>;
 
-/// What `run` was asked for.
+/// The options of `run`.
 pub struct RunOptions {
     pub plan: Plan,
     pub dir: Option<PathBuf>,
     pub resume: bool,
     pub only: Vec<String>,
     pub min_speedup: Option<f64>,
-    /// Progress bars on standard error.
+    /// Shows progress bars on standard error.
     pub progress: bool,
-    /// When all work is done, more is waited for.
+    /// Waits for more work when all work is done.
     pub keep_open: bool,
-    /// Is given each candidate's record as it ends.
+    /// Receives each candidate's record when it ends.
     pub each_candidate: Option<EachCandidate>,
-    /// Where metrics are served.
+    /// The address at which metrics are served.
     pub metrics: Option<std::net::SocketAddr>,
-    /// Called whenever memory has been looked at, so a few times in a second.
+    /// Called after each sample of memory, a few times per second.
     pub each_look: fn(),
 }
 
-/// A run that has come to its end.
+/// A run that has ended.
 pub struct Ended {
     pub exit: Exit,
     pub folder: PathBuf,
 }
 
 /// Runs a plan. Call from the main thread, with signals blocked: workers die with the thread that starts them.
-/// `opened` is told the run's folder as soon as it is ours.
+/// `opened` receives the run's folder as soon as it is locked.
 pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Result<Ended, RunError> {
     let mut plan = options.plan;
     devices::present(plan.device()).map_err(|why| RunError::NoDevice { device: plan.device(), why })?;
     let mut selected = spec::selected(&plan, &options.only)?;
     let resolved = crate::plan::resolved_toml(&plan);
     let facts = read_facts(&plan)?;
-    launches::names_mean_something(&plan, &facts)?;
+    launches::check_names(&plan, &facts)?;
     let replay_facts = replay_facts::read_replays(&plan, &facts)?;
     let dir = options.dir.as_deref();
     let folder = if options.resume {
@@ -98,7 +98,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         tracing::warn!("{note}");
     }
     if options.resume {
-        resume::take_up_plan(&store, &folder, &mut plan, &resolved)?;
+        resume::restore_plan(&store, &folder, &mut plan, &resolved)?;
         selected = spec::selected(&plan, &options.only)?;
     }
     crate::report::summary::clear_leftover(folder.path())?;
@@ -160,7 +160,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         each_look: options.each_look,
     };
     run.write_host();
-    run.machine.say_what_is_missing(None);
+    run.machine.warn_of_missing(None);
     if options.keep_open {
         run.feed(Event::Control(Control::StayOpen))?;
     }
@@ -175,6 +175,6 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     run.close_control(exit);
     let path = folder.path().to_owned();
     drop(run);
-    folder.tidy();
+    folder.remove_temporary_files();
     Ok(Ended { exit, folder: path })
 }

@@ -274,10 +274,10 @@ pub(in crate::report) mod tests {
     fn changes_are_told_from_noise() {
         let result = compare(side(sample()), side(later()));
         let job = &result.jobs[0];
-        let told: Vec<(&str, Change)> =
+        let changes: Vec<(&str, Change)> =
             job.candidates.iter().map(|it| (it.name.as_str(), it.change)).collect();
         assert_eq!(
-            told,
+            changes,
             [("bad.c", Change::NewlyPassed), ("naive.c", Change::WithinNoise), ("fast.c", Change::Faster)]
         );
         let fast = &job.candidates[2];

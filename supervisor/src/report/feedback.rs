@@ -163,14 +163,14 @@ fn loading(facts: &Facts<'_>, text: &mut Text) {
 }
 
 fn returned(facts: &Facts<'_>, text: &mut Text) {
-    let said = facts.failures.first().map_or(facts.detail, |failure| &failure.detail);
-    if facts.status == Status::Unsupported && said.contains("the device does not support") {
+    let detail = facts.failures.first().map_or(facts.detail, |failure| &failure.detail);
+    if facts.status == Status::Unsupported && detail.contains("the device does not support") {
         text.line("The device lacks what this kernel uses; on another device it may pass.");
     } else if facts.status == Status::Unsupported {
         text.line("The function returned -2 (unsupported). A candidate that does not do every entry is ranked only with `partial = true`.");
     } else {
         // A traceback, or the runner's own message about a value.
-        text.line(if said.contains(".py:") || said.contains("it returned") {
+        text.line(if detail.contains(".py:") || detail.contains("it returned") {
             "Return the outputs as plain tensors on the CPU, or write them where they are taken, and let no exception out."
         } else {
             "The function must return 0 and write its result into the output tensor, which is its last argument."

@@ -24,13 +24,13 @@ pub use plot::PlotError;
 pub const LIMITS: Limits = Limits { shown: 200, failed: 200, entries: 32, workers: 200, decisions: 200 };
 
 /// Largest size of the page: a phone may load it over a slow connection, and browsers have to search it.
-const MOST: usize = 1_800 << 10;
+const MAX_SIZE: usize = 1_800 << 10;
 const STYLE: &str = include_str!("html/style.css");
 
 pub fn render(digest: &Digest) -> Result<String, PlotError> {
     let memory = memory::section(digest)?;
     let host = host(digest);
-    let mut room = Room { left: MOST - STYLE.len() };
+    let mut room = Room { left: MAX_SIZE - STYLE.len() };
     let _ = (room.take(&memory), room.take(&host));
     // The headlines of all jobs come before the details of any.
     let cards: Vec<Markup> = digest.jobs.iter().map_while(|job| room.fits(card(job))).collect();
@@ -152,8 +152,8 @@ fn card(digest: &JobDigest) -> Markup {
 
 /// Why there is no winner, without the job's name in front.
 fn reason(digest: &JobDigest) -> String {
-    let told = headline_of(&digest.job, |name| digest.named(name), digest.others);
-    let rest = told.strip_prefix(&format!("{}: ", one_line(&digest.job.name))).unwrap_or(&told);
+    let headline = headline_of(&digest.job, |name| digest.named(name), digest.others);
+    let rest = headline.strip_prefix(&format!("{}: ", one_line(&digest.job.name))).unwrap_or(&headline);
     rest.strip_prefix("no winner, ").unwrap_or(rest).to_owned()
 }
 
@@ -211,23 +211,23 @@ fn too_large(what: &str) -> Markup {
 
 /// What is known to have disturbed the times.
 fn disturbed_by(conditions: &TimingConditions) -> Option<String> {
-    let mut told = Vec::new();
+    let mut reasons = Vec::new();
     if let Some((before, after)) = conditions.load_before.zip(conditions.load_after) {
-        told.push(format!("load {before:.1} at the start, {after:.1} at the end"));
+        reasons.push(format!("load {before:.1} at the start, {after:.1} at the end"));
     }
     if let Some(steal) = conditions.steal_share {
-        told.push(format!("{:.1} % of the CPU time went to other machines of the host", steal * 100.0));
+        reasons.push(format!("{:.1} % of the CPU time went to other machines of the host", steal * 100.0));
     }
     if !conditions.governors.is_empty() {
-        told.push(format!("governor {}", conditions.governors.join(", ")));
+        reasons.push(format!("governor {}", conditions.governors.join(", ")));
     }
     if conditions.smt == Some(true) {
-        told.push("two threads a core".to_owned());
+        reasons.push("two threads a core".to_owned());
     }
     if let Some(throttled) = conditions.throttled.filter(|&count| count != 0) {
-        told.push(format!("slowed down for heat {throttled} times"));
+        reasons.push(format!("slowed down for heat {throttled} times"));
     }
-    (!told.is_empty()).then(|| told.join("; "))
+    (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
 fn host(digest: &Digest) -> Markup {
@@ -246,7 +246,7 @@ fn host(digest: &Digest) -> Markup {
                     @if let Some(cpu) = cpu { dt { "processor" } dd { (one_line(cpu)) @if let Some(cores) = cores { ", " (counted(*cores as usize, "core", "cores")) } } }
                     @if let Some(ram) = ram_bytes { dt { "memory" } dd { (ram) } }
                     @if let Some(kernel) = kernel { dt { "kernel" } dd { (one_line(kernel)) } }
-                    @if let Some(told) = timing.as_ref().and_then(disturbed_by) { dt { "while timing" } dd { (one_line(&told)) } }
+                    @if let Some(text) = timing.as_ref().and_then(disturbed_by) { dt { "while timing" } dd { (one_line(&text)) } }
                 }
                 dl {
                     @for job in &digest.jobs[..digest.jobs.len().min(32)] {

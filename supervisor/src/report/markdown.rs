@@ -17,7 +17,7 @@ use crate::record::{CandidateRecord, Ranking};
 
 pub const LIMITS: Limits = Limits { shown: 40, failed: 40, entries: 40, workers: 0, decisions: 0 };
 /// A comment on a pull request may have 65,536 characters.
-const MOST: usize = 60_000;
+const MAX_SIZE: usize = 60_000;
 const MAX_NAME: usize = 80;
 const MAX_DETAIL: usize = 200;
 
@@ -27,7 +27,7 @@ pub fn render(digest: &Digest) -> String {
     let of_replays = replays::section(digest);
     for job in &digest.jobs {
         let section = of_job(job);
-        if page.len() + section.len() + of_replays.len() < MOST - 4096 {
+        if page.len() + section.len() + of_replays.len() < MAX_SIZE - 4096 {
             page.push_str(&section);
         } else {
             left_out += 1;
@@ -79,8 +79,9 @@ fn of_job(digest: &JobDigest) -> String {
         }
         _ => {
             // Everything after the job's name; it may contain foreign names.
-            let told = headline_of(job, |name| digest.named(name), digest.others);
-            let rest = told.strip_prefix(&format!("{}: ", one_line(&job.name))).unwrap_or(&told).to_owned();
+            let headline = headline_of(job, |name| digest.named(name), digest.others);
+            let rest =
+                headline.strip_prefix(&format!("{}: ", one_line(&job.name))).unwrap_or(&headline).to_owned();
             html(&rest)
         }
     };
@@ -332,7 +333,7 @@ mod tests {
         let job = run.jobs[0].clone();
         run.jobs = vec![job; 300];
         let text = render(&digest_of(run, LIMITS));
-        assert!(text.len() < MOST, "{}", text.len());
+        assert!(text.len() < MAX_SIZE, "{}", text.len());
         assert!(text.contains("more are left out here"), "{text}");
     }
 }

@@ -12,10 +12,10 @@ use super::figures::{counted, one_line, percent, time};
 use crate::record::ReplayRecord;
 
 /// Steps listed one by one: the ones that waited longest.
-const MOST_STEPS: usize = 3;
-/// Steps with less than this share of all waiting count as not having waited: the hand-over alone takes some
+const MAX_STEPS: usize = 3;
+/// Steps that waited for less than this share of all waiting count as not having waited: the hand-over alone takes some
 /// hundred nanoseconds.
-const LEAST_SHARE: f64 = 0.01;
+const MIN_SHARE: f64 = 0.01;
 
 /// One replay, in words.
 pub(super) struct ReplayText<'r> {
@@ -176,7 +176,7 @@ impl<'r> ReplayText<'r> {
                 let blame = self.blame.map_or_else(String::new, |blame| format!(" ({})", blame.name()));
                 let why = detail.map_or_else(String::new, |detail| format!(": {}", one_line(detail)));
                 let mut lines = vec![format!("replay {name}: {status}{blame}{why}")];
-                lines.extend(failure.as_ref().map(|told| format!("  {}", one_line(told))));
+                lines.extend(failure.as_ref().map(|text| format!("  {}", one_line(text))));
                 lines.push(String::new());
                 return lines;
             }
@@ -196,7 +196,7 @@ impl<'r> ReplayText<'r> {
         if !passed.callers.is_empty() {
             lines.push(format!("  calls by {}", passed.called_by(one_line)));
         }
-        lines.extend(passed.slowest(MOST_STEPS).iter().map(|step| {
+        lines.extend(passed.slowest(MAX_STEPS).iter().map(|step| {
             let (entry, job) = (one_line(step.entry), one_line(step.job));
             format!("  {entry} of {job}: {}, of it {} waiting", step.time, step.waiting)
         }));
@@ -236,11 +236,11 @@ impl<'r> Passed<'r> {
 
     /// Which kernels make the calls, with names as `name` formats them.
     pub(super) fn called_by(&self, name: impl Fn(&str) -> String) -> String {
-        let told = |it: &Caller<'_>| {
+        let caller = |it: &Caller<'_>| {
             let won = it.winner.map_or_else(String::new, |winner| format!(", which {} won", name(winner)));
             format!("{} ({}{won})", name(it.candidate), name(it.job))
         };
-        self.callers.iter().map(told).collect::<Vec<_>>().join(", ")
+        self.callers.iter().map(caller).collect::<Vec<_>>().join(", ")
     }
 
     pub(super) fn against_all(&self) -> String {
@@ -257,7 +257,7 @@ impl<'r> Passed<'r> {
 
     /// The steps that waited longest.
     pub(super) fn slowest(&self, most: usize) -> Vec<&Step<'r>> {
-        let waited = |step: &&Step<'_>| 0.0 < step.stall_ms && LEAST_SHARE * self.stall_ms <= step.stall_ms;
+        let waited = |step: &&Step<'_>| 0.0 < step.stall_ms && MIN_SHARE * self.stall_ms <= step.stall_ms;
         let mut steps: Vec<_> = self.steps.iter().filter(waited).collect();
         steps.sort_by(|one, other| other.stall_ms.total_cmp(&one.stall_ms));
         steps.truncate(most);
@@ -362,8 +362,8 @@ mod tests {
     #[test]
     fn caller_that_replaces_the_winner_is_named() {
         let replay = &sample().replays[0];
-        let told = ReplayText::of(replay, |_| Some("part.c")).lines();
-        assert!(told.contains(&"  calls by fast.c (embedding, which part.c won)".to_owned()), "{told:?}");
+        let lines = ReplayText::of(replay, |_| Some("part.c")).lines();
+        assert!(lines.contains(&"  calls by fast.c (embedding, which part.c won)".to_owned()), "{lines:?}");
     }
 
     #[test]
@@ -372,7 +372,7 @@ mod tests {
         let mut replay = run.replays.remove(0);
         (replay.status, replay.result) = (Some(Status::IncorrectNumerical), None);
         replay.failure = run.jobs[0].candidates[0].failures.first().cloned();
-        let told = ReplayText::of(&replay, |_| None).lines();
-        assert!(told[1].starts_with("  entry_000003: ") && told[1].contains("expected"), "{told:?}");
+        let lines = ReplayText::of(&replay, |_| None).lines();
+        assert!(lines[1].starts_with("  entry_000003: ") && lines[1].contains("expected"), "{lines:?}");
     }
 }

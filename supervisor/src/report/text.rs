@@ -42,9 +42,9 @@ impl Default for Style {
 }
 
 /// Smallest width for which a table can be laid out; below it, lines are longer than the width.
-const LEAST_WIDTH: usize = FIXED + LEAST_NAME;
+const MIN_WIDTH: usize = FIXED + MIN_NAME;
 /// Length of a shortened name, enough to tell it from its neighbours.
-const LEAST_NAME: usize = 12;
+const MIN_NAME: usize = 12;
 /// Candidates per job that get a paragraph in addition to their row in the table.
 const MAX_FAILURES_TOLD: usize = 20;
 /// Lines of one feedback.
@@ -65,8 +65,7 @@ const FIXED: usize = RANK + STATUS + SPEEDUP + TIME + NOISE + OWED + 6 * GAP.len
 
 /// The whole result. An empty timeline is not drawn.
 pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style) -> String {
-    let mut page =
-        Page { text: String::new(), style: Style { width: style.width.max(LEAST_WIDTH), ..style } };
+    let mut page = Page { text: String::new(), style: Style { width: style.width.max(MIN_WIDTH), ..style } };
     for job in &run.jobs {
         page.job(job);
         page.line("");
@@ -135,7 +134,7 @@ pub(super) fn headline_of<'a, Candidates>(
             Some(median) => format!("{name}: {winner} wins with {}", time(median)),
             None => format!("{name}: {winner} {wins}"),
         };
-        // There is nothing to compare with, and the run ends as if nobody had won, so this has to be explained.
+        // Nothing could be compared, and the run ends as if no candidate had won, so this is explained.
         return match (job.status, job.detail.as_deref().map(one_line)) {
             (JobStatus::BaselineFailed, Some(detail)) => format!("{wins}, {} ({detail})", job.status),
             (JobStatus::BaselineFailed, None) => format!("{wins}, {}", job.status),
@@ -358,10 +357,10 @@ impl Page {
             _ => String::new(),
         };
         let detail = candidate.detail.as_deref().map(|detail| format!(": {}", one_line(detail)));
-        let told = format!("{name}: {status}{blame}{}", detail.unwrap_or_default());
-        let told = head_of(&told, self.style.width - INDENT.len());
-        let told = self.paint(told, Tone::of(candidate));
-        self.line(&format!("{INDENT}{told}"));
+        let line = format!("{name}: {status}{blame}{}", detail.unwrap_or_default());
+        let line = head_of(&line, self.style.width - INDENT.len());
+        let line = self.paint(line, Tone::of(candidate));
+        self.line(&format!("{INDENT}{line}"));
     }
 
     fn failure(&mut self, candidate: &CandidateRecord) {
@@ -430,9 +429,9 @@ impl Page {
         .filter_map(|(name, bytes): (&str, Option<Bytes>)| Some(format!("{name} {}", bytes?)))
         .collect();
         // Three facts are enough for a short answer: the peak, the prediction and the limit.
-        let told = if self.style.detail == Detail::Answer { 3 } else { facts.len() };
+        let shown = if self.style.detail == Detail::Answer { 3 } else { facts.len() };
         if !facts.is_empty() {
-            self.wrapped("", &format!("memory owed: {}", facts[..told.min(facts.len())].join(", ")));
+            self.wrapped("", &format!("memory owed: {}", facts[..shown.min(facts.len())].join(", ")));
         }
     }
 

@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn every_candidate_and_entry_has_a_line() {
         let lines = lines(|_| {});
-        let said: Vec<[&str; 3]> = lines
+        let rows: Vec<[&str; 3]> = lines
             .iter()
             .map(|line| {
                 ["/solution", "/workload/uuid", "/evaluation/status"]
@@ -226,7 +226,7 @@ mod tests {
             })
             .collect();
         assert_eq!(
-            said,
+            rows,
             [
                 ["bad.c", "entry_000003", "INCORRECT_NUMERICAL"],
                 ["naive.c", "entry_000000", "PASSED"],

@@ -13,9 +13,9 @@ use crate::record::timeline::{Block, Point, Series, Track};
 
 /// The first byte; raised by every change below.
 const FORMAT: u8 = 1;
-/// Most bytes in a block as written; beyond that the writer starts another.
+/// The most points in a block as written. If there are more, the writer starts another block.
 pub const MAX_POINTS: usize = 16 << 10;
-/// Most bytes in a block as read: every point at its longest, and as many track headers.
+/// The most bytes in a block as read: every point at its longest, and as many track headers.
 const MAX_BYTES: usize = MAX_POINTS * 64;
 const CHECKSUM: usize = 4;
 /// Most bytes of a variable-length integer, with seven bits per byte.
@@ -23,11 +23,11 @@ const MAX_VARINT: usize = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
-    #[error("it has {length} bytes, {MAX_BYTES} is the most")]
+    #[error("it has {length} bytes, but at most {MAX_BYTES} are allowed")]
     TooLong { length: usize },
     #[error("its checksum is wrong")]
     Checksum,
-    #[error("its format is {found}, this program reads {FORMAT}")]
+    #[error("its format is {found}, but this program reads {FORMAT}")]
     Format { found: u8 },
     #[error("it ends in the middle of {what}")]
     Short { what: &'static str },

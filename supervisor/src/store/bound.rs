@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use opt_shared::outcome::{Body, EntryFailure, Report, RunnerEnd};
 
-/// Longest name or path: Linux has none that is longer. A longer one is refused, never cut, because names must
-/// stay distinct.
+/// The longest name or path; Linux has no longer ones. A longer one is refused, never cut, because names must stay
+/// distinct.
 pub(super) const MAX_NAME: usize = 4096;
 /// Longest one-line detail.
 pub(super) const MAX_DETAIL: usize = 4 << 10;
@@ -15,16 +15,16 @@ pub(super) const MAX_FEEDBACK: usize = 2 << 10;
 pub(super) const MAX_LOG: usize = 64 << 10;
 /// Longest JSON of the numbers of one policy row.
 pub(super) const MAX_NUMBERS: usize = 16 << 10;
-/// Longest stored text of a resolved plan: enough for thousands of candidates with their own settings.
+/// The longest stored text of a resolved plan: enough for thousands of candidates with their own settings.
 pub(super) const MAX_META: usize = 64 << 20;
 /// Longest report after its texts were cut: a hundred thousand timed entries. A worker that sends more is broken.
 pub(super) const MAX_REPORT: usize = 128 << 20;
-/// Failing entries kept per attempt.
+/// The number of failing entries kept per attempt.
 const MAX_FAILURES: usize = 16;
-/// Arguments shown per failing entry, and the length of each.
+/// The number of arguments shown per failing entry, and the length of each.
 const MAX_ARGUMENTS: usize = 256;
 const MAX_ARGUMENT: usize = 512;
-/// Arguments in a compiler's command.
+/// The number of arguments in a compiler's command.
 const MAX_COMMAND: usize = 1024;
 
 const CUT: &str = " […]";

@@ -10,10 +10,10 @@ const SHARED_MEMORY_SIZE: i32 = 4874;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error(
-        "{path}: there is a run database already (continue it with --resume, or choose another folder with --dir)"
+        "{path}: a run database exists already (continue it with --resume, or choose another folder with --dir)"
     )]
     Exists { path: PathBuf },
-    #[error("{path}: there is no run database (was this folder made by `opt-supervisor run`?)")]
+    #[error("{path}: no run database (was this folder made by `opt-supervisor run`?)")]
     Missing { path: PathBuf },
     #[error(
         "{path}: could not {operation} (check that the folder can be written and is not a dangling link)"
@@ -31,7 +31,7 @@ pub enum StoreError {
     )]
     Empty { path: PathBuf },
     #[error(
-        "{path}: written with schema {found}, this program reads schema {expected} (read it with the version of \
+        "{path}: written with schema {found}, but this program reads schema {expected} (read it with the version of \
          opt-supervisor that wrote it, or start a new run)"
     )]
     Version { path: PathBuf, found: i64, expected: i64 },
@@ -63,7 +63,9 @@ pub enum StoreError {
     },
     #[error("{path}: could not {operation}: {what} was never announced (this is a bug in opt-supervisor)")]
     Unannounced { path: PathBuf, operation: &'static str, what: String },
-    #[error("{path}: could not {operation}: {what} has {length} bytes, {limit} is the most (shorten it)")]
+    #[error(
+        "{path}: could not {operation}: {what} has {length} bytes, but at most {limit} are allowed (shorten it)"
+    )]
     TooLong { path: PathBuf, operation: &'static str, what: &'static str, length: usize, limit: usize },
     #[error("{path}: could not {operation}: a value has no JSON form (this is a bug in opt-supervisor)")]
     Json {

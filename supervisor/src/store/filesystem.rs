@@ -45,8 +45,8 @@ impl Journal {
     }
 }
 
-/// The journal for this folder, and the reason if it is not the usual one. If the file system cannot be
-/// determined, the one that works everywhere.
+/// The journal for this folder, and the reason if it is not the usual one. If the file system cannot be determined, the
+/// journal that works everywhere.
 pub(super) fn journal_for(folder: &Path) -> (Journal, Option<String>) {
     match rustix::fs::statfs(folder) {
         Ok(filesystem) => {
@@ -57,7 +57,9 @@ pub(super) fn journal_for(folder: &Path) -> (Journal, Option<String>) {
         }
         Err(error) => (
             Journal::Delete,
-            Some(format!("the run database is kept without WAL: the file system is unknown ({error})")),
+            Some(format!(
+                "the run database is kept without WAL, because the file system is unknown ({error})"
+            )),
         ),
     }
 }
@@ -67,7 +69,7 @@ fn journal_for_magic(magic: u32) -> (Journal, Option<String>) {
         Some((_, name)) => (
             Journal::Delete,
             Some(format!(
-                "the run database is kept without WAL: the run folder is on {name} (slower, as safe)"
+                "the run database is kept without WAL, because the run folder is on {name} (slower, but just as safe)"
             )),
         ),
         None => (Journal::WriteAhead, None),

@@ -217,7 +217,7 @@ impl Store {
         candidate.rank = row.get(10)?;
         candidate.speedup = json_option(row, 11)?;
         candidate.tier = word_option(row, 14, Tier::from_name)?;
-        // One that failed was not to be timed.
+        // A candidate that failed was not meant to be timed.
         candidate.not_timed_because =
             row.get::<_, Option<String>>(15)?.filter(|_| candidate.status == Some(Status::Passed));
         if let Some(profile) = &mut candidate.profile {
@@ -469,7 +469,7 @@ pub(super) fn role(name: &str) -> Option<Role> {
     [Role::Verifier, Role::Profiler].into_iter().find(|role| role.name() == name)
 }
 
-/// What was written by a version that knows more devices than this one is none that this one knows.
+/// Devices of newer versions are unknown to this one, so they count as the default device.
 fn kind_of(device: &str) -> DeviceKind {
     Device::from_name(device).unwrap_or_default().kind()
 }

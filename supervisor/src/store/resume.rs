@@ -1,4 +1,4 @@
-//! What an earlier run left, read when a run is resumed.
+//! Reads what an earlier run left, for a resumed run.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::write::META_PLAN;
 use super::{Store, StoreError};
 use crate::record::{JobStatus, Stage, UtcTime};
 
-/// The detail of an attempt whose end nobody recorded.
+/// The detail of an attempt whose end was never recorded.
 const ABANDONED: &str = "the supervisor ended before this attempt did";
 
 #[derive(Clone, Debug, PartialEq, Eq)]

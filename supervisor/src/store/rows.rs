@@ -38,7 +38,7 @@ pub struct JobEnd {
 }
 
 impl JobEnd {
-    /// The end of a job in which nobody was ranked.
+    /// The end of a job without ranked candidates.
     pub fn of(status: JobStatus) -> Self {
         Self {
             status,
@@ -124,7 +124,7 @@ pub struct WorkerEnd {
     pub recycled_because: Option<String>,
     pub leases: u32,
     pub peak_owed: Option<Bytes>,
-    /// None where it was not seen on the device.
+    /// `None` if the worker was never seen on the device.
     pub peak_device: Option<Bytes>,
 }
 
@@ -145,7 +145,8 @@ pub struct PhaseRow {
     pub ended: Option<UtcTime>,
 }
 
-/// What a phase reserved on the device and was seen to hold there. None where it needed no card, or was not seen there.
+/// A phase's reservation on the device and the highest sample there. `None` if the phase needed no card, or was never
+/// seen there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DevicePhase {
     pub predicted: Option<Bytes>,

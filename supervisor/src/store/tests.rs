@@ -359,8 +359,8 @@ fn reader_sees_a_running_run_and_cannot_write() {
     let mut reader = Store::read(folder.path()).expect("reads");
     let document = reader.document().expect("snapshot");
     store.policy(at(1), "recycle", "why", &Numbers::new()).expect("writes beside the reader");
-    let seen = serde_json::to_value(&document).expect("writes");
-    assert_eq!(seen["policy"], json!([]), "the snapshot is of one moment");
+    let snapshot = serde_json::to_value(&document).expect("writes");
+    assert_eq!(snapshot["policy"], json!([]), "the snapshot is of one moment");
     drop(document);
     assert_eq!(reader.load().expect("loads").policy.len(), 1);
     assert!(reader.plan("x").is_err());

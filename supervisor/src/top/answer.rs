@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Longest text. Names of candidates are paths, and reasons are sentences.
 const MAX_TEXT: usize = 400;
 /// Most rows in any list; a run accepts 10,000 submissions.
-pub(super) const MOST_ROWS: usize = 20_000;
+pub(super) const MAX_ROWS: usize = 20_000;
 
 /// Removes control characters and changes of writing direction, because names and details come from strangers.
 pub(super) fn clean(text: &str) -> String {
@@ -24,7 +24,7 @@ pub(super) fn text(value: &Value) -> String {
 
 pub(super) fn list(value: &Value) -> &[Value] {
     let all = value.as_array().map_or(&[][..], Vec::as_slice);
-    &all[..all.len().min(MOST_ROWS)]
+    &all[..all.len().min(MAX_ROWS)]
 }
 
 pub(super) fn bytes(value: &Value) -> Option<Bytes> {

@@ -18,7 +18,7 @@ const EVERY: Duration = Duration::from_secs(1);
 const DECISIONS: u32 = 100;
 /// News that the terminal has not handled yet. If the queue is full, the threads wait, and the run closes the
 /// connection at its limit; nothing grows.
-const MOST_NEWS: usize = 1024;
+const MAX_NEWS: usize = 1024;
 
 pub(super) struct Link {
     pub(super) wishes: Sender<Wish>,
@@ -32,11 +32,13 @@ impl Link {
         listener.call("events", &json!({}))?;
         listener.wait_for_ever()?;
         let mut asker = Asker { client: Client::connect(socket)?, page: 0, since: 0.0 };
-        let (to_view, news) = bounded(MOST_NEWS);
+        let (to_view, news) = bounded(MAX_NEWS);
         let (wishes, from_view) = bounded(16);
         let lost = to_view.clone();
-        let told = to_view.clone();
-        thread::Builder::new().name("top-listen".to_owned()).spawn(move || listen(listener, &told))?;
+        let from_listener = to_view.clone();
+        thread::Builder::new()
+            .name("top-listen".to_owned())
+            .spawn(move || listen(listener, &from_listener))?;
         thread::Builder::new().name("top-ask".to_owned()).spawn(move || {
             // If this fails because the view has ended, nobody reads the message.
             if let Err(error) = asker.go(&to_view, &from_view) {
@@ -47,7 +49,7 @@ impl Link {
     }
 }
 
-fn listen(mut client: Client, told: &Sender<News>) {
+fn listen(mut client: Client, to_view: &Sender<News>) {
     loop {
         let news = match client.event() {
             Ok(Some(event)) => News::Event(event),
@@ -55,7 +57,7 @@ fn listen(mut client: Client, told: &Sender<News>) {
             Err(error) => News::Lost(chain(&error)),
         };
         let is_last = matches!(news, News::Lost(_));
-        if told.send(news).is_err() || is_last {
+        if to_view.send(news).is_err() || is_last {
             return;
         }
     }

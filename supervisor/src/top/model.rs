@@ -6,14 +6,14 @@ use std::time::Duration;
 use opt_shared::units::Bytes;
 use serde_json::Value;
 
-use super::answer::{MOST_ROWS, bytes, clean, figures, list, number, seconds, text};
+use super::answer::{MAX_ROWS, bytes, clean, figures, list, number, seconds, text};
 
 /// Decisions kept for scrolling back.
-const MOST_DECISIONS: usize = 500;
+const MAX_DECISIONS: usize = 500;
 /// More than a plan may have.
-const MOST_REPLAYS: usize = 64;
+const MAX_REPLAYS: usize = 64;
 /// Slots of the history; the run answers with at most 512.
-const MOST_SLOTS: usize = 4096;
+const MAX_SLOTS: usize = 4096;
 
 /// News from the run.
 #[derive(Clone, Debug, PartialEq)]
@@ -254,7 +254,7 @@ impl Model {
             ended: size(count("passed") + count("not_passed")),
             candidates: size(count("candidates")),
         };
-        self.replays = list(&answer["replays"]).iter().take(MOST_REPLAYS).map(replay).collect();
+        self.replays = list(&answer["replays"]).iter().take(MAX_REPLAYS).map(replay).collect();
         self.memory = Memory {
             ceiling: bytes(&memory["host_ceiling_bytes"]),
             floor: bytes(&memory["host_floor_bytes"]),
@@ -270,7 +270,7 @@ impl Model {
     /// Takes a page of candidates. Pages are loaded in rotation; a candidate's position never changes.
     fn page(&mut self, answer: &Value) {
         let from = answer["from"].as_u64().and_then(|from| usize::try_from(from).ok()).unwrap_or(0);
-        for (row, place) in list(&answer["candidates"]).iter().zip(from..MOST_ROWS) {
+        for (row, place) in list(&answer["candidates"]).iter().zip(from..MAX_ROWS) {
             let row = candidate(row);
             if place == self.candidates.len() {
                 self.candidates.push(row);
@@ -309,7 +309,7 @@ impl Model {
             }
             self.history = merged;
         }
-        let surplus = self.history.len().saturating_sub(MOST_SLOTS);
+        let surplus = self.history.len().saturating_sub(MAX_SLOTS);
         self.history.drain(..surplus);
     }
 
@@ -322,20 +322,20 @@ impl Model {
                     // While the user is scrolled back, the same rows stay in view.
                     self.back += usize::from(0 < self.back);
                 }
-                while MOST_DECISIONS < self.policy.len() {
+                while MAX_DECISIONS < self.policy.len() {
                     self.policy.pop_front();
                 }
             }
             Some("candidate") => {
-                let told = candidate(event);
-                if let Some(known) = self.candidates.iter_mut().find(|it| it.name == told.name) {
-                    *known = Candidate { is_baseline: known.is_baseline, ..told };
+                let update = candidate(event);
+                if let Some(known) = self.candidates.iter_mut().find(|it| it.name == update.name) {
+                    *known = Candidate { is_baseline: known.is_baseline, ..update };
                 }
             }
             Some("replay") => {
-                let told = replay(event);
-                if let Some(known) = self.replays.iter_mut().find(|it| it.name == told.name) {
-                    *known = told;
+                let update = replay(event);
+                if let Some(known) = self.replays.iter_mut().find(|it| it.name == update.name) {
+                    *known = update;
                 }
             }
             Some("run") => {

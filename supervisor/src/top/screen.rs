@@ -122,21 +122,21 @@ mod tests {
             .spawn()
             .expect("started");
         let reader = std::thread::spawn(move || {
-            let mut said = Vec::new();
+            let mut output = Vec::new();
             // Reading fails once the other end of a pseudo-terminal is closed.
-            let _ = ours.read_to_end(&mut said);
-            (String::from_utf8_lossy(&said).into_owned(), ours)
+            let _ = ours.read_to_end(&mut output);
+            (String::from_utf8_lossy(&output).into_owned(), ours)
         });
         let status = child.wait().expect("it ends");
         let modes = tcgetattr(&theirs).expect("modes").local_modes;
         drop(theirs);
-        let (said, _ours) = reader.join().expect("a reader");
-        assert!(!status.success(), "it panicked: {said:?}");
+        let (output, _ours) = reader.join().expect("a reader");
+        assert!(!status.success(), "it panicked: {output:?}");
         assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "as it was: {modes:?}");
-        let place = |what: &str| said.find(what).unwrap_or_else(|| panic!("no {what:?} in {said:?}"));
-        assert!(place("\u{1b}[?1049h") < place("\u{1b}[?1049l"), "{said:?}");
-        assert!(place("\u{1b}[?1049l") < place("what happened"), "{said:?}");
-        assert!(said.contains("\u{1b}[?25h"), "the cursor shows: {said:?}");
-        assert_eq!(said.matches("\u{1b}[?1049l").count(), 1, "once: {said:?}");
+        let place = |what: &str| output.find(what).unwrap_or_else(|| panic!("no {what:?} in {output:?}"));
+        assert!(place("\u{1b}[?1049h") < place("\u{1b}[?1049l"), "{output:?}");
+        assert!(place("\u{1b}[?1049l") < place("what happened"), "{output:?}");
+        assert!(output.contains("\u{1b}[?25h"), "the cursor shows: {output:?}");
+        assert_eq!(output.matches("\u{1b}[?1049l").count(), 1, "once: {output:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Read-only view of the core between two events: copies of its numbers, and why a unit waits. Decides nothing.
+//! A read-only view of the core between two events: copies of its numbers, and why a unit waits.
 
 use opt_shared::ids::{LeaseId, UnitId, WorkerId};
 use opt_shared::message::Role;
@@ -38,7 +38,7 @@ pub struct WorkerView {
     pub validated: Bytes,
     pub runners: Vec<RunnerView>,
     pub lease: Option<LeaseView>,
-    /// It ends after its lease.
+    /// Set if the worker is to end after its lease.
     pub asked_to_go: bool,
 }
 
@@ -58,7 +58,7 @@ pub struct LeaseView {
     pub stage: Stage,
     pub attempt: u32,
     pub held: Moment,
-    /// The deadline after which the worker counts as stuck.
+    /// The time left until the worker counts as stuck.
     pub left: Moment,
 }
 
@@ -85,7 +85,7 @@ impl Core {
             owed: self.ledger.owed().host,
             waiting: self
                 .stall
-                .map(|stall| (stall.since, "the run's database to take rows".to_owned()))
+                .map(|stall| (stall.since, "the run's database to accept rows".to_owned()))
                 .or_else(|| self.waiting.map(|waiting| (waiting.since, waiting.refusal.to_string()))),
         }
     }
@@ -164,7 +164,7 @@ impl Core {
             "the run is paused".to_owned()
         } else if let Some(stall) = self.stall {
             let since = now.saturating_sub(stall.since).as_secs();
-            format!("the run's database has taken no rows for {since} s")
+            format!("the run's database has accepted no rows for {since} s")
         } else if let Some(waiting) = self.waiting {
             let since = now.saturating_sub(waiting.since).as_secs();
             format!("the next lease has been waiting for memory for {since} s: {}", waiting.refusal)
@@ -182,8 +182,8 @@ impl Core {
             }
         };
         let before = match self.ahead_of(id) {
-            1 => "1 candidate is before it".to_owned(),
-            before => format!("{before} candidates are before it"),
+            1 => "1 candidate is ahead of it".to_owned(),
+            before => format!("{before} candidates are ahead of it"),
         };
         Some(format!("{lease}, {charged} of {ceiling} are charged, {before}, and {reason}"))
     }

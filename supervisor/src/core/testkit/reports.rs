@@ -78,7 +78,7 @@ pub fn verified(entries_passed: u32) -> Body {
     })
 }
 
-/// A profile that the baseline ended.
+/// A profile that ended because of the baseline.
 pub fn of_the_baseline(mut report: Report) -> Report {
     if let Body::Profile(profiled) = &mut report.body {
         profiled.baseline_failed = true;

@@ -54,7 +54,7 @@ fn second_verifier_is_not_started_if_its_lease_would_not_fit() {
         }
         assert_eq!(starts(&desk, Role::Verifier), side_by_side, "{ceiling}");
         let rows = desk.policies("serial");
-        assert_eq!(rows.len(), 2 - side_by_side, "said once: {rows:?}");
+        assert_eq!(rows.len(), 2 - side_by_side, "reported once: {rows:?}");
     }
 }
 
@@ -276,7 +276,7 @@ fn worker_is_judged_by_the_memory_it_keeps() {
 }
 
 #[test]
-fn worn_workers_side_by_side_are_replaced_one_at_a_time() {
+fn worn_workers_are_replaced_one_at_a_time() {
     let mut spec = Plan { verifiers: 2, ..plan(7) };
     spec.jobs[0].recycle.after_leases = 2;
     let mut desk = Desk::new(spec);

@@ -6,7 +6,7 @@ use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
 use super::desk::{Desk, kills, plan};
-use crate::core::MOST_FAILURES;
+use crate::core::MAX_FAILURES;
 use crate::core::control::{CANCELLED, Mode, UnitView, Which};
 use crate::core::event::{Action, Answer, AttemptEnd, Control, Event, Stage, StopReason};
 use crate::core::recycle::RecycleReason;
@@ -71,7 +71,7 @@ fn recycle_after_the_lease_waits_and_loses_nothing() {
 fn immediate_recycle_does_not_count_as_a_loss() {
     let mut desk = Desk::new(plan(1));
     // More often than failures may stop the run, and more often than an attempt may be lost.
-    for attempt in 1..=u32::try_from(MOST_FAILURES).expect("a few") + 1 {
+    for attempt in 1..=u32::try_from(MAX_FAILURES).expect("a few") + 1 {
         let given = desk.lease();
         assert_eq!((given.order.stage, given.attempt), (Stage::Build, attempt));
         let pid = 100 + attempt;
@@ -206,7 +206,7 @@ fn new_ceiling_holds_from_the_next_grant() {
     assert!(done(&ask(&mut desk, set(28))) && done(&ask(&mut desk, set(4096))));
     assert!(already(&ask(&mut desk, set(4096))));
     let asked = ask(&mut desk, set(50));
-    assert!(done(&asked) && kills(&asked.1).is_empty(), "what runs goes on");
+    assert!(done(&asked) && kills(&asked.1).is_empty(), "running attempts continue");
     desk.finish(build, Status::Passed);
     desk.pass_the_rest();
     let fits = Some((Status::DoesNotFit, Some(Blame::Plan)));
@@ -234,7 +234,7 @@ fn submitted_candidates_are_served_in_turns() {
     let first = desk.lease();
     // These arrive while the first is served: they wait for it, and are then served together.
     assert!(done(&submit(&mut desk, 2)) && done(&submit(&mut desk, 3)));
-    assert!(matches!(submit(&mut desk, 3).0, Answer::Unknown(_)), "an id of its own");
+    assert!(matches!(submit(&mut desk, 3).0, Answer::Unknown(_)), "the id is already taken");
     desk.finish(first, Status::Passed);
     while desk.done(3).is_none() {
         let given = desk.lease();

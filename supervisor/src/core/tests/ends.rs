@@ -20,7 +20,7 @@ fn first_interrupt_lets_running_attempts_finish() {
     assert_eq!(desk.pass_the_rest(), StopReason::Interrupted);
     assert_eq!(desk.orders(), "B0", "nothing is granted any more");
     assert!(desk.kills().is_empty());
-    assert_eq!(desk.feed(Event::Tick), [], "over is over");
+    assert_eq!(desk.feed(Event::Tick), [], "the run has already stopped");
 }
 
 #[test]

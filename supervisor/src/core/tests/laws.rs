@@ -27,37 +27,37 @@ fn broken(breach: impl FnOnce(&mut Core, Given)) -> String {
 
 #[test]
 fn uncharged_worker_is_noticed() {
-    let said = broken(|core, build| core.ledger.close(build.worker));
-    assert!(said.ends_with("lives and is not charged"), "{said}");
+    let error = broken(|core, build| core.ledger.close(build.worker));
+    assert!(error.ends_with("is alive but not charged"), "{error}");
 }
 
 #[test]
 fn charge_for_a_missing_worker_is_noticed() {
-    let said = broken(|core, _| core.ledger.open(WorkerId(77), Bytes::mib(1)));
-    assert_eq!(said, "somebody is charged who is gone");
+    let error = broken(|core, _| core.ledger.open(WorkerId(77), Bytes::mib(1)));
+    assert_eq!(error, "a worker that has ended is still charged");
 }
 
 #[test]
 fn lease_for_another_stage_than_its_candidates_is_noticed() {
-    let said =
+    let error =
         broken(|core, _| core.change(UnitId(0), |unit| unit.progress = Progress::Done(Status::Passed)));
-    assert!(said.contains("its unit is") && said.contains("Done"), "{said}");
+    assert!(error.contains("its unit is") && error.contains("Done"), "{error}");
 }
 
 #[test]
 fn lease_of_another_role_is_noticed() {
-    let said = broken(|core, build| {
-        core.workers.get_mut(&build.worker).expect("it lives").role = Role::Profiler;
+    let error = broken(|core, build| {
+        core.workers.get_mut(&build.worker).expect("it is alive").role = Role::Profiler;
     });
-    assert!(said.contains("is a profiler and holds"), "{said}");
+    assert!(error.contains("is a profiler but holds"), "{error}");
 }
 
 #[test]
 fn running_candidate_without_a_lease_is_noticed() {
-    let said = broken(|core, build| {
-        core.workers.get_mut(&build.worker).expect("it lives").state = State::Idle;
+    let error = broken(|core, build| {
+        core.workers.get_mut(&build.worker).expect("it is alive").state = State::Idle;
     });
-    assert_eq!(said, "1 units are running and 0 leases are held");
+    assert_eq!(error, "1 units are running and 0 leases are held");
 }
 
 #[test]
@@ -75,8 +75,8 @@ fn profile_beside_anything_else_is_noticed() {
     twin.role = Role::Profiler;
     core.workers.insert(WorkerId(77), twin);
     core.ledger.open(WorkerId(77), Bytes::mib(1));
-    let said = core.check_invariants().expect_err("both are at work");
-    assert_eq!(said, "something else runs beside what is to be alone");
+    let error = core.check_invariants().expect_err("both are running");
+    assert_eq!(error, "an exclusive step runs beside another one");
     // Alone it is allowed.
     core.workers.remove(&build.worker);
     core.ledger.close(build.worker);
@@ -86,7 +86,7 @@ fn profile_beside_anything_else_is_noticed() {
 
 #[test]
 fn too_many_verifications_are_noticed() {
-    let said = broken(|core, build| {
+    let error = broken(|core, build| {
         let mut twin = core.workers[&build.worker].clone();
         let State::Leased(lease) = &mut twin.state else { panic!("it holds a lease") };
         lease.order.unit = UnitId(1);
@@ -94,35 +94,36 @@ fn too_many_verifications_are_noticed() {
         core.workers.insert(WorkerId(77), twin);
         core.ledger.open(WorkerId(77), Bytes::mib(1));
     });
-    assert_eq!(said, "2 leases of a verifier are held, 1 may be");
+    assert_eq!(error, "2 leases of a verifier are held, the limit is 1");
 }
 
 #[test]
 fn worker_that_outlives_the_run_is_noticed() {
-    let said = broken(|core, _| core.ending = Ending::Kill(StopReason::Interrupted));
-    assert!(said.starts_with("everything is being killed, but not"), "{said}");
+    let error = broken(|core, _| core.ending = Ending::Kill(StopReason::Interrupted));
+    assert!(error.starts_with("everything is being killed, but not"), "{error}");
 }
 
 #[test]
 fn lease_without_a_unit_is_noticed() {
-    let said = broken(|core, build| {
-        let State::Leased(lease) = &mut core.workers.get_mut(&build.worker).expect("it lives").state else {
+    let error = broken(|core, build| {
+        let State::Leased(lease) = &mut core.workers.get_mut(&build.worker).expect("it is alive").state
+        else {
             return;
         };
         lease.order.unit = UnitId(77);
     });
-    assert!(said.ends_with("there is no such unit"), "{said}");
+    assert!(error.ends_with("its unit does not exist"), "{error}");
 }
 
 #[test]
 fn ended_job_with_unfinished_units_is_noticed() {
-    let said = broken(|core, _| core.jobs[0].done = true);
-    assert_eq!(said, "job-0 is over, and more is to come to it");
+    let error = broken(|core, _| core.jobs[0].done = true);
+    assert_eq!(error, "job-0 is over, but its source may offer more units");
     let mut desk = Desk::silent(&plan(0));
     desk.feed(Event::Tick);
     desk.core.jobs[0].done = true;
-    let said = desk.core.check_invariants().expect_err("its source has not answered");
-    assert_eq!(said, "job-0 is over, and more is to come to it");
+    let error = desk.core.check_invariants().expect_err("its source has not answered");
+    assert_eq!(error, "job-0 is over, but its source may offer more units");
 }
 
 #[test]

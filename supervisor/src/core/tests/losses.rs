@@ -9,7 +9,7 @@ use super::desk::{Desk, kills, plan};
 use crate::core::control::{Mode, Which};
 use crate::core::event::{Action, AttemptEnd, Control, Event, Stage, StopReason, WorkerEndClass};
 use crate::core::testkit::reports;
-use crate::core::{FAILURE_WINDOW, LOSS_WINDOW, MOST_FAILURES, MOST_LOST_EVER};
+use crate::core::{FAILURE_WINDOW, LOSS_WINDOW, MAX_FAILURES, MAX_LOST_EVER};
 
 fn classes(desk: &Desk) -> Vec<WorkerEndClass> {
     desk.log
@@ -61,7 +61,7 @@ fn losses_further_apart_than_the_window_are_tolerated_up_to_a_number() {
     let mut plan = plan(1);
     plan.candidates[0].build[0].deadline = LOSS_WINDOW * 2;
     let mut desk = Desk::new(plan);
-    for loss in 1..=MOST_LOST_EVER + 1 {
+    for loss in 1..=MAX_LOST_EVER + 1 {
         assert!(desk.policies("put_off").is_empty(), "{loss}");
         let given = desk.lease();
         desk.pass_time(LOSS_WINDOW);
@@ -208,11 +208,11 @@ fn killed_worker_that_does_not_die_stops_the_run() {
     let mut desk = Desk::new(plan(1));
     desk.lease();
     desk.pass_time(Duration::from_secs(60));
-    let deadline = desk.core.next_deadline().expect("it is waited for, not for ever");
+    let deadline = desk.core.next_deadline().expect("its death has a deadline");
     desk.pass_time(deadline - desk.now);
     assert_eq!(desk.policies("worker_not_gone").len(), 1);
     let Some(StopReason::HostTrouble { why }) = desk.stopped() else { panic!("{:#?}", desk.log) };
-    assert!(why.contains("does not die"), "{why}");
+    assert!(why.contains("is still alive"), "{why}");
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn too_many_losses_stop_the_run() {
         let mut losses = 0;
         while desk.stopped().is_none() {
             losses += 1;
-            assert!(losses <= MOST_FAILURES, "{:#?}", desk.log);
+            assert!(losses <= MAX_FAILURES, "{:#?}", desk.log);
             desk.now += pace;
             let worker = desk
                 .log
@@ -273,8 +273,8 @@ fn too_many_losses_stop_the_run() {
         }
         let Some(StopReason::HostTrouble { why }) = desk.stopped() else { panic!("{:?}", desk.stopped()) };
         assert!(why.contains("exec format error"), "{why}");
-        assert_eq!(losses, MOST_FAILURES);
-        assert_eq!(desk.done(0), None, "a resumed run goes on with it");
+        assert_eq!(losses, MAX_FAILURES);
+        assert_eq!(desk.done(0), None, "a resumed run continues with it");
     }
 }
 
@@ -309,7 +309,7 @@ fn baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
     assert_eq!(desk.policies("baseline_lost").len(), 1);
     // Its third attempt: the host caused the loss of one, the baseline of another, and the candidate of none.
     let alone = desk.lease();
-    // A worker that blames a baseline that is not there is not believed, and its candidate has one more loss.
+    // A worker that blames a baseline that is not there is at fault itself, which counts as one more loss.
     desk.report(alone, failed(Status::Timeout));
     assert_eq!(desk.policies("put_off").len(), 1);
     let other = desk.lease();
@@ -348,7 +348,7 @@ fn second_kill_by_an_unknown_sender_on_one_entry_is_a_crash() {
     for (entries, unknown, expected) in [
         (["entry_000001", "entry_000001"], true, crash),
         (["entry_000001", "entry_000002"], true, host),
-        // In a PID namespace of its own a runner cannot kill itself: somebody outside does, again.
+        // In a PID namespace of its own a runner cannot kill itself, so an outside process did.
         (["entry_000001", "entry_000001"], false, host),
     ] {
         for passed in [1, 2] {
@@ -416,16 +416,16 @@ fn losses_count_within_the_window() {
     for (late, stops) in [(Duration::ZERO, true), (Duration::from_millis(1), false)] {
         let mut desk = Desk::new(plan(12));
         let mut first = Duration::ZERO;
-        for loss in 1..=MOST_FAILURES {
+        for loss in 1..=MAX_FAILURES {
             let lost = desk.lease();
-            if loss == MOST_FAILURES {
+            if loss == MAX_FAILURES {
                 desk.now = first + FAILURE_WINDOW + late - Duration::from_millis(1);
             }
             desk.gone(lost.worker);
             if loss == 1 {
                 first = desk.now;
             }
-            if loss < MOST_FAILURES {
+            if loss < MAX_FAILURES {
                 assert_eq!(desk.stopped(), None, "after {loss}");
                 let again = desk.lease();
                 desk.finish(again, Status::Passed);
@@ -445,5 +445,5 @@ fn end_of_a_worker_names_the_fault_it_reported() {
     desk.feed(Event::WorkerFault { worker: first.worker, detail: "no more".to_owned() });
     desk.gone(first.worker);
     let [AttemptEnd::Retried { why, .. }] = &desk.ends()[..] else { panic!("{:?}", desk.ends()) };
-    assert!(why.contains("could not go on"), "{why}");
+    assert!(why.contains("could not continue"), "{why}");
 }

@@ -54,7 +54,12 @@ fn memory_gap_is_reported_once_it_lasts() {
         desk.sample(&[(runner, Bytes::gib(1) + Bytes::mib(1))]);
         desk.now += SECOND * 11;
     }
-    assert_eq!(rows(&desk), 0, "a floor's worth is no news: {:#?}", desk.policies("attribution_gap"));
+    assert_eq!(
+        rows(&desk),
+        0,
+        "a gap as large as the floor is not reported: {:#?}",
+        desk.policies("attribution_gap")
+    );
     // One byte more is a gap, once it has lasted.
     desk.available = Some(Bytes::gib(8) - Bytes::new(1));
     let owed = [(runner, Bytes::gib(1) + Bytes::mib(1))];
@@ -71,7 +76,7 @@ fn memory_gap_is_reported_once_it_lasts() {
     assert_eq!(number("available_bytes"), Some(Bytes::gib(8).get() - 1));
     desk.now += SECOND * 11;
     desk.sample(&owed);
-    assert_eq!(rows(&desk), 1, "said once");
+    assert_eq!(rows(&desk), 1, "reported once");
     // The gap is over when less than half a floor is missing.
     for (available, again) in [(Bytes::mib(8 * 1024 + 512), 1), (Bytes::mib(8 * 1024 + 513), 2)] {
         desk.available = Some(available);
@@ -127,15 +132,15 @@ fn pressure_ends_the_spare_and_prevents_another_for_a_minute() {
     let (mut desk, verify, spare) = with_a_spare(plan(1));
     let actions = desk.feed(Event::Pressure);
     assert!(actions.contains(&Action::Shutdown { worker: spare }), "{actions:#?}");
-    assert!(kills(&actions).is_empty(), "nobody at work is ended for it");
+    assert!(kills(&actions).is_empty(), "working processes are not ended for it");
     desk.gone(spare);
     let before = started(&desk);
     desk.now += SECOND * 50;
     desk.feed(Event::Pressure);
-    assert_eq!(desk.policies("pressure").len(), 1, "said once a minute");
+    assert_eq!(desk.policies("pressure").len(), 1, "reported once a minute");
     assert_eq!(started(&desk), before);
     desk.finish(verify, Status::Passed);
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished, "one that is needed is no spare");
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished, "a worker that is needed is not a spare");
 
     let (mut desk, ..) = with_a_spare(plan(1));
     desk.feed(Event::Pressure);

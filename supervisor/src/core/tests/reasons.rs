@@ -75,7 +75,7 @@ fn smaller_batch_has_the_reason_that_led_to_it() {
     desk.available = None;
     assert_eq!(desk.lease().attempt, 2);
     let row = only_row(&desk, "shrink_batch");
-    assert!(row.reason.contains("the attempt before ended for want of memory"), "{}", row.reason);
+    assert!(row.reason.contains("the previous attempt ended for lack of memory"), "{}", row.reason);
     assert_eq!((number(&row, "ceiling_bytes"), number(&row, "available_bytes")), (None, None));
 }
 
@@ -85,7 +85,7 @@ fn late_worker_is_killed_with_its_deadline_in_the_log() {
     let given = desk.lease();
     desk.pass_time(STAGE.deadline + Duration::from_secs(1));
     let row = only_row(&desk, "kill_worker");
-    assert_eq!(row.reason, format!("{} was not done in time", given.lease));
+    assert_eq!(row.reason, format!("{} did not finish in time", given.lease));
     assert_eq!(number(&row, "deadline_ms"), Some(60_000));
     assert_eq!(number(&row, "lease"), Some(u64::from(given.lease.0)));
 

@@ -123,7 +123,7 @@ fn source_with_nothing_yet_is_awaited_and_not_asked_again() {
     for _ in 0..3 {
         assert_eq!(wanted(&offer(&mut desk, 0..0, true)), []);
     }
-    assert_eq!(desk.core.next_deadline(), Some(asked + SOURCE_TIMEOUT), "its timeout goes on");
+    assert_eq!(desk.core.next_deadline(), Some(asked + SOURCE_TIMEOUT), "its timeout continues");
     offer(&mut desk, 0..1, false);
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!(desk.orders(), "B0 V0 P0");
@@ -177,7 +177,7 @@ fn silent_source_does_not_stop_other_jobs_and_may_still_offer() {
     assert_eq!(jobs_over(&desk), [0], "{:#?}", desk.log);
     // A late offer is still accepted.
     let actions = offer(&mut desk, 1..2, false);
-    assert_eq!(answer(&actions), Answer::Done("it is taken up".to_owned()));
+    assert_eq!(answer(&actions), Answer::Done("accepted".to_owned()));
     // Its worker counted as stuck meanwhile.
     desk.gone(given.worker);
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);

@@ -1,4 +1,4 @@
-//! A run whose database takes no rows: what is granted, killed and waited for meanwhile.
+//! A run whose database accepts no rows: what is granted, killed and waited for meanwhile.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn is_back(desk: &mut Desk) -> Vec<Action> {
 }
 
 #[test]
-fn nothing_is_granted_while_the_database_takes_no_rows() {
+fn nothing_is_granted_while_the_database_accepts_no_rows() {
     let mut desk = Desk::new(plan(1));
     let first = desk.lease();
     stalled(&mut desk);
@@ -68,14 +68,14 @@ fn database_that_never_comes_back_ends_the_run() {
     assert_eq!(desk.stopped(), None);
     desk.pass_time(MINUTE);
     assert_eq!(desk.stopped(), None, "the last reasons have a moment");
-    let deadline = desk.core.next_deadline().expect("not for ever");
+    let deadline = desk.core.next_deadline().expect("the wait has a limit");
     desk.pass_time(deadline.saturating_sub(desk.now));
     let Some(StopReason::HostTrouble { why }) = desk.stopped() else { panic!("{:#?}", desk.log) };
     assert!(why.contains("no rows"), "{why}");
 }
 
 #[test]
-fn second_interrupt_ends_a_run_whose_database_takes_no_rows() {
+fn second_interrupt_ends_a_run_whose_database_accepts_no_rows() {
     let mut desk = Desk::new(plan(1));
     desk.acknowledges = false;
     let first = desk.lease();

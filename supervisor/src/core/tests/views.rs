@@ -74,7 +74,7 @@ fn view_shows_a_worker_that_ends_after_its_lease() {
             true,
         ),
         (
-            // Nobody asked: it has held as many leases as the plan allows.
+            // It was not asked to: it has held as many leases as the plan allows.
             |desk, given| {
                 desk.finish(given, Status::Passed);
             },
@@ -110,7 +110,7 @@ fn why(desk: &Desk, candidate: u32) -> String {
 fn waiting_candidate_counts_those_served_before_it() {
     let before = |desk: &Desk, candidate| {
         let why = why(desk, candidate);
-        let (said, _) = why.split_once(" before it").unwrap_or_else(|| panic!("{why}"));
+        let (said, _) = why.split_once(" ahead of it").unwrap_or_else(|| panic!("{why}"));
         said.rsplit(", ").next().unwrap_or_default().to_owned()
     };
     let mut desk = Desk::new(plan(3));

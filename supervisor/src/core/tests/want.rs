@@ -41,7 +41,7 @@ fn ended_twice(
         desk.gone(given.worker);
         desk.sample(&[]);
     }
-    assert!(desk.policies("quarantine").is_empty(), "that is another budget");
+    assert!(desk.policies("quarantine").is_empty(), "losses for lack of memory count separately");
     (desk.ends(), desk.done(0))
 }
 
@@ -91,7 +91,7 @@ fn memory_of_a_dead_worker_is_reported_once_when_overdue() {
 
 #[test]
 fn end_class_of_a_worker_follows_from_its_orders() {
-    // It was told to end, and did: nothing is unexplained.
+    // It ended as ordered.
     let mut desk = Desk::new(plan(1));
     let build = desk.lease();
     let which = crate::core::control::Which::Worker(build.worker);

@@ -40,7 +40,7 @@ fn worn_profiler_is_ended_once_a_verifier_works_for_the_next_profile() {
     let table: [(&str, Change, bool); 5] = [
         ("worn", |_| {}, true),
         ("not worn", |spec| spec.jobs[1].recycle.after_leases = 2, false),
-        ("nobody is kept ready", |spec| spec.spare = false, false),
+        ("no worker is kept ready", |spec| spec.spare = false, false),
         ("nothing of that job is timed", |spec| spec.jobs[1].timed = false, false),
         (
             "it was needed for a replay, and nothing is profiled",

@@ -1,5 +1,5 @@
-//! Everyone who watches a run from outside: clients of the control socket, readers of metrics, a terminal. Owns
-//! who is connected and who waits for what; other modules compose the answers.
+//! Everything outside of the run that watches it: clients of the control socket, readers of metrics, a terminal. Owns
+//! the connections and what each waits for; other modules compose the answers.
 
 use std::time::{Duration, Instant};
 
@@ -32,14 +32,14 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Time until someone has to be served even if nothing arrives.
+    /// The time until a client must be served even if nothing arrives.
     pub(crate) fn due(&self) -> Duration {
         let next = self.control.as_ref().and_then(Server::next_moment);
         let next = next.into_iter().chain(self.responder.as_ref().and_then(Responder::next_moment)).min();
         next.map_or(NOT_DUE, |at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Descriptors that become readable when someone has to be served.
+    /// Descriptors that become readable when a client must be served.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
         let metrics = self.responder.iter().flat_map(Responder::descriptors);
         metrics.chain(self.control.iter().flat_map(Server::descriptors))
@@ -57,7 +57,7 @@ impl Desk {
         crate::notify::ready(run);
     }
 
-    /// Sends an event to all clients that listen. It is composed only if there are any.
+    /// Sends an event to all subscribed clients. It is composed only if there are any.
     pub(crate) fn tell(&mut self, what: impl FnOnce() -> Value) {
         if let Some(server) = &mut self.control
             && server.has_listeners()
@@ -76,8 +76,8 @@ impl Desk {
         }
     }
 
-    /// Whether anyone wants to know of this candidate's end.
-    pub(crate) fn minds_the_end_of(&self, id: CandidateId) -> bool {
+    /// Whether a client waits for this candidate's end.
+    pub(crate) fn is_awaited(&self, id: CandidateId) -> bool {
         self.each_candidate.is_some()
             || self.control.as_ref().is_some_and(Server::has_listeners)
             || self.awaited.iter().any(|(_, awaited)| *awaited == id)
@@ -92,7 +92,7 @@ impl Desk {
     }
 
     /// Drops clients that have disconnected.
-    pub(crate) fn forget_the_gone(&mut self) {
+    pub(crate) fn drop_disconnected(&mut self) {
         if let Some(server) = &self.control {
             self.awaited.retain(|(token, _)| server.is_there(token));
         }

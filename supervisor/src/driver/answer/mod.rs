@@ -1,4 +1,4 @@
-//! What users may ask of a running run, and how they are answered.
+//! Requests that users may make during a run, and the answers.
 
 pub(super) mod desk;
 pub(super) mod forecast;
@@ -19,7 +19,7 @@ use super::run::decisions::Decisions;
 use super::run::machine::Machine;
 use crate::core::control::UnitView;
 
-/// Everything that answers are computed from; read only.
+/// The state from which answers are computed; read-only.
 pub(super) struct View<'a> {
     pub(super) decisions: &'a Decisions,
     pub(super) agenda: &'a Agenda<'a>,

@@ -41,14 +41,14 @@ pub(crate) fn attempt_ended(
 
 /// A summary; clients that need more ask for the `result`.
 pub(crate) fn candidate(result: &Value) -> Value {
-    let mut said = json!({ "kind": "candidate" });
+    let mut event = json!({ "kind": "candidate" });
     for field in ["candidate", "status", "blame", "detail", "failed_stage", "rank", "speedup"] {
-        said[field] = result[field].clone();
+        event[field] = result[field].clone();
     }
-    said
+    event
 }
 
-/// The same as in `status`.
+/// The same fields as in `status`.
 pub(crate) fn replay(mut standing: Value) -> Value {
     standing["kind"] = json!("replay");
     standing

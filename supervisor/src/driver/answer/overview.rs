@@ -68,7 +68,7 @@ impl View<'_> {
 
     pub(crate) fn history(&self, since_s: f64) -> Reply {
         let since = Duration::try_from_secs_f64(since_s).map_err(|_| {
-            Refusal::new(Code::InvalidParams, "`since_s` is no number of seconds since the run began")
+            Refusal::new(Code::InvalidParams, "`since_s` is not a number of seconds since the run began")
         })?;
         let slots = self
             .machine
@@ -84,7 +84,7 @@ impl View<'_> {
         json!({ "decisions": rows.iter().map(|row| self.decision(row)).collect::<Vec<_>>() })
     }
 
-    /// The progress: what has ended since this process began, and how long the rest may take.
+    /// The run's progress: how many candidates have ended since this process began, and how long the rest may take.
     pub(crate) fn pace(&self) -> Value {
         let now = self.decisions.now();
         let held: BTreeMap<CandidateId, Duration> = self
@@ -103,7 +103,7 @@ impl View<'_> {
             }
             UnitView::Done(_) => None,
         });
-        // How long replays take cannot be estimated.
+        // The duration of replays cannot be estimated.
         let remaining =
             if self.agenda.replays.has_begun() { None } else { self.desk.forecast.remaining(open, is_run) };
         let (ended, minutes) = (self.desk.forecast.ended(), now.as_secs_f64() / 60.0);

@@ -11,7 +11,7 @@ use crate::store::{Store, StoreError};
 /// How many decisions the answer to `why` lists.
 const LATEST: u32 = 5;
 /// Decisions per answer.
-const MOST_DECISIONS: u32 = 100;
+const MAX_DECISIONS: u32 = 100;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Question {
@@ -47,7 +47,7 @@ impl Question {
                 candidate: candidate(id)?,
             },
             Self::Decisions(most) => {
-                Found { decisions: store.latest_decisions(most.min(MOST_DECISIONS))?, ..Found::default() }
+                Found { decisions: store.latest_decisions(most.min(MAX_DECISIONS))?, ..Found::default() }
             }
         })
     }

@@ -1,4 +1,4 @@
-//! The state of a run's replays, for those who watch it. Reads only; full results are in the record.
+//! The state of a run's replays, for clients that watch it. Read-only; full results are in the record.
 
 use opt_shared::outcome::ReplayResult;
 use opt_shared::units::Bytes;

@@ -62,11 +62,11 @@ impl Run<'_> {
         self.scrape();
         let Some(server) = &mut self.desk.control else { return Ok(()) };
         for (token, request) in server.serve(Instant::now()) {
-            if let Some(reply) = self.requested(&token, request)? {
+            if let Some(reply) = self.handle_request(&token, request)? {
                 self.desk.reply(&token, &reply);
             }
         }
-        self.desk.forget_the_gone();
+        self.desk.drop_disconnected();
         Ok(())
     }
 
@@ -76,8 +76,8 @@ impl Run<'_> {
         self.desk.responder = Some(responder);
     }
 
-    /// `None` if the answer comes later.
-    fn requested(&mut self, token: &Token, request: Request) -> Result<Option<Reply>, RunError> {
+    /// Returns `None` if the answer comes later.
+    fn handle_request(&mut self, token: &Token, request: Request) -> Result<Option<Reply>, RunError> {
         let asks_for_rows = !matches!(
             request,
             Request::Status
@@ -165,16 +165,16 @@ impl Run<'_> {
         self.decisions.answer = None;
         self.feed(Event::Control(request))?;
         Ok(match self.decisions.answer.take() {
-            Some(answer) => in_words(answer),
+            Some(answer) => to_reply(answer),
             // The run has just ended, through an earlier request or another event.
             None if self.decisions.stop.is_some() => Err(Refusal::new(Code::Refused, "the run has ended")),
             None => return Err(RunError::Law { law: "a request was not answered".to_owned() }),
         })
     }
 
-    /// A candidate's end is on record: informs clients that wait or listen, and readers of result lines.
-    pub(crate) fn tell_of_end(&mut self, id: CandidateId, record: Option<Box<CandidateRecord>>) {
-        if !self.desk.minds_the_end_of(id) {
+    /// Informs clients that wait or listen, and readers of result lines, once a candidate's end is on disk.
+    pub(crate) fn announce_end(&mut self, id: CandidateId, record: Option<Box<CandidateRecord>>) {
+        if !self.desk.is_awaited(id) {
             return;
         }
         let result = self.view().result(id, record);
@@ -236,8 +236,8 @@ impl View<'_> {
     }
 }
 
-/// The core's answer as it is sent to a client.
-pub(super) fn in_words(answer: Answer) -> Reply {
+/// Turns the core's answer into a reply to the client.
+pub(super) fn to_reply(answer: Answer) -> Reply {
     match answer {
         Answer::Done(message) => Ok(json!({ "outcome": "done", "message": message })),
         Answer::Already(message) => Ok(json!({ "outcome": "already", "message": message })),
@@ -260,7 +260,10 @@ fn ceiling(text: &str, whole: Bytes) -> Result<Bytes, Refusal> {
     })?;
     let ceiling = amount.of(whole);
     if whole < ceiling {
-        return Err(Refusal::new(Code::Refused, format!("{ceiling} is more than there is for us ({whole})")));
+        return Err(Refusal::new(
+            Code::Refused,
+            format!("{ceiling} is more than this machine allows ({whole})"),
+        ));
     }
     Ok(ceiling)
 }

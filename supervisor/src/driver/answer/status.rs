@@ -10,7 +10,7 @@ use crate::control::{Code, Refusal, Reply, WhyParams};
 use crate::core::control::{LeaseView, UnitView, WorkerView};
 use crate::record::{CandidateRecord, PolicyRecord};
 
-/// Longest record in an answer. A longer one is sent without its timed entries, which are in the run's document.
+/// The longest record in an answer. A longer one is sent without its timed entries, which are in the run's document.
 const MAX_RECORD: usize = 384 << 10;
 
 impl View<'_> {
@@ -57,7 +57,7 @@ impl View<'_> {
         })
     }
 
-    /// Null where the run uses no card.
+    /// Null if the run uses no card.
     fn device(&self) -> Value {
         let Some(device) = &self.machine.device else { return Value::Null };
         let (identity, latest) = (device.identity(), &device.latest);
@@ -183,7 +183,7 @@ impl View<'_> {
         match (params.worker, &params.candidate) {
             (Some(worker), _) => Ok(Question::WhyWorker(WorkerId(worker))),
             (None, Some(name)) => self.candidate_named(name).map(Question::WhyCandidate),
-            (None, None) => Err(Refusal::new(Code::InvalidParams, "one of `worker` and `candidate`")),
+            (None, None) => Err(Refusal::new(Code::InvalidParams, "name a `worker` or a `candidate`")),
         }
     }
 
@@ -206,7 +206,7 @@ impl View<'_> {
                         record.ended.map_or_else(|| "an unknown time".to_owned(), |at| at.to_string()),
                         counted(record.leases, "lease"),
                     );
-                    why.push_str(&self.last_words(latest.first()));
+                    why.push_str(&self.latest_decision(latest.first()));
                     why
                 }
                 None => return Err(Refusal::new(Code::NotFound, format!("the run never had a {id}"))),
@@ -219,7 +219,7 @@ impl View<'_> {
     fn sentence_of(&self, it: &WorkerView, latest: Option<&PolicyRecord>) -> String {
         let doing = match &it.lease {
             Some(lease) => format!(
-                "holds {} ({} of {}, attempt {}) for {:.1} s and is taken for stuck in {:.0} s",
+                "holds {} ({} of {}, attempt {}) for {:.1} s and counts as stuck in {:.0} s",
                 lease.id,
                 lease.stage.name(),
                 self.agenda.unit_name(lease.unit),
@@ -240,7 +240,7 @@ impl View<'_> {
             counted(it.leases, "lease"),
             it.validated,
             it.age.as_secs_f64(),
-            self.last_words(latest)
+            self.latest_decision(latest)
         )
     }
 
@@ -277,13 +277,13 @@ impl View<'_> {
                 let colon = if detail.is_empty() { "" } else { ": " };
                 format!("{name} ended as {status} after {attempts}{faster}{colon}{detail}")
             }
-            None => format!("nothing is known of {name}"),
+            None => format!("nothing is known about {name}"),
         };
         let decisions: Vec<Value> = latest.iter().map(|row| self.decision(row)).collect();
         json!({ "candidate": name, "why": why, "decisions": decisions })
     }
 
-    fn last_words(&self, latest: Option<&PolicyRecord>) -> String {
+    fn latest_decision(&self, latest: Option<&PolicyRecord>) -> String {
         latest.map_or_else(String::new, |row| {
             let numbers: Vec<String> = row
                 .numbers
@@ -296,7 +296,7 @@ impl View<'_> {
                     ),
                 })
                 .collect();
-            format!("; last decided about it: {} ({}; {})", row.decision, row.reason, numbers.join(", "))
+            format!("; latest decision: {} ({}; {})", row.decision, row.reason, numbers.join(", "))
         })
     }
 

@@ -17,7 +17,7 @@ use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::requests::in_words;
+use super::requests::to_reply;
 use crate::control::{Code, Refusal, Reply, SubmitParams};
 use crate::core::event::Answer;
 use crate::driver::RunError;
@@ -28,17 +28,17 @@ use crate::plan::{CandidatePlan, Plan, Submission};
 
 const FOLDER: &str = "submitted";
 const RECORD: &str = "submission.json";
-/// Most submissions in a run. Each has a folder and a row.
-const MOST: u32 = 10_000;
-const MOST_FILES: usize = 16;
-/// Largest size of a candidate's files. Kernels are small sources; libraries may have debug symbols.
-const MOST_BYTES: Bytes = Bytes::mib(16);
-/// Longest record of a submission.
+/// The most submissions of a run. Each has a folder and a row.
+const MAX_SUBMISSIONS: u32 = 10_000;
+const MAX_FILES: usize = 16;
+/// The largest size of a candidate's files. Kernels are small sources, but libraries may have debug symbols.
+const MAX_BYTES: Bytes = Bytes::mib(16);
+/// The longest record of a submission.
 const MAX_RECORD: u64 = 64 << 10;
 
 /// The record beside the sources.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct SubmissionRecord {
     job: String,
     name: String,
     files: Vec<String>,
@@ -53,10 +53,11 @@ impl Run<'_> {
             Err(refusal) => return Ok(Err(refusal)),
         };
         if let Err(answer) = self.decisions.core.may_offer(self.agenda.plan.jobs[job].id) {
-            return Ok(in_words(answer));
+            return Ok(to_reply(answer));
         }
         let folder = self.agenda.folder.path().join(FOLDER);
-        let candidate = match take_in(&folder, &self.agenda.plan, job, self.next_candidate(), &params) {
+        let candidate = match copy_submission(&folder, &self.agenda.plan, job, self.next_candidate(), &params)
+        {
             Ok(candidate) => candidate,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -94,14 +95,14 @@ impl Run<'_> {
                 let full_name = self.agenda.full_name(id);
                 Ok(json!({ "outcome": "done", "candidate": full_name, "name": name, "id": id }))
             }
-            // Everything that the core could object to was checked above.
+            // The core cannot refuse for any other reason: everything was checked above.
             answer => Err(RunError::Law { law: format!("{id} was refused: {answer:?}") }),
         }
     }
 }
 
 /// Copies the files, checks them, and writes the record.
-fn take_in(
+fn copy_submission(
     folder: &Path,
     plan: &Plan,
     job: usize,
@@ -109,7 +110,7 @@ fn take_in(
     params: &SubmitParams,
 ) -> Result<CandidatePlan, Refusal> {
     let io = |what: &str, error: std::io::Error| Refusal::new(Code::Refused, format!("{what}: {error}"));
-    fs::create_dir_all(folder).map_err(|error| io("making the folder for submissions", error))?;
+    fs::create_dir_all(folder).map_err(|error| io("creating the folder for submissions", error))?;
     let own = next_folder(folder)?;
     let job = &plan.jobs[job];
     let taken = fill(&own, params).and_then(|sources| {
@@ -125,14 +126,14 @@ fn take_in(
         if let Some(why) = candidate.source.language.unfit_for(plan.device()) {
             return Err(Refusal::new(Code::InvalidParams, why));
         }
-        let kept = Kept {
+        let kept = SubmissionRecord {
             job: job.name.clone(),
             name: candidate.name.clone(),
             files: candidate.source.sources.iter().map(|path| relative(&own, path)).collect(),
             language: candidate.source.language,
             symbol: candidate.source.symbol.clone(),
         };
-        keep(&own, &kept).map_err(|error| io("writing the submission down", error))?;
+        keep(&own, &kept).map_err(|error| io("recording the submission", error))?;
         Ok(candidate)
     });
     if taken.is_err() {
@@ -143,8 +144,8 @@ fn take_in(
 
 fn next_folder(folder: &Path) -> Result<PathBuf, Refusal> {
     let from = numbers(folder).into_iter().max().unwrap_or(0) + 1;
-    if MOST < from {
-        let why = format!("this run has had {MOST} submissions: start another");
+    if MAX_SUBMISSIONS < from {
+        let why = format!("this run has had {MAX_SUBMISSIONS} submissions (start another run)");
         return Err(Refusal::new(Code::Refused, why));
     }
     let own = folder.join(from.to_string());
@@ -169,25 +170,24 @@ fn fill(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
             return Err(invalid("a `text` needs its `language`: c or cpp".to_owned()));
         };
         if language.kind().toolchain == Toolchain::Prebuilt {
-            return Err(invalid("a library is no text".to_owned()));
+            return Err(invalid("a library cannot be given as `text`".to_owned()));
         }
         let path = own.join("submitted").with_extension(language.suffix_of_text());
         fs::write(&path, text)
             .map_err(|error| Refusal::new(Code::Refused, format!("writing the source: {error}")))?;
         return Ok(vec![path]);
     }
-    if MOST_FILES < params.sources.len() {
-        return Err(invalid(format!("more than {MOST_FILES} source files")));
+    if MAX_FILES < params.sources.len() {
+        return Err(invalid(format!("more than {MAX_FILES} source files")));
     }
     if let Some(source) = params.sources.iter().find(|source| !Path::new(source).is_absolute()) {
-        return Err(invalid(format!("`{source}` is no absolute path")));
+        return Err(invalid(format!("`{source}` is not an absolute path")));
     }
     let paths: Vec<PathBuf> = params.sources.iter().map(PathBuf::from).collect();
     let language = params.language.or_else(|| Language::of_path(paths.first()?));
     // A file whose suffix names no language is refused later, with a message that names it.
     let files = KernelFiles::find(&paths, language.unwrap_or(Language::So));
-    let copies =
-        files.copy_to(own, MOST_BYTES).map_err(|error| invalid(opt_shared::causes::chain(&error)))?;
+    let copies = files.copy_to(own, MAX_BYTES).map_err(|error| invalid(opt_shared::causes::chain(&error)))?;
     Ok(copies.sources.into_iter().map(|source| source.path).collect())
 }
 
@@ -195,7 +195,7 @@ fn relative(own: &Path, path: &Path) -> String {
     path.strip_prefix(own).unwrap_or(path).to_string_lossy().into_owned()
 }
 
-fn keep(own: &Path, kept: &Kept) -> std::io::Result<()> {
+fn keep(own: &Path, kept: &SubmissionRecord) -> std::io::Result<()> {
     let fresh = own.join(".new");
     let mut file = File::create(&fresh)?;
     file.write_all(&serde_json::to_vec(kept)?)?;
@@ -211,7 +211,7 @@ pub fn restore(plan: &mut Plan, run: &Path) {
     // Absolute paths, because the record must be valid in any working folder.
     let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
     let folder = run.join(FOLDER);
-    for number in numbers(&folder).into_iter().take(MOST as usize) {
+    for number in numbers(&folder).into_iter().take(MAX_SUBMISSIONS as usize) {
         let own = folder.join(number.to_string());
         match read_kept(&own) {
             Ok(None) => {}
@@ -221,7 +221,7 @@ pub fn restore(plan: &mut Plan, run: &Path) {
     }
 }
 
-fn read_kept(own: &Path) -> std::io::Result<Option<Kept>> {
+fn read_kept(own: &Path) -> std::io::Result<Option<SubmissionRecord>> {
     let file = match File::open(own.join(RECORD)) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         other => other?,
@@ -231,7 +231,7 @@ fn read_kept(own: &Path) -> std::io::Result<Option<Kept>> {
     Ok(Some(serde_json::from_str(&text)?))
 }
 
-fn add(plan: &mut Plan, own: &Path, kept: Kept) {
+fn add(plan: &mut Plan, own: &Path, kept: SubmissionRecord) {
     let id = CandidateId(u32::try_from(plan.candidates().count()).unwrap_or(u32::MAX));
     let Some(job) = plan.jobs.iter_mut().find(|job| job.name == kept.job) else { return };
     let sources = kept.files.iter().map(|file| own.join(file)).collect();
@@ -245,7 +245,7 @@ fn add(plan: &mut Plan, own: &Path, kept: Kept) {
         // Its results are stored under its name.
         Ok(candidate) if candidate.name == kept.name => job.candidates.push(candidate),
         Ok(_) | Err(_) => {
-            tracing::warn!("the submission `{}` is left out: the plan has that name now", kept.name);
+            tracing::warn!("the submission `{}` is left out, because the plan now uses that name", kept.name);
         }
     }
 }

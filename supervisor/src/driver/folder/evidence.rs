@@ -80,13 +80,15 @@ impl Evidence {
         self.swapped = look.swapped;
         self.push(Track::Tree, Point { at, first: look.owed, second: look.reclaimable });
         self.push(Track::Supervisor, Point { at, first: look.supervisor, second: Bytes::ZERO });
-        for seen in &look.processes {
-            let track = match seen.process {
-                // The sampler has its zygote's with it.
-                Process::Worker(worker) | Process::Zygote(worker) => Track::Worker { worker, pid: seen.pid },
-                Process::Runner(worker, _) => Track::Runner { worker, pid: seen.pid },
+        for process in &look.processes {
+            let track = match process.process {
+                // The sampler has already added the zygote's memory to its worker's.
+                Process::Worker(worker) | Process::Zygote(worker) => {
+                    Track::Worker { worker, pid: process.pid }
+                }
+                Process::Runner(worker, _) => Track::Runner { worker, pid: process.pid },
             };
-            self.push(track, Point { at, first: seen.owed, second: seen.reclaimable });
+            self.push(track, Point { at, first: process.owed, second: process.reclaimable });
         }
         if let Some(available) = look.available {
             let point = Point { at, first: available, second: look.swapped };
@@ -228,8 +230,8 @@ mod tests {
         evidence.phase_ends();
         evidence.phase_started(next, true);
         assert_eq!(evidence.phase_switch(first), None, "nothing was before it");
-        assert_eq!(evidence.phase_switch(beside), None, "something was at work");
+        assert_eq!(evidence.phase_switch(beside), None, "another lease was running");
         assert!(evidence.phase_switch(next).is_some());
-        assert_eq!(evidence.phase_switch(next), None, "told once");
+        assert_eq!(evidence.phase_switch(next), None, "reported once");
     }
 }

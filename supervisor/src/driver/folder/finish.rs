@@ -178,7 +178,7 @@ impl Agenda<'_> {
             detail = self.verified_only(job).or(detail);
             JobStatus::NonePassed
         };
-        let unsettled_because = scores.doubt().map(|doubt| self.told(job, scores, doubt));
+        let unsettled_because = scores.doubt().map(|doubt| self.explanation(job, scores, doubt));
         let ranking = match unsettled_because {
             Some(_) => Some(Ranking::Unsettled),
             None => (!scores.rows.is_empty()).then_some(Ranking::Settled),
@@ -187,8 +187,8 @@ impl Agenda<'_> {
         JobEnd { status, detail, winner, winner_confirmed, ranking, unsettled_because }
     }
 
-    /// What the times do not show, and what would help.
-    fn told(&self, job: &JobPlan, scores: &Scores, doubt: Doubt) -> String {
+    /// Describes what the times leave undecided, and what would help.
+    fn explanation(&self, job: &JobPlan, scores: &Scores, doubt: Doubt) -> String {
         let name = |id: CandidateId| {
             job.candidates.iter().find(|it| it.id == id).map_or_else(String::new, |it| it.name.clone())
         };
@@ -196,7 +196,7 @@ impl Agenda<'_> {
             Doubt::Faster { candidate, speedup } => (
                 candidate,
                 format!(
-                    "the speed-up of `{}` lies between {:.2} and {:.2}, which does not tell whether it is {:.1} % faster than the baseline",
+                    "the speed-up of `{}` lies between {:.2} and {:.2}, so it is not known whether it is {:.1} % faster than the baseline",
                     name(candidate),
                     speedup.ci_low,
                     speedup.ci_high,
@@ -205,7 +205,7 @@ impl Agenda<'_> {
             ),
             Doubt::Unchecked { candidate } => {
                 return format!(
-                    "without a baseline, what `{}` made of the inputs of timed calls was compared with a process of its own only \
+                    "without a baseline, the outputs of `{}` in timed calls were compared only with a second process of its own \
                      (name a `baseline`)",
                     name(candidate)
                 );
@@ -222,7 +222,7 @@ impl Agenda<'_> {
             Doubt::Best { candidate, share, .. } => (
                 candidate,
                 format!(
-                    "`{}` may be faster than the best by {:.0} %, which its times do not rule out",
+                    "`{}` may be faster than the best by {:.0} %, its times do not rule that out",
                     name(candidate),
                     share * 100.0
                 ),

@@ -43,7 +43,7 @@ pub enum FolderError {
 /// The folder for runs, beside their plan, unless the command names another one.
 pub(crate) const RUNS: &str = "runs";
 /// The most runs of one name.
-const MOST_RUNS: u32 = 100_000;
+const MAX_RUNS: u32 = 100_000;
 /// How long locking is retried. If a supervisor dies while a worker is between fork and exec, the worker still holds the lock
 /// for an instant.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
@@ -51,7 +51,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 const CLEARING_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 /// How many supervisors may have the same pid at a time, each in its own pid namespace.
-const MOST_NAMESAKES: u32 = 64;
+const MAX_NAMESAKES: u32 = 64;
 
 fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> FolderError + 'a {
     move |source| FolderError::Io { action, path: path.to_owned(), source }
@@ -90,7 +90,7 @@ impl RunFolder {
             point_latest(&path);
         }
         let folder = Self { path, _lock: lock };
-        folder.furnish()?;
+        folder.create_folders()?;
         Ok(folder)
     }
 
@@ -109,12 +109,12 @@ impl RunFolder {
         let path = fs::canonicalize(&path).map_err(io_error("resolving", &path))?;
         let lock = Self::lock(&path)?;
         let folder = Self { path, _lock: lock };
-        folder.furnish()?;
+        folder.create_folders()?;
         Ok(folder)
     }
 
     fn next_free(runs: &Path, name: &str) -> Result<PathBuf, FolderError> {
-        for number in 1..=MOST_RUNS {
+        for number in 1..=MAX_RUNS {
             let path = numbered(runs, name, number);
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(path),
@@ -122,11 +122,11 @@ impl RunFolder {
                 Err(error) => return Err(io_error("making the folder", &path)(error)),
             }
         }
-        Err(FolderError::TooMany { limit: MOST_RUNS, name: name.to_owned() })
+        Err(FolderError::TooMany { limit: MAX_RUNS, name: name.to_owned() })
     }
 
     fn newest(runs: &Path, name: &str) -> Option<PathBuf> {
-        (1..=MOST_RUNS)
+        (1..=MAX_RUNS)
             .map(|number| numbered(runs, name, number))
             .take_while(|path| path.is_dir())
             .filter(|path| is_run(path))
@@ -160,7 +160,7 @@ impl RunFolder {
     }
 
     /// Creates the folders inside, and removes unfinished files of an earlier supervisor.
-    fn furnish(&self) -> Result<(), FolderError> {
+    fn create_folders(&self) -> Result<(), FolderError> {
         let scratch = self.scratch();
         clear(&scratch).map_err(io_error("clearing", &scratch))?;
         for folder in [self.artifacts(), self.worker_logs(), scratch] {
@@ -197,7 +197,7 @@ impl RunFolder {
     }
 
     /// Removes files that only a running supervisor needs.
-    pub fn tidy(&self) {
+    pub fn remove_temporary_files(&self) {
         let _ = clear(&self.scratch());
         self.clear_parts();
         // Remove empty logs of workers.
@@ -295,7 +295,7 @@ impl TemporaryFolder {
         clear_abandoned(&parent);
         // A supervisor in another pid namespace may have the same pid.
         let pid = std::process::id();
-        for number in 0..MOST_NAMESAKES {
+        for number in 0..MAX_NAMESAKES {
             let path = parent.join(if number == 0 { pid.to_string() } else { format!("{pid}-{number}") });
             match fs::create_dir(&path) {
                 Ok(()) => {
@@ -396,7 +396,7 @@ mod tests {
         assert!(!work.exists() && !part.exists());
         // At the end of the run, files of a killed worker are cleared too.
         fs::write(&part, "half").expect("written");
-        folder.tidy();
+        folder.remove_temporary_files();
         assert!(!part.exists() && !path.join("scratch").exists());
     }
 }

@@ -91,7 +91,7 @@ pub enum Doubt {
 const WIDEST: f64 = 0.15;
 
 /// A candidate that may be faster than the best by less than this counts as equally fast.
-const WORTH_TELLING: f64 = 0.05;
+const MIN_LEAD: f64 = 0.05;
 
 /// The winner of a job, or why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,7 +210,7 @@ fn doubt(
     let wide = speedup.filter(is_wide).map(|speedup| Doubt::HowMuch { candidate: best, speedup });
     figures
         .iter()
-        .filter(|(id, figure)| *id != best && leader.value * (1.0 + WORTH_TELLING) < figure.ci_high)
+        .filter(|(id, figure)| *id != best && leader.value * (1.0 + MIN_LEAD) < figure.ci_high)
         .max_by(|(_, one), (_, other)| one.ci_high.total_cmp(&other.ci_high))
         .map(|&(candidate, figure)| Doubt::Best {
             candidate,
@@ -391,8 +391,8 @@ mod tests {
         let faster = |candidate| move |doubt: Doubt| matches!(doubt, Doubt::Faster { candidate: it, .. } if it == candidate);
         let best = |candidate| move |doubt: Doubt| matches!(doubt, Doubt::Best { candidate: it, .. } if it == candidate);
         let how_much = |candidate| move |doubt: Doubt| matches!(doubt, Doubt::HowMuch { candidate: it, .. } if it == candidate);
-        type Told<'t> = Option<&'t dyn Fn(Doubt) -> bool>;
-        let table: [(&str, Vec<ScoreSummary>, Told<'_>); 8] = [
+        type ExpectedDoubt<'t> = Option<&'t dyn Fn(Doubt) -> bool>;
+        let table: [(&str, Vec<ScoreSummary>, ExpectedDoubt<'_>); 8] = [
             ("copies of the baseline", vec![wide(1.0, 0.99, 1.01), wide(0.995, 0.985, 1.005)], None),
             ("a clear winner", vec![wide(2.0, 1.9, 2.1), wide(1.0, 0.9, 1.1)], None),
             ("copies of a winner", vec![wide(2.0, 1.95, 2.05), wide(1.99, 1.94, 2.04)], None),
@@ -404,7 +404,7 @@ mod tests {
                 Some(&best(FAST)),
             ),
             (
-                "a winner by nobody knows how much",
+                "a winner by an unknown margin",
                 vec![wide(5.0, 2.0, 12.0), wide(1.0, 0.99, 1.01)],
                 Some(&how_much(SLOW)),
             ),

@@ -6,15 +6,15 @@ use opt_shared::units::Bytes;
 
 use crate::core::event::PolicyRow;
 
-/// `None` if there was nothing to choose: the inputs were small, or in the cache.
+/// `None` if there was no choice, because the inputs were small or in the cache.
 pub(crate) fn policy_row(candidate: CandidateId, report: &Report) -> Option<PolicyRow> {
     let Body::Verify(verified) = &report.body else { return None };
     let reads = verified.reads;
     let reason = match (reads.page_by_page, reads.left_to_kernel, reads.turned) {
         (0, 0, _) => return None,
-        (0, ..) => "left to the kernel: it does not tell what is in the cache",
-        (_, _, 0) => "page by page: nothing was seen to be read as a whole",
-        _ => "page by page at first, then ahead of what was read as a whole",
+        (0, ..) => "left to the kernel, which does not report what is in the cache",
+        (_, _, 0) => "page by page, because no input was read as a whole",
+        _ => "page by page at first, then ahead for inputs that were read as a whole",
     };
     let mut numbers = vec![
         ("candidate", u64::from(candidate.0)),

@@ -31,7 +31,7 @@ pub(crate) fn register(
             store.candidate(&row)?;
             let it = &mut known[candidate.id.index()];
             let name = (job.name.as_str(), candidate.name.as_str());
-            *it = earlier.take_up(store, candidate.id, name, row.source.digest.as_deref())?;
+            *it = earlier.keep(store, candidate.id, name, row.source.digest.as_deref())?;
             if !selected[candidate.id.index()] && it.status.is_none() {
                 it.status = Some(Status::Skipped);
                 store.candidate_finished(

@@ -26,7 +26,7 @@ use crate::store::{Store, StoredCandidate};
 
 /// Adds earlier submissions to the plan. Refused if the plan has changed; `resolved` is the resolved plan of
 /// today.
-pub(crate) fn take_up_plan(
+pub(crate) fn restore_plan(
     store: &Store,
     folder: &RunFolder,
     plan: &mut Plan,
@@ -55,7 +55,7 @@ impl Earlier {
     }
 
     /// What is kept of a candidate whose sources have this digest now; the rest has to be done again.
-    pub(crate) fn take_up(
+    pub(crate) fn keep(
         &self,
         store: &mut Store,
         id: CandidateId,
@@ -101,8 +101,8 @@ fn check_captures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<(), 
     Ok(())
 }
 
-/// Whether a candidate's end is kept. It is not if it was no verdict, or depended on this plan and machine, or if
-/// its sources have changed or its library is missing or altered.
+/// Whether a candidate's end is kept. It is not kept if it was no verdict, depended on this plan or machine, or if the
+/// sources have changed or the library is missing or altered.
 fn stands(before: &StoredCandidate, sources: Option<&str>) -> bool {
     let is_verdict = before.status.is_some_and(|status| {
         !matches!(status, Status::InfraError | Status::DoesNotFit | Status::Skipped | Status::CaptureError)
@@ -117,7 +117,7 @@ fn is_as_it_was_built(artifact: &Artifact) -> bool {
     artifact.path.is_file() && digest::of_file(&artifact.path).is_ok_and(|digest| digest == artifact.digest)
 }
 
-/// What the core has to know about a candidate whose end is kept.
+/// What the core must know about a candidate whose end is kept.
 pub(crate) fn for_the_core(known: &Known) -> Option<Resumed> {
     known.status.map(|status| Resumed {
         status,

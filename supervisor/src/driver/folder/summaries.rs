@@ -33,7 +33,7 @@ pub(crate) struct Summaries {
 
 #[derive(Default)]
 struct State {
-    at_work: AtomicBool,
+    is_writing: AtomicBool,
     /// How long the last one took.
     took_us: AtomicU64,
 }
@@ -42,17 +42,17 @@ impl Summaries {
     pub(crate) fn open(folder: &Path) -> std::io::Result<Self> {
         let (wanted, requests) = bounded(1);
         let state = Arc::new(State::default());
-        let (folder, told) = (folder.to_owned(), Arc::clone(&state));
+        let (folder, thread_state) = (folder.to_owned(), Arc::clone(&state));
         std::thread::Builder::new()
             .name("summary".to_owned())
-            .spawn(move || work(&folder, &requests, &told))?;
+            .spawn(move || work(&folder, &requests, &thread_state))?;
         Ok(Self { wanted, state, asked: None })
     }
 
     /// Whether enough time has passed for another summary.
     pub(crate) fn is_due(&self) -> bool {
         let took = Duration::from_micros(self.state.took_us.load(Ordering::Relaxed));
-        !self.state.at_work.load(Ordering::Relaxed)
+        !self.state.is_writing.load(Ordering::Relaxed)
             && self.asked.is_none_or(|asked| asked + EVERY.max(took * SHARE) <= Instant::now())
     }
 
@@ -72,12 +72,12 @@ impl Summaries {
 
 fn work(folder: &Path, requests: &Receiver<Option<Answer>>, state: &State) {
     while let Ok(answer) = requests.recv() {
-        state.at_work.store(true, Ordering::Relaxed);
+        state.is_writing.store(true, Ordering::Relaxed);
         let begun = Instant::now();
         let written = write(folder);
         let took = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         state.took_us.store(took, Ordering::Relaxed);
-        state.at_work.store(false, Ordering::Relaxed);
+        state.is_writing.store(false, Ordering::Relaxed);
         match (answer, written) {
             (Some(answer), written) => drop(answer.send(written)),
             // The next one may succeed, and only the last one has to.

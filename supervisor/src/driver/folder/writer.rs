@@ -28,22 +28,22 @@ const PAUSE: Duration = Duration::from_millis(50);
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest number of waiting sample blocks. Samples arrive for as long as anything runs, so they are dropped
 /// first.
-const MOST_SAMPLES: usize = 8;
+const MAX_SAMPLES: usize = 8;
 /// Beyond this number of waiting rows, requests are refused. Other rows are bounded by what running attempts can
 /// cause, because nothing new is granted.
-const MOST_WAITING: usize = 2048;
+const MAX_WAITING: usize = 2048;
 
 /// A read or a write. It may be called again if the database was locked or full.
 type Job = Box<dyn FnMut(&mut Store) -> Result<Then, StoreError> + Send>;
 
-/// What to do once its row is on record.
+/// What to do once a row is on disk.
 pub(crate) enum Then {
     Nothing,
     KillWorker(WorkerId),
     KillRunner(WorkerId, u32),
     /// Samples were stored; the next ones should have this width.
     Widen(u64),
-    /// A candidate has ended; with its record, if anyone wants it.
+    /// A candidate has ended. Includes its record, if a client asked for it.
     Ended(CandidateId, Option<Box<CandidateRecord>>),
     Reply(Token, Reply),
     Answer(Token, Question, Found),
@@ -113,7 +113,7 @@ impl Writer {
         &mut self,
         mut samples: impl FnMut(&mut Store) -> Result<u64, StoreError> + Send + 'static,
     ) -> bool {
-        let fits = self.samples_waiting < MOST_SAMPLES;
+        let fits = self.samples_waiting < MAX_SAMPLES;
         if fits {
             self.samples_waiting += 1;
             self.write_then(move |store| samples(store).map(Then::Widen));
@@ -150,7 +150,7 @@ impl Writer {
 
     /// Whether too many rows are waiting for requests to be accepted.
     pub(crate) fn is_full(&self) -> bool {
-        MOST_WAITING <= self.waiting.len()
+        MAX_WAITING <= self.waiting.len()
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -210,9 +210,9 @@ fn write(
             say(None);
         }
         let over = written.is_err();
-        let told = done.send(written).is_ok();
+        let acknowledged_to_loop = done.send(written).is_ok();
         let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
-        if over || !told {
+        if over || !acknowledged_to_loop {
             return;
         }
     }
@@ -289,7 +289,7 @@ mod tests {
         other.execute_batch("BEGIN EXCLUSIVE").expect("locked");
         decide(&mut writer, "first");
         let kept = (0..20).filter(|_| writer.write_samples(|_| Ok(1))).count();
-        assert_eq!(kept, MOST_SAMPLES);
+        assert_eq!(kept, MAX_SAMPLES);
         decide(&mut writer, "last");
         other.execute_batch("COMMIT").expect("free");
         while 0 < writer.waiting() {

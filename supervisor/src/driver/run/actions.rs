@@ -86,8 +86,8 @@ impl Run<'_> {
         }
     }
 
-    /// The signal follows when the reason is on disk. Until then the process stands still: it takes no more memory, however
-    /// long the disk takes.
+    /// Records why a process is to be killed. The signal is sent once the row is on disk. The process is stopped until
+    /// then, so it takes no more memory even if the disk is slow.
     fn intend(&mut self, process: ProcessKind, worker: WorkerId, reason: KillReason, then: Then) {
         let (t, lease) = (UtcTime::now(), self.decisions.core.lease_of(worker));
         let mut then = Some(then);
@@ -102,7 +102,7 @@ impl Run<'_> {
         self.books.writer.write(move |store| store.host(&host));
     }
 
-    /// A death that nobody ordered: what its control group says of it.
+    /// Reads from the control group why a runner died that the supervisor did not kill.
     fn group_evidence(
         &mut self,
         worker: WorkerId,
@@ -162,10 +162,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Into the record, and to those who listen.
+    /// Records a decision and sends it to subscribers.
     pub(crate) fn policy(&mut self, row: &PolicyRow) {
         let t = UtcTime::now();
-        let row = self.agenda.units.in_the_plans_numbers(row);
+        let row = self.agenda.units.with_plan_numbers(row);
         let numbers = self.books.policy(t, &row);
         let agenda = &self.agenda;
         self.desk.tell(|| {
@@ -175,7 +175,7 @@ impl Run<'_> {
     }
 
     fn phase_ended(&mut self, row: &PhaseRow) -> Result<(), RunError> {
-        // Of the whole tree, as the peak is.
+        // The figure of the supervisor is added, because the peak covers the whole process tree.
         let supervisor = self.decisions.core.reserved_for_supervisor();
         self.machine.sampler.predicted(row.predicted + supervisor);
         let (source, place) = self.source_of(row.order.unit)?;

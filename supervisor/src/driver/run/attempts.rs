@@ -1,4 +1,4 @@
-//! Attempts: what is under way for each lease, and what of their beginnings and ends is the same whatever their unit.
+//! Attempts in progress: one for each lease, and the parts of starting and ending one that all units share.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -19,18 +19,18 @@ use crate::store::AttemptEnd as StoredEnd;
 #[derive(Default)]
 pub(crate) struct Attempts {
     pub(crate) running: BTreeMap<LeaseId, RunningAttempt>,
-    /// The attempt of the decision that is being carried out, for the candidate that it may have ended.
+    /// Set while a decision is carried out: the attempt that may have ended its candidate.
     pub(super) stood: Option<Stood>,
 }
 
-/// A running attempt, for the record.
+/// An attempt in progress, as it is recorded.
 pub(crate) struct RunningAttempt {
     pub(crate) number: u32,
     pub(crate) started: Instant,
-    /// Entries, as far as its worker has said.
+    /// The number of entries that the worker has reported as done.
     pub(crate) done: u32,
     pub(crate) total: u32,
-    /// Bytes of captures that were gone through so far.
+    /// The bytes of captures that have been processed.
     pub(crate) bytes: Bytes,
 }
 
@@ -41,7 +41,7 @@ impl RunningAttempt {
 }
 
 impl Run<'_> {
-    /// A worker is given what the core has granted it.
+    /// Starts a granted attempt in its worker.
     pub(super) fn start(&mut self, grant: &Grant) -> Result<(), RunError> {
         let Grant { worker, lease, order, .. } = *grant;
         let (source, place) = self.source_of(order.unit)?;
@@ -89,7 +89,7 @@ impl Run<'_> {
                 tracing::warn!("{name}: its {stage} (attempt {number}) ended without a result: {why}");
                 without_report(blame, why, ms)
             }
-            // What a killed supervisor leaves is closed with the same words on resuming.
+            // A resumed run closes attempts that a killed supervisor left open, with the same text.
             AttemptEnd::Abandoned { why } => without_report(Blame::Host, why, ms),
         };
         let (status, detail) = (end.status, end.detail.clone());

@@ -1,4 +1,5 @@
-//! Candidates as units: those of the plan are offered when their job is asked for, submitted ones as they come.
+//! Candidates as a source of units. Those of the plan are offered when the core asks for their job, submitted ones as
+//! they arrive.
 
 use opt_shared::batch::{Share, batches, input_bytes};
 use opt_shared::ids::{CandidateId, JobId};
@@ -20,12 +21,12 @@ use crate::record::UtcTime;
 use crate::report::feedback::{feedback, feedback_without_report};
 use crate::store::{AttemptEnd, AttemptKey, AttemptRow, CandidateEnd};
 
-/// More batches than this are counted, not named.
+/// If there are more batches, a policy row names only this many and counts the rest.
 const NAMED_BATCHES: usize = 8;
 
 pub(super) struct Candidates;
 
-/// What is kept of an attempt's report for its candidate's end.
+/// The part of an attempt's report that is kept for the end of its candidate.
 pub(super) struct Stood {
     candidate: CandidateId,
     stage: Stage,
@@ -41,7 +42,7 @@ impl Source for Candidates {
         agenda.full_name(id_of(place))
     }
 
-    /// All that the plan has: however many there is room for, they are in its figures.
+    /// Offers all candidates of the plan, whatever the capacity: the plan's figures already count them.
     fn wanted(
         &self,
         run: &mut Run<'_>,
@@ -54,7 +55,7 @@ impl Source for Candidates {
         let facts = agenda.facts.get(job.index()).ok_or_else(unknown)?;
         let mut needs = JobNeeds::new(plan, facts, agenda.plan.stages(), agenda.plan.device(), agenda.cores);
         let units = plan.candidates.iter().map(|candidate| {
-            let id = agenda.units.enrol(Subject::Candidate(candidate.id));
+            let id = agenda.units.assign_number(Subject::Candidate(candidate.id));
             unit_spec(id, &mut needs, plan, candidate, &agenda.known[candidate.id.index()])
         });
         Ok((units.collect(), Offer::Asked { more: false }))
@@ -105,7 +106,7 @@ impl Source for Candidates {
     fn done(&self, run: &mut Run<'_>, place: usize, end: UnitEnd) -> Result<(), RunError> {
         let (candidate, UnitEnd { status, blame, detail }) = (id_of(place), end);
         run.agenda.known[place].status = Some(status);
-        // One that was cancelled, or never fitted, ends without an attempt of its own.
+        // A candidate that was cancelled or never fitted has no last attempt.
         let stood = run.attempts.stood.take().filter(|stood| stood.candidate == candidate);
         let stage = stood.as_ref().map(|stood| stood.stage);
         let feedback = stood
@@ -119,7 +120,7 @@ impl Source for Candidates {
         };
         run.desk.metrics.candidate_ended(status.name());
         run.desk.forecast.candidate_ended();
-        let is_asked_for = run.desk.minds_the_end_of(candidate);
+        let is_asked_for = run.desk.is_awaited(candidate);
         let job = run.agenda.plan.candidate(candidate).and_then(|it| run.agenda.plan.job(it.job));
         let scores = job.filter(|_| is_asked_for).map(|job| run.agenda.job_scores(job).rows);
         run.books.writer.write_then(move |store| {
@@ -136,7 +137,7 @@ impl Source for Candidates {
 }
 
 impl Run<'_> {
-    /// What an attempt that stands means for the rest of the run.
+    /// Records what the report of a valid attempt tells the rest of the run.
     fn stood(&mut self, id: CandidateId, attempt: &EndedAttempt, report: &Report) {
         let stage = attempt.order.stage;
         self.agenda.known[id.index()].learn(stage, report);
@@ -148,15 +149,15 @@ impl Run<'_> {
         }
         self.attempts.stood = Some(Stood { candidate: id, stage, feedback: feedback(stage, report) });
         if let Some(job) = self.agenda.plan.candidate(id).map(|it| it.job) {
-            // One that is tried again says nothing of how long others take.
+            // The time of a failed attempt says nothing about how long others will take.
             let passed = report.head.status == Status::Passed;
             self.desk.forecast.attempt_ended(job, stage, passed, attempt.took);
         }
     }
 
-    /// One more candidate of a job, that nobody asked for. It has its place in the plan.
+    /// Offers a submitted candidate, which has already been added to the plan.
     pub(crate) fn offer(&mut self, id: CandidateId) -> Result<Option<Answer>, RunError> {
-        let unknown = || RunError::Law { law: format!("{id} is of no job") };
+        let unknown = || RunError::Law { law: format!("{id} belongs to no job") };
         let (job, unit) = self.agenda.a_unit(id).ok_or_else(unknown)?;
         self.decisions.reply = None;
         self.feed(Event::Offered { job, units: vec![unit], by: Offer::Unasked })?;
@@ -165,9 +166,9 @@ impl Run<'_> {
 }
 
 impl Agenda<'_> {
-    /// A candidate that was not in the plan before, with its job.
+    /// Makes a unit of a submitted candidate, and returns it with its job.
     fn a_unit(&mut self, id: CandidateId) -> Option<(JobId, UnitSpec)> {
-        let unit = self.units.enrol(Subject::Candidate(id));
+        let unit = self.units.assign_number(Subject::Candidate(id));
         let candidate = self.plan.candidate(id)?;
         let job = self.plan.job(candidate.job)?;
         let facts = self.facts.get(job.id.index())?;
@@ -181,7 +182,7 @@ fn id_of(place: usize) -> CandidateId {
     CandidateId(u32::try_from(place).unwrap_or(u32::MAX))
 }
 
-/// Which entries are timed together: the core knows sizes, not names.
+/// Records which entries are timed together, by name. The core only knows their sizes.
 fn timed_together(candidate: CandidateId, work: &Work) -> Option<PolicyRow> {
     let Work::Profile(task) = work else { return None };
     let shares: Vec<Share<'_>> = task.entries.iter().map(EntryRef::share).collect();

@@ -1,7 +1,7 @@
-//! The core with what is on its way to it: events in the order in which they were raised.
+//! The core, and a queue of the events that it has yet to handle.
 //!
-//! Carrying out an action may raise an event. It waits here until every action of the same decision has been carried
-//! out, so that what the core decided last is never done before what it decided first.
+//! Carrying out an action may raise an event. The event waits here until all actions of the same decision have been
+//! carried out, so decisions are carried out in the order in which they were made.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::core::Core;
 use crate::core::event::{Action, Answer, Event, Moment, StopReason};
 use crate::driver::RunError;
 
-/// Events from one look at all units to the next.
+/// The number of events between two checks of all units.
 const ROSTERS_CHECKED_EVERY: u64 = 1024;
 
 pub(crate) struct Decisions {
@@ -42,12 +42,12 @@ impl Decisions {
         self.began.elapsed()
     }
 
-    /// Comes to the core after everything that was raised before it.
+    /// Queues an event behind those that were raised before it.
     pub(crate) fn raise(&mut self, event: Event) {
         self.raised.push_back(event);
     }
 
-    /// What the core makes of the next event. None where none waits.
+    /// Handles the next event and returns the core's actions. `None` if the queue is empty.
     pub(crate) fn next(&mut self) -> Result<Option<Vec<Action>>, RunError> {
         let Some(event) = self.raised.pop_front() else { return Ok(None) };
         let actions = self.core.handle(self.now(), event);

@@ -1,8 +1,8 @@
-//! What the descendants of a compiler owe: cc1, as, ld.
+//! The memory owed by the descendants of a compiler, such as cc1, as and ld.
 //!
-//! Owns how often the tree is walked. Where the kernel lists children a walk costs microseconds; where it does not, it
-//! costs by the number of processes on the machine, so it may take a small share of the time only, and between two
-//! walks those that were found are looked at.
+//! Decides how often the process tree is walked. Where the kernel lists children, a walk takes microseconds. Elsewhere,
+//! it reads every process of the machine, so walks are limited to a small share of the time, and only known descendants
+//! are sampled in between.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use opt_shared::units::Bytes;
 use crate::memory::procfs::{ProcessSample, ProcessSampler};
 use crate::memory::tree::TreeWalker;
 
-/// At most one part in so many of the time goes into walks over all processes.
+/// Walks over all processes take at most one part in this many of the time.
 const SHARE: u32 = 20;
 
 pub struct Descendants {
@@ -26,16 +26,17 @@ struct Tree {
     next_walk: Instant,
 }
 
-/// Owed, and reclaimable.
-type Weight = (Bytes, Bytes);
+/// Owed and reclaimable memory.
+type TreeMemory = (Bytes, Bytes);
 
 impl Descendants {
     pub fn open(proc: &Path) -> Self {
         Self { walker: TreeWalker::open(proc).ok(), trees: BTreeMap::new() }
     }
 
-    /// All that live below `pid`, itself excluded. `owed` says what counts of one.
-    pub fn weigh(&mut self, proc: &Path, pid: u32, owed: impl Fn(&ProcessSample) -> Bytes) -> Weight {
+    /// Adds up the memory of all descendants of `pid`, excluding `pid` itself. `owed` says which part of a sample is
+    /// owed.
+    pub fn memory_of(&mut self, proc: &Path, pid: u32, owed: impl Fn(&ProcessSample) -> Bytes) -> TreeMemory {
         let Some(walker) = &mut self.walker else { return (Bytes::ZERO, Bytes::ZERO) };
         let now = Instant::now();
         let tree = self.trees.entry(pid).or_insert_with(|| Tree { members: BTreeMap::new(), next_walk: now });
@@ -53,24 +54,24 @@ impl Descendants {
             let rest = if walker.is_cheap() { Duration::ZERO } else { now.elapsed() * SHARE };
             tree.next_walk = now + rest;
         }
-        let mut weight = (Bytes::ZERO, Bytes::ZERO);
-        // A descriptor of one that has died says so, whoever has its pid now.
+        let mut total = (Bytes::ZERO, Bytes::ZERO);
+        // The open descriptor of a process that has died reports so, even if its pid has been reused.
         tree.members.retain(|_, member| {
             let Some(seen) = member.sample().ok().and_then(crate::memory::Seen::alive) else { return false };
-            weight.0 += owed(&seen);
-            weight.1 += seen.rss_file.unwrap_or_default();
+            total.0 += owed(&seen);
+            total.1 += seen.rss_file.unwrap_or_default();
             true
         });
-        weight
+        total
     }
 
     pub fn forget(&mut self, pid: u32) {
         self.trees.remove(&pid);
     }
 
-    /// Drops the trees of processes that are not watched any more.
-    pub fn keep(&mut self, lives: impl Fn(u32) -> bool) {
-        self.trees.retain(|&pid, _| lives(pid));
+    /// Drops the trees of processes that are no longer watched.
+    pub fn keep(&mut self, is_alive: impl Fn(u32) -> bool) {
+        self.trees.retain(|&pid, _| is_alive(pid));
     }
 }
 
@@ -82,9 +83,9 @@ mod tests {
 
     use super::*;
 
-    /// A shell whose child holds 24 MiB in a buffer that nobody takes off it: the tree owes that.
+    /// Starts a shell whose child holds 24 MiB in a buffer, and expects the tree to owe them.
     #[test]
-    fn a_childs_memory_counts_for_its_tree() {
+    fn descendants_memory_is_owed_by_the_tree() {
         let held = Bytes::mib(24);
         let script = format!("dd if=/dev/zero bs={} count=1 2>/dev/null | sleep 600; true", held.get());
         let mut shell =
@@ -94,22 +95,22 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut owed = Bytes::ZERO;
         while owed < held && Instant::now() < deadline {
-            owed = descendants.weigh(proc, shell.id(), |seen| seen.rss_anon.unwrap_or_default()).0;
+            owed = descendants.memory_of(proc, shell.id(), |seen| seen.rss_anon.unwrap_or_default()).0;
         }
         let members: Vec<u32> = descendants.trees[&shell.id()].members.keys().copied().collect();
         for pid in members.iter().copied().chain([shell.id()]) {
             let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
-            // Children of a shell that is not reaped yet: their pids are still theirs, or they are gone.
+            // The shell has not been reaped, so its children's pids cannot have been reused by unrelated processes.
             let _ = kill_process(pid, Signal::KILL);
         }
         shell.wait().expect("is reaped");
         assert!(held <= owed, "{owed} of {held} were seen, in {members:?}");
         let until = Instant::now() + Duration::from_secs(60);
-        while descendants.weigh(proc, shell.id(), |_| Bytes::mib(1)).0 != Bytes::ZERO
+        while descendants.memory_of(proc, shell.id(), |_| Bytes::mib(1)).0 != Bytes::ZERO
             && Instant::now() < until
         {}
         assert_eq!(
-            descendants.weigh(proc, shell.id(), |_| Bytes::mib(1)).0,
+            descendants.memory_of(proc, shell.id(), |_| Bytes::mib(1)).0,
             Bytes::ZERO,
             "the dead owe nothing"
         );

@@ -1,8 +1,8 @@
-//! Owed and reclaimable memory over the life of this process, in a fixed number of slots: for those who begin to look
-//! late, or look seldom. A slot keeps the highest of its looks, so that no peak is lost; where the slots run out, they
+//! Owed and reclaimable memory over the life of this process, in a bounded number of slots, for clients that connect
+//! late or ask rarely. A slot keeps the highest of its samples, so no peak is lost. When all slots are used, they
 //! become twice as wide.
 //!
-//! The record of a run is kept elsewhere, in full (`evidence`).
+//! The full record of a run is kept by `evidence`.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use opt_shared::units::Bytes;
 
 use crate::core::event::Moment;
 
-/// Wider than most terminals; an answer with all of them is below 32 KiB.
-const MOST: usize = 512;
+/// More slots than most terminals have columns. An answer with all of them is below 32 KiB.
+const MAX_SLOTS: usize = 512;
 const FIRST_WIDTH: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slot {
-    /// In slots since the beginning.
+    /// The slot's index, counted from the beginning of the run.
     place: u32,
     pub owed: Bytes,
     pub reclaimable: Bytes,
@@ -36,7 +36,7 @@ impl History {
     pub fn add(&mut self, at: Moment, owed: Bytes, reclaimable: Bytes) {
         let place = u32::try_from(at.as_nanos() / self.width.as_nanos()).unwrap_or(u32::MAX);
         self.push(Slot { place, owed, reclaimable });
-        if MOST < self.slots.len() {
+        if MAX_SLOTS < self.slots.len() {
             self.width *= 2;
             for mut slot in std::mem::take(&mut self.slots) {
                 slot.place /= 2;
@@ -59,7 +59,7 @@ impl History {
         self.width
     }
 
-    /// Slots that do not end before `since`, with their beginnings.
+    /// The slots that end after `since`, each with its start time.
     pub fn since(&self, since: Moment) -> impl Iterator<Item = (Moment, Slot)> {
         let begin = |slot: &Slot| self.width * slot.place;
         let first = self.slots.partition_point(|slot| begin(slot) + self.width <= since);
@@ -72,14 +72,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_length_fits_and_no_peak_is_lost() {
+    fn history_is_bounded_and_keeps_the_peak() {
         let mut history = History::new();
         for step in 0..100_000_u64 {
             let owed = if step == 1234 { Bytes::gib(3) } else { Bytes::mib(step % 7) };
             history.add(Duration::from_millis(step * 100), owed, Bytes::kib(step));
-            assert!(history.slots.len() <= MOST);
+            assert!(history.slots.len() <= MAX_SLOTS);
         }
-        assert!(MOST / 2 <= history.slots.len(), "no coarser than it has to be");
+        assert!(MAX_SLOTS / 2 <= history.slots.len(), "no coarser than needed");
         let peak = history.since(Duration::ZERO).max_by_key(|(_, slot)| slot.owed).expect("slots");
         assert_eq!(peak.1.owed, Bytes::gib(3));
         let at = Duration::from_millis(123_400);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_the_past_is_told_the_rest() {
+    fn since_returns_only_slots_that_end_later() {
         let mut history = History::new();
         for step in 0..8 {
             history.add(FIRST_WIDTH * step, Bytes::mib(1), Bytes::ZERO);

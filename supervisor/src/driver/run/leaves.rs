@@ -1,6 +1,7 @@
-//! The leaves of a run: which runner is in which control group, and what its end in there proves.
+//! The leaves of a run: which runner is in which control group, and what the group proves about its end.
 //!
-//! Where the machine gives us no groups, or one cannot be made, everything here does nothing: the other protections hold.
+//! Without control groups, or if one cannot be created, every function is a no-op, and the other protections still
+//! hold.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +20,7 @@ pub struct Leaves {
 }
 
 impl Leaves {
-    /// `key` names the run.
+    /// Takes a subtree for the run that `key` names.
     pub fn open(key: &str) -> Self {
         let root = Path::new("/");
         let subtree = crate::memory::cgroup::own_group(root)
@@ -32,24 +33,24 @@ impl Leaves {
         Self { subtree, limits: BTreeMap::new(), leaves: BTreeMap::new() }
     }
 
-    /// Where the machine gives none.
+    /// An instance without control groups.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
         Self { subtree: Err("not asked for".to_owned()), limits: BTreeMap::new(), leaves: BTreeMap::new() }
     }
 
-    /// A name for a run that no other live run has.
+    /// A name that no other live run has.
     pub fn key(folder: &Path) -> String {
         let digest = blake3::hash(folder.as_os_str().as_encoded_bytes()).to_hex();
         digest.chars().take(12).collect()
     }
 
-    /// Why there are none.
+    /// Why there are no control groups; `None` if there are.
     pub fn absent(&self) -> Option<&str> {
         self.subtree.as_ref().err().map(String::as_str)
     }
 
-    /// From here on there are none: what was promised could not be kept.
+    /// Gives up control groups for the rest of the run, because a limit could not be enforced.
     pub fn give_up(&mut self, why: String) {
         for (_, leaf) in std::mem::take(&mut self.leaves) {
             if let Ok(subtree) = &mut self.subtree {
@@ -59,7 +60,7 @@ impl Leaves {
         self.subtree = Err(why);
     }
 
-    /// A runner that is watched, and may be let loose next.
+    /// Stores the limits of a watched runner, for `enclose`.
     pub fn announce(&mut self, worker: WorkerId, pid: u32, limit: Bytes, pack: Pack) {
         if self.subtree.is_ok() {
             let limits = LeafLimits { memory: limit + pack.files, tasks: pack.tasks };
@@ -67,7 +68,7 @@ impl Leaves {
         }
     }
 
-    /// Puts it into a leaf of its own, before anything foreign runs in it.
+    /// Moves a runner into its own leaf, before it runs any of a candidate's code.
     pub fn enclose(&mut self, worker: WorkerId, pid: u32) -> Result<(), String> {
         let Ok(subtree) = &mut self.subtree else { return Ok(()) };
         let Some(limits) = self.limits.remove(&(worker, pid)) else { return Ok(()) };
@@ -81,15 +82,15 @@ impl Leaves {
         entered
     }
 
-    /// With all that it started. The signal through its pidfd comes as well.
+    /// Kills a runner and everything that it started. The caller also signals it through its pidfd.
     pub fn kill(&self, worker: WorkerId, pid: u32) {
         if let Some(leaf) = self.leaves.get(&(worker, pid)) {
-            // Before Linux 5.14 there is no such file, and the signal has to do.
+            // Before Linux 5.14 there is no such file, and the caller's signal must suffice.
             let _ = leaf.kill();
         }
     }
 
-    /// Whether the kernel ended something in a dead runner's leaf for want of memory, and at which limit.
+    /// The limit and events of a dead runner's leaf, if the kernel killed something in it for lack of memory.
     pub fn evidence(&self, worker: WorkerId, pid: u32) -> Option<(Bytes, Events)> {
         let leaf = self.leaves.get(&(worker, pid))?;
         let events = leaf.events().ok()?;
@@ -103,7 +104,7 @@ impl Leaves {
         }
     }
 
-    /// Removes the leaves of a worker that is gone, or has reaped its runners without a report on each.
+    /// Removes the leaves of a worker that has ended, or that has reaped its runners without reporting each one.
     pub fn forget_worker(&mut self, worker: WorkerId) {
         let pids: Vec<u32> = self
             .limits
@@ -118,7 +119,7 @@ impl Leaves {
         }
     }
 
-    /// A leaf for a canary, with so much memory.
+    /// A leaf for a canary, with this memory limit.
     pub fn for_canary(&mut self, memory: Bytes) -> Result<Leaf, String> {
         const TASKS: u32 = 4;
         let subtree = self.subtree.as_mut().map_err(|why| why.clone())?;

@@ -1,4 +1,4 @@
-//! The processes of a run and the machine that they share: who lives, what is seen of memory, what holds candidates in.
+//! The worker processes of a run and the machine that they share: samples of memory, control groups, protections.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,19 +28,19 @@ use crate::record::{HostRecord, TimingConditions};
 
 pub(crate) struct Machine {
     pub(crate) pool: Pool,
-    /// Given back after the last worker is gone: fields are dropped in their order.
+    /// Released after the last worker has ended, because fields are dropped in order.
     pub(crate) leaves: Leaves,
     pub(crate) sampler: Sampler,
     pub(crate) history: History,
-    /// None where the run uses no card.
+    /// `None` if the run uses no card.
     pub(crate) device: Option<RunDevice>,
-    /// None where the kernel has none to arm.
+    /// `None` if the kernel does not support pressure triggers.
     pressure: Option<PressureTrigger>,
     protections: Vec<Protection>,
     host: Host,
-    /// When the run began.
+    /// The disturbance when the run began.
     disturbance: Disturbance,
-    /// What a ceiling may be at most.
+    /// The highest ceiling that the machine allows.
     pub(crate) whole: Bytes,
     /// When each worker was started.
     started: BTreeMap<WorkerId, Instant>,
@@ -57,7 +57,7 @@ pub(crate) struct Announced {
 }
 
 impl Machine {
-    /// `protections` are those that were found before anything foreign runs.
+    /// `protections` are those that the canaries found.
     pub(crate) fn new(
         pool: Pool,
         leaves: Leaves,
@@ -85,15 +85,15 @@ impl Machine {
         Self { device, ..self }
     }
 
-    /// Until one of `others` is readable, a process ends or says something, or the time is over. True if the kernel says
-    /// that processes wait for memory.
+    /// Waits until one of `others` is readable, a worker sends something, a process ends, or the timeout is over.
+    /// Returns true if the kernel reports that processes are waiting for memory.
     pub(crate) fn wait<'o>(
         &mut self,
         others: impl Iterator<Item = PollFd<'o>>,
         timeout: Duration,
     ) -> Result<bool, RunError> {
         let mut polled = vec![PollFd::from_borrowed_fd(self.pool.wake_descriptor(), PollFlags::IN)];
-        // One by one: theirs may live longer than our own.
+        // Pushed one by one because their lifetime may be longer.
         for other in others {
             polled.push(other);
         }
@@ -117,22 +117,22 @@ impl Machine {
         Ok(said.is_some_and(|said| said.contains(PollFlags::PRI)))
     }
 
-    /// A look at the tree.
+    /// Samples the memory of the process tree.
     pub(crate) fn look(&mut self, now: Moment) -> Sample {
-        // A worker that stops and wakes its runner could have woken one that is to die.
+        // A worker stops and wakes its runner for each call, so it may have woken a runner that is about to be killed.
         self.pool.halt_the_doomed();
         let sample = self.sampler.sample();
         self.history.add(now, self.sampler.look.owed, self.sampler.look.reclaimable);
         sample
     }
 
-    /// What becomes of it is told in events; nothing, where it could not be started.
+    /// Starts a worker. If this succeeds, its further life is reported in events.
     pub(crate) fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<u32, SpawnError> {
         self.started.insert(worker, Instant::now());
         self.pool.start(worker, role)
     }
 
-    /// From its start until now, in milliseconds.
+    /// The time since the worker was started, in milliseconds.
     pub(crate) fn ready_after(&self, worker: WorkerId) -> f64 {
         self.started.get(&worker).map_or(0.0, |at| at.elapsed().as_secs_f64() * 1e3)
     }
@@ -141,7 +141,7 @@ impl Machine {
         self.started.remove(&worker);
     }
 
-    /// A candidate that nobody watches has no limit: only one that is may be let loose.
+    /// Watches a runner. If this fails, the runner must not be released: nothing would enforce its limit.
     pub(crate) fn watch_runner(&mut self, runner: Announced) -> Result<(), Unwatched> {
         let Announced { worker, pid, start_time, limit, files, pack } = runner;
         self.pool.watch_runner(worker, pid, start_time)?;
@@ -152,7 +152,7 @@ impl Machine {
         Ok(())
     }
 
-    /// It is watched like its worker, for as long as it lives; one that has gone already needs no watching.
+    /// Watches a worker's zygote, which is charged to the worker. It is no error if the zygote has already ended.
     pub(crate) fn watch_zygote(&mut self, worker: WorkerId, pid: u32, start_time: u64) {
         let zygote = Process::Zygote(worker);
         self.sampler.forget(zygote);
@@ -165,7 +165,7 @@ impl Machine {
         }
     }
 
-    /// Forgets the runners of a worker that has reaped them without a report on each.
+    /// Forgets the runners of a worker that has reaped them without reporting each one.
     pub(crate) fn forget_runners(&mut self, worker: WorkerId) {
         self.pool.forget_runners(worker);
         self.sampler.forget_runners(worker);
@@ -184,21 +184,23 @@ impl Machine {
         }
     }
 
-    /// What a runner says that it could do to itself, held against what the canaries found; what has gone is reported.
+    /// Compares a runner's report of its protections with what the canaries found, and warns of those that have been
+    /// lost.
     pub(crate) fn confirm_protections(&mut self, reported: Vec<Protection>) {
         let gone = protections::confirm(&mut self.protections, reported);
-        self.say_what_is_missing(Some(&gone));
+        self.warn_of_missing(Some(&gone));
     }
 
-    /// The other protections hold, and the result says so.
+    /// Gives up control groups for the rest of the run, and records that the protection is lost.
     pub(crate) fn lose_the_leaves(&mut self, why: String) {
         protections::lost(&mut self.protections, CGROUP_LEAF, &why);
         self.leaves.give_up(why);
-        self.say_what_is_missing(Some(&[CGROUP_LEAF.to_owned()]));
+        self.warn_of_missing(Some(&[CGROUP_LEAF.to_owned()]));
     }
 
-    /// Once, aloud: what this machine cannot enforce on candidates; all of it, or what has gone since.
-    pub(crate) fn say_what_is_missing(&self, only: Option<&[String]>) {
+    /// Warns of protections that this machine cannot enforce on candidates: of all that are missing, or of those in
+    /// `only`.
+    pub(crate) fn warn_of_missing(&self, only: Option<&[String]>) {
         let said = |it: &&Protection| only.is_none_or(|names| names.contains(&it.name));
         for missing in self.protections.iter().filter(|it| !it.present).filter(said) {
             let needed = opt_shared::protection::known(&missing.name).is_none_or(|kind| kind.needed);

@@ -1,7 +1,7 @@
-//! The run itself: what happens becomes events, what the core decides is carried out.
+//! The main loop of a run: it turns what happens into events for the core, and carries out the actions that the core
+//! returns.
 //!
-//! Owns the loop and the parts that it is made of; each part keeps its own state. Decides nothing that the core could
-//! decide.
+//! Owns the loop and the parts that it is made of; each part keeps its own state. All decisions are left to the core.
 
 mod actions;
 pub(super) mod agenda;
@@ -41,7 +41,7 @@ use super::folder::books::Books;
 use crate::core::event::{Action, Event, PolicyRow, StopReason};
 use crate::signal::Signals;
 
-/// A run that goes on.
+/// A run in progress.
 pub(super) struct Run<'a> {
     pub(super) decisions: Decisions,
     pub(super) agenda: Agenda<'a>,
@@ -51,14 +51,14 @@ pub(super) struct Run<'a> {
     pub(super) desk: Desk,
     pub(super) signals: &'a Signals,
     pub(super) watchdog: Watchdog,
-    /// The core was told that the database takes no rows.
+    /// Set once the core has been told that the database accepts no rows.
     pub(super) stalled: bool,
     /// Called after each sample of memory.
     pub(super) each_look: fn(),
 }
 
 impl Run<'_> {
-    /// Runs until the core says that everything is over.
+    /// Runs until the core stops the run.
     pub(super) fn go(&mut self) -> Result<StopReason, RunError> {
         self.feed(Event::Tick)?;
         loop {
@@ -69,15 +69,15 @@ impl Run<'_> {
             if self.wait()? {
                 self.feed(Event::Pressure)?;
             }
-            self.watchdog.enter(Part::HearingWorkers);
+            self.watchdog.enter(Part::HandlingMessages);
             for _ in 0..self.signals.take() {
                 self.feed(Event::Interrupt)?;
             }
             for event in self.machine.pool.events() {
-                self.happened(event)?;
+                self.handle_pool_event(event)?;
             }
-            self.watchdog.enter(Part::GoingOnAfterRows);
-            self.hear_of_rows()?;
+            self.watchdog.enter(Part::ContinuingAfterRows);
+            self.handle_written_rows()?;
             self.record_a_hang();
             if self.until_deadline() == Some(Duration::ZERO) {
                 self.feed(Event::Tick)?;
@@ -90,7 +90,7 @@ impl Run<'_> {
         }
     }
 
-    /// True if the kernel says that processes wait for memory.
+    /// Waits for the next event or deadline. Returns true if the kernel reports that processes are waiting for memory.
     fn wait(&mut self) -> Result<bool, RunError> {
         let until_sample = self.machine.sampler.due().saturating_duration_since(Instant::now());
         let timeout = until_sample.min(self.desk.due()).min(self.until_deadline().unwrap_or(Duration::MAX));
@@ -99,7 +99,7 @@ impl Run<'_> {
         self.machine.wait(own.into_iter().chain(self.desk.descriptors()), timeout)
     }
 
-    /// Until the core has to be asked even if nothing happens.
+    /// The time until the core must be called even if nothing happens.
     fn until_deadline(&self) -> Option<Duration> {
         let deadline = self.decisions.core.next_deadline()?;
         Some(deadline.saturating_sub(self.decisions.now()))
@@ -115,7 +115,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// In order. What they raise comes after the last of them.
+    /// Carries out the actions in order. Events that they raise are handled after the last of them.
     fn carry_out_all(&mut self, actions: Vec<Action>) -> Result<(), RunError> {
         self.attempts.stood = None;
         for action in actions {
@@ -126,17 +126,17 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What the watchdog has told the terminal, for the record.
+    /// Records the hang that the watchdog has reported on the terminal.
     fn record_a_hang(&mut self) {
         let Some(hang) = self.watchdog.take_hang() else { return };
         self.policy(&PolicyRow {
             decision: "loop_hung",
-            reason: format!("the main loop did not turn while it was {}", hang.at),
+            reason: format!("the main loop hung while {}", hang.at),
             numbers: vec![("ms", u64::try_from(hang.took.as_millis()).unwrap_or(u64::MAX))],
         });
     }
 
-    /// Everything that questions are answered from.
+    /// The state from which questions are answered.
     pub(super) fn view(&self) -> View<'_> {
         View {
             decisions: &self.decisions,

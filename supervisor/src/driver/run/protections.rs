@@ -1,8 +1,8 @@
-//! The protections of a run: found out by canaries before anything foreign runs, then compared with what every worker's first
-//! runner says of itself.
+//! The protections of a run. Canaries find them out before any candidate runs, and then every worker's first runner
+//! reports what it found.
 //!
-//! Owns the two that the supervisor makes (leaves, poll and kill) and the one list of all. What a confined process can
-//! try is the worker library's.
+//! Owns the two protections that the supervisor enforces (leaves, and polling with kill), and the list of all. What a
+//! confined process can try is tested by the worker library.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,24 +14,24 @@ use super::leaves::Leaves;
 use crate::memory::procfs::ProcessSampler;
 use crate::pool::{Canary, Executable};
 
-/// A canary takes milliseconds; on a machine that is drowning it gets what a worker gets.
+/// A canary takes milliseconds. This is the timeout of a worker's start, for machines under heavy load.
 const CANARY_TIMEOUT: Duration = Duration::from_secs(30);
-/// What a filling canary would take, in MiB, and where it is to be ended.
+/// The amount of memory that a filling canary tries to take, in MiB, and the limit at which it must be ended.
 const FILL_MIB: &str = "64";
-const LINE: Bytes = Bytes::mib(8);
+const LIMIT: Bytes = Bytes::mib(8);
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
-/// Every protection of the list, in its order.
+/// Tests every protection, and returns them in the order of the list.
 pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Protection> {
-    // It works while we try the others.
+    // This canary runs while the others are tried.
     let confined = Canary::start(executable, &["confine"]);
     let mut found = vec![cgroup_leaf(executable, leaves), poll_and_kill(executable)];
     let silence = match confined.and_then(|mut canary| canary.hear(CANARY_TIMEOUT)) {
-        Ok(said) => {
-            found.extend(said.lines().filter_map(Protection::from_line));
-            "its canary said nothing of it".to_owned()
+        Ok(output) => {
+            found.extend(output.lines().filter_map(Protection::from_line));
+            "its canary did not report it".to_owned()
         }
-        Err(error) => format!("no canary could be heard: {error}"),
+        Err(error) => format!("its canary did not answer: {error}"),
     };
     PROTECTIONS
         .iter()
@@ -42,8 +42,8 @@ pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Protection> 
         .collect()
 }
 
-/// Takes in what a runner says it could do to itself. A protection is there if its canary and every runner say so; the
-/// names of those that have gone since are returned.
+/// Merges a runner's report into `protections`. A protection is present only if its canary and every runner report it.
+/// Returns the names of those that have been lost.
 pub fn confirm(protections: &mut Vec<Protection>, reported: Vec<Protection>) -> Vec<String> {
     let mut gone = Vec::new();
     for report in reported {
@@ -52,7 +52,7 @@ pub fn confirm(protections: &mut Vec<Protection>, reported: Vec<Protection>) -> 
                 if !report.present {
                     gone.push(report.name.clone());
                 }
-                // The canary's sandbox is smaller: the figures are the runner's.
+                // The figures of the runner are kept, because the canary's sandbox is smaller.
                 *known = report;
             }
             Some(_) => {}
@@ -67,7 +67,7 @@ pub fn confirm(protections: &mut Vec<Protection>, reported: Vec<Protection>) -> 
     gone
 }
 
-/// A protection that held until now does not.
+/// Marks a protection as lost.
 pub fn lost(protections: &mut [Protection], name: &str, why: &str) {
     if let Some(known) = protections.iter_mut().find(|it| it.name == name) {
         *known = Protection::new(name, false, why);
@@ -88,7 +88,7 @@ fn cgroup_leaf(executable: &Executable, leaves: &mut Leaves) -> Protection {
 }
 
 fn fill_a_leaf(executable: &Executable, leaves: &mut Leaves) -> Result<String, String> {
-    let leaf = leaves.for_canary(LINE)?;
+    let leaf = leaves.for_canary(LIMIT)?;
     let tried = (|| {
         let mut canary = Canary::start(executable, &["fill", FILL_MIB]).map_err(|error| error.to_string())?;
         leaf.enter(canary.pid()).map_err(|error| opt_shared::causes::chain(&error))?;
@@ -96,10 +96,10 @@ fn fill_a_leaf(executable: &Executable, leaves: &mut Leaves) -> Result<String, S
         let ended = canary.ends_within(CANARY_TIMEOUT);
         let events = leaf.events().map_err(|error| opt_shared::causes::chain(&error))?;
         if ended && canary.was_killed() == Some(true) && 0 < events.oom_kill {
-            Ok(format!("memory.max {LINE}: ended by the kernel, oom_kill {}", events.oom_kill))
+            Ok(format!("memory.max {LIMIT}: ended by the kernel, oom_kill {}", events.oom_kill))
         } else {
             Err(format!(
-                "a canary took {FILL_MIB} MiB in a leaf of {LINE} (oom_kill {}, max {})",
+                "a canary took {FILL_MIB} MiB in a leaf of {LIMIT} (oom_kill {}, max {})",
                 events.oom_kill, events.max
             ))
         }
@@ -125,22 +125,22 @@ fn fill_under_watch(executable: &Executable) -> Result<String, String> {
         let seen = sampler.resident().map_err(|error| opt_shared::causes::chain(&error))?;
         Ok(seen.alive().map(|resident| resident.anonymous()))
     };
-    let line = look()?.unwrap_or_default() + LINE;
+    let limit = look()?.unwrap_or_default() + LIMIT;
     canary.go().map_err(text)?;
     let deadline = Instant::now() + CANARY_TIMEOUT;
     let owed = loop {
         match look()? {
-            Some(owed) if line < owed => break owed,
+            Some(owed) if limit < owed => break owed,
             Some(_) if Instant::now() < deadline => std::thread::sleep(LOOK_EVERY),
-            Some(_) => return Err("it filled memory and was not seen to".to_owned()),
+            Some(_) => return Err("it filled memory unnoticed".to_owned()),
             None => return Err("it ended by itself".to_owned()),
         }
     };
     canary.kill();
     if canary.ends_within(CANARY_TIMEOUT) && canary.was_killed() == Some(true) {
-        Ok(format!("seen {} over its line", owed - line))
+        Ok(format!("noticed {} above its limit", owed - limit))
     } else {
-        Err("it was killed and did not end".to_owned())
+        Err("it did not end after SIGKILL".to_owned())
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_protection_is_there_if_canary_and_runner_say_so() {
+    fn protection_needs_reports_of_canary_and_runner() {
         let mut protections = vec![
             Protection::new("files", true, "ABI 7"),
             Protection::new("session", true, ""),
@@ -165,7 +165,7 @@ mod tests {
         let present: Vec<bool> = protections.iter().map(|it| it.present).collect();
         assert_eq!(present, [false, true, false, false]);
         assert_eq!(protections[1].detail, "already its own");
-        assert!(confirm(&mut protections, reported).is_empty(), "said once");
+        assert!(confirm(&mut protections, reported).is_empty(), "reported once");
         lost(&mut protections, "session", "gone");
         assert!(!protections[1].present);
     }

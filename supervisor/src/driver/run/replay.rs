@@ -1,7 +1,7 @@
-//! Replays as units: each is offered when the jobs before it are over, for only then is it known who makes its calls.
+//! Replays as a source of units. Each is offered once the jobs before it are over, because only then is it known which
+//! candidates make its calls.
 //!
-//! Owns the way from a plan's `[[replay]]` to a task, and from its end to the store. What is in the pool when is the
-//! worker's.
+//! Turns a plan's `[[replay]]` into a task, and records its end. The worker manages the pool.
 
 use opt_shared::formula::RunnerTerms;
 use opt_shared::ids::{CandidateId, EntryId, JobId};
@@ -25,10 +25,10 @@ use crate::plan::{ReplayCandidates, ReplayPlan};
 use crate::record::UtcTime;
 use crate::store::{AttemptEnd, ReplayEnd, ReplayStart};
 
-/// Recordings lie here, in the run's folder.
+/// The folder for recordings, within the run's folder.
 const FOLDER: &str = "replay";
 
-/// Who makes the calls of a job's steps, ready to be called.
+/// The candidate that makes the calls of a job's steps, ready to be called.
 struct Chosen {
     job: JobId,
     callee: ReplayCallee,
@@ -37,23 +37,23 @@ struct Chosen {
 /// A replay that has been offered.
 pub(crate) struct Underway {
     chosen: Vec<Chosen>,
-    /// The builds that make its calls.
+    /// Identifies the builds that make its calls.
     inputs: String,
     peak_owed: Option<Bytes>,
     report: Option<Report>,
 }
 
-/// The replays of a run, at their places in the plan.
+/// The replays of a run, in the plan's order.
 pub(crate) struct Replaying<'a> {
     facts: &'a [ReplayFacts],
-    /// Results of an earlier part of the run, with what they were made with.
+    /// Results of an earlier part of the run, with the inputs that they were made from.
     kept: Vec<Option<KeptReplay>>,
     underway: Vec<Option<Underway>>,
-    /// The core has asked for the first.
+    /// Set once the core has asked for the first replay.
     has_begun: bool,
-    /// How each ended, where it has.
+    /// The status of each replay that has ended.
     pub(crate) ends: Vec<Option<Status>>,
-    /// Figures of those that passed.
+    /// The figures of each replay that passed.
     pub(crate) figures: Vec<Option<Figures>>,
 }
 
@@ -87,7 +87,7 @@ impl Source for Replays {
         agenda.plan.replays.get(place).map_or_else(String::new, |replay| format!("replay {}", replay.name))
     }
 
-    /// One, where it can be done and has not been done before.
+    /// Offers the replay, unless it cannot be run or an earlier part of the run has its result.
     fn wanted(
         &self,
         run: &mut Run<'_>,
@@ -160,7 +160,7 @@ impl Source for Replays {
         if let Some(underway) = run.agenda.replays.underway[place].take() {
             (report, peak_owed, inputs) = (underway.report, underway.peak_owed, Some(underway.inputs));
         }
-        // What did not pass has no result, whatever a report holds.
+        // A replay that did not pass has no result, whatever its report says.
         let passed = status == Status::Passed;
         run.agenda.replays.figures[place] =
             report.as_ref().filter(|_| passed).and_then(|report| Some(Figures::of(measured(report)?)));
@@ -185,7 +185,7 @@ impl Source for Replays {
         run.books.writer.write(move |store| store.replay_finished(&end));
         run.agenda.replays.ends[place] = Some(status);
         tracing::info!(replay = name, status = status.name(), "replay");
-        run.desk.progress.said(format!("{:<20} replay {name}", status.name()));
+        run.desk.progress.print(format!("{:<20} replay {name}", status.name()));
         let standing = run.view().replay_standing(place);
         run.desk.tell(|| notifications::replay(standing));
         run.books.write_summary(run.machine.sampler.totals);
@@ -194,7 +194,7 @@ impl Source for Replays {
 }
 
 impl Run<'_> {
-    /// None where it ends here: it cannot be done, or was done with the same builds by an earlier part of the run.
+    /// `None` if the replay ends here: it cannot be run, or an earlier part of the run made it with the same builds.
     fn replay_unit(&mut self, place: usize) -> Result<Option<UnitSpec>, RunError> {
         let underway = match self.agenda.prepare_replay(place) {
             Ok(underway) => underway,
@@ -213,7 +213,7 @@ impl Run<'_> {
             None => {
                 let step = self.agenda.replay_step(place, &underway);
                 self.agenda.replays.underway[place] = Some(underway);
-                let id = self.agenda.units.enrol(Subject::Replay(place));
+                let id = self.agenda.units.assign_number(Subject::Replay(place));
                 let (is_baseline, partial) = (false, false);
                 Ok(Some(UnitSpec { id, route: [step].into(), is_baseline, partial, resumed: None }))
             }
@@ -242,7 +242,7 @@ impl Agenda<'_> {
         Ok(Underway { chosen, inputs, peak_owed: None, report: None })
     }
 
-    /// Its times are a result: nothing runs beside it.
+    /// Runs exclusively, because its times are a result.
     fn replay_step(&self, place: usize, underway: &Underway) -> Step {
         let callees = underway.chosen.iter().map(|it| &it.callee.callee);
         let runners: Vec<RunnerTerms<'_>> =
@@ -254,7 +254,8 @@ impl Agenda<'_> {
         Step { stage: Stage::Replay, role: Role::Profiler, alone: true, ways: [way].into(), paired: None }
     }
 
-    /// Who makes the calls of a job: the winner or the baseline, where it does all of these entries.
+    /// The candidate that makes the calls of a job: the winner or the baseline, provided that it supports all of
+    /// `entries`.
     fn choose(&self, replay: &ReplayPlan, id: JobId, entries: &[EntryId]) -> Result<Chosen, String> {
         let job = self.plan.job(id).ok_or_else(|| format!("there is no {id}"))?;
         let winner = match replay.candidates {

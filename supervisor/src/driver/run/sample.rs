@@ -1,6 +1,7 @@
-//! Watches every process of the run and the machine, and says what it saw as one event.
+//! Samples every process of the run and the machine, and returns each sample as one event.
 //!
-//! Owns which processes are looked at, and the marks of the whole run. Reading is `memory`'s, deciding is the core's.
+//! Owns the set of watched processes and the high-water marks of the run. Reading is done by `memory`; the core
+//! decides.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,29 +18,29 @@ use crate::memory::machine::{MachineSampler, SwapTraffic};
 use crate::memory::procfs::{ProcessSampler, Resident};
 use crate::record::{MemoryTotals, Sampling};
 
-/// What hardly changes is looked at this often all the same: a worker whose resident pages stay as they are, swap.
+/// The interval for figures that rarely change: swap, and workers whose resident size is unchanged.
 const FULL_EVERY: Duration = Duration::from_secs(1);
 
-/// Memory files that are known: they are counted once, by their size.
+/// The known memory files of a process. Each is counted once, by its size.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryFiles {
-    /// With this process: what a runner alone maps, what a worker holds.
+    /// Counted with this process: files that only this runner maps, or that this worker holds.
     pub own: Bytes,
-    /// With its worker, although it maps them.
+    /// Counted with the worker, although this runner maps them.
     pub of_worker: Bytes,
-    /// Private memory that a copy of a zygote has in common with it: with the zygote, for as long as that one lives.
+    /// Private memory that a forked runner shares with its zygote. Counted with the zygote as long as that lives.
     pub inherited: Bytes,
 }
 
 struct Watched {
     pid: u32,
     sampler: ProcessSampler,
-    /// What it is to stay below; only runners have one.
+    /// The limit to enforce. Only runners have one.
     limit: Option<Bytes>,
     files: MemoryFiles,
-    /// The zygote that it is a copy of.
+    /// The pid of the zygote that it was forked from.
     copy_of: Option<u32>,
-    /// A compiler has children; a candidate has none.
+    /// True for compilers, which have child processes. Candidates have none.
     tree: bool,
     since: Instant,
     last: Option<Last>,
@@ -62,10 +63,10 @@ struct Memory {
 }
 
 impl Watched {
-    /// None where it is gone. `zygotes`: the pids of those that live.
+    /// Returns `None` if the process has ended. `zygotes` are the pids of living zygotes.
     fn look(&mut self, now: Instant, zygotes: &[u32]) -> Option<Memory> {
-        // A runner can owe more without more pages being resident (page tables over pages of nothing); what a worker
-        // does is ours, and the short look costs a sixth.
+        // The short sample takes a sixth of the time, but it misses page tables: a runner can owe more without more
+        // resident pages, by mapping pages of zeros. Workers are trusted, so the short sample is enough for them.
         let resident = if self.limit.is_none() { self.sampler.resident().ok()?.alive() } else { None };
         if let Some(last) = self.last
             && resident.is_some()
@@ -89,7 +90,7 @@ impl Watched {
     }
 }
 
-/// What the machine moves from and to swap; looked at once in a while, for the file is long.
+/// The machine's swap traffic. It is read rarely, because the file is long.
 struct Traffic {
     first: SwapTraffic,
     last: SwapTraffic,
@@ -100,12 +101,12 @@ pub struct Sampler {
     watched: BTreeMap<Process, Watched>,
     own: Option<ProcessSampler>,
     machine: Option<MachineSampler>,
-    /// The machine's swap traffic, at the first sample and at the last.
+    /// The machine's swap traffic at the first and the last sample.
     traffic: Option<Traffic>,
     descendants: Descendants,
     pub totals: MemoryTotals,
     pace: Pace,
-    /// What the last sample was made from, for the record.
+    /// The inputs of the last sample, for the record.
     pub look: Look,
     due: Instant,
 }
@@ -130,7 +131,7 @@ impl Sampler {
         }
     }
 
-    /// One that has gone already is no error.
+    /// Watches a process. It is no error if the process has already ended.
     pub fn watch(
         &mut self,
         process: Process,
@@ -154,7 +155,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// The worker holds so much in memory files that no runner is charged for.
+    /// Sets the bytes that the worker holds in memory files that no runner is charged for.
     pub fn holds(&mut self, worker: opt_shared::ids::WorkerId, bytes: Bytes) {
         if let Some(watched) = self.watched.get_mut(&Process::Worker(worker)) {
             watched.files.own = bytes;
@@ -162,7 +163,7 @@ impl Sampler {
         }
     }
 
-    /// Since when it is watched: from its first moments on.
+    /// How long the process has been watched, which is nearly its age.
     pub fn age(&self, process: Process) -> Option<Duration> {
         Some(self.watched.get(&process)?.since.elapsed())
     }
@@ -182,12 +183,12 @@ impl Sampler {
         self.descendants.keep(|pid| self.watched.values().any(|watched| watched.pid == pid));
     }
 
-    /// Who is watched, with their pids.
+    /// The watched processes with their pids.
     pub fn pids(&self) -> impl Iterator<Item = (Process, u32)> {
         self.watched.iter().map(|(&process, watched)| (process, watched.pid))
     }
 
-    /// When to look again: before a runner could have filled what is left to it.
+    /// When the next sample is due: before a runner could fill its remaining memory.
     pub fn due(&self) -> Instant {
         self.due
     }
@@ -204,7 +205,7 @@ impl Sampler {
         let mut owed_sum = Bytes::ZERO;
         let mut headroom: Option<Bytes> = None;
         let mut processes: Vec<LookedAt> = Vec::with_capacity(self.watched.len());
-        // In the order of `Process`: workers, their zygotes, then runners.
+        // Processes are in the order of `Process`: workers, then zygotes, then runners.
         let mut zygotes = Vec::new();
         for (&process, watched) in &mut self.watched {
             let before = watched.last;
@@ -219,7 +220,7 @@ impl Sampler {
                 let weigh = |seen: &crate::memory::procfs::ProcessSample| {
                     private_owed(seen, Bytes::ZERO, Bytes::ZERO)
                 };
-                let (more, files) = self.descendants.weigh(proc_root(), watched.pid, weigh);
+                let (more, files) = self.descendants.memory_of(proc_root(), watched.pid, weigh);
                 seen.owed += more;
                 seen.reclaimable += files;
             }
@@ -248,7 +249,7 @@ impl Sampler {
                     reclaimable: seen.reclaimable,
                 }),
             }
-            // The core knows what runners share, by itself.
+            // The core itself adds what runners share.
             let of_own_files = if watched.limit.is_none() { watched.files.own } else { Bytes::ZERO };
             sample.processes.push(ProcessSample {
                 process,
@@ -271,7 +272,7 @@ impl Sampler {
             swapped: sample.swapped,
             available: sample.available,
         };
-        self.look_at_traffic(now);
+        self.sample_traffic(now);
         let totals = MemoryTotals {
             host_ceiling_bytes: None,
             predicted_peak_owed_bytes: None,
@@ -294,7 +295,7 @@ impl Sampler {
         sample
     }
 
-    fn look_at_traffic(&mut self, now: Instant) {
+    fn sample_traffic(&mut self, now: Instant) {
         if self.traffic.as_ref().is_some_and(|traffic| now.duration_since(traffic.at) < FULL_EVERY) {
             return;
         }
@@ -317,8 +318,8 @@ impl Sampler {
     }
 }
 
-/// Anonymous, swapped and page-table bytes, and shared ones beyond the known memfds. Of the anonymous ones `inherited` are
-/// owed by another process.
+/// Private memory: anonymous (without `inherited`, which another process owes), swapped, page tables, and shared memory
+/// beyond the known memory files.
 fn private_owed(seen: &crate::memory::procfs::ProcessSample, shared: Bytes, inherited: Bytes) -> Bytes {
     (seen.rss_anon.unwrap_or_default() - inherited)
         + seen.vm_swap.unwrap_or_default()

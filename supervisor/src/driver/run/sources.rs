@@ -1,4 +1,4 @@
-//! The sources of a run: what the pool and the workers say becomes events of the core.
+//! Turns messages of workers and ends of processes into events for the core.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::driver::answer::notifications;
 use crate::pool::{PoolEvent, Unwatched};
 
 impl Run<'_> {
-    pub(super) fn happened(&mut self, event: PoolEvent) -> Result<(), RunError> {
+    pub(super) fn handle_pool_event(&mut self, event: PoolEvent) -> Result<(), RunError> {
         match event {
             PoolEvent::Ready { worker, pid } => {
                 let ready = self.machine.ready_after(worker);
@@ -52,11 +52,11 @@ impl Run<'_> {
                 self.look_now()?;
                 self.feed(Event::Returned { worker })
             }
-            PoolEvent::Message { worker, message } => self.said(worker, message),
+            PoolEvent::Message { worker, message } => self.handle_message(worker, message),
         }
     }
 
-    fn said(&mut self, worker: WorkerId, message: FromWorker) -> Result<(), RunError> {
+    fn handle_message(&mut self, worker: WorkerId, message: FromWorker) -> Result<(), RunError> {
         match message {
             FromWorker::RunnerStarted {
                 lease,
@@ -72,11 +72,11 @@ impl Run<'_> {
                 let runner = Announced { worker, pid, start_time, limit, files, pack };
                 match self.machine.watch_runner(runner) {
                     Ok(()) => {}
-                    // Its worker tells next.
+                    // Its worker will report the end.
                     Err(Unwatched::Gone) => {
-                        tracing::debug!(%worker, pid, "a runner died before it was watched")
+                        tracing::debug!(%worker, pid, "a runner ended before it could be watched")
                     }
-                    // A candidate that nobody watches has no limit: it is not let loose.
+                    // A runner that cannot be watched is not released, because nothing would enforce its limit.
                     Err(Unwatched::Failed(why)) => {
                         let detail = format!("its runner {pid} could not be watched: {why}");
                         return self.feed(Event::WorkerFault { worker, detail });
@@ -117,10 +117,10 @@ impl Run<'_> {
             FromWorker::Finished { lease, report } => {
                 self.books.evidence.phase_ends();
                 self.look_now()?;
-                // An attempt that failed half-way reaps its runners without a word on each.
+                // A failed attempt reaps its runners without reporting each one.
                 self.machine.forget_runners(worker);
                 self.feed(Event::Finished { worker, lease, report })?;
-                // What it kept is known now: the next phase need not wait for the next look.
+                // The worker's remaining memory is measured now, so the next phase need not wait for the next sample.
                 self.look_now()
             }
             FromWorker::Fault { lease: _, detail } => {
@@ -130,8 +130,8 @@ impl Run<'_> {
         }
     }
 
-    /// A look at the tree. Out of turn it is taken so that what is decided next (to recycle, to grant) and its record
-    /// rest on figures of now: nothing is being timed then, an attempt or a worker has just ended.
+    /// Takes a sample out of turn, so that the next decision (recycle, grant) and its record use current figures. This
+    /// disturbs no timing, because an attempt or a worker has just ended.
     fn look_now(&mut self) -> Result<(), RunError> {
         (self.each_look)();
         let sample = self.machine.look(self.decisions.now());

@@ -1,7 +1,7 @@
-//! From where the core's units come, and to whom it is told what became of them.
+//! Where units of work come from, and where their results go.
 //!
-//! The core knows units by number. Each is of one source: the candidates of the plan with those that users submit, or
-//! its replays. A search is one more.
+//! The core knows units by number. Each belongs to one source: candidates (of the plan, or submitted by users) or
+//! replays.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ use crate::driver::survey::spec::replay_of_job;
 use crate::plan::Plan;
 use crate::store::AttemptEnd;
 
-/// Has units for the core, and records what comes of them. `place` is a unit's among those of its source.
+/// Supplies units to the core and records what becomes of them. `place` is a unit's index in its source.
 pub(crate) trait Source {
-    /// What its units are called in the numbers of a decision.
+    /// The name of this source's units among the numbers of a decision.
     fn field(&self) -> &'static str;
 
     fn name(&self, agenda: &Agenda<'_>, place: usize) -> String;
 
-    /// A job has room for so many. What there is of them, and whether there may be more later.
+    /// Called when the core has room for `capacity` units of a job. Returns units, and whether more may follow.
     fn wanted(
         &self,
         run: &mut Run<'_>,
@@ -36,7 +36,7 @@ pub(crate) trait Source {
         capacity: u32,
     ) -> Result<(Vec<UnitSpec>, Offer), RunError>;
 
-    /// An attempt begins: it is on record before its task is made, with its number.
+    /// Begins an attempt: writes its row, then makes its task. Returns the attempt's number and the task.
     fn begin(&self, run: &mut Run<'_>, place: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError>;
 
     fn attempt_ended(
@@ -49,11 +49,11 @@ pub(crate) trait Source {
 
     fn phase_ended(&self, run: &mut Run<'_>, place: usize, row: &PhaseRow) -> Result<(), RunError>;
 
-    /// Nothing more will be done for it.
+    /// Called when the unit has ended.
     fn done(&self, run: &mut Run<'_>, place: usize, end: UnitEnd) -> Result<(), RunError>;
 }
 
-/// What the core grants.
+/// A lease that the core has granted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub(crate) worker: WorkerId,
@@ -61,17 +61,17 @@ pub(crate) struct Grant {
     pub(crate) order: Order,
     pub(crate) attempt: u32,
     pub(crate) reserved: Bytes,
-    /// Entries share a runner, or are timed together, up to this.
+    /// The limit on entries that share a runner or are timed together; for a build, on the compiler's memory.
     pub(crate) batch: Option<Bytes>,
-    /// What it may take, where it is timed.
+    /// The time that timing may take.
     pub(crate) share: Duration,
 }
 
-/// An attempt as it is known when it ends.
+/// An attempt at its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndedAttempt {
     pub(crate) order: Order,
-    /// As it is on record.
+    /// The number under which it is recorded.
     pub(crate) number: u32,
     pub(crate) took: Duration,
 }
@@ -83,11 +83,11 @@ pub(crate) struct UnitEnd {
     pub(crate) detail: String,
 }
 
-/// Whose a unit is.
+/// The candidate or replay that a unit stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     Candidate(CandidateId),
-    /// Found by its position in the plan.
+    /// By its index in the plan.
     Replay(usize),
 }
 
@@ -100,17 +100,17 @@ impl Subject {
     }
 }
 
-/// What the core's units are: the only place where their numbers are given.
+/// Maps the core's unit numbers to candidates and replays. Numbers are assigned only here.
 #[derive(Debug, Default)]
 pub(crate) struct Units {
     subjects: Vec<Subject>,
-    /// The offer of each candidate that has been offered.
+    /// The unit of each candidate that has been offered, by candidate.
     candidates: Vec<Option<UnitId>>,
 }
 
 impl Units {
-    /// A number for what is offered next.
-    pub(crate) fn enrol(&mut self, subject: Subject) -> UnitId {
+    /// Assigns the next unit number.
+    pub(crate) fn assign_number(&mut self, subject: Subject) -> UnitId {
         let id = UnitId(u32::try_from(self.subjects.len()).unwrap_or(u32::MAX));
         self.subjects.push(subject);
         if let Subject::Candidate(candidate) = subject {
@@ -142,8 +142,8 @@ impl Units {
         }
     }
 
-    /// A decision as it is recorded: with the numbers that its units have in the plan.
-    pub(super) fn in_the_plans_numbers(&self, row: &PolicyRow) -> PolicyRow {
+    /// Replaces unit numbers by the numbers that candidates and replays have in the plan, for the record.
+    pub(super) fn with_plan_numbers(&self, row: &PolicyRow) -> PolicyRow {
         let number = |&(field, number): &(&'static str, u64)| {
             let unit = u32::try_from(number).ok().filter(|_| field == "unit").map(UnitId);
             let subject = unit.and_then(|unit| self.subject(unit)).map(Subject::source);
@@ -153,13 +153,13 @@ impl Units {
     }
 }
 
-/// Which source has units for a job.
+/// The source that has units for a job.
 fn source_of(plan: &Plan, job: JobId) -> &'static dyn Source {
     if replay_of_job(plan, job).is_some() { &Replays } else { &Candidates }
 }
 
 impl Run<'_> {
-    /// The core has room for more of a job: its source is asked, and answers at once.
+    /// Asks a job's source for units and passes them to the core.
     pub(super) fn wanted(&mut self, job: JobId, capacity: u32) -> Result<(), RunError> {
         let (units, by) = source_of(&self.agenda.plan, job).wanted(self, job, capacity)?;
         self.decisions.raise(Event::Offered { job, units, by });
@@ -168,7 +168,7 @@ impl Run<'_> {
 
     pub(super) fn source_of(&self, unit: UnitId) -> Result<(&'static dyn Source, usize), RunError> {
         let subject = self.agenda.units.subject(unit);
-        let unknown = || RunError::Law { law: format!("nobody has offered {unit}") };
+        let unknown = || RunError::Law { law: format!("{unit} was never offered") };
         subject.map(Subject::source).ok_or_else(unknown)
     }
 }

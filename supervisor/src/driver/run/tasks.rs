@@ -1,4 +1,4 @@
-//! From a step of a candidate (numbers) to a worker's task (paths and settings).
+//! Turns a step of a candidate (numbers) into a task for a worker (paths and settings).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,9 +18,11 @@ use crate::driver::survey::seed;
 use crate::plan::CandidatePlan;
 
 impl Agenda<'_> {
-    /// The task of a candidate's step. None if something that the step depends on is missing, which the core rules out.
-    /// `share`: what it may take where it is timed. `batch`: entries share a runner, or are timed together, up to this, whatever the plan says;
-    /// and so much a compiler may owe.
+    /// The task of a candidate's step. `None` if something that the step depends on is missing, which the core rules
+    /// out.
+    ///
+    /// `share` is the time that timing may take. `batch` overrides the plan's limit on entries that share a runner or
+    /// are timed together; for a build, it is the memory that the compiler may owe.
     pub(crate) fn task(
         &self,
         lease: LeaseId,
@@ -97,13 +99,13 @@ impl Agenda<'_> {
                     ),
                 })
             }
-            // Its parts are the replay's own.
+            // A replay makes its own task.
             Stage::Replay => return None,
         };
         Some(Task { lease, work })
     }
 
-    /// Where expected outputs and results, also earlier ones, lie.
+    /// Folders that a build must not read: captures with their expected outputs, and results of this and earlier runs.
     fn hidden_from_builds(&self) -> Vec<PathBuf> {
         let captures = self.plan.jobs.iter().map(|job| job.captures.clone());
         let results = [self.folder.path().to_owned(), self.plan.base_dir.join(RUNS)];

@@ -1,4 +1,4 @@
-//! Order of events: what one action raises is handled after the other actions of the same decision.
+//! The order of events: an event that an action raises is handled after the other actions of the same decision.
 
 use std::fs;
 
@@ -40,7 +40,7 @@ const PLAN: &str = "[[job]]\ncaptures = \"captures\"\nbaseline = \"kernels/naive
                     candidates = [\"kernels/*.c\"]\n";
 const WHOLE: Bytes = Bytes::gib(16);
 
-/// A run of two candidates on a machine that can start no worker.
+/// Runs a test on a run with two candidates, on a machine that cannot start workers.
 fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
     let base = tempfile::tempdir().expect("a folder");
     for (folder, file) in [("captures", "entry_000000.pt"), ("kernels", "naive.c"), ("kernels", "fast.c")] {
@@ -129,7 +129,7 @@ fn event_raised_by_an_action_is_handled_after_the_others() {
     });
 }
 
-/// An attempt at verification that ended with this status, as the core says it.
+/// The action for an attempt at verification that ended with this status.
 fn verified(run: &mut Run<'_>, candidate: CandidateId, lease: LeaseId, status: Status) -> Action {
     let key = AttemptKey { candidate, stage: Stage::Verify, number: 1 };
     let row = AttemptRow { key, worker: None, lease: None, predicted: None, started: UtcTime::now() };
@@ -163,7 +163,7 @@ fn feedback_belongs_to_the_attempt_that_ended_the_candidate() {
     let (naive, fast) = (CandidateId(0), CandidateId(1));
     with_a_run(|run| {
         for candidate in [naive, fast] {
-            run.agenda.units.enrol(Subject::Candidate(candidate));
+            run.agenda.units.assign_number(Subject::Candidate(candidate));
         }
         let ended = verified(run, naive, LeaseId(1), Status::Crashed);
         let end = done(run, naive, Status::Crashed);

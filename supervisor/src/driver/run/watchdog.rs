@@ -1,7 +1,7 @@
-//! Watches the loop from a thread of its own: one that does not turn is reported with the place where it hangs, and a
-//! service manager that asked for a sign of life gets none until it goes on.
+//! Watches the main loop from a separate thread. A loop that hangs is reported with the part that it hangs in, and the
+//! service manager's watchdog gets no notifications until it continues.
 //!
-//! Owns what counts as hanging. The loop says where it is, by a store into one word each time.
+//! Defines what counts as a hang. The loop reports each part that it enters by one atomic store.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use crate::core::event::Action;
 use crate::notify;
 
-/// Far above what anything in the loop takes, on a busy machine too.
-const HANGS_AFTER: Duration = Duration::from_secs(2);
+/// Far longer than any part of the loop takes, even on a busy machine.
+const HANG_THRESHOLD: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const STACK: usize = 128 * 1024;
 
-/// A part of the loop.
+/// A part of the main loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Part {
     Waiting,
-    HearingWorkers,
-    GoingOnAfterRows,
+    HandlingMessages,
+    ContinuingAfterRows,
     Deciding,
     StartingAWorker,
     StartingAnAttempt,
@@ -36,8 +36,8 @@ pub(crate) enum Part {
 impl Part {
     const ALL: [Self; 12] = [
         Self::Waiting,
-        Self::HearingWorkers,
-        Self::GoingOnAfterRows,
+        Self::HandlingMessages,
+        Self::ContinuingAfterRows,
         Self::Deciding,
         Self::StartingAWorker,
         Self::StartingAnAttempt,
@@ -73,16 +73,16 @@ impl Part {
     const fn text(self) -> &'static str {
         match self {
             Self::Waiting => "waiting for something to happen",
-            Self::HearingWorkers => "hearing what workers say",
-            Self::GoingOnAfterRows => "going on after rows were written",
+            Self::HandlingMessages => "handling messages of workers",
+            Self::ContinuingAfterRows => "continuing after rows were written",
             Self::Deciding => "deciding",
             Self::StartingAWorker => "starting a worker",
             Self::StartingAnAttempt => "starting an attempt",
             Self::EnclosingARunner => "moving a runner into its control group",
             Self::EndingAProcess => "ending a process",
-            Self::WritingDown => "handing rows over",
+            Self::WritingDown => "queueing rows",
             Self::Serving => "answering on the control socket",
-            Self::Sampling => "looking at the memory of processes",
+            Self::Sampling => "sampling the memory of processes",
             Self::Ending => "ending the run",
         }
     }
@@ -90,12 +90,12 @@ impl Part {
 
 pub(crate) struct Watchdog {
     seen: Arc<Seen>,
-    /// Since when the loop is where it is.
+    /// When the loop entered the current part.
     at: Instant,
     longest: Option<Hang>,
 }
 
-/// A part of the loop that took too long, and is over.
+/// A part of the loop that took too long, and has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hang {
     pub(crate) at: &'static str,
@@ -104,13 +104,13 @@ pub(crate) struct Hang {
 
 struct Seen {
     part: AtomicU8,
-    /// Counts every step from part to part.
+    /// Counts the parts entered.
     steps: AtomicU64,
     hangs: AtomicBool,
 }
 
 impl Watchdog {
-    /// Without its thread the loop is not watched, and goes on.
+    /// Starts the watchdog's thread. If that fails, the loop runs unwatched.
     pub(crate) fn start() -> Self {
         let seen = Arc::new(Seen {
             part: AtomicU8::new(0),
@@ -119,19 +119,19 @@ impl Watchdog {
         });
         let watched = Arc::downgrade(&seen);
         let thread = std::thread::Builder::new().name("watchdog".to_owned()).stack_size(STACK);
-        if let Err(error) = thread.spawn(move || watch(&watched, HANGS_AFTER)) {
-            tracing::warn!("the loop is not watched: {error}");
+        if let Err(error) = thread.spawn(move || watch(&watched, HANG_THRESHOLD)) {
+            tracing::warn!("no watchdog for the main loop: {error}");
         }
         Self { seen, at: Instant::now(), longest: None }
     }
 
-    /// The loop goes over to this part.
+    /// Records that the loop enters a part.
     pub(crate) fn enter(&mut self, part: Part) {
         let before = self.seen.part.swap(part as u8, Ordering::Relaxed);
         self.seen.steps.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
         let took = now.duration_since(std::mem::replace(&mut self.at, now));
-        if HANGS_AFTER <= took
+        if HANG_THRESHOLD <= took
             && before != Part::Waiting as u8
             && self.longest.is_none_or(|it| it.took < took)
         {
@@ -149,8 +149,8 @@ fn text_of(part: u8) -> &'static str {
     Part::ALL.get(usize::from(part)).map_or("", |part| part.text())
 }
 
-/// Until the loop is gone.
-fn watch(watched: &Weak<Seen>, hangs_after: Duration) {
+/// Runs until the loop has ended.
+fn watch(watched: &Weak<Seen>, threshold: Duration) {
     let signs = notify::watchdog_every();
     let every = signs.map_or(LOOK_EVERY, |signs| (signs / 2).min(LOOK_EVERY));
     let mut last = (0, Instant::now());
@@ -160,7 +160,7 @@ fn watch(watched: &Weak<Seen>, hangs_after: Duration) {
         if steps != last.0 || part == Part::Waiting as u8 {
             last = (steps, Instant::now());
             if seen.hangs.swap(false, Ordering::Relaxed) {
-                tracing::warn!("the main loop goes on");
+                tracing::warn!("the main loop continues");
             }
             if let Some(signs) = signs
                 && sign_due <= Instant::now()
@@ -168,9 +168,9 @@ fn watch(watched: &Weak<Seen>, hangs_after: Duration) {
                 notify::alive();
                 sign_due = Instant::now() + signs / 2;
             }
-        } else if hangs_after <= last.1.elapsed() && !seen.hangs.swap(true, Ordering::Relaxed) {
+        } else if threshold <= last.1.elapsed() && !seen.hangs.swap(true, Ordering::Relaxed) {
             let seconds = last.1.elapsed().as_secs_f64();
-            tracing::warn!("the main loop has not turned for {seconds:.1} s: it is {}", text_of(part));
+            tracing::warn!("the main loop has hung for {seconds:.1} s: it is {}", text_of(part));
         }
         drop(seen);
         std::thread::sleep(every);
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_has_its_own_words_at_its_own_place() {
+    fn every_part_has_a_distinct_text() {
         for (place, part) in Part::ALL.into_iter().enumerate() {
             assert_eq!(usize::from(part as u8), place);
             assert_eq!(text_of(part as u8), part.text());
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn loop_that_does_not_turn_is_told_by_the_part_in_which_it_hangs() {
+    fn hang_is_reported_with_its_part() {
         let seen = Arc::new(Seen {
             part: AtomicU8::new(Part::Waiting as u8),
             steps: AtomicU64::new(0),
@@ -215,11 +215,11 @@ mod tests {
     }
 
     #[test]
-    fn long_part_is_kept_for_the_record_and_a_long_wait_is_none() {
+    fn long_part_is_a_hang_and_long_wait_is_not() {
         let mut watchdog = Watchdog::start();
         let long_ago = |watchdog: &mut Watchdog| {
             watchdog.at =
-                Instant::now().checked_sub(HANGS_AFTER * 2).expect("a clock that has run for a while");
+                Instant::now().checked_sub(HANG_THRESHOLD * 2).expect("a clock that has run for a while");
         };
         watchdog.enter(Part::Waiting);
         long_ago(&mut watchdog);
@@ -229,7 +229,7 @@ mod tests {
         watchdog.enter(Part::Waiting);
         let hang = watchdog.take_hang().expect("it took long");
         assert_eq!(hang.at, Part::Sampling.text());
-        assert!(HANGS_AFTER <= hang.took);
-        assert_eq!(watchdog.take_hang(), None, "told once");
+        assert!(HANG_THRESHOLD <= hang.took);
+        assert_eq!(watchdog.take_hang(), None, "reported once");
     }
 }

@@ -1,6 +1,6 @@
 //! Finds parts of storages that several entries of a job share, from headers alone.
 //!
-//! They are identified by digest, so only captures in a store have any; plain files would have to be read. Small
+//! Constants are identified by digest, so only captures in a store have any; plain files would have to be read. Small
 //! parts are not counted.
 
 use std::collections::BTreeMap;
@@ -11,11 +11,11 @@ use opt_shared::batch::Constant;
 use opt_shared::capture::store::BlobId;
 use opt_shared::units::Bytes;
 
-/// A smaller part is counted with each entry that has it.
-const LEAST: Bytes = Bytes::kib(64);
-/// Most constants of one entry, the largest ones; below, most constants of a job.
-const MOST_OF_ENTRY: usize = 64;
-const MOST_OF_JOB: usize = 16_384;
+/// Smaller parts are counted with each entry that has them.
+const MIN_SIZE: Bytes = Bytes::kib(64);
+/// The most constants of one entry, which are its largest ones, and of a job.
+const MAX_PER_ENTRY: usize = 64;
+const MAX_PER_JOB: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub struct Constants {
@@ -29,10 +29,10 @@ impl Constants {
     /// Adds the next entry of the job.
     pub fn observe(&mut self, pieces: &[Piece], page: Bytes) {
         let mut large: Vec<&Piece> =
-            pieces.iter().filter(|piece| piece.content.is_some() && LEAST <= piece.bytes()).collect();
+            pieces.iter().filter(|piece| piece.content.is_some() && MIN_SIZE <= piece.bytes()).collect();
         large.sort_by_key(|piece| std::cmp::Reverse(piece.bytes()));
         let ids =
-            large.into_iter().take(MOST_OF_ENTRY).filter_map(|piece| self.number(piece, page)).collect();
+            large.into_iter().take(MAX_PER_ENTRY).filter_map(|piece| self.number(piece, page)).collect();
         self.of_entries.push(ids);
     }
 
@@ -41,7 +41,7 @@ impl Constants {
         let key = (blob, begins, piece.range.start, piece.range.end);
         let id = match self.known.get(&key) {
             Some(&id) => id,
-            None if MOST_OF_JOB <= self.found.len() => return None,
+            None if MAX_PER_JOB <= self.found.len() => return None,
             None => {
                 let id = u32::try_from(self.found.len()).ok()?;
                 self.known.insert(key, id);
@@ -112,7 +112,7 @@ mod tests {
         constants.observe(&pieces, Bytes::kib(4));
         constants.observe(&pieces, Bytes::kib(4));
         let settled: Vec<_> = constants.settle().collect();
-        assert_eq!(settled[0].len(), MOST_OF_ENTRY);
+        assert_eq!(settled[0].len(), MAX_PER_ENTRY);
         assert_eq!(settled[0][0].bytes, Bytes::new(1_000_000));
     }
 }

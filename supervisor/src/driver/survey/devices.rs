@@ -1,6 +1,6 @@
-//! Whether the device of a plan is there, and which one `auto` means.
+//! Finds out whether the device of a plan is present, and which device `auto` means.
 //!
-//! A process of ours asks the driver, because whoever asks it is never small again.
+//! A separate process asks the driver, because a process that has loaded the driver stays large.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use opt_shared::message::{ASK_DEVICE, ASK_NVRTC};
 use crate::plan::{CandidatePlan, Plan, PlanErrors};
 use crate::pool::{Canary, Executable};
 
-/// A driver that is loaded for the first time since the machine was started takes seconds.
+/// The first load of a driver after a reboot takes seconds.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// What `auto` means where there is one.
+/// The device that `auto` means if there is a card.
 pub const FIRST_CARD: Device = Device::Cuda(0);
 
-/// What a card is, or why it cannot be used. Nothing is asked of devices that need none.
+/// A description of the card, or why it cannot be used. `None` for devices that need no driver.
 pub fn present(device: Device) -> Result<Option<String>, String> {
     match device {
         Device::Cpu | Device::Emulated => Ok(None),
@@ -27,14 +27,14 @@ pub fn present(device: Device) -> Result<Option<String>, String> {
     }
 }
 
-/// Which compiler of kernels without host code a build finds that is given these folders, or what is missing.
+/// The compiler for kernels without host code that a build with these folders finds, or why there is none.
 pub fn compiler(toolchain: &[PathBuf]) -> Result<String, String> {
     let folders: Vec<String> = toolchain.iter().map(|folder| folder.display().to_string()).collect();
     let arguments: Vec<&str> = [ASK_NVRTC].into_iter().chain(folders.iter().map(String::as_str)).collect();
     ask(&arguments)
 }
 
-/// The same for all candidates of a plan that need one, each set of folders once.
+/// The compilers for all candidates of a plan that need one. Each set of folders is tried once.
 pub fn compilers(plan: &Plan) -> Vec<Result<String, String>> {
     let needed = |it: &&CandidatePlan| it.source.language.kind().toolchain == Toolchain::Nvrtc;
     let folders: BTreeSet<&[PathBuf]> =
@@ -43,23 +43,23 @@ pub fn compilers(plan: &Plan) -> Vec<Result<String, String>> {
 }
 
 fn ask(arguments: &[&str]) -> Result<String, String> {
-    let said = Executable::open()
+    let output = Executable::open()
         .map_err(|error| error.to_string())
         .and_then(|executable| {
             Canary::start(&executable, arguments)
                 .and_then(|mut canary| canary.hear(TIMEOUT))
                 .map_err(|error| error.to_string())
         })
-        .map_err(|error| format!("nobody could ask for it: {error}"))?;
-    match said.trim().split_once(' ') {
+        .map_err(|error| format!("no process could be started to ask for it: {error}"))?;
+    match output.trim().split_once(' ') {
         Some(("yes", what)) => Ok(what.to_owned()),
         Some(("no", why)) => Err(why.to_owned()),
-        _ => Err("nobody could ask for it".to_owned()),
+        _ => Err("the process that asks for it gave no answer".to_owned()),
     }
 }
 
-/// Reads a plan, with what `auto` means on this machine: the first card for candidates without host code, if there is one. A
-/// plan without any runs on the CPU, and no driver is asked.
+/// Reads a plan and resolves `auto`: for candidates without host code, it is the first card, if there is one. For a
+/// plan without any, it is the CPU, and the driver is not asked.
 pub fn load(path: &Path, set: &[String]) -> Result<Plan, PlanErrors> {
     let plan = Plan::load(path, set)?;
     if plan.run.device.named().is_some() || !plan.has_device_code() {
@@ -68,7 +68,7 @@ pub fn load(path: &Path, set: &[String]) -> Result<Plan, PlanErrors> {
     let device = match present(FIRST_CARD) {
         Ok(_) => FIRST_CARD,
         Err(why) => {
-            tracing::warn!("`[run] device = \"auto\"` is the CPU here, because {why}");
+            tracing::warn!("`[run] device = \"auto\"` means the CPU on this machine, because {why}");
             Device::Cpu
         }
     };

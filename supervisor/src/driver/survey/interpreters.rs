@@ -1,7 +1,7 @@
 //! Finds out which interpreter `[build] python` means on this machine, for the candidates of a plan that need it.
 //!
-//! A child process finds out, because a worker's code has to do it: which folders and libraries the interpreter
-//! has, and whether it has torch.
+//! A child process does this, because it runs a worker's code: it lists the folders and libraries of the interpreter
+//! and whether it has torch.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,22 +30,22 @@ pub fn ask_all(plan: &Plan) -> BTreeMap<String, Asked> {
     named.into_iter().map(|(named, triton)| (named.to_owned(), ask(named, triton))).collect()
 }
 
-/// `triton`: candidates need Triton as well as torch.
+/// Describes the interpreter that `named` means. `triton` is set if candidates need Triton as well as torch.
 pub fn ask(named: &str, triton: bool) -> Asked {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut arguments = vec![ASK_INTERPRETER, named, &path];
     arguments.extend(triton.then_some(Language::Triton.name()));
-    let said = Executable::open()
+    let output = Executable::open()
         .map_err(|error| error.to_string())
         .and_then(|executable| {
             Canary::start(&executable, &arguments)
                 .and_then(|mut canary| canary.hear(TIMEOUT))
                 .map_err(|error| error.to_string())
         })
-        .map_err(|error| format!("nobody could ask `{named}`: {error}"))?;
-    match said.trim().split_once(' ') {
+        .map_err(|error| format!("no process could be started to ask `{named}`: {error}"))?;
+    match output.trim().split_once(' ') {
         Some(("yes", what)) => Ok(what.to_owned()),
         Some(("no", why)) => Err(why.to_owned()),
-        _ => Err(format!("nobody could ask `{named}`")),
+        _ => Err(format!("the process that asks `{named}` gave no answer")),
     }
 }

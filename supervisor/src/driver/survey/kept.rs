@@ -4,14 +4,14 @@ use opt_shared::arguments::Entry;
 use opt_shared::capture::{Storage, Tensor, Value};
 
 /// The most bytes for all entries of a job together. That is enough for the metadata of some hundred calls.
-const MOST: usize = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 
 /// The bytes that are left for a job's entries.
 pub(super) struct Room(usize);
 
 impl Default for Room {
     fn default() -> Self {
-        Self(MOST)
+        Self(MAX_BYTES)
     }
 }
 
@@ -38,8 +38,8 @@ fn spend(left: &mut usize, bytes: usize) -> bool {
     rest.is_some()
 }
 
-/// Takes the size of `value` from `left`; false if it does not fit. Stops as soon as nothing is left, even if shared values would
-/// unfold to many more.
+/// Takes the size of `value` from `left`; false if it does not fit. Stops as soon as nothing is left, even if shared
+/// values would unfold to many more.
 fn holds(value: &Value, left: &mut usize) -> bool {
     let own = size_of::<Value>()
         + match value {
@@ -47,8 +47,8 @@ fn holds(value: &Value, left: &mut usize) -> bool {
             Value::Bytes(bytes) | Value::ByteArray(bytes) => bytes.len(),
             Value::Tensor(tensor) => size_of::<Tensor>() + 16 * tensor.shape.len(),
             // These are rare and may have any size: they never fit.
-            Value::Int(int) if 64 < int.bits() => MOST,
-            Value::NumpyArray(_) | Value::NumpyScalar { .. } | Value::Object(_) => MOST,
+            Value::Int(int) if 64 < int.bits() => MAX_BYTES,
+            Value::NumpyArray(_) | Value::NumpyScalar { .. } | Value::Object(_) => MAX_BYTES,
             _ => 0,
         };
     spend(left, own)
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn take_accepts_entries_while_they_fit() {
         let mut room = Room::default();
-        let text = entry(Value::Str("x".repeat(MOST / 4).into()));
+        let text = entry(Value::Str("x".repeat(MAX_BYTES / 4).into()));
         let stay = [(); 5].map(|()| room.take(&text, &[]));
         assert_eq!(stay, [true, true, true, false, false]);
         assert!(room.take(&entry(Value::None), &[]), "an entry that did not fit took nothing");

@@ -1,4 +1,4 @@
-//! What a job's first entry makes of the launches that a plan describes: names that mean nothing are found before anything runs.
+//! Applies the launches of a plan to the first entry of each job, so that unknown names are found before anything runs.
 
 use opt_shared::arguments::{Argument, Entry, OutputTensor, bind, outputs};
 use opt_shared::capture::CaptureFile;
@@ -9,24 +9,24 @@ use super::facts::JobFacts;
 use crate::driver::error::RunError;
 use crate::plan::{JobPlan, Plan};
 
-/// One candidate's launches, in figures of one entry.
+/// The launches of one candidate, with the numbers of one entry.
 pub struct FirstLaunch {
     pub candidate: String,
-    /// As files have it, without the suffix.
+    /// The name of the entry's file, without its suffix.
     pub entry: String,
-    /// With names of workspaces, arguments and outputs in the order of their places.
+    /// `Places` holds the names of workspaces, arguments and outputs, by their indices.
     pub resolved: Result<(ResolvedLaunch, Places), LaunchError>,
 }
 
-/// What addresses are of, by name.
+/// The names of what addresses refer to.
 pub struct Places {
     arguments: Vec<String>,
     outputs: Vec<String>,
     workspaces: Vec<String>,
 }
 
-/// Refuses a plan whose launches say what no entry could give a meaning to.
-pub fn names_mean_something(plan: &Plan, facts: &[JobFacts]) -> Result<(), RunError> {
+/// Refuses a plan whose launches use names that no entry can resolve.
+pub fn check_names(plan: &Plan, facts: &[JobFacts]) -> Result<(), RunError> {
     for (job, facts) in plan.jobs.iter().zip(facts) {
         for first in of_job(job, facts) {
             if let Err(error) = first.resolved
@@ -40,7 +40,8 @@ pub fn names_mean_something(plan: &Plan, facts: &[JobFacts]) -> Result<(), RunEr
     Ok(())
 }
 
-/// Of every candidate that is launched; of none where the first entry cannot be read, which is told of elsewhere.
+/// The launches of every candidate without host code. Empty if the first entry cannot be read, which is reported
+/// elsewhere.
 pub fn of_job(job: &JobPlan, facts: &JobFacts) -> Vec<FirstLaunch> {
     let is_launched = |launch: &Launch| !launch.steps.is_empty();
     if !job.candidates.iter().any(|candidate| is_launched(&candidate.launch)) {
@@ -89,7 +90,7 @@ impl Places {
 }
 
 impl FirstLaunch {
-    /// Lines of `check`: `relu<<<(2, 1, 1), (256, 1, 1), 0>>>(&input, &output, 150:i64)`.
+    /// The lines that `check` prints: `relu<<<(2, 1, 1), (256, 1, 1), 0>>>(&input, &output, 150:i64)`.
     pub fn text(&self) -> String {
         let mut text = format!("    {}, {}\n", self.candidate, self.entry);
         match &self.resolved {

@@ -8,25 +8,25 @@ use crate::core::Ceilings;
 use crate::memory::device::{DeviceTotals, shares_host_memory};
 use crate::plan::{Plan, Unified};
 
-/// What is known of a card's memory.
+/// What is known about a card's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// None where NVML has none: host and device share one memory.
+    /// `None` if NVML reports no totals, because host and device share one memory.
     pub totals: Option<DeviceTotals>,
 }
 
-/// What the whole process tree may owe, and what has to stay available to the machine.
+/// The ceilings for the whole process tree, and the memory that must stay available to the machine.
 pub fn limits(plan: &Plan) -> (Ceilings, Bytes) {
     limits_of(plan, whole_memory(), None)
 }
 
-/// `device`: none where the run uses no card. One that is emulated has no memory of its own.
+/// `device` is `None` if the run uses no card. An emulated device has no memory of its own.
 pub(crate) fn limits_of(
     plan: &Plan,
     (whole, total): (Bytes, Bytes),
     device: Option<DeviceMemory>,
 ) -> (Ceilings, Bytes) {
-    // A card without totals has what the host has.
+    // A card without totals shares the host's memory.
     let of_device = device.map(|device| device.totals.map_or(total, |totals| totals.total));
     let unified = match plan.memory.unified {
         Unified::Yes => true,
@@ -41,7 +41,7 @@ pub(crate) fn limits_of(
     (ceilings, plan.memory.host_floor.of(total))
 }
 
-/// The memory that we may use, and that of the machine. Read only once in a run, because reading it takes memory.
+/// The memory that we may use, and the memory of the machine. Read only once per run, because reading it takes memory.
 pub(crate) fn whole_memory() -> (Bytes, Bytes) {
     let machine = crate::memory::machine::MachineSampler::open(Path::new("/proc"))
         .and_then(|mut machine| machine.sample())

@@ -178,7 +178,7 @@ impl<'a> JobNeeds<'a> {
         })
     }
 
-    /// From all the memory that a compiler may have to the least.
+    /// The ways to build, from all the memory that a compiler may have to the least.
     pub fn build(&self, candidate: &CandidatePlan) -> Vec<Prediction> {
         let language = candidate.source.language;
         predict::build_ways(candidate.build.memory_for(language), candidate.build.timeout_for(language))

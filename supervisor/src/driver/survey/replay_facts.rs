@@ -30,7 +30,7 @@ pub struct ReplayFacts {
 /// Why a replay cannot be done as the plan describes it.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    #[error("replay `{replay}`: job `{job}` has no entry `{entry}` (its `dtypes` leave it out)")]
+    #[error("replay `{replay}`: job `{job}` has no entry `{entry}` (its `dtypes` exclude it)")]
     LeftOut { replay: String, job: String, entry: String },
     #[error(
         "replay `{replay}`: no tensor is named `{pin}` (see `check --signature` for the names; write `weight` or `JOB/weight`)"
@@ -93,7 +93,7 @@ fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<R
     let mut longest_path = 0;
     for (job, entry) in &replay.steps {
         let Some(of_job) = facts.get(job.index()) else {
-            return Ok(broken(format!("{job} of its steps is no job of this plan")));
+            return Ok(broken(format!("its steps name {job}, which is not in this plan")));
         };
         let job_name = plan.job(*job).map_or("", |job| job.name.as_str());
         if let Some(why) = &of_job.broken {

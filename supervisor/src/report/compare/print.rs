@@ -7,11 +7,11 @@ use super::super::markdown::{cell, code};
 use super::{Change, ComparedCandidate, ComparedJob, Comparison, Ended, RatioOf, replays};
 
 /// Rows per job in a pull request, whose comments have a limited length.
-const MOST_ROWS: usize = 60;
+const MAX_ROWS: usize = 60;
 /// Jobs in a pull request, for the same reason.
-const MOST_JOBS: usize = 20;
+const MAX_JOBS: usize = 20;
 /// Names in a list of items that only one run has.
-const MOST_NAMES: usize = 10;
+const MAX_NAMES: usize = 10;
 
 /// What the reader has to know before trusting a ratio.
 fn caveats(comparison: &Comparison, job: &ComparedJob) -> Vec<String> {
@@ -62,8 +62,8 @@ fn ended(ended: &Ended, of: Option<RatioOf>) -> String {
 }
 
 fn names(names: &[String], show: impl Fn(&str) -> String) -> String {
-    let shown: Vec<String> = names.iter().take(MOST_NAMES).map(|name| show(name)).collect();
-    match names.len().saturating_sub(MOST_NAMES) {
+    let shown: Vec<String> = names.iter().take(MAX_NAMES).map(|name| show(name)).collect();
+    match names.len().saturating_sub(MAX_NAMES) {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
     }
@@ -109,8 +109,8 @@ pub fn text(comparison: &Comparison) -> String {
             lines.push(format!("{name:<NAME$}  {first:>SIDE$}  {second:>SIDE$}  {:>16}", change(it)));
             if let Some(ratio) = it.ratio.filter(|_| matches!(it.change, Change::Faster | Change::Slower)) {
                 let of = if it.ratio_of == Some(RatioOf::Speedup) { "speed-ups" } else { "median times" };
-                let told = format!("ratio of {of}: {}", speedup(&ratio));
-                lines.push(format!("{told:>width$}", width = NAME + 2 * SIDE + 16 + 6));
+                let ratio_text = format!("ratio of {of}: {}", speedup(&ratio));
+                lines.push(format!("{ratio_text:>width$}", width = NAME + 2 * SIDE + 16 + 6));
             }
         }
         for (which, only) in [("first", &job.only_in_first), ("second", &job.only_in_second)] {
@@ -150,7 +150,7 @@ pub fn markdown(comparison: &Comparison) -> String {
         code(&second.name),
         second.started
     ));
-    for job in comparison.jobs.iter().take(MOST_JOBS) {
+    for job in comparison.jobs.iter().take(MAX_JOBS) {
         lines.extend([String::new(), format!("### {}: {}", code(&job.name), headline(job)), String::new()]);
         if job.winners[0] != job.winners[1] {
             let [before, after] =
@@ -164,7 +164,7 @@ pub fn markdown(comparison: &Comparison) -> String {
             lines.push("| candidate | first | second | ratio | change |".to_owned());
             lines.push("|:--|--:|--:|--:|:--|".to_owned());
         }
-        for it in job.candidates.iter().take(MOST_ROWS) {
+        for it in job.candidates.iter().take(MAX_ROWS) {
             let ratio = it.ratio.as_ref().map_or_else(|| "–".to_owned(), speedup);
             let bold = if matches!(it.change, Change::Slower | Change::NoLongerPassed) { "**" } else { "" };
             let change = it.change.name();
@@ -176,7 +176,7 @@ pub fn markdown(comparison: &Comparison) -> String {
                 ended(&it.second, it.ratio_of),
             ));
         }
-        if let Some(more) = job.candidates.len().checked_sub(MOST_ROWS).filter(|&more| more > 0) {
+        if let Some(more) = job.candidates.len().checked_sub(MAX_ROWS).filter(|&more| more > 0) {
             lines.extend([String::new(), format!("… and {more} more.")]);
         }
         for (which, only) in [("first", &job.only_in_first), ("second", &job.only_in_second)] {
@@ -185,7 +185,7 @@ pub fn markdown(comparison: &Comparison) -> String {
             }
         }
     }
-    if let Some(more) = comparison.jobs.len().checked_sub(MOST_JOBS).filter(|&more| more > 0) {
+    if let Some(more) = comparison.jobs.len().checked_sub(MAX_JOBS).filter(|&more| more > 0) {
         lines.extend([String::new(), format!("… and {} more.", counted(more, "job", "jobs"))]);
     }
     lines.extend(replays::markdown(comparison));

@@ -10,18 +10,18 @@ use super::ranking::chip;
 use crate::record::CandidateRecord;
 
 /// Largest number of arguments shown for a call.
-const MOST_ARGUMENTS: usize = 16;
+const MAX_ARGUMENTS: usize = 16;
 
 pub(super) fn section(digest: &JobDigest, room: &mut Room) -> Markup {
     if digest.failures == 0 {
         return html! {};
     }
-    let told: Vec<Markup> =
+    let cards: Vec<Markup> =
         digest.failed.iter().map_while(|candidate| room.fits(of(digest, candidate))).collect();
-    let missing = digest.failures - told.len();
+    let missing = digest.failures - cards.len();
     html! {
         h3 { (counted(digest.failures, "candidate", "candidates")) " did not pass" }
-        div.failures { @for it in &told { (it) } }
+        div.failures { @for it in &cards { (it) } }
         @if missing > 0 {
             p.note { (missing) " more are left out here; " code { "report --format json" } " has all." }
         }
@@ -74,8 +74,8 @@ fn quoted(word: &str) -> String {
 pub(super) fn first_failure(failure: &EntryFailure) -> Markup {
     html! {
         p.label { "first failing entry" }
-        p { code { (one_line(&failure.entry)) } "(" (one_line(&failure.args[..failure.args.len().min(MOST_ARGUMENTS)].join(", ")))
-            @if failure.args.len() > MOST_ARGUMENTS { ", …" } ")" }
+        p { code { (one_line(&failure.entry)) } "(" (one_line(&failure.args[..failure.args.len().min(MAX_ARGUMENTS)].join(", ")))
+            @if failure.args.len() > MAX_ARGUMENTS { ", …" } ")" }
         @if let Some(mismatch) = &failure.mismatch { (numbers(mismatch)) }
     }
 }

@@ -11,7 +11,7 @@ use crate::record::Stage;
 use crate::record::timeline::{Group, Kind, MarkKind, Timeline, milliseconds};
 
 /// Largest number of kills and recycles listed.
-const MOST_MARKS: usize = 60;
+const MAX_MARKS: usize = 60;
 
 pub(super) fn section(digest: &Digest) -> Result<Markup, PlotError> {
     let totals = &digest.totals;
@@ -89,7 +89,7 @@ fn drawing(timeline: &Timeline) -> Result<Markup, PlotError> {
                     li { span.mark.recycle { "○" } "recycled" }
                 }
             }
-            @let more = timeline.lanes.len().saturating_sub(plot::MOST_LANES);
+            @let more = timeline.lanes.len().saturating_sub(plot::MAX_LANES);
             @if more > 0 { p.note { (counted(more, "worker", "workers")) " that owed less are not drawn." } }
         }
         @if !timeline.marks.is_empty() { (marks(timeline)) }
@@ -104,7 +104,7 @@ fn marks(timeline: &Timeline) -> Markup {
                 table {
                     thead { tr { th.number { "after" } th { "what" } th { "worker" } th { "why" } } }
                     tbody {
-                        @for mark in timeline.marks.iter().take(MOST_MARKS) {
+                        @for mark in timeline.marks.iter().take(MAX_MARKS) {
                             tr {
                                 td.number { (elapsed(mark.at.saturating_sub(timeline.from))) }
                                 td { @match mark.kind {
@@ -119,7 +119,7 @@ fn marks(timeline: &Timeline) -> Markup {
                     }
                 }
             }
-            @if timeline.marks.len() > MOST_MARKS { p.note { (timeline.marks.len() - MOST_MARKS) " more are not listed." } }
+            @if timeline.marks.len() > MAX_MARKS { p.note { (timeline.marks.len() - MAX_MARKS) " more are not listed." } }
         }
     }
 }

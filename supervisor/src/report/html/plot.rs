@@ -13,9 +13,9 @@ use plotters::prelude::*;
 use crate::record::Stage;
 use crate::record::timeline::{Group, Kind, Lane, MarkKind, PhaseSpan, Series, Timeline};
 
-pub const MOST_LANES: usize = 16;
+pub const MAX_LANES: usize = 16;
 /// Largest number of marks in one plot.
-const MOST_DRAWN: usize = 400;
+const MAX_DRAWN: usize = 400;
 
 const WIDTH: u32 = 1080;
 const TREE_HEIGHT: u32 = 260;
@@ -268,7 +268,7 @@ fn staircase(columns: usize, values: &dyn Fn(usize) -> Bytes) -> Vec<(f64, Bytes
 pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
     let mut lanes: Vec<&Lane> = timeline.lanes.iter().collect();
     lanes.sort_by_key(|lane| std::cmp::Reverse(lane.series.peak()));
-    lanes.truncate(MOST_LANES);
+    lanes.truncate(MAX_LANES);
     lanes.sort_by_key(|lane| lane.worker);
     let (from, to) = (timeline.from, timeline.to.max(timeline.from + 1));
     let most = lanes.iter().map(|lane| lane.series.peak()).max().unwrap_or_default().max(Bytes::mib(1));
@@ -316,7 +316,7 @@ pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
             chart.draw_series(LineSeries::new([(0.0, bottom), (end, bottom)], GRID))?;
             name_lane(&area, index, lane)?;
         }
-        for mark in timeline.marks.iter().take(MOST_DRAWN) {
+        for mark in timeline.marks.iter().take(MAX_DRAWN) {
             let Some(index) = lanes.iter().position(|lane| lane.worker == mark.worker) else { continue };
             let place = (float(mark.at.clamp(from, to) - from) / time.size, float(index as u64) + 0.2);
             match mark.kind {

@@ -8,7 +8,7 @@ use super::super::figures::{BRIEF, UNSETTLED, mark, median, one_line, percent, t
 use crate::record::CandidateRecord;
 
 /// Rows in the table of entries.
-const MOST_ROWS: usize = 40;
+const MAX_ROWS: usize = 40;
 /// Shades of colour on either side of the baseline.
 const SHADES: f64 = 4.0;
 
@@ -218,7 +218,7 @@ pub(super) fn heat(digest: &JobDigest) -> Markup {
         .shown
         .iter()
         .filter(|it| it.profile.as_ref().is_some_and(|profile| !profile.entries.is_empty()))
-        .take(MOST_ROWS)
+        .take(MAX_ROWS)
         .collect();
     let Some(first) = timed.first().and_then(|it| it.profile.as_ref()) else { return html! {} };
     let names: Vec<(&str, u64)> = first.entries.iter().map(|it| (it.entry.as_str(), it.weight)).collect();

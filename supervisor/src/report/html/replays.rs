@@ -10,7 +10,7 @@ use super::{Room, failures, too_large};
 use crate::record::ReplayRecord;
 
 /// Rows in the table of steps; the first steps are shown.
-const MOST_STEPS: usize = 60;
+const MAX_STEPS: usize = 60;
 
 /// The section about replays; empty if the plan has none.
 pub(super) fn section(digest: &Digest, room: &mut Room) -> Markup {
@@ -34,17 +34,17 @@ fn one(replay: &ReplayRecord, digest: &Digest) -> Markup {
         (Some(_), Some(Blame::Candidate)) => "bad",
         _ => "other",
     };
-    let told = ReplayText::of(replay, |job| digest.winner_of(job));
+    let text = ReplayText::of(replay, |job| digest.winner_of(job));
     html! {
-        h3 { (one_line(told.name)) " " span class={ "chip " (tone) } { (told.status) }
-            @if let Some(blame) = told.blame.filter(|it| *it != Blame::Candidate) { span.muted { " blame: " (blame.name()) } } }
-        @if let Outcome::Not { detail: Some(detail), .. } = &told.outcome { p { (one_line(detail)) } }
+        h3 { (one_line(text.name)) " " span class={ "chip " (tone) } { (text.status) }
+            @if let Some(blame) = text.blame.filter(|it| *it != Blame::Candidate) { span.muted { " blame: " (blame.name()) } } }
+        @if let Outcome::Not { detail: Some(detail), .. } = &text.outcome { p { (one_line(detail)) } }
         div.tiles {
-            @for (name, figure) in Figures::NAMES.into_iter().zip(told.figures.all()) {
+            @for (name, figure) in Figures::NAMES.into_iter().zip(text.figures.all()) {
                 @if let Some(figure) = figure { div { p.muted { (name) } p.figure { (figure) } } }
             }
         }
-        @match &told.outcome {
+        @match &text.outcome {
             Outcome::Passed(passed) => (self::passed(passed)),
             Outcome::Not { .. } => @if let Some(failure) = &replay.failure { (failures::first_failure(failure)) },
         }
@@ -86,14 +86,14 @@ fn against(rows: &[Against]) -> Markup {
     }
 }
 
-fn meter(share: f64, is_over: bool, told: &str) -> Markup {
+fn meter(share: f64, is_over: bool, label: &str) -> Markup {
     let width = (share * 100.0).clamp(0.0, 100.0);
-    html! { div.meter title=(told) { i.over[is_over] style={ "width:" (format!("{width:.1}")) "%" } {} } span.muted { (told) } }
+    html! { div.meter title=(label) { i.over[is_over] style={ "width:" (format!("{width:.1}")) "%" } {} } span.muted { (label) } }
 }
 
 fn steps(passed: &Passed<'_>) -> Markup {
     let longest = passed.steps.iter().map(|step| step.ms).fold(0.0, f64::max);
-    let shown = passed.steps.len().min(MOST_STEPS);
+    let shown = passed.steps.len().min(MAX_STEPS);
     let more = passed.step_count.saturating_sub(shown);
     let [place, entry, job, by, time, waiting, call] = Step::HEADS;
     html! {

@@ -9,7 +9,7 @@ use super::ranking::{Axis, two};
 use crate::record::CandidateRecord;
 
 /// How many entries a page shows.
-const MOST_ENTRIES: usize = 16;
+const MAX_ENTRIES: usize = 16;
 
 /// The tenth percentile, the median and the ninetieth percentile.
 type Spread = [f64; 3];
@@ -32,7 +32,7 @@ pub(super) fn spreads(digest: &JobDigest) -> Markup {
         .entries
         .iter()
         .filter_map(|it| Some((it.entry.as_str(), spread(&it.deciles)?, spread(&it.baseline_deciles))))
-        .take(MOST_ENTRIES)
+        .take(MAX_ENTRIES)
         .collect();
     if rows.is_empty() {
         return html! {};

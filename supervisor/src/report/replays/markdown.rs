@@ -6,9 +6,9 @@ use crate::report::figures::{counted, shorten};
 use crate::report::markdown::{cell, code};
 
 /// The longest section, in bytes, because the length of a comment is limited.
-pub(in crate::report) const MOST: usize = 12_000;
+pub(in crate::report) const MAX_SIZE: usize = 12_000;
 /// How many steps are listed: the ones that waited longest.
-const MOST_STEPS: usize = 10;
+const MAX_STEPS: usize = 10;
 const MAX_NAME: usize = 80;
 
 /// The section about replays; empty if the plan has none.
@@ -28,7 +28,7 @@ pub(in crate::report) fn section(digest: &Digest) -> String {
     let mut left_out = 0;
     for replay in &replays {
         let story = story(replay);
-        if page.len() + story.len() < MOST {
+        if page.len() + story.len() < MAX_SIZE {
             page.push_str(&story);
         } else {
             left_out += 1;
@@ -52,12 +52,16 @@ fn story(replay: &ReplayText<'_>) -> String {
     let passed = match &replay.outcome {
         Outcome::Passed(passed) => passed,
         Outcome::Not { detail, failure } => {
-            let told: Vec<String> = [*detail, failure.as_deref()].into_iter().flatten().map(code).collect();
-            return if told.is_empty() { String::new() } else { format!("{name}: {}\n\n", told.join(", ")) };
+            let parts: Vec<String> = [*detail, failure.as_deref()].into_iter().flatten().map(code).collect();
+            return if parts.is_empty() {
+                String::new()
+            } else {
+                format!("{name}: {}\n\n", parts.join(", "))
+            };
         }
     };
     let mut story = format!("{name}, {}. Calls by {}.\n\n", passed.against_all(), passed.called_by(code));
-    let slowest = passed.slowest(MOST_STEPS);
+    let slowest = passed.slowest(MAX_STEPS);
     if !slowest.is_empty() {
         let steps = counted(passed.step_count, "step", "steps");
         story.push_str(&format!(
@@ -119,7 +123,7 @@ mod tests {
         run.replays = [vec![replay; 8], vec![failed; 8]].concat();
         let page = section(&digest_of(run, LIMITS));
         // The rows of the table are never left out.
-        assert!(page.len() < MOST + 8_000, "{}", page.len());
+        assert!(page.len() < MAX_SIZE + 8_000, "{}", page.len());
         assert!(page.contains("more."), "{page}");
         for line in page.lines() {
             let outside: String = line.split('`').step_by(2).collect();

@@ -111,7 +111,7 @@ fn lines_keep_their_width_with_and_without_colour() {
     }
     run.jobs[0].winner = None;
     run.jobs[0].status = JobStatus::Running;
-    for width in [LEAST_WIDTH, 80, 120] {
+    for width in [MIN_WIDTH, 80, 120] {
         let plain = rendered(&run, Style { width, ..Style::default() });
         for line in plain.lines() {
             assert!(line.chars().count() <= width, "{width}: {line}");

@@ -11,7 +11,7 @@ use crate::top::model::{Model, Slot};
 
 const EIGHTHS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 /// Shortest time span of the chart, in seconds; a new run fills it from the left.
-const LEAST_SPAN: f64 = 60.0;
+const MIN_SPAN: f64 = 60.0;
 /// `1023 MiB `.
 const LABEL: u16 = 9;
 
@@ -20,7 +20,7 @@ pub(super) fn draw(buffer: &mut Buffer, model: &Model, theme: Theme, area: Rect)
         return;
     }
     let plot = Rect { x: area.x + LABEL, width: area.width - LABEL, height: area.height - 1, ..area };
-    let span = model.run.elapsed.max(model.history.last().map_or(0.0, |slot| slot.at)).max(LEAST_SPAN);
+    let span = model.run.elapsed.max(model.history.last().map_or(0.0, |slot| slot.at)).max(MIN_SPAN);
     let columns = columns(&model.history, span, usize::from(plot.width));
     let highest =
         columns.iter().flatten().map(|slot| slot.owed.max(slot.reclaimable)).max().unwrap_or_default();
