@@ -13,7 +13,7 @@ pub enum StoreError {
         "{path}: a run database exists already (continue it with --resume, or choose another folder with --dir)"
     )]
     Exists { path: PathBuf },
-    #[error("{path}: no run database (was this folder made by `opt-supervisor run`?)")]
+    #[error("{path}: there is no run database (was this folder made by `opt-supervisor run`?)")]
     Missing { path: PathBuf },
     #[error(
         "{path}: could not {operation} (check that the folder can be written and is not a dangling link)"
