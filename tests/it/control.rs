@@ -49,7 +49,7 @@ fn every_command_works_on_a_live_run() {
     let run = Going::start(&scenario, &["--quiet"]);
     let ctl = |arguments: &[&str]| run.ctl(arguments);
 
-    ctl(&["pause"]).expect_exit(0).expect_stdout(&["done: no lease is granted any more"]);
+    ctl(&["pause"]).expect_exit(0).expect_stdout(&["done: no further leases are granted"]);
     ctl(&["pause"]).expect_exit(0).expect_stdout(&["nothing to do"]);
     let status = ctl(&["status", "--json"]).expect_exit(0).json();
     assert_eq!(status["run"]["paused"], true);
@@ -107,7 +107,7 @@ fn every_command_works_on_a_live_run() {
     ctl(&["set", "host_ceiling=much"]).expect_exit(2).expect_stderr(&["neither a size"]);
 
     ctl(&["recycle", "verifier"]).expect_exit(0);
-    ctl(&["restart", "worker-4000"]).expect_exit(2).expect_stderr(&["does not live"]);
+    ctl(&["restart", "worker-4000"]).expect_exit(2).expect_stderr(&["is not alive"]);
     ctl(&["cancel", "softmax/segfaults"]).expect_exit(0).expect_stdout(&["done"]);
     ctl(&["cancel", "softmax/segfaults"]).expect_exit(0).expect_stdout(&["nothing to do"]);
     ctl(&["cancel", "nothing"]).expect_exit(2).expect_stderr(&["not_found"]);

@@ -169,7 +169,7 @@ fn run_with_a_locked_database_ends_after_two_signals() {
     let folder = run.folder().to_owned();
     let outcome = run.finish_any();
     assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
-    outcome.expect_stderr(&["rows of the run database were given up", "--resume"]);
+    outcome.expect_stderr(&["rows of the run database were not written", "--resume"]);
     assert!(opt_tests::processes::left(outcome.pid, &folder).is_empty());
     drop(database);
     let again = scenario.run(&["run", "plan.toml", "--resume", "--quiet"]).expect_exit(0);

@@ -141,7 +141,7 @@ fn top_shows_and_controls_a_run() {
     view.until("running, stays open");
     view.until("CRASHED");
     view.press("p");
-    view.until("done: no lease is granted any more");
+    view.until("done: no further leases are granted");
     let mut client = run.client();
     let paused = |client: &mut crate::control::client::Client| {
         client.call("status", &serde_json::json!({})).expect("an answer")["run"]["paused"] == true
