@@ -86,5 +86,5 @@ fn card_without_a_driver_ends_a_run_before_it_begins() {
     outcome.expect(!folder.exists(), "nothing was begun");
     // Without a card `auto` is the CPU, which runs no such kernels.
     let outcome = run("auto").expect_exit(2);
-    outcome.expect_stderr(&["is the CPU here", "does not run on the CPU"]);
+    outcome.expect_stderr(&["means the CPU on this machine", "does not run on the CPU"]);
 }
