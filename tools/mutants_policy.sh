@@ -12,8 +12,8 @@ for part in judge residency session stage recorded.rs page_cache.rs memfd.rs; do
     cp -r "$root/worker/src/$part" "$work/worker/src/$part"
 done
 cp -r "$root/tests/data/captures" "$work/tests/data/captures"
-rm -rf "$work/worker/src/session/host" "$work/worker/src/stage/build.rs"
-sed -i '/^pub mod host;$/d' "$work/worker/src/session/mod.rs"
+rm -rf "$work/worker/src/session/host" "$work/worker/src/session/cuda" "$work/worker/src/stage/build.rs"
+sed -i -e "/^pub mod host;$/d" -e "/^pub(crate) mod cuda;$/d" "$work/worker/src/session/mod.rs"
 sed -i '/^pub(crate) mod build;$/d' "$work/worker/src/stage/mod.rs"
 # Captures of tests lie beside the crate in the repository, and in it here.
 sed -i 's#"../tests/data/captures"#"tests/data/captures"#' "$work/worker/src/session/scripted/tasks.rs"

@@ -17,6 +17,7 @@ use opt_shared::placement::whole_grains;
 use opt_shared::units::Bytes;
 use rustix::fs::{FallocateFlags, fallocate};
 
+use super::budget::Budget;
 use super::device::{Buffer, Device, DeviceError, Event, Marks};
 use super::free_list::FreeList;
 use super::pages::Pages;
@@ -32,12 +33,10 @@ const MOST_ADDRESSES: u64 = 1 << 46;
 
 pub struct HostDevice {
     arena: Arc<File>,
-    capacity: Bytes,
-    grain: Bytes,
+    budget: Budget,
     free_list: FreeList,
     /// Placed buffers by address.
     placed: BTreeMap<u64, Placed>,
-    marks: Marks,
     /// The last event on the queue; below, the last completed one.
     queued: Event,
     done: Event,
@@ -109,11 +108,9 @@ impl HostDevice {
             .map_err(|source| failed("starting a copy queue", source))?;
         Ok(Self {
             arena,
-            capacity,
-            grain: Bytes::from(rustix::param::page_size()),
+            budget: Budget::new(NAME, capacity, Bytes::from(rustix::param::page_size())),
             free_list: FreeList::new(addresses.get()),
             placed: BTreeMap::new(),
-            marks: Marks::default(),
             queued: Event(0),
             done: Event(0),
             lent: 0,
@@ -225,28 +222,24 @@ impl Device for HostDevice {
     }
 
     fn capacity(&self) -> Bytes {
-        self.capacity
+        self.budget.capacity()
     }
 
     fn grain(&self) -> Bytes {
-        self.grain
+        self.budget.grain()
     }
 
     fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError> {
         self.usable()?;
-        let placed = whole_grains(bytes, self.grain);
-        let free = self.capacity - self.marks.placed;
-        if free < placed {
-            return Err(DeviceError::NoRoom { device: NAME, asked: placed, free, capacity: self.capacity });
-        }
+        let placed = self.budget.whole(bytes)?;
         if placed == Bytes::ZERO {
             return Ok(Buffer::new(0, bytes, placed));
         }
         let address = self.free_list.take(placed.get());
-        let address = address.ok_or(DeviceError::NoPlace { device: NAME, asked: placed, free })?;
+        let address =
+            address.ok_or(DeviceError::NoPlace { device: NAME, asked: placed, free: self.budget.free() })?;
         self.placed.insert(address, Placed { bytes, placed, last: Event(0) });
-        self.marks.placed += placed;
-        self.marks.placed_peak = self.marks.placed_peak.max(self.marks.placed);
+        self.budget.place(placed);
         Ok(Buffer::new(address, bytes, placed))
     }
 
@@ -261,19 +254,18 @@ impl Device for HostDevice {
             .map_err(|errno| failed("giving pages back", errno.into()))?;
         self.placed.remove(&at);
         self.free_list.give(at, placed.get());
-        self.marks.placed = self.marks.placed - placed;
+        self.budget.release(placed);
         Ok(())
     }
 
     fn slot(&mut self, bytes: Bytes) -> Result<Pages, DeviceError> {
         let slot = Pages::new(bytes).map_err(|source| DeviceError::NoStaging { asked: bytes, source })?;
-        self.marks.staged += bytes;
-        self.marks.staged_peak = self.marks.staged_peak.max(self.marks.staged);
+        self.budget.stage(bytes);
         Ok(slot)
     }
 
     fn drop_slot(&mut self, slot: Pages) {
-        self.marks.staged = self.marks.staged - Bytes::from(slot.as_ref().len());
+        self.budget.unstage(Bytes::from(slot.as_ref().len()));
     }
 
     fn upload(&mut self, slot: Pages, bytes: Bytes, to: &Buffer, at: Bytes) -> Result<Event, DeviceError> {
@@ -318,12 +310,11 @@ impl Device for HostDevice {
     }
 
     fn marks(&self) -> Marks {
-        self.marks
+        self.budget.marks()
     }
 
     fn reset_marks(&mut self) {
-        self.marks.placed_peak = self.marks.placed;
-        self.marks.staged_peak = self.marks.staged;
+        self.budget.reset_peaks();
     }
 }
 

@@ -8,11 +8,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use opt_shared::outcome::MemoryPoint;
-use opt_shared::placement::whole_grains;
 use opt_shared::units::Bytes;
 
 use super::driver::{Driver, DriverError, Mark, Pinned, Queue, SharedDriver};
 use super::points::Points;
+use crate::residency::budget::Budget;
 use crate::residency::device::{Buffer, Device, DeviceError, Event, Marks};
 
 const NAME: &str = "the device";
@@ -40,11 +40,9 @@ pub(super) fn wait_for(driver: &SharedDriver, mark: Mark, limit: Duration) -> Re
 
 pub(super) struct CudaMemory {
     driver: SharedDriver,
-    capacity: Bytes,
-    grain: Bytes,
+    budget: Budget,
     /// What is placed, by its address.
     live: BTreeMap<u64, Live>,
-    marks: Marks,
     queued: Event,
     done: Event,
     /// In the order of the queue; the slot of a copy comes back with it.
@@ -71,10 +69,8 @@ impl CudaMemory {
         let grain = driver.borrow().card().grain;
         Self {
             driver,
-            capacity,
-            grain,
+            budget: Budget::new(NAME, capacity, grain),
             live: BTreeMap::new(),
-            marks: Marks::default(),
             queued: Event(0),
             done: Event(0),
             under_way: VecDeque::new(),
@@ -184,27 +180,22 @@ impl Device for CudaMemory {
     }
 
     fn capacity(&self) -> Bytes {
-        self.capacity
+        self.budget.capacity()
     }
 
     fn grain(&self) -> Bytes {
-        self.grain
+        self.budget.grain()
     }
 
     fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError> {
         self.usable()?;
-        let placed = whole_grains(bytes, self.grain);
-        let free = self.capacity - self.marks.placed;
-        if free < placed {
-            return Err(DeviceError::NoRoom { device: NAME, asked: placed, free, capacity: self.capacity });
-        }
+        let placed = self.budget.whole(bytes)?;
         if placed == Bytes::ZERO {
             return Ok(Buffer::new(0, bytes, placed));
         }
         let address = self.driver.borrow_mut().allocate(bytes).map_err(|it| failed("allocating", it))?;
         self.live.insert(address, Live { placed, last: Event(0) });
-        self.marks.placed += placed;
-        self.marks.placed_peak = self.marks.placed_peak.max(self.marks.placed);
+        self.budget.place(placed);
         Ok(Buffer::new(address, bytes, placed))
     }
 
@@ -216,7 +207,7 @@ impl Device for CudaMemory {
         self.wait(last)?;
         self.driver.borrow_mut().free(buffer.address()).map_err(|it| failed("freeing", it))?;
         self.live.remove(&buffer.address());
-        self.marks.placed = self.marks.placed - buffer.placed();
+        self.budget.release(buffer.placed());
         Ok(())
     }
 
@@ -224,13 +215,12 @@ impl Device for CudaMemory {
         let pinned = self.driver.borrow_mut().pinned(bytes);
         let slot = pinned
             .map_err(|error| DeviceError::NoStaging { asked: bytes, source: io::Error::other(error) })?;
-        self.marks.staged += bytes;
-        self.marks.staged_peak = self.marks.staged_peak.max(self.marks.staged);
+        self.budget.stage(bytes);
         Ok(slot)
     }
 
     fn drop_slot(&mut self, slot: Pinned) {
-        self.marks.staged = self.marks.staged - Bytes::from(slot.as_ref().len());
+        self.budget.unstage(Bytes::from(slot.as_ref().len()));
     }
 
     fn upload(&mut self, slot: Pinned, bytes: Bytes, to: &Buffer, at: Bytes) -> Result<Event, DeviceError> {
@@ -241,7 +231,7 @@ impl Device for CudaMemory {
             unsafe { driver.upload(to, from, bytes.to_usize()) }
         })?;
         if at + bytes == to.bytes() {
-            self.points.look(MemoryPoint::Uploaded, self.marks.placed, &self.driver);
+            self.points.look(MemoryPoint::Uploaded, self.budget.marks().placed, &self.driver);
         }
         Ok(event)
     }
@@ -289,12 +279,11 @@ impl Device for CudaMemory {
     }
 
     fn marks(&self) -> Marks {
-        self.marks
+        self.budget.marks()
     }
 
     fn reset_marks(&mut self) {
-        self.marks.placed_peak = self.marks.placed;
-        self.marks.staged_peak = self.marks.staged;
+        self.budget.reset_peaks();
     }
 }
 
