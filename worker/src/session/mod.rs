@@ -21,7 +21,7 @@ pub(crate) mod scripted;
 
 use std::io;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use opt_shared::message::{Callee, EntryRef};
 use opt_shared::outcome::{DevicePoint, ReadReport, RunnerEnd, Status};
@@ -310,6 +310,11 @@ pub(crate) trait Session {
 
 /// Times a session's calls from outside of it.
 pub(crate) trait Clock {
+    /// The time that limits are counted in.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
     /// Measures the hand-off with empty blocks, unless it is known for the way in which this process waits now.
     fn settle_handoff(&mut self) -> Result<(), SessionError>;
 

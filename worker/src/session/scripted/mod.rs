@@ -3,6 +3,7 @@
 //! Entries are real captures of `tests/data`, so that what is compared is what was recorded. A script says what each call
 //! of a session does to the outputs and what is claimed of it; the log has what policy asked for.
 
+mod clock;
 mod plays;
 mod tasks;
 
@@ -12,19 +13,18 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use opt_shared::arguments::Signature;
 use opt_shared::message::{Callee, EntryRef};
 use opt_shared::outcome::ReadReport;
 use opt_shared::units::Bytes;
 
-pub(crate) use self::plays::{Asked, BlockPlay, Play, Script, done};
+pub(crate) use self::plays::{Asked, AskedBlock, BlockPlay, Play, Script, done};
 pub(crate) use self::tasks::{callee, entries_of, verify_settings};
 use super::{
-    Answer, Backend, Block, BlockOrder, Called, Candidate, Clock, Ending, Group, Groups, IdleRound,
-    InputFault, Lifetime, Loaded, PoolSlot, Renew, Session, SessionError, Trespass, VariantMemory, Varied,
-    Verdict, WakeCost, Wanted,
+    Answer, Backend, Called, Candidate, Clock, Ending, Group, Groups, InputFault, Lifetime, Loaded, PoolSlot,
+    Session, SessionError, Trespass, VariantMemory, Varied, Verdict, Wanted,
 };
 use crate::judge::BytesSource;
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
@@ -43,6 +43,8 @@ pub(crate) struct ScriptedBackend {
     pub(crate) broken: Vec<usize>,
     /// Files that lose their bytes once they are open.
     pub(crate) emptied: Vec<PathBuf>,
+    /// After so many sessions no other can be started.
+    pub(crate) lost_after: usize,
 }
 
 impl ScriptedBackend {
@@ -54,6 +56,7 @@ impl ScriptedBackend {
             together: 1,
             broken: Vec::new(),
             emptied: Vec::new(),
+            lost_after: usize::MAX,
         }
     }
 
@@ -120,6 +123,10 @@ impl Backend for ScriptedBackend {
         }))
     }
 
+    fn goes_on(&self) -> bool {
+        self.count(|it| matches!(it, Asked::Start(..))) < self.lost_after
+    }
+
     fn pool(&self, bytes: Bytes) -> Result<(HostDevice, ()), DeviceError> {
         Ok((HostDevice::create(bytes)?, ()))
     }
@@ -134,6 +141,7 @@ impl Backend for ScriptedBackend {
     }
 
     fn variants(&self, bytes: Bytes) -> Result<ScriptedVariants, DeviceError> {
+        self.asked.borrow_mut().push(Asked::Variants(bytes));
         let bytes = usize::try_from(bytes.get()).expect("small");
         Ok(ScriptedVariants { bytes: Rc::new(RefCell::new(vec![0; bytes])) })
     }
@@ -191,6 +199,7 @@ impl ScriptedBackend {
             scripts[at].1.clone()
         };
         Box::new(ScriptedSession {
+            candidate: &candidate.0,
             entries,
             asked: Rc::clone(&self.asked),
             script,
@@ -202,6 +211,8 @@ impl ScriptedBackend {
             calls: 0,
             blocks: 0,
             rounds: 0,
+            started: Instant::now(),
+            passed: Duration::ZERO,
             most_handoff: Duration::MAX,
             dead: false,
         })
@@ -245,6 +256,7 @@ impl Groups<Recorded> for ScriptedGroups<'_> {
 }
 
 struct ScriptedSession<'b> {
+    candidate: &'b str,
     entries: &'b [Recorded],
     asked: Rc<RefCell<Vec<Asked>>>,
     script: Script,
@@ -257,6 +269,9 @@ struct ScriptedSession<'b> {
     calls: usize,
     blocks: usize,
     rounds: usize,
+    started: Instant,
+    /// The sum of its blocks: nothing else takes time.
+    passed: Duration,
     most_handoff: Duration,
     dead: bool,
 }
@@ -404,78 +419,6 @@ impl Session for ScriptedSession<'_> {
         let (status, detail) = self.script.death;
         let verdict = Verdict { status, detail: detail.to_owned() };
         Ok(Ending { verdict, end: self.script.end.clone(), peak_owed: self.script.peak_owed })
-    }
-}
-
-impl Clock for ScriptedSession<'_> {
-    fn settle_handoff(&mut self) -> Result<(), SessionError> {
-        Ok(())
-    }
-
-    fn handoff(&self) -> Duration {
-        self.script.handoff.min(self.most_handoff)
-    }
-
-    fn limit_handoff(&mut self, most: Duration) {
-        self.most_handoff = most;
-    }
-
-    fn leaves_room(&self, _: u32, _: f64) -> bool {
-        self.script.leaves_room
-    }
-
-    fn wait_spinning(&mut self, spin: bool) {
-        self.asked.borrow_mut().push(Asked::Spin(spin));
-    }
-
-    fn block(&mut self, order: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError> {
-        assert!(!self.dead, "a dead candidate is timed");
-        renew()?;
-        let play = nth(&self.script.blocks, self.blocks);
-        let elapsed = play.per_call * order.calls + self.script.handoff;
-        if !order.plan && order.limit < elapsed {
-            self.dead = true;
-            return Ok(Answer::Died);
-        }
-        let mut called = match (order.plan, self.script.plan.clone()) {
-            (false, _) => {
-                self.blocks += 1;
-                done(order.calls)
-            }
-            (true, Answer::Done(called)) => called,
-            (true, Answer::Died) => {
-                self.dead = true;
-                return Ok(Answer::Died);
-            }
-        };
-        for call in (0..order.calls).filter(|_| !order.plan) {
-            match self.play(order.entry, call, (play.play)(call), order.varied)? {
-                None => return Ok(Answer::Died),
-                Some(claimed) if claimed.result != 0 || claimed.returned_value || claimed.calls_done == 0 => {
-                    called = Called { calls_done: call, ..claimed };
-                    break;
-                }
-                Some(_) => {}
-            }
-        }
-        called.claimed = (play.per_call * order.calls).mul_f64(play.claim);
-        Ok(Answer::Done(Block {
-            elapsed,
-            called,
-            wake: WakeCost { cpu: Duration::from_micros(1), threads: play.threads },
-            cpus_busy: 1.0,
-            waited: Some(play.waited),
-            changed: play.changed,
-        }))
-    }
-
-    fn idle(&mut self, _: usize, renew: Renew<'_>) -> Result<Answer<IdleRound>, SessionError> {
-        renew()?;
-        let cpu = nth(&self.script.idle, self.rounds);
-        self.rounds += 1;
-        self.dead |= cpu.is_none();
-        let wake = WakeCost { cpu: Duration::from_micros(1), threads: 1 };
-        Ok(cpu.map_or(Answer::Died, |cpu| Answer::Done(IdleRound { cpu, wake })))
     }
 }
 

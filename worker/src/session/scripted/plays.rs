@@ -107,6 +107,19 @@ pub(crate) fn done(calls_done: u32) -> Called {
     Called { calls_done, elapsed: Duration::from_micros(3), ..Called::default() }
 }
 
+/// A block that policy asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AskedBlock {
+    pub(crate) candidate: String,
+    pub(crate) entry: usize,
+    pub(crate) calls: u32,
+    pub(crate) plan: bool,
+    pub(crate) varied: bool,
+    pub(crate) cold: bool,
+    pub(crate) expected: Duration,
+    pub(crate) limit: Duration,
+}
+
 /// What policy asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
@@ -121,6 +134,11 @@ pub(crate) enum Asked {
     Call(usize, u32, u8),
     /// Whether this process may spin while it waits.
     Spin(bool),
+    /// Memory for inputs that vary.
+    Variants(Bytes),
+    Block(AskedBlock),
+    /// A round without work, by candidate.
+    Idle(String),
     Finish,
     GiveBack(usize),
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use opt_shared::formula::{LEAST_RUNNERS, MOST_RUNNERS};
+use opt_shared::formula::LEAST_RUNNERS;
 use opt_shared::message::Depth;
 use opt_shared::outcome::{CacheStateReached, EntryProfile, Estimate};
 use opt_shared::settings::Protocol;
@@ -23,8 +23,6 @@ use crate::stage::failure::Calls;
 
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(10);
-/// Longest warm-up if the length of a block does not settle: the machine is not going to become calmer.
-const LONGEST_WARM_UP: Duration = Duration::from_millis(500);
 /// Largest number of warm-up pairs, whatever the clock shows.
 const MOST_WARM_UP_PAIRS: u32 = 1000;
 /// Pairs of blocks for each pair of runners; fewer if one call takes `SLOW_CALL`.
@@ -86,7 +84,7 @@ impl Timing {
         memory: Option<&M>,
         draws: &mut Draws,
     ) -> Result<Made<()>, SessionError> {
-        let started = Instant::now();
+        let started = now(sides);
         let mut samples = std::mem::take(&mut self.samples);
         let mut pairing =
             Pairing { context, sides, samples: &mut samples, variation, memory, draws, called: [false; 2] };
@@ -102,8 +100,8 @@ impl Timing {
             Err(stop) => Err(stop),
         };
         self.handoff = pairing.sides[CANDIDATE].session.clock().handoff();
+        self.spent += now(pairing.sides) - started;
         self.samples = samples;
-        self.spent += started.elapsed();
         Ok(timed.map(|(timed, calls)| self.add(&timed, calls, context.task.depth)))
     }
 
@@ -142,10 +140,8 @@ impl Timing {
         }
         let narrow = self.estimate().is_some_and(|estimate| half_width(&estimate) <= profile.max_noise);
         self.converged = narrow && profile.protocol == Protocol::Paired;
-        self.done = narrow
-            || profile.protocol == Protocol::Kernelforge
-            || self.runners == MOST_RUNNERS
-            || profile.entry_timeout <= self.spent;
+        self.done =
+            narrow || profile.protocol == Protocol::Kernelforge || profile.entry_timeout <= self.spent;
     }
 
     /// The figure whose interval is to narrow: the ratio or, without a baseline, the time.
@@ -261,7 +257,7 @@ fn warm_up<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<bo
         }
     }
     let most = most_calls(pairing);
-    let started = Instant::now();
+    let started = now(pairing.sides);
     let (mut done, mut in_blocks, mut calls) = (0u32, Duration::ZERO, 1u32);
     let mut settled = false;
     // From the least disturbed blocks. One thread never uses more than one CPU.
@@ -272,9 +268,10 @@ fn warm_up<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<bo
     };
     for _ in 0..MOST_WARM_UP_PAIRS {
         let slow = pairing.samples.iter().any(|side| SLOW_CALL <= side.estimate);
-        let spent = in_blocks.max(started.elapsed());
+        let spent = in_blocks.max(now(pairing.sides) - started);
         let warm = (least_calls <= done || (slow && 0 < done)) && least_time <= spent;
-        if warm && (settled || LONGEST_WARM_UP <= spent) {
+        // The number of calls only grows, by more than twice until a block confirms it.
+        if warm && settled {
             break;
         }
         let baseline_first = pairing.draws.random.random();
@@ -293,6 +290,11 @@ fn warm_up<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<bo
     handoff::settle_waiting(pairing.sides, most_threads(pairing.samples), busy);
     handoff::settle(pairing.sides)?;
     Ok(Ok(pairing.samples.iter().any(|side| SLOW_CALL <= side.estimate)))
+}
+
+/// By the candidate's clock.
+fn now(sides: &mut [Side<'_>]) -> Instant {
+    sides[CANDIDATE].session.clock().now()
 }
 
 fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 {
@@ -341,7 +343,7 @@ fn paired<M: VariantMemory>(
     let mut order = Vec::new();
     while timed.len() < wanted * MOST_REPEATED {
         let calm = timed.iter().filter(|pair: &&Timed| !pair.preempted.contains(&true)).count();
-        if wanted <= calm || (least <= timed.len() && limit <= started.elapsed()) {
+        if wanted <= calm || (least <= timed.len() && limit <= now(pairing.sides) - started) {
             break;
         }
         // Every block revises the number of calls, because the first ones may have been slow on purpose.
@@ -441,3 +443,6 @@ fn idle_rounds<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Mad
 pub(super) fn no_figures(context: &Context<'_>) -> SessionError {
     SessionError::NoFigures { entry: context.recorded.name.clone() }
 }
+
+#[cfg(test)]
+mod tests;

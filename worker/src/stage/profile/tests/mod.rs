@@ -1,5 +1,7 @@
 //! Profiles over scripted sessions: every answer of a candidate and of its baseline, and the resulting times.
 
+mod blocks;
+mod figures;
 mod varied;
 
 use std::time::Duration;
@@ -74,6 +76,13 @@ fn trouble(script: Script) -> SessionError {
 
 fn honest(per_call: Duration) -> Script {
     Script::timed(&[BlockPlay::honest(per_call)])
+}
+
+/// Its calls take no time, once it is warm.
+fn instant(handoff: Duration) -> Script {
+    let mut blocks = vec![BlockPlay::honest(20_000 * US); 3];
+    blocks.push(BlockPlay::honest(Duration::ZERO));
+    Script { handoff, ..Script::timed(&blocks) }
 }
 
 fn playing(play: fn(u32) -> Play) -> Script {
@@ -359,11 +368,10 @@ fn profile_rejects_impossible_times() {
         let report = profile(&alone(Script::timed(&[play])), &task(&[0], false));
         assert_eq!(report.head.status, Status::Passed, "{claim}: {}", report.head.detail);
     }
-    let none = Script { handoff: Duration::ZERO, ..honest(Duration::ZERO) };
-    let report = profile(&alone(none), &task(&[0], false));
+    let report = profile(&alone(instant(Duration::ZERO)), &task(&[0], false));
     assert_eq!(report.head.status, Status::TooFast, "{}", report.head.detail);
     // A hand-off as long as the whole block proves nothing.
-    let error = trouble(Script { handoff: 40 * US, ..honest(Duration::ZERO) });
+    let error = trouble(instant(40 * US));
     assert!(matches!(error, SessionError::NoTime { .. }), "{error}");
 }
 

@@ -1,5 +1,6 @@
 //! Verification over scripted sessions: every answer that a candidate can give, alone and in combination.
 
+mod device;
 mod recorded;
 mod together;
 

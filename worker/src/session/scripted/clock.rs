@@ -1,0 +1,94 @@
+//! The clock of a scripted session: blocks take what the script says, and nothing else takes time.
+
+use std::time::{Duration, Instant};
+
+use super::{Asked, AskedBlock, ScriptedSession, done, nth};
+use crate::session::{Answer, Block, BlockOrder, Called, Clock, IdleRound, Renew, SessionError, WakeCost};
+
+impl Clock for ScriptedSession<'_> {
+    fn now(&self) -> Instant {
+        self.started + self.passed
+    }
+
+    fn settle_handoff(&mut self) -> Result<(), SessionError> {
+        Ok(())
+    }
+
+    fn handoff(&self) -> Duration {
+        self.script.handoff.min(self.most_handoff)
+    }
+
+    fn limit_handoff(&mut self, most: Duration) {
+        self.most_handoff = most;
+    }
+
+    fn leaves_room(&self, _: u32, _: f64) -> bool {
+        self.script.leaves_room
+    }
+
+    fn wait_spinning(&mut self, spin: bool) {
+        self.asked.borrow_mut().push(Asked::Spin(spin));
+    }
+
+    fn block(&mut self, order: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError> {
+        assert!(!self.dead, "a dead candidate is timed");
+        renew()?;
+        self.asked.borrow_mut().push(Asked::Block(AskedBlock {
+            candidate: self.candidate.to_owned(),
+            entry: order.entry,
+            calls: order.calls,
+            plan: order.plan,
+            varied: order.varied,
+            cold: order.cold,
+            expected: order.expected,
+            limit: order.limit,
+        }));
+        let play = nth(&self.script.blocks, self.blocks);
+        let elapsed = play.per_call * order.calls + self.script.handoff;
+        if !order.plan && order.limit < elapsed {
+            self.dead = true;
+            return Ok(Answer::Died);
+        }
+        let mut called = match (order.plan, self.script.plan.clone()) {
+            (false, _) => {
+                self.blocks += 1;
+                done(order.calls)
+            }
+            (true, Answer::Done(called)) => called,
+            (true, Answer::Died) => {
+                self.dead = true;
+                return Ok(Answer::Died);
+            }
+        };
+        for call in (0..order.calls).filter(|_| !order.plan) {
+            match self.play(order.entry, call, (play.play)(call), order.varied)? {
+                None => return Ok(Answer::Died),
+                Some(claimed) if claimed.result != 0 || claimed.returned_value || claimed.calls_done == 0 => {
+                    called = Called { calls_done: call, ..claimed };
+                    break;
+                }
+                Some(_) => {}
+            }
+        }
+        self.passed += elapsed;
+        called.claimed = (play.per_call * order.calls).mul_f64(play.claim);
+        Ok(Answer::Done(Block {
+            elapsed,
+            called,
+            wake: WakeCost { cpu: Duration::from_micros(1), threads: play.threads },
+            cpus_busy: 1.0,
+            waited: Some(play.waited),
+            changed: play.changed,
+        }))
+    }
+
+    fn idle(&mut self, _: usize, renew: Renew<'_>) -> Result<Answer<IdleRound>, SessionError> {
+        renew()?;
+        self.asked.borrow_mut().push(Asked::Idle(self.candidate.to_owned()));
+        let cpu = nth(&self.script.idle, self.rounds);
+        self.rounds += 1;
+        self.dead |= cpu.is_none();
+        let wake = WakeCost { cpu: Duration::from_micros(1), threads: 1 };
+        Ok(cpu.map_or(Answer::Died, |cpu| Answer::Done(IdleRound { cpu, wake })))
+    }
+}

@@ -1,0 +1,149 @@
+//! Which blocks a profile asks for: how many, of how many calls, in which order, and under which limits.
+
+use super::*;
+use crate::session::scripted::AskedBlock;
+
+/// The blocks of a candidate that is timed alone.
+fn blocks_of(script: Script, task: &ProfileTask) -> Vec<AskedBlock> {
+    let backend = alone(script);
+    profile(&backend, task);
+    asked_blocks(&backend)
+}
+
+fn asked_blocks(backend: &ScriptedBackend) -> Vec<AskedBlock> {
+    let asked = backend.asked.borrow();
+    let blocks = asked.iter().filter_map(|it| match it {
+        Asked::Block(block) => Some(block.clone()),
+        _ => None,
+    });
+    blocks.collect()
+}
+
+fn calls(blocks: &[AskedBlock]) -> Vec<u32> {
+    blocks.iter().map(|block| block.calls).collect()
+}
+
+#[test]
+fn profile_warms_up_for_three_calls_or_ten_milliseconds() {
+    let task = task(&[0], false);
+    // One call of this length is warm-up enough, three calls of a shorter one, and as many as fill ten milliseconds.
+    for (per_call, warm_up, pairs) in
+        [(120_000 * US, 1, 2), (99_000 * US, 3, 10), (4000 * US, 3, 10), (2000 * US, 5, 10)]
+    {
+        let blocks = blocks_of(honest(per_call), &task);
+        assert_eq!(blocks.len(), 3 * (warm_up + pairs), "{per_call:?}: three runners");
+        assert!(blocks.iter().all(|block| block.calls == 1 && !block.plan && !block.cold));
+    }
+    // Twenty blocks of half a millisecond, of which the first has a single call.
+    assert_eq!(calls(&blocks_of(honest(100 * US), &task))[..24], [&[1; 1][..], &[5; 23]].concat());
+}
+
+#[test]
+fn profile_warms_up_until_a_block_confirms_its_number_of_calls() {
+    // Three long calls are warm-up enough, but the third one shows that a block has to have five.
+    let long = BlockPlay::honest(20_000 * US);
+    let script = Script::timed(&[long.clone(), long, BlockPlay::honest(100 * US)]);
+    let asked = calls(&blocks_of(script, &task(&[0], false)));
+    assert_eq!(asked[..15], [&[1; 3][..], &[5; 11], &[1]].concat(), "the next runner begins anew");
+}
+
+#[test]
+fn profile_allows_a_block_some_time_more_than_its_calls_took() {
+    let mut task = task(&[0], false);
+    let blocks = blocks_of(honest(100 * US), &task);
+    assert_eq!(
+        (blocks[0].expected, blocks[0].limit),
+        (Duration::ZERO, Duration::from_secs(60)),
+        "nothing is known"
+    );
+    let of_five = blocks.iter().find(|block| block.calls == 5).expect("several calls");
+    assert_eq!((of_five.expected, of_five.limit), (500 * US, Duration::from_millis(5010)));
+    task.verify.call_timeout = Duration::from_millis(900);
+    let blocks = blocks_of(honest(100 * US), &task);
+    let of_five = blocks.iter().find(|block| block.calls == 5).expect("several calls");
+    assert_eq!(of_five.limit, Duration::from_millis(4500), "never more than a call may take");
+}
+
+#[test]
+fn profile_draws_which_side_goes_first_and_gives_both_their_turn() {
+    let backend = beside(honest(3000 * US), honest(3000 * US));
+    profile(&backend, &task(&[0], true));
+    let blocks = asked_blocks(&backend);
+    let per_runner = blocks.len() / 3;
+    let mut first_ones = Vec::new();
+    for runner in blocks.chunks(per_runner) {
+        let timed: Vec<&str> = runner[per_runner - 20..].iter().map(|it| it.candidate.as_str()).collect();
+        for two_pairs in timed.chunks(4) {
+            let [a, b, c, d] = two_pairs else { panic!("ten pairs") };
+            assert!(a != b && c != d && a != c, "both sides in each pair, each first once: {two_pairs:?}");
+            first_ones.push(*a);
+        }
+    }
+    assert!(first_ones.contains(&"fast") && first_ones.contains(&"naive"), "{first_ones:?}");
+}
+
+#[test]
+fn profile_from_cold_caches_asks_for_cold_blocks_but_a_warm_plan_call() {
+    let mut task = task(&[0], false);
+    task.profile.cache_state = CacheState::Cold;
+    let ready = Answer::Done(Loaded::Ready { has_plan: true, returned: false });
+    let blocks = blocks_of(Script { load: ready, ..honest(100 * US) }, &task);
+    assert!(blocks.iter().any(|block| block.plan));
+    assert!(blocks.iter().all(|block| block.cold != block.plan && block.calls == 1), "{blocks:?}");
+}
+
+#[test]
+fn kernelforges_protocol_makes_25_calls_and_then_100() {
+    let mut task = task(&[0], false);
+    task.profile.protocol = Protocol::Kernelforge;
+    // Runners that differ do not get more company: the protocol has three of each.
+    let runners = [20_000, 40_000, 80_000].map(|us| ("fast", honest(us * US)));
+    let backend = ScriptedBackend::playing_each(&runners);
+    let report = profile(&backend, &task);
+    assert_eq!((report.body.entries[0].runners, report.body.entries[0].times.samples), (3, 3));
+    let blocks = asked_blocks(&backend);
+    assert_eq!(calls(&blocks[..30]), [&[1; 25][..], &[24, 24, 24, 24, 4]].concat());
+    assert_eq!(blocks.len(), 90);
+    let rounds = backend.count(|it| matches!(it, Asked::Idle(_)));
+    assert!((9..=9 + 27 + 90).contains(&rounds), "at most nine before a runner's blocks: {rounds}");
+}
+
+#[test]
+fn profile_checks_one_slot_of_most_blocks_and_all_of_some() {
+    let backend = alone(honest(100 * US));
+    let report = profile(&backend, &task(&[0], false));
+    let blocks = asked_blocks(&backend);
+    let (made, calls) = (blocks.len() as u64, blocks.iter().map(|block| u64::from(block.calls)).sum::<u64>());
+    let checked = report.body.entries[0].slots_checked;
+    assert!(made < checked && checked < made + (calls - made) / 4, "{checked} of {calls} in {made} blocks");
+}
+
+#[test]
+fn profile_looks_into_every_call_of_a_block() {
+    // One wrong element in one call of five: 64 elements are looked at, so this call is compared.
+    let backend = alone(playing(|call| if call == 3 { Play::WrongFrom(0) } else { Play::Right }));
+    let report = profile(&backend, &task(&[0], false));
+    assert_eq!(report.head.status, Status::Nondeterministic);
+    let detail = "verified, then wrong in timed call 4 of a block of 5: ";
+    assert!(report.head.detail.contains(detail), "{}", report.head.detail);
+    assert_eq!(calls(&asked_blocks(&backend)), [1, 5], "in the first block that has such a call");
+}
+
+#[test]
+fn profile_doubles_the_calls_of_a_block_that_is_too_short() {
+    // Warm-up shows calls of 1 ms. In the timed blocks they take 10 us.
+    let mut blocks = vec![BlockPlay::honest(1000 * US); 10];
+    blocks.push(BlockPlay::honest(10 * US));
+    let asked = calls(&blocks_of(Script::timed(&blocks), &task(&[0], false)));
+    // A block of one call, then as many as the shortest one needs.
+    assert_eq!(asked[..13], [&[1; 11][..], &[24, 24]].concat(), "{asked:?}");
+}
+
+#[test]
+fn profile_takes_disturbed_pairs_again_up_to_four_times() {
+    let waiting = BlockPlay { waited: 50_000 * US, ..BlockPlay::honest(3000 * US) };
+    let backend = alone(Script::timed(&[waiting]));
+    let report = profile(&backend, &task(&[0], false));
+    let entry = &report.body.entries[0];
+    assert_eq!((entry.times.samples, entry.discarded_blocks), (120, 0), "no pair was calm, so all count");
+}

@@ -1,0 +1,174 @@
+//! The figures of an entry, and when a profile has none.
+
+use super::*;
+
+#[test]
+fn profile_reports_each_entry_with_its_own_weight_and_how_far_it_is() {
+    for batch_bytes in [Bytes::new(1), Bytes::gib(1)] {
+        let mut task = task(&[0, 1, 2], false);
+        task.profile.batch_bytes = batch_bytes;
+        for (entry, weight) in task.entries.iter_mut().zip([3, 4, 5]) {
+            entry.weight = weight;
+            entry.numbers.inputs = Bytes::new(weight * 100);
+        }
+        let told = std::cell::RefCell::new(Vec::new());
+        let progress = |done, total, _| told.borrow_mut().push((done, total));
+        let body = run(&alone(honest(3000 * US)), &progress, &task, &mut Head::passed()).expect("no trouble");
+        let found: Vec<(&str, u64)> = body.entries.iter().map(|it| (it.entry.as_str(), it.weight)).collect();
+        assert_eq!(found, [("entry_000000", 3), ("entry_000001", 4), ("entry_000002", 5)]);
+        assert_eq!(*told.borrow(), [(1, 3), (2, 3), (3, 3)]);
+        // Inputs and outputs, which are the same for these entries but for their inputs.
+        let outputs: Vec<u64> = body
+            .entries
+            .iter()
+            .zip([300, 400, 500])
+            .map(|(it, inputs)| it.footprint.get() - inputs)
+            .collect();
+        assert!(0 < outputs[0] && outputs.iter().all(|bytes| bytes % 4 == 0), "{outputs:?}");
+    }
+}
+
+#[test]
+fn profile_tells_how_many_captured_bytes_are_timed() {
+    let mut task = task(&[0, 1], false);
+    task.entries[1].numbers.inputs = Bytes::new(36);
+    let told = std::cell::RefCell::new(Vec::new());
+    let progress = |_, _, bytes: Bytes| told.borrow_mut().push(bytes.get());
+    run(&alone(honest(3000 * US)), &progress, &task, &mut Head::passed()).expect("no trouble");
+    assert_eq!(*told.borrow(), [64, 100]);
+}
+
+#[test]
+fn profile_has_no_figures_if_a_runners_calls_took_no_time() {
+    // The blocks of one runner are as long as its hand-off.
+    let nothing = instant(40 * US);
+    let runners = [("fast", honest(100 * US)), ("fast", nothing.clone()), ("fast", honest(100 * US))];
+    let backend = ScriptedBackend::playing_each(&runners);
+    let found = run(&backend, &|_, _, _| {}, &task(&[0], false), &mut Head::passed());
+    assert!(matches!(found, Err(SessionError::NoFigures { .. })), "{found:?}");
+    // A screen leaves that to a full profile.
+    let report = profile(&beside(nothing, Script { handoff: 40 * US, ..honest(200 * US) }), &screen());
+    assert_eq!(
+        (report.head.status, report.body.entries.len()),
+        (Status::Passed, 0),
+        "{}",
+        report.head.detail
+    );
+}
+
+#[test]
+fn profile_keeps_that_a_candidates_output_was_cut() {
+    let noisy = RunnerEnd { output_truncated: true, ..RunnerEnd::default() };
+    let report = profile(&alone(Script { end: noisy, ..honest(100 * US) }), &task(&[0], false));
+    assert!(report.head.output_truncated);
+}
+
+#[test]
+fn profile_asks_for_memory_only_if_inputs_may_vary() {
+    for (room, vary, asked) in [
+        (Bytes::mib(9), Vary::Auto, vec![Asked::Variants(Bytes::mib(9))]),
+        (Bytes::mib(9), Vary::None, vec![]),
+        (Bytes::ZERO, Vary::Auto, vec![]),
+    ] {
+        let mut task = task(&[0, 1], false);
+        task.entries[1].numbers.varied = room;
+        task.profile.vary = vary;
+        let backend = alone(honest(100 * US));
+        profile(&backend, &task);
+        let found: Vec<Asked> =
+            backend.asked.borrow().iter().filter(|it| matches!(it, Asked::Variants(_))).cloned().collect();
+        assert_eq!(found, asked);
+    }
+}
+
+#[test]
+fn disturbed_profile_widens_its_interval_to_the_shortest_blocks() {
+    // Nobody is ever calm; the candidate's blocks take 1 ms, the baseline's 3 ms but once 1.2 ms.
+    let waiting = |us: u32| BlockPlay { waited: 50_000 * US, ..BlockPlay::honest(us * US) };
+    let mut baseline = vec![waiting(3000); 30];
+    baseline.extend([waiting(1200), waiting(3000)]);
+    let backend = beside(Script::timed(&[waiting(1000)]), Script::timed(&baseline));
+    let report = profile(&backend, &task(&[0], true));
+    let speedup = report.body.entries[0].speedup.expect("paired");
+    assert!((speedup.value - 3.0).abs() < 1e-6, "{speedup:?}");
+    assert!((speedup.ci_low - 1.2).abs() < 0.01 && (speedup.ci_high - 3.0).abs() < 1e-6, "{speedup:?}");
+    // The same above: the candidate is once faster.
+    let mut candidate = vec![waiting(1000); 30];
+    candidate.extend([waiting(500), waiting(1000)]);
+    let backend = beside(Script::timed(&candidate), Script::timed(&[waiting(3000)]));
+    let speedup = profile(&backend, &task(&[0], true)).body.entries[0].speedup.expect("paired");
+    assert!((speedup.ci_low - 3.0).abs() < 1e-6 && (speedup.ci_high - 6.0).abs() < 0.01, "{speedup:?}");
+}
+
+#[test]
+fn calm_profile_does_not_widen_its_interval_to_single_blocks() {
+    let mut candidate = vec![BlockPlay::honest(1000 * US); 15];
+    candidate.extend([BlockPlay::honest(500 * US), BlockPlay::honest(1000 * US)]);
+    let backend = beside(Script::timed(&candidate), honest(3000 * US));
+    let speedup = profile(&backend, &task(&[0], true)).body.entries[0].speedup.expect("paired");
+    assert!((speedup.ci_high - 3.0).abs() < 1e-6, "{speedup:?}");
+}
+
+#[test]
+fn profile_has_deciles_of_both_sides() {
+    let blocks: Vec<BlockPlay> = (0..4000).map(|at| BlockPlay::honest((3000 + at % 10) * US)).collect();
+    let report = profile(&beside(Script::timed(&blocks), honest(4000 * US)), &task(&[0], true));
+    let entry = &report.body.entries[0];
+    assert_eq!((entry.deciles.len(), entry.baseline_deciles.len()), (11, 11));
+    assert!((entry.deciles[0] - entry.times.min_time_ms).abs() < 1e-9, "{:?}", entry.deciles);
+    assert!((entry.deciles[5] - entry.times.median_time_ms).abs() < 1e-9, "{:?}", entry.deciles);
+    assert!((entry.deciles[10] - entry.times.max_time_ms).abs() < 1e-9, "{:?}", entry.deciles);
+    assert!(entry.times.min_time_ms < entry.times.max_time_ms);
+    let report = profile(&alone(honest(3000 * US)), &task(&[0], false));
+    assert!(report.body.entries[0].baseline_deciles.is_empty());
+}
+
+#[test]
+fn profile_names_the_call_that_changed_after_done() {
+    let early = BlockPlay { changed: Some(63), ..BlockPlay::honest(3000 * US) };
+    let report = profile(&alone(Script::timed(&[early])), &task(&[0], false));
+    let detail =
+        "`output` of timed call 1 of a block of 1 changed after the block was reported as done (byte ";
+    assert!(report.head.detail.contains(detail), "{}", report.head.detail);
+}
+
+#[test]
+fn profile_tells_a_larger_claim_from_noise() {
+    // 0.2 ms more than our clock, and a tenth more, are both needed.
+    for (per_call, claim, status) in [
+        (1000 * US, 1.15, Status::Passed),
+        (1000 * US, 1.25, Status::TimingMismatch),
+        (10_000 * US, 1.09, Status::Passed),
+        (10_000 * US, 1.11, Status::TimingMismatch),
+    ] {
+        let play = BlockPlay { claim, ..BlockPlay::honest(per_call) };
+        let report = profile(&alone(Script::timed(&[play])), &task(&[0], false));
+        assert_eq!(report.head.status, status, "{claim}: {}", report.head.detail);
+    }
+    // Five calls of a block have to claim too much together.
+    let play = BlockPlay { claim: 1.5, ..BlockPlay::honest(100 * US) };
+    let report = profile(&alone(Script::timed(&[play])), &task(&[0], false));
+    assert_eq!(report.head.status, Status::TimingMismatch, "{}", report.head.detail);
+    assert!(report.head.detail.contains("its own clock shows 150 % of"), "{}", report.head.detail);
+}
+
+#[test]
+fn profile_reports_the_larger_share_of_waiting() {
+    let waiting =
+        |us: u32| Script::timed(&[BlockPlay { waited: us * US, threads: 2, ..BlockPlay::honest(2999 * US) }]);
+    for (candidate, baseline) in [(300, 600), (600, 300)] {
+        let report = profile(&beside(waiting(candidate), waiting(baseline)), &task(&[0], true));
+        let share = report.body.entries[0].wait_share.expect("told");
+        assert!((share - 0.2).abs() < 1e-3, "{share}");
+    }
+}
+
+#[test]
+fn profile_widens_the_interval_of_a_time_to_what_its_runners_show() {
+    let runners = [3000, 3030, 2970].map(|us| ("fast", honest(us * US)));
+    let mut task = task(&[0], false);
+    task.profile.entry_timeout = Duration::ZERO;
+    let times = profile(&ScriptedBackend::playing_each(&runners), &task).body.entries[0].times;
+    // Student's interval over three runners that differ by a percent.
+    assert!((times.ci_low - 2.926).abs() < 0.002 && (times.ci_high - 3.075).abs() < 0.002, "{times:?}");
+}
