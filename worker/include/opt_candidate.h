@@ -1,11 +1,11 @@
 /* The candidate interface of opt-supervisor, for kernels written without tvm-ffi or DLPack headers.
  *
- * A candidate exports one function of type OptFunction, by the name of the plan's `symbol` or with `__tvm_ffi_` before
- * it. It is given the inputs in the order of the signature, then one tensor for each output, already allocated with
- * the strides that were captured; it writes the outputs and returns OPT_OK. Inputs are read-only. `ret` stays as it is.
+ * A candidate exports one function of type OptFunction, whose name is the plan's `symbol`, optionally with the prefix
+ * `__tvm_ffi_`. It gets the inputs in the order of the signature, then one tensor for each output, allocated with the
+ * captured strides. It writes the outputs and returns OPT_OK. Inputs are read-only, and `ret` must not be changed.
  *
- * OptAny is laid out as TVMFFIAny, OptTensor as DLTensor: code built against either is called the same way, and this
- * header may stand beside both. */
+ * OptAny has the layout of TVMFFIAny, and OptTensor that of DLTensor. Code built against either is called the same way,
+ * and this header can be included beside theirs. */
 #ifndef OPT_CANDIDATE_H
 #define OPT_CANDIDATE_H
 
@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* What a candidate returns; anything else is a runtime error. */
-enum OptStatus { OPT_OK = 0, OPT_UNSUPPORTED = -2 /* this kernel does not do this entry */ };
+enum OptStatus { OPT_OK = 0, OPT_UNSUPPORTED = -2 /* this kernel does not support this entry */ };
 
 /* What an OptAny holds. */
 enum OptTypeIndex {
@@ -39,8 +39,8 @@ enum OptTypeIndex {
 
 enum OptDeviceType { OPT_CPU = 1, OPT_CUDA = 2 };
 
-/* OptDataType.code; `bits` tells the width: float16 is {OPT_CODE_FLOAT, 16, 1}. An element of float4_e2m1fn_x2 is a byte of
-   two values: {OPT_CODE_FLOAT4_E2M1FN, 4, 2}. */
+/* OptDataType.code; `bits` is the width: float16 is {OPT_CODE_FLOAT, 16, 1}. An element of float4_e2m1fn_x2 is a byte
+   with two values: {OPT_CODE_FLOAT4_E2M1FN, 4, 2}. */
 enum OptDataTypeCode {
     OPT_CODE_INT = 0, OPT_CODE_UINT = 1, OPT_CODE_FLOAT = 2, OPT_CODE_BFLOAT = 4, OPT_CODE_COMPLEX = 5,
     OPT_CODE_BOOL = 6, OPT_CODE_FLOAT8_E4M3FN = 10, OPT_CODE_FLOAT8_E4M3FNUZ = 11, OPT_CODE_FLOAT8_E5M2 = 12,
@@ -52,7 +52,7 @@ typedef struct OptDataType { uint8_t code; uint8_t bits; uint16_t lanes; } OptDa
 typedef struct OptDevice { int32_t device_type; int32_t device_id; } OptDevice;
 
 typedef struct OptTensor {
-    void *data; /* of the first element; byte_offset is always 0 */
+    void *data; /* the first element; byte_offset is always 0 */
     OptDevice device;
     int32_t ndim;
     OptDataType dtype;

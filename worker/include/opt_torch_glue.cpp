@@ -1,9 +1,9 @@
 /* Calls a function over ATen's tensors through the candidate interface of opt-supervisor (opt_candidate.h).
  *
- * Compiled with the candidate's first source, which it includes, so that the function's own type says how arguments are
- * converted and whether outputs are returned. OPT_SOURCE is that source, OPT_FUNCTION the function, OPT_ENTRY the symbol
- * that the runner looks up. A function with as many parameters as there are inputs returns its outputs, which are checked
- * and copied; one with as many more as there are outputs writes them itself. */
+ * Includes the candidate's first source and is compiled with it, so that the type of the function determines how arguments
+ * are converted and whether outputs are returned. OPT_SOURCE is that source, OPT_FUNCTION the function, OPT_ENTRY the symbol
+ * that the runner looks up. A function with one parameter per input returns its outputs, which are checked and copied. A
+ * function with further parameters for the outputs writes them itself. */
 #include OPT_SOURCE
 
 #include "opt_candidate.h"
@@ -28,10 +28,10 @@
 
 namespace opt_glue {
 
-/* What is told of a failed call; `kind` is one that the worker knows. */
+/* The error of a failed call; `kind` is one that the worker knows. */
 struct Failure : std::exception {
     std::string kind, text;
-    Failure(std::string of, std::string said) : kind(std::move(of)), text(std::move(said)) {}
+    Failure(std::string error_kind, std::string message) : kind(std::move(error_kind)), text(std::move(message)) {}
     const char *what() const noexcept override { return text.c_str(); }
 };
 
@@ -60,7 +60,7 @@ inline at::ScalarType scalar_type(const OptDataType &dtype) {
     }
 }
 
-/* A tensor over the memory that was passed: nothing is copied. */
+/* Makes a tensor over the memory that was passed, without a copy. */
 inline at::Tensor tensor(const OptTensor *it) {
     return at::from_blob(it->data, at::IntArrayRef(it->shape, it->ndim), at::IntArrayRef(it->strides, it->ndim),
                          at::TensorOptions().dtype(scalar_type(it->dtype)));
@@ -88,7 +88,7 @@ inline bool is_number(const OptAny &any) { return any.type_index == OPT_INT || a
 
 template <class T> inline constexpr bool never = false;
 
-/* An argument as a parameter of type T takes it, or as something that converts to it. */
+/* Converts an argument to type T, or to something that converts to T. */
 template <class T, class = void> struct As {
     static_assert(never<T>, "the function has a parameter of a type that cannot be passed: use Tensor, bool, integers, floats, "
                             "std::string, at::Scalar, at::ScalarType, at::Device, IntArrayRef, std::vector of numbers, or "
@@ -155,7 +155,7 @@ template <> struct As<at::Device> {
 template <class T> struct As<std::vector<T>> {
     static std::vector<T> of(const OptAny &any) {
         static_assert(std::is_arithmetic_v<T>, "lists of anything but numbers cannot be passed");
-        // One number stands for a list of one, as in PyTorch's own functions.
+        // A single number stands for a list with one item, as in PyTorch's own functions.
         if (any.type_index != OPT_TENSOR) return {As<T>::of(any)};
         const OptTensor *list = any.value.v_tensor;
         if (list->ndim != 1) expected("a list of numbers", any);
@@ -173,7 +173,7 @@ template <class T> struct As<std::vector<T>> {
     }
 };
 
-/* Lists that are only looked at are held for as long as the call takes. */
+/* Views of lists: the lists live until the call ends. */
 template <class T> struct As<at::ArrayRef<T>> : As<std::vector<T>> {};
 template <class T> struct As<c10::OptionalArrayRef<T>> {
     static std::optional<std::vector<T>> of(const OptAny &any) {
@@ -195,7 +195,7 @@ template <class T> using Held = decltype(As<Plain<T>>::of(std::declval<const Opt
 template <class P> struct OptionalList : std::false_type {};
 template <class T> struct OptionalList<c10::OptionalArrayRef<T>> : std::true_type { using List = at::ArrayRef<T>; };
 
-/* What was made for a parameter, moved where the function takes a value of this type. */
+/* The converted argument of a parameter, moved if the function takes it by value. */
 template <class P> decltype(auto) passed(Held<P> &value) {
     if constexpr (OptionalList<Plain<P>>::value) {
         using List = typename OptionalList<Plain<P>>::List;
@@ -240,7 +240,7 @@ template <class L> void keep_each(const L &values, const OptAny *outputs, int32_
     }
 }
 
-/* What may be returned. */
+/* The types that can be returned. */
 inline void keep_all(const at::Tensor &value, const OptAny *outputs, int32_t count) {
     keep_each(std::array<std::reference_wrapper<const at::Tensor>, 1>{std::cref(value)}, outputs, count);
 }
@@ -268,20 +268,20 @@ template <class R, class... P, size_t... I>
 void call(R (*function)(P...), const OptAny *args, int32_t count, std::index_sequence<I...>) {
     constexpr int32_t parameters = sizeof...(P);
     if (count < parameters) refuse("it takes more arguments than there are");
-    // Named, because a parameter may be a reference. Braces, so that they are made in order.
+    // A named variable, because a parameter may be a reference. Braces, so that arguments are converted in order.
     [[maybe_unused]] std::tuple<Held<P>...> values{As<Plain<P>>::of(args[I])...};
     if constexpr (std::is_void_v<R>) {
         if (count != parameters) refuse("it returns nothing and takes no outputs: return them, or take them behind the inputs");
         function(passed<P>(std::get<I>(values))...);
     } else if (count == parameters) {
-        // It has its outputs; what it returns means nothing.
+        // It has written its outputs, so the returned value is ignored.
         function(passed<P>(std::get<I>(values))...);
     } else {
         keep_all(function(passed<P>(std::get<I>(values))...), args + parameters, count - parameters);
     }
 }
 
-/* What was raised is fetched as from tvm-ffi: an object with a head of 24 bytes, then its kind and its message. */
+/* The error is fetched as from tvm-ffi: an object with a header of 24 bytes, followed by its kind and its message. */
 struct Bytes {
     const char *data;
     size_t size;
@@ -307,7 +307,7 @@ inline int fail(std::string kind, std::string message) {
     return 1;
 }
 
-/* PyTorch's allocator says so in a general error. */
+/* PyTorch's allocator reports a lack of memory as a general error. */
 inline int fail(const char *what) {
     const bool memory = std::string_view(what).find("can't allocate memory") != std::string_view::npos;
     return fail(memory ? "opt.HostMemory" : "opt.Raised", what);

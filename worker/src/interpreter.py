@@ -1,4 +1,4 @@
-"""What a worker asks an interpreter: where its parts lie, and whether it has torch. Imports as little as it can."""
+"""Prints where an interpreter's parts lie and whether it has torch, as JSON for the worker. Imports as little as possible."""
 
 import glob
 import importlib.metadata
@@ -26,10 +26,10 @@ def text(*parts):
 
 
 def libtorch(home):
-    """What compiles and links against the torch in a folder. It is not imported: that takes seconds."""
+    """Returns what is needed to compile and link against the torch in a folder, without importing it, which takes seconds."""
     beside = os.path.dirname(home)
     include = os.path.join(home, "include")
-    # The standard that its headers ask for is the one that its own extensions are compiled with.
+    # Its headers require the C++ standard with which its own extensions are compiled.
     standards = re.findall(r"-std=c\+\+(\d\d)", text(home, "utils", "cpp_extension.py"))
     abi = re.findall(r"-D_GLIBCXX_USE_CXX11_ABI=[01]", text(home, "share", "cmake", "Torch", "TorchConfig.cmake"))
     return {

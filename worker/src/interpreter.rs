@@ -1,6 +1,7 @@
-//! Interpreters of the user's machine: which one a plan means, and where its parts lie.
+//! Finds the Python interpreter that a plan names, and where its libraries lie.
 //!
-//! An interpreter is asked once in a worker's life, plainly: it is the user's own program, as a compiler is.
+//! An interpreter is queried once in a worker's life. It runs outside the sandbox: like a compiler, it is the user's
+//! own program.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -14,37 +15,37 @@ use std::time::Duration;
 use opt_shared::child;
 use serde::Deserialize;
 
-const QUESTION: &str = include_str!("interpreter.py");
-/// It imports next to nothing to answer; this is a disk that is slow to wake.
+const QUERY: &str = include_str!("interpreter.py");
+/// The query imports next to nothing, so a timeout means that the disk is slow to wake up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-const LONGEST_ANSWER: u64 = 256 << 10;
-/// Of what it says on standard error.
-const LONGEST_COMPLAINT: usize = 300;
-/// Of the name on PATH that are asked.
-const MOST_ASKED: usize = 16;
-/// Since this version a call's arguments may lie in an array.
-const OLDEST: (u32, u32) = (3, 9);
+const MAX_ANSWER: u64 = 256 << 10;
+/// How much of its standard error is reported, in characters.
+const MAX_COMPLAINT: usize = 300;
+/// How many interpreters on PATH are tried.
+const MAX_CANDIDATES: usize = 16;
+/// The oldest Python version whose vectorcall protocol the runner can use.
+const MIN_VERSION: (u32, u32) = (3, 9);
 
 /// An interpreter with torch.
 #[derive(Clone, Debug)]
 pub(crate) struct Interpreter {
     pub(crate) executable: PathBuf,
-    /// Its shared library.
+    /// The path of its shared library.
     pub(crate) library: PathBuf,
-    /// Folders that modules are imported from, and libraries beside them.
+    /// Folders from which modules are imported, with the libraries beside them.
     pub(crate) folders: Vec<PathBuf>,
     pub(crate) libtorch: Libtorch,
     /// The version of its Triton, if it has one.
     pub(crate) triton: Option<String>,
-    /// `Python 3.11.7 with torch 2.10.0`.
-    pub(crate) said: String,
+    /// For example `Python 3.11.7 with torch 2.10.0`.
+    pub(crate) version: String,
 }
 
 impl Interpreter {
-    /// What it is, its Triton included; or what to do about one that is missing.
+    /// Describes the interpreter and its Triton. If Triton is missing, the error tells the user what to do.
     pub(crate) fn with_triton(&self) -> Result<String, String> {
         match &self.triton {
-            Some(version) => Ok(format!("{}, triton {version}", self.said)),
+            Some(version) => Ok(format!("{}, triton {version}", self.version)),
             None => Err(format!(
                 "{} has no triton (install it there, or name another interpreter in [build] python)",
                 self.executable.display()
@@ -53,18 +54,18 @@ impl Interpreter {
     }
 }
 
-/// What compiles and links against an interpreter's torch.
+/// What is needed to compile against an interpreter's torch and to link to it.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Libtorch {
-    /// Folders of headers: torch's own, and Python's where they are installed.
+    /// Folders of headers: those of torch, and those of Python if they are installed.
     pub(crate) include: Vec<PathBuf>,
-    /// Folders of shared libraries: libtorch's own, and those that it needs.
+    /// Folders of shared libraries: those of libtorch, and those that it needs.
     pub(crate) libraries: Vec<PathBuf>,
-    /// Options without which its headers do not compile, or not to what its libraries were compiled to.
+    /// Options that its headers need to compile, and to match the ABI of its libraries.
     pub(crate) flags: Vec<String>,
 }
 
-/// What it answers.
+/// The answer of the query script.
 #[derive(Debug, Deserialize)]
 struct Answer {
     version: (u32, u32, u32),
@@ -77,37 +78,37 @@ struct Answer {
     libtorch: Libtorch,
 }
 
-/// The interpreter that a plan's `[build] python` means: a path, or the first of this name on PATH that has torch. The error
-/// says what can be done.
+/// Finds the interpreter for a plan's `[build] python`: a path, or the first one of this name on PATH that has torch.
+/// The error tells the user what to do.
 pub(crate) fn find(named: &str) -> Result<Arc<Interpreter>, String> {
     static FOUND: Mutex<BTreeMap<String, Arc<Interpreter>>> = Mutex::new(BTreeMap::new());
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = found.get(named) {
         return Ok(Arc::clone(known));
     }
-    let interpreter = Arc::new(look_for(named, &std::env::var_os("PATH").unwrap_or_default())?);
+    let interpreter = Arc::new(search(named, &std::env::var_os("PATH").unwrap_or_default())?);
     found.insert(named.to_owned(), Arc::clone(&interpreter));
     Ok(interpreter)
 }
 
-/// The answer to a question about a plan's `python`, on one line: `yes` and what it is, or `no` and why it cannot be used.
-/// `triton`: its candidates need Triton.
+/// Answers in one line what a plan's `python` would use on this machine: `yes` and a description, or `no` and the reason.
+/// `triton` is true if candidates need Triton.
 pub(crate) fn tell(named: &str, path: &OsStr, triton: bool) -> String {
-    let found = look_for(named, path).and_then(|found| {
-        let what = if triton { found.with_triton()? } else { found.said.clone() };
+    let found = search(named, path).and_then(|found| {
+        let what = if triton { found.with_triton()? } else { found.version.clone() };
         Ok(format!("{what} ({})", found.executable.display()))
     });
     found.map_or_else(|why| format!("no {why}"), |what| format!("yes {what}"))
 }
 
-/// `path`: folders that a name is looked up in.
-fn look_for(named: &str, path: &OsStr) -> Result<Interpreter, String> {
+/// `path` lists the folders in which a name is searched.
+fn search(named: &str, path: &OsStr) -> Result<Interpreter, String> {
     if named.contains('/') {
         return ask(Path::new(named)).map_err(|why| format!("{named}: {why} ([build] python)"));
     }
     let mut refused = Vec::new();
     let programs = std::env::split_paths(path).map(|folder| folder.join(named)).filter(|it| it.is_file());
-    for program in programs.take(MOST_ASKED) {
+    for program in programs.take(MAX_CANDIDATES) {
         match ask(&program) {
             Ok(interpreter) => return Ok(interpreter),
             Err(why) => refused.push(format!("{}: {why}", program.display())),
@@ -119,41 +120,41 @@ fn look_for(named: &str, path: &OsStr) -> Result<Interpreter, String> {
 
 fn ask(program: &Path) -> Result<Interpreter, String> {
     let mut command = Command::new(program);
-    command.args(["-I", "-c", QUESTION]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(["-I", "-c", QUERY]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = child::start(&mut command).map_err(|error| format!("it cannot be started: {error}"))?;
-    // What it says is shorter than a pipe holds, or it does not end.
+    // Its output fits into a pipe; if it does not, the interpreter never ends and runs into the timeout.
     match child::ends_within(&mut child, ANSWER_TIMEOUT) {
         Ok(true) => {}
         Ok(false) => return Err(format!("it did not answer within {ANSWER_TIMEOUT:?}")),
         Err(error) => return Err(format!("it cannot be waited for: {error}")),
     }
-    let (said, complaint) = (drain(child.stdout.take()), drain(child.stderr.take()));
+    let (stdout, complaint) = (drain(child.stdout.take()), drain(child.stderr.take()));
     let last = complaint.trim().lines().last().unwrap_or("it said nothing");
-    let complaint: String = last.chars().take(LONGEST_COMPLAINT).collect();
-    let answer: Answer =
-        serde_json::from_str(&said).map_err(|_| format!("it does not answer as Python does: {complaint}"))?;
-    understood(program, answer)
+    let complaint: String = last.chars().take(MAX_COMPLAINT).collect();
+    let answer: Answer = serde_json::from_str(&stdout)
+        .map_err(|_| format!("it does not answer as Python does: {complaint}"))?;
+    interpreter_of(program, answer)
 }
 
-/// What is in a pipe, up to a bound. Another process may hold its other end, and is not waited for.
+/// Reads what is in a pipe, up to a limit. Does not wait for other processes that hold the pipe open.
 fn drain(pipe: Option<impl Read + AsFd>) -> String {
-    let mut said = Vec::new();
+    let mut text = Vec::new();
     if let Some(pipe) = pipe {
-        // Where it cannot be made so, the end of the pipe is waited for.
+        // If the pipe cannot be made non-blocking, this waits for its end.
         let _ = rustix::io::ioctl_fionbio(&pipe, true);
-        // Ends with an error when the pipe is empty; what was read stays.
-        let _ = pipe.take(LONGEST_ANSWER).read_to_end(&mut said);
+        // Ends with an error when the pipe is empty; what was read until then is kept.
+        let _ = pipe.take(MAX_ANSWER).read_to_end(&mut text);
     }
-    String::from_utf8_lossy(&said).into_owned()
+    String::from_utf8_lossy(&text).into_owned()
 }
 
-fn understood(program: &Path, answer: Answer) -> Result<Interpreter, String> {
+fn interpreter_of(program: &Path, answer: Answer) -> Result<Interpreter, String> {
     let (major, minor, patch) = answer.version;
     let Some(torch) = answer.torch else { return Err("it has no torch".to_owned()) };
-    if (major, minor) < OLDEST {
+    if (major, minor) < MIN_VERSION {
         return Err(format!(
             "it is Python {major}.{minor}; {}.{} is the oldest that works",
-            OLDEST.0, OLDEST.1
+            MIN_VERSION.0, MIN_VERSION.1
         ));
     }
     if answer.free_threaded {
@@ -165,7 +166,7 @@ fn understood(program: &Path, answer: Answer) -> Result<Interpreter, String> {
              others build Python with --enable-shared)"
         ));
     };
-    // Not resolved: an environment's interpreter is known by the path that it is started by.
+    // Not resolved: the interpreter of a virtual environment finds it by the path with which it is started.
     let executable = std::path::absolute(program).map_err(|error| error.to_string())?;
     let there = |folders: Vec<PathBuf>| folders.into_iter().filter(|folder| folder.is_dir()).collect();
     let Libtorch { include, libraries, flags } = answer.libtorch;
@@ -175,7 +176,7 @@ fn understood(program: &Path, answer: Answer) -> Result<Interpreter, String> {
         folders: there(answer.folders),
         libtorch: Libtorch { include: there(include), libraries: there(libraries), flags },
         triton: answer.triton,
-        said: format!("Python {major}.{minor}.{patch} with torch {torch}"),
+        version: format!("Python {major}.{minor}.{patch} with torch {torch}"),
     })
 }
 
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn every_interpreter_that_cannot_be_used_is_told_why() {
+    fn unusable_interpreters_are_refused_with_a_reason() {
         let folder = tempfile::tempdir().expect("a folder");
         let here = folder.path();
         let library = here.join("libpython3.11.so");
@@ -217,26 +218,29 @@ mod tests {
             (answer("[3, 11, 7]", false, &missing, r#""2.4""#), "libpython3.11.so (install it"),
         ] {
             let path = program(here, &answer);
-            let error = look_for(&path.display().to_string(), OsStr::new("")).expect_err(part);
+            let error = search(&path.display().to_string(), OsStr::new("")).expect_err(part);
             assert!(error.contains(part) && error.contains("[build] python"), "{error}");
         }
         let path = program(here, &answer("[3, 11, 7]", false, &library, r#""2.10.0""#));
-        let found = look_for(&path.display().to_string(), OsStr::new("")).expect("usable");
+        let found = search(&path.display().to_string(), OsStr::new("")).expect("usable");
         assert_eq!((&found.library, &found.executable), (&library, &path));
-        assert_eq!(found.said, "Python 3.11.7 with torch 2.10.0");
+        assert_eq!(found.version, "Python 3.11.7 with torch 2.10.0");
         let error = found.with_triton().expect_err("it has none");
         assert!(error.contains("has no triton (install it there"), "{error}");
         let with = Interpreter { triton: Some("3.9.0".to_owned()), ..found.clone() };
-        assert_eq!(with.with_triton().expect("it has"), "Python 3.11.7 with torch 2.10.0, triton 3.9.0");
+        assert_eq!(
+            with.with_triton().expect("it has Triton"),
+            "Python 3.11.7 with torch 2.10.0, triton 3.9.0"
+        );
         assert_eq!(found.folders, [here.to_owned()]);
         let Libtorch { include, libraries, flags } = found.libtorch;
         assert_eq!(
             (include, libraries, flags),
             (vec![here.to_owned()], vec![], vec!["-std=c++17".to_owned()])
         );
-        let error = look_for("/nowhere/python", OsStr::new("")).expect_err("not there");
+        let error = search("/nowhere/python", OsStr::new("")).expect_err("not there");
         assert!(error.contains("cannot be started"), "{error}");
-        let error = look_for("no-such-interpreter", OsStr::new("/nowhere")).expect_err("not there");
+        let error = search("no-such-interpreter", OsStr::new("/nowhere")).expect_err("not there");
         assert!(error.contains("there is none"), "{error}");
     }
 }

@@ -1,8 +1,8 @@
-//! Workers and runners: the processes that do what the supervisor decides.
+//! Workers and runners: the processes that carry out what the supervisor decides.
 //!
-//! A worker (verifier or profiler) is trusted: it opens captures, compares, keeps the clock, and never loads a
-//! candidate. A runner is a process of its own for one candidate; a compiler is a runner of another kind. All are
-//! this one executable, entered by hidden first arguments.
+//! A worker (verifier or profiler) is trusted: it opens captures, compares outputs, reads the clock, and never loads
+//! a candidate. A runner is a separate process for one candidate; a compiler is a runner of another kind. All of them
+//! are this one executable, selected by hidden first arguments.
 
 mod interpreter;
 pub mod judge;
@@ -32,7 +32,8 @@ pub use runner::serve::main as runner_main;
 pub use runner::zygote::main as zygote_main;
 pub use session::host::read_ahead;
 
-/// The entry point of canaries. One of them asks an interpreter: `interpreter NAME PATH [triton]` prints what a plan's `python` means.
+/// The entry point of canaries. One of them queries an interpreter: `interpreter NAME PATH [triton]`
+/// prints what a plan's `python` would use.
 pub fn canary_main(arguments: &[String]) -> i32 {
     match arguments {
         [verb, named, path, launcher @ ..] if verb == opt_shared::message::ASK_INTERPRETER => {

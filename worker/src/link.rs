@@ -1,7 +1,7 @@
 //! The worker's end of the channel to the supervisor.
 //!
-//! Owns the handshake, the reader thread and the few waits for the supervisor's word. A supervisor that is gone
-//! ends the worker: every wait here is bounded, and a closed channel is an error.
+//! Owns the handshake, the reader thread and the few places that wait for a message. If the supervisor is gone, the
+//! worker ends: every wait is bounded, and a closed channel is an error.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,9 +17,9 @@ use opt_shared::units::Bytes;
 
 use crate::sandbox::spawn::Namespaces;
 
-/// The supervisor answers at once unless the machine is drowning; it is gone long before this.
+/// The supervisor answers at once unless the machine is overloaded. If it has ended, that is noticed much earlier.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Messages that may wait: at most one task, and a word for each runner.
+/// The capacity of the inbox, in messages: at most one task, and a few messages for each runner.
 const INBOX: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
@@ -36,17 +36,17 @@ pub(crate) enum LinkError {
     Silent,
 }
 
-/// What the supervisor says when a runner may be reaped.
+/// The supervisor's permission to reap a runner, with what it knows about its end.
 pub(crate) struct ReapWord {
     pub(crate) killed: Option<KillReason>,
     pub(crate) peak_owed: Bytes,
 }
 
-/// What the supervisor is told about a new runner.
+/// A new runner, as it is announced to the supervisor.
 pub(crate) struct RunnerNotice {
     pub(crate) lease: LeaseId,
     pub(crate) pid: u32,
-    /// With the pid it names a process for as long as the machine is up.
+    /// Pid and start time identify a process until the machine restarts.
     pub(crate) start_time: u64,
     pub(crate) limit: Bytes,
     pub(crate) shared: Bytes,
@@ -58,7 +58,7 @@ pub(crate) struct RunnerNotice {
 pub(crate) struct Link {
     outbox: IpcSender<FromWorker>,
     inbox: Receiver<ToWorker>,
-    /// Answers that came while another was waited for.
+    /// Messages that arrived while another one was awaited.
     early: RefCell<Vec<ToWorker>>,
     executable: OwnedFd,
     namespaces: Namespaces,
@@ -66,7 +66,7 @@ pub(crate) struct Link {
     held: Cell<[Bytes; 2]>,
 }
 
-/// What a worker holds in memory files that no runner is charged for.
+/// What a worker holds in memory files that are not charged to a runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     /// Copies of inputs, or a replay's pool.
@@ -124,13 +124,13 @@ impl Link {
         ANSWER_TIMEOUT
     }
 
-    /// The next task; none when this worker should end.
+    /// Waits for the next task; `None` if this worker should end.
     pub(crate) fn next_task(&self) -> Option<Task> {
         loop {
             match self.inbox.recv() {
                 Ok(ToWorker::Start(task)) => return Some(*task),
                 Ok(ToWorker::Shutdown) | Err(_) => return None,
-                // Words about runners that are reaped already.
+                // Messages about runners that were reaped meanwhile.
                 Ok(ToWorker::RunnerWatched { .. } | ToWorker::MayReap { .. }) => {}
             }
         }
@@ -140,7 +140,8 @@ impl Link {
         self.outbox.send(message).map_err(LinkError::Send)
     }
 
-    /// Has this worker charged for what it holds now. A supervisor that is gone ends this worker.
+    /// Reports how much this worker holds, so that it is charged for it. If the supervisor is gone, the next receive
+    /// ends this worker.
     pub(crate) fn holds(&self, what: Held, bytes: Bytes) {
         let mut held = self.held.get();
         held[what as usize] = bytes;
@@ -148,13 +149,13 @@ impl Link {
         let _ = self.send(FromWorker::Holds { bytes: held.into_iter().sum() });
     }
 
-    /// A task is over, and its memory files are gone.
+    /// Reports that a task is over and its memory files are gone.
     pub(crate) fn holds_nothing(&self) -> Result<(), LinkError> {
         self.held.set(<[Bytes; 2]>::default());
         self.send(FromWorker::Holds { bytes: Bytes::ZERO })
     }
 
-    /// Said once in a worker's life.
+    /// Reports the protections of the sandbox, once in a worker's life.
     pub(crate) fn enforced(&self, protections: impl FnOnce() -> Vec<Protection>) -> Result<(), LinkError> {
         if self.said_protections.replace(true) {
             return Ok(());
@@ -176,12 +177,12 @@ impl Link {
         })
     }
 
-    /// From here on this is the worker's zygote.
+    /// Announces this worker's zygote.
     pub(crate) fn zygote_started(&self, pid: u32, start_time: u64) -> Result<(), LinkError> {
         self.send(FromWorker::ZygoteStarted { pid, start_time })
     }
 
-    /// Runners start their own interpreter, for this reason.
+    /// Reports why there is no zygote, so that runners start their own interpreter.
     pub(crate) fn no_zygote(&self, why: String) -> Result<(), LinkError> {
         self.send(FromWorker::NoZygote { why })
     }
@@ -196,7 +197,7 @@ impl Link {
         self.send(FromWorker::KillWanted { pid, reason })
     }
 
-    /// Tells of a death and waits until it may be reaped.
+    /// Reports a runner's death and waits for the permission to reap it.
     pub(crate) fn runner_died(&self, pid: u32) -> Result<ReapWord, LinkError> {
         self.send(FromWorker::RunnerDied { pid })?;
         self.wait_for(|message| match message {

@@ -47,7 +47,7 @@ mod tests {
             let here = u32::try_from(sched_getcpu()).expect("a number");
             keep_off(here);
             let allowed = sched_getaffinity(None).expect("the mask");
-            // It may have been moved between the two looks; then there was nothing to do.
+            // The thread may have moved between the two calls; then `keep_off` had nothing to do.
             let left = !allowed.is_set(here as usize) || allowed.count() as usize == given.len();
             (given.len(), left, sched_getcpu() != here as usize || allowed.is_set(here as usize))
         });

@@ -29,7 +29,7 @@ pub(crate) struct EntryGuards {
 impl EntryGuards {
     pub(crate) fn watch(entries: &[EntryRef], drop: bool) -> Self {
         let mut guards = Self { guards: BTreeMap::new(), drop, newest: Vec::new() };
-        // Whoever reads the file reports that it cannot be opened.
+        // An entry that cannot be opened is reported when it is read.
         let files = entries.iter().filter_map(|entry| File::open(&entry.path).ok());
         files.for_each(|file| guards.guard(Arc::new(file)));
         guards
@@ -73,7 +73,7 @@ impl EntryGuards {
         CacheGuard::release_all(forgotten);
     }
 
-    /// Ends all guards. Call it when nobody maps the files any more, because mapped pages stay in the cache.
+    /// Ends all guards. Call it when no process maps the files any more, because mapped pages stay in the cache.
     pub(crate) fn release(self) -> ReadReport {
         let mut reads = ReadReport::default();
         for (before, after) in CacheGuard::release_all(self.guards.into_values().collect()) {

@@ -1,8 +1,8 @@
-//! One recorded call: what its capture says, independently of where its inputs are placed.
+//! One recorded call: the contents of its capture, independent of where its inputs are placed.
 //!
-//! Opens the capture (directory and pickle only), binds the arguments and finds the outputs. Expected values are
-//! read on demand, by this process alone. Leaves to others: where a candidate finds its inputs (`session`), and
-//! what a difference means (`judge`, `stage`).
+//! Opens the capture (directory and pickle only), binds the arguments and finds the outputs. Expected values are read
+//! on demand, by this process only. `session` decides where a candidate finds its inputs; `judge` and `stage` decide
+//! what a difference means.
 
 use std::fs::File;
 use std::io;
@@ -100,7 +100,7 @@ impl Recorded {
         })
     }
 
-    /// Whether the file is still the one that was opened, with the same length and not written since.
+    /// Returns an error if the file is no longer the one that was opened, or was written since.
     pub(crate) fn is_as_it_was_opened(&self) -> Result<(), RecordedError> {
         if FileIdentity::of(&self.path) == self.identity {
             Ok(())
@@ -117,23 +117,23 @@ impl Recorded {
         })
     }
 
-    /// The parts of storages that its inputs use.
+    /// The parts of storages that the inputs use.
     pub(crate) fn pieces(&self) -> Vec<Piece> {
         pieces(self.capture.storages(), self.tensors())
     }
 
-    /// Whether every input can be passed as it is in the capture's own file: not in a store, no lazy conjugates
-    /// or negatives.
+    /// Returns true if every input can be passed as it lies in the capture's own file: no capture store, no lazy
+    /// conjugates or negatives.
     pub(crate) fn is_in_place(&self) -> bool {
         !self.capture.is_packed() && !self.tensors().any(is_written_out)
     }
 
-    /// Compares the CRCs of all recorded data, which reads the file once. Succeeds if the writer computed none.
+    /// Checks the CRCs of all recorded data, which reads the file once. Succeeds if the writer computed none.
     pub(crate) fn check_crcs(&self) -> Result<(), CaptureError> {
         self.capture.storages().iter().try_for_each(|storage| self.capture.check_crc(storage.id))
     }
 
-    /// Reads the recorded output, in the order of its storage.
+    /// Returns a reader of a recorded output, in the order of its storage.
     pub(crate) fn expected(&self, leaf: &Tensor) -> ExpectedSource<'_> {
         let range = leaf.byte_range();
         let storage = self.capture.storage(leaf.storage);
@@ -172,12 +172,12 @@ impl Recorded {
     }
 }
 
-/// Bytes of an output as allocated: its extent with the captured strides.
+/// The allocated size of an output, with the captured strides.
 pub(crate) fn allocated_bytes(tensor: &Tensor) -> u64 {
     tensor.extent_elements() * tensor.dtype.size()
 }
 
-/// Whether its values differ from the stored bytes, so that they have to be written out for a kernel.
+/// Returns true if the tensor's values differ from the stored bytes, so that they must be written out for a kernel.
 pub(crate) fn is_written_out(tensor: &Tensor) -> bool {
     tensor.elements() != 0 && (tensor.conjugate || tensor.negative)
 }
@@ -204,12 +204,12 @@ pub(crate) struct ExpectedSource<'a> {
     end: u64,
     /// The location of the storage, for requesting the next piece.
     file: Option<(Arc<File>, u64)>,
-    /// The disk was asked for everything before this.
+    /// Everything before this offset was requested already.
     asked: u64,
 }
 
 impl ExpectedSource<'_> {
-    /// Lets the disk bring the next piece while this one is compared, and nothing beyond the output.
+    /// Requests the next piece from the disk while this one is compared, but nothing beyond the output.
     fn ask_for_next(&mut self, from: u64) {
         let to = self.end.min(from.saturating_add(NEXT_PIECE));
         let from = from.max(self.asked);

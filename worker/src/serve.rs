@@ -1,7 +1,8 @@
-//! A worker's loop: take a task, do it, report; until told to end.
+//! The main loop of a worker: takes a task, carries it out and reports, until it is told to end.
 //!
-//! Trusted code: it opens captures, compares, keeps the clock, and never loads a candidate. An attempt that fails
-//! for the worker's own reasons is reported as INFRA_ERROR, and the worker goes on: the core decides what next.
+//! This is trusted code: it opens captures, compares outputs, reads the clock, and never loads a candidate. If an
+//! attempt fails for a reason of the worker's own, it is reported as INFRA_ERROR and the worker continues; the core
+//! decides what to do next.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -20,8 +21,8 @@ use crate::session::cuda::{CudaBackend, WorkerDevice};
 use crate::session::host::{HostBackend, Zygotes};
 use crate::stage::{build, profile, replay, verify};
 
-/// The supervisor leaves its own executable on the worker's standard input: the one descriptor that a plain spawn
-/// passes on.
+/// The descriptor of the supervisor's executable. The supervisor passes it as standard input, the only descriptor
+/// that an ordinary spawn can pass on.
 const EXECUTABLE_FD: i32 = 0;
 
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +43,7 @@ fn link_error(error: LinkError) -> WorkerError {
     WorkerError::Link(Box::new(error))
 }
 
-/// What candidates run on, for as long as this worker lives.
+/// State of a device that lasts for the worker's life.
 struct Host {
     device: WorkerDevice,
     zygotes: Rc<Zygotes>,
@@ -55,29 +56,29 @@ pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     let nonce = std::env::var(NONCE_VARIABLE).map_err(|_| WorkerError::Environment(NONCE_VARIABLE))?;
     let executable = take_executable().map_err(WorkerError::Executable)?;
     raise_open_files();
-    // Our own runners' orphans come to us, so that none is lost.
+    // Orphaned descendants of our runners become our children, so that none is lost.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
-    // What is not to be had is left out at the first clone, and reported with every runner.
+    // Namespaces that are not available are dropped at the first clone, and the runners' protections report it.
     let namespaces = Namespaces::ALL;
     let link = Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
     let mut host = Host { device: WorkerDevice::new(device), zygotes: Rc::default() };
     while let Some(task) = link.next_task() {
         let lease = task.lease;
         let report = perform(&link, &mut host, &task);
-        // Whatever it held, and however it ended: that is over.
+        // The task is over, so its memory files are gone, however it ended.
         link.holds_nothing().map_err(link_error)?;
         link.send(FromWorker::Finished { lease, report: Box::new(report) }).map_err(link_error)?;
     }
     Ok(())
 }
 
-/// A batch holds some descriptors of every entry: as many as we may have, whatever a shell thinks enough. Runners have
-/// a limit of their own.
+/// Raises the limit on open files to the hard limit: a batch holds several descriptors for each entry. Runners have
+/// their own limit.
 fn raise_open_files() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
-    // Refused, the limit stays what it was; what it stops is then reported.
+    // If this is refused, the old limit stays; exceeding it is then reported.
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
 }
 
@@ -98,13 +99,15 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     if u32::try_from(parent) != Ok(supervisor) {
         return Err(WorkerError::Orphaned);
     }
-    // Refused, the kernel may end this worker no sooner than the supervisor, which loses nothing.
+    // If this is refused, the kernel is less likely to kill this worker before the supervisor; nothing else depends
+    // on it.
     let _ = oom::raise_score(oom::WORKER);
-    // A runner without a namespace must not look into the memory that holds expected outputs.
+    // A runner that is not in a namespace must not be able to read this process's memory, which holds expected
+    // outputs.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
-    // Out of the terminal's foreground group: Ctrl-C is for the supervisor alone.
+    // Leaves the terminal's foreground group, so that Ctrl-C reaches the supervisor only.
     let _ = rustix::process::setsid();
-    // The supervisor blocks the signals it reads from a descriptor, and we inherit that.
+    // Signals that the supervisor reads from a descriptor are blocked there, and the mask is inherited.
     let _ = nix::sys::signal::SigSet::all().thread_unblock();
     Ok(())
 }
@@ -139,7 +142,7 @@ fn attempt(
     }
 }
 
-/// A stage in which a candidate is called, on whatever runs it.
+/// Runs a stage that calls a candidate, on any backend.
 fn call<B: Backend>(
     backend: &B,
     link: &Link,
@@ -147,7 +150,7 @@ fn call<B: Backend>(
     head: &mut Head,
 ) -> Result<Body, Box<dyn std::error::Error>> {
     let progress = |done, total, bytes| {
-        // A supervisor that is gone ends this worker.
+        // If the supervisor is gone, the next receive ends this worker.
         let _ = link.send(FromWorker::Progress { lease: task.lease, done, total, bytes });
     };
     Ok(match &task.work {

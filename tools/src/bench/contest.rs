@@ -1,5 +1,5 @@
-//! A hundred candidates, one of them clearly the best: how long it takes to find it, compared with other builds
-//! of the product.
+//! A hundred candidates, one of them clearly the best: the time to find it, compared with other builds of the
+//! product.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,10 +19,10 @@ pub(crate) struct Arguments {
     candidates: u32,
     #[arg(long, default_value_t = 3)]
     entries: u32,
-    /// Builds of opt-supervisor to compare, in this order; this one's if none is given
+    /// Builds of opt-supervisor to compare, in this order; by default, this one's
     #[arg(long)]
     product: Vec<PathBuf>,
-    /// More lines for the plan's `[profile]`, for this one's build only
+    /// More lines for the plan's `[profile]`, for this build only
     #[arg(long, default_value = "")]
     profile: String,
     #[arg(long, default_value_t = 1)]
@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-/// One candidate does half of the work, all others as much as the baseline, within a hundredth.
+/// One candidate does half of the work; all others do as much as the baseline, within a hundredth.
 fn prepare(folder: &Path, arguments: &Arguments) -> Result<()> {
     let made = Command::new(binary("gen-captures")?)
         .args(["op", "--name", "relu", "--shape", "16,16", "--entries"])
@@ -101,7 +101,7 @@ fn prepare(folder: &Path, arguments: &Arguments) -> Result<()> {
     for number in 1..arguments.candidates {
         write(format!("k/other_{number:04}.c"), SPIN + SPIN / 100 * u64::from(number % 3))?;
     }
-    // Neither the first nor the last in the plan's order.
+    // The winner is neither first nor last in the plan's order.
     Ok(write("k/winner.c".to_owned(), SPIN / 2)?)
 }
 
@@ -117,7 +117,7 @@ fn plan(folder: &Path, profile: &str) -> Result<PathBuf> {
     Ok(plan)
 }
 
-/// From the start of the first timed phase to the end of the last.
+/// Returns the time from the start of the first timed phase to the end of the last.
 fn timed_for(summary: &Value) -> Result<f64> {
     let phases = summary["memory"]["phases"].as_array().context("no phases")?;
     let timed = phases.iter().filter(|it| !matches!(it["stage"].as_str(), Some("build" | "verify") | None));
@@ -133,7 +133,7 @@ fn timed_for(summary: &Value) -> Result<f64> {
     Ok(last - first)
 }
 
-/// Number of attempts of each timed stage.
+/// The number of attempts of each timed stage.
 fn attempts(job: &Value) -> String {
     let stages = ["screen", "profile", "confirm"].map(|stage| {
         let of = |candidate: &Value| {

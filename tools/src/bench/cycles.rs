@@ -18,21 +18,21 @@ use super::verify_large::tempdir;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Cycles of each run: jobs of its plan, which holds a thousand at most
+    /// How many cycles each run has: one job each, of which a plan holds at most a thousand
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     count: u32,
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     verifiers: u32,
-    /// Runs with and without a spare in turns, so many of each
+    /// How many runs to make with and without a spare, alternating
     #[arg(long, default_value_t = 1)]
     pairs: u32,
-    /// No runs without a spare
+    /// Make no runs without a spare
     #[arg(long, conflicts_with = "no_spare")]
     spare_only: bool,
-    /// No runs with a spare
+    /// Make no runs with a spare
     #[arg(long)]
     no_spare: bool,
-    /// Keep the run folders below the temporary folder
+    /// Keep the run folders in the temporary folder
     #[arg(long)]
     keep: bool,
     #[arg(long)]
@@ -41,12 +41,12 @@ pub(crate) struct Arguments {
 
 /// The allowed median of a switch with a spare.
 const ALLOWED_US: f64 = 5_000.0;
-/// The most that an idle worker may owe.
-const MOST_IDLE: u64 = 8 << 20;
+/// The most that an idle worker may owe, in bytes.
+const MAX_IDLE: u64 = 8 << 20;
 /// Growth of the supervisor's resident memory, between the first and the last quarter after settling, that counts
 /// as noise.
 const RESIDENT_NOISE_MIB: f64 = 1.0;
-/// Number of first cycles in which memory may grow.
+/// The number of first cycles in which memory may grow.
 const SETTLING: usize = 100;
 
 struct Run {
@@ -108,13 +108,13 @@ fn one(cycles: Cycles, keep: bool) -> Result<Run> {
     Ok(Run { evidence, outside, seconds })
 }
 
-/// A run as a row, and whether it meets its requirements.
+/// Turns a run into a row, and checks whether it meets its requirements.
 fn row(run: &Run, cycles: Cycles, pair: u32) -> Result<(Value, bool)> {
     let Run { evidence, outside, seconds } = run;
     let settled = SETTLING.min(evidence.cycles_ended.len() / 10);
     let from = *evidence.cycles_ended.get(settled).context("no cycle has ended")?;
     let flat = outside.since(from);
-    let mut good = evidence.both == 0 && evidence.idle.values().all(|&idle| idle < MOST_IDLE);
+    let mut good = evidence.both == 0 && evidence.idle.values().all(|&idle| idle < MAX_IDLE);
     let mut stays = serde_json::Map::new();
     for (name, figures, noise) in flat {
         let (first, last) = figures.first_and_last_quarter();

@@ -1,6 +1,6 @@
-//! How long an answer of `eval` takes compared with its build and calls, from an open run and without one.
+//! How long `eval` takes to answer compared with the build and the calls alone, with and without an open run.
 //!
-//! Build and calls are the times that the result states for its build, its verification and its timing.
+//! Build and calls are the times in the result for its build, verification and timing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,21 +15,21 @@ use super::verify_large::tempdir;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Candidates asked for one after the other, warm and cold
+    /// How many candidates to submit one after the other, warm and cold
     #[arg(long, default_value_t = 10)]
     runs: u32,
-    /// Clients that ask at once
+    /// How many clients submit at once
     #[arg(long, default_value_t = 10)]
     clients: u32,
     #[arg(long)]
     json: bool,
 }
 
-/// Largest allowed ratio of an answer to its build and calls.
-const MOST_OVER: f64 = 1.5;
+/// The largest allowed ratio of an answer's time to that of its build and calls.
+const MAX_RATIO: f64 = 1.5;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The time of an answer, and the part of it that was build and calls.
+/// The time of an answer, and the part that was spent on build and calls.
 struct Answered {
     wall_ms: f64,
     parts_ms: f64,
@@ -58,7 +58,7 @@ impl Fixture {
         Ok(Self { folder, plan, source: std::fs::read_to_string(kernels.join("fast.c"))? })
     }
 
-    /// Tries one more candidate, which has not been built before.
+    /// Submits one more candidate, which has not been built before.
     fn eval(&self, name: &str) -> Result<Answered> {
         let kernel = self.folder.join(format!("{name}.c"));
         std::fs::write(&kernel, format!("{}\n// {name}\n", self.source))?;
@@ -166,7 +166,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     drop(open);
     std::fs::remove_dir_all(&fixture.folder)?;
     let none_lost = names.len() == arguments.clients as usize;
-    let good = warm.ratio().median() <= MOST_OVER && none_lost;
+    let good = warm.ratio().median() <= MAX_RATIO && none_lost;
     let row = |row: &Row| {
         json!({ "answer": row.wall.to_json("ms"), "build_and_calls": row.parts.to_json("ms"),
                 "ratio": row.ratio().to_json("") })

@@ -1,6 +1,6 @@
-//! Figures of a benchmark and the conditions under which they were taken, as Markdown or JSON.
+//! Figures of a benchmark, with the conditions under which they were measured, as Markdown or JSON.
 //!
-//! Owns medians, and the notes beside every table. Each subcommand decides what is measured and what must hold.
+//! Owns medians, and the notes beside every table. Each subcommand decides what is measured and what is required.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl Figures {
         self.0.len()
     }
 
-    /// The quantile at this share.
+    /// The quantile at `share` (0 to 1).
     pub(crate) fn share(&self, share: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -46,12 +46,12 @@ impl Figures {
         self.share(1.0)
     }
 
-    /// For pairs measured beside each other: the ratios of these figures to the others.
+    /// For pairs that were measured side by side: the ratios of these figures to the others.
     pub(crate) fn over(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(figure, other)| figure / other).collect())
     }
 
-    /// Medians of the first and of the last quarter, in the order in which they came.
+    /// The medians of the first and of the last quarter, in the order of measurement.
     pub(crate) fn first_and_last_quarter(&self) -> (f64, f64) {
         let quarter = (self.0.len() / 4).max(1).min(self.0.len());
         let median = |part: &[f64]| Self(part.to_vec()).median();
@@ -85,7 +85,7 @@ pub(crate) fn conditions(cache: &str) -> Result<Value> {
     }))
 }
 
-/// Prints the results: as one document, or as the caller's lines.
+/// Prints the results: as one JSON document, or as the caller's lines.
 pub(crate) fn show(json: bool, sheet: &Value, lines: impl FnOnce()) -> Result<()> {
     if json {
         println!("{}", serde_json::to_string_pretty(sheet)?);

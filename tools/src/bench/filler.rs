@@ -17,7 +17,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 pub(crate) const ARGUMENT: &str = "__filler";
 const PAGE: usize = 4096;
 const CHUNK: usize = 64 << 20;
-/// If nothing stops it, it stops this far over its limit.
+/// If it is not stopped, it stops by itself this many bytes over its limit.
 const ENOUGH: u64 = 4 << 30;
 const HUGE_PAGE: u64 = 2 << 20;
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -57,8 +57,8 @@ pub(crate) struct Filler {
 }
 
 impl Filler {
-    /// Starts a filler that waits for a signal to begin. `data`: the kernel refuses it more private memory than
-    /// this.
+    /// Starts a filler that waits for a signal to begin. `data` is the amount of private memory above which the
+    /// kernel refuses more.
     pub(crate) fn start(limit: u64, data: Option<u64>, huge: bool) -> Result<Self> {
         let page = rustix::fs::memfd_create("filler", MemfdFlags::empty()).context("making a page")?;
         rustix::fs::ftruncate(&page, PAGE as u64)?;
@@ -127,26 +127,27 @@ fn fill(arguments: &[String]) -> Result<()> {
     count.ready.store(1, Ordering::Release);
     let deadline = Instant::now() + TIMEOUT;
     while count.go.load(Ordering::Acquire) == 0 {
-        ensure!(Instant::now() < deadline, "nobody said go");
+        ensure!(Instant::now() < deadline, "no signal to begin");
         std::thread::sleep(Duration::from_micros(50));
     }
     let (mut chunk, mut touched) = (CHUNK, 0);
     while PAGE <= chunk && touched < limit + ENOUGH {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new private map, at a place of the kernel's choice.
+        // SAFETY: a new private map at an address that the kernel chooses.
         let at =
             unsafe { mmap_anonymous(std::ptr::null_mut(), chunk, ProtFlags::READ | ProtFlags::WRITE, flags) };
         let Ok(at) = at else {
-            // Refused: the rest is filled with smaller maps.
+            // If that was refused, the rest is filled with smaller maps.
             chunk /= 2;
             continue;
         };
         if huge {
-            // SAFETY: advice about the map just made, which changes nothing of its contents. It may be refused.
+            // SAFETY: advice on the new map, which does not change its contents. It may be refused.
             let _ = unsafe { madvise(at, chunk, Advice::LinuxHugepage) };
         }
         for offset in (0..chunk).step_by(PAGE) {
-            // SAFETY: within the map just made, which nobody else knows; a write that is not left out.
+            // SAFETY: within the new map, to which no other reference exists. The write is volatile, so it is not
+            // optimised away.
             unsafe { at.cast::<u8>().add(offset).write_volatile(1) };
             touched += PAGE as u64;
             count.touched.store(touched, Ordering::Release);

@@ -1,7 +1,8 @@
-//! Whether figures can be trusted on a busy machine: kernels of known ratio, with load that this process creates.
+//! Whether figures can be trusted on a busy machine: times kernels with known ratios under load that this process
+//! creates.
 //!
-//! Load and runs share a session, and so a scheduling group; load in another group would share the CPU
-//! differently. Each run is a line of `--log`, so that an interrupted series can continue.
+//! Load and runs share a session and therefore a scheduling group; load in another group would share the CPU
+//! differently. Each run is a line of `--log`, so an interrupted series can continue.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -20,26 +21,26 @@ use super::verify_large::{median, tempdir};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Which kernels are timed beside the baseline
+    /// The kernels that are compared with the baseline
     #[arg(long, value_enum, default_value_t = Case::Copies)]
     case: Case,
-    /// Threads that keep CPUs busy meanwhile
+    /// The number of threads that keep CPUs busy meanwhile
     #[arg(long, default_value_t = 0)]
     load: u32,
     #[arg(long, default_value_t = 20)]
     runs: usize,
-    /// Runs that were made are read from here and added to
+    /// A file of earlier runs, to which new runs are added
     #[arg(long)]
     log: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Case {
-    /// Ten copies of the baseline: nobody may win
+    /// Ten copies of the baseline: none of them may win
     Copies,
-    /// One that does a twentieth less: it wins, or the job says that it cannot tell
+    /// A kernel that does a twentieth less: it must win, or the job must be unsettled
     Twentieth,
-    /// One that does half: its interval holds 2
+    /// A kernel that does half the work: its interval must contain 2
     Half,
 }
 
@@ -52,7 +53,7 @@ impl Case {
         }
     }
 
-    /// The candidates, and how much work each does.
+    /// The candidates, and the amount of work that each does.
     fn candidates(self) -> Vec<(String, u64)> {
         match self {
             Self::Copies => (0..10).map(|number| (format!("copy{number}"), SPIN)).collect(),
@@ -101,20 +102,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let _load = Load::of(arguments.load);
     while runs.len() < arguments.runs {
         let summary = run_json(&plan, &[])?;
-        let told = told(arguments, &summary["jobs"][0]);
-        println!("{told}");
+        let line = result_line(arguments, &summary["jobs"][0]);
+        println!("{line}");
         if let Some(log) = &arguments.log {
             let mut file =
                 OpenOptions::new().create(true).append(true).open(log).context("opening the log")?;
-            writeln!(file, "{told}").context("writing the log")?;
+            writeln!(file, "{line}").context("writing the log")?;
         }
-        runs.push(told);
+        runs.push(line);
     }
     std::fs::remove_dir_all(&folder)?;
     Ok(judge(arguments, &runs))
 }
 
-/// Runs of the same case and load that the log contains.
+/// Returns the runs of the same case and load in the log.
 fn known(arguments: &Arguments) -> Result<Vec<Value>> {
     let Some(log) = arguments.log.as_ref().filter(|log| log.exists()) else { return Ok(Vec::new()) };
     let text = std::fs::read_to_string(log).context("reading the log")?;
@@ -124,7 +125,7 @@ fn known(arguments: &Arguments) -> Result<Vec<Value>> {
         .collect())
 }
 
-/// A tensor so small that only the kernels' different amounts of work matter.
+/// Uses a tensor so small that only the kernels' different amounts of work matter.
 fn prepare(folder: &Path, case: Case) -> Result<PathBuf> {
     let made = Command::new(binary("gen-captures")?)
         .args(["op", "--name", "relu", "--shape", "4,4", "--entries", "1", "--out"])
@@ -151,7 +152,7 @@ fn prepare(folder: &Path, case: Case) -> Result<PathBuf> {
 }
 
 /// The outcome of a run as a line.
-fn told(arguments: &Arguments, job: &Value) -> Value {
+fn result_line(arguments: &Arguments, job: &Value) -> Value {
     let candidates: Vec<Value> = job["candidates"]
         .as_array()
         .into_iter()

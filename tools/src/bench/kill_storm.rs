@@ -1,5 +1,5 @@
-//! Law 8 at length: in each of many runs one process is killed at a random moment. Every run must end with the
-//! right verdicts, and leave nothing behind.
+//! A long test of law 8: in each of many runs, one process is killed at a random moment. Every run must end with the
+//! right verdicts and leave nothing behind.
 //!
 //! The test command does the same ten times, with the same fixture.
 
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
                     // The run had ended already, because the machine has become faster.
                     span = span.mul_f64(0.95);
                 }
-                let who = who.unwrap_or_else(|| "nobody: too late".to_owned());
+                let who = who.unwrap_or_else(|| "none: too late".to_owned());
                 println!("| {number} | {victim} | {who} | {moment:.2?} | {retried} | right |");
             }
             Err(trouble) => {
@@ -75,7 +75,7 @@ fn new_fixture() -> Result<Fixture> {
     Fixture::create(binary("opt-supervisor")?).map_err(|trouble| anyhow!(trouble))
 }
 
-/// How long a run takes here and now.
+/// Measures how long a run takes on this machine.
 fn measure() -> Result<Duration, String> {
     let fixture = new_fixture().map_err(|error| error.to_string())?;
     let started = Instant::now();

@@ -41,41 +41,41 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Verify a large embedding set: peak owed memory, cache left behind, time beside `cat`
+    /// Verify a large embedding set: peak owed memory, cache left behind, time compared with `cat`
     VerifyLarge(verify_large::Arguments),
-    /// Many prebuilt candidates with small entries: what an entry costs beside a bare process
+    /// Many prebuilt candidates with small entries: the cost of an entry compared with a bare process
     Many(many::Arguments),
-    /// A hundred candidates and one clear winner: how long it takes to tell, beside other builds
+    /// A hundred candidates with one clear winner: the time to find it, compared with other builds
     Contest(contest::Arguments),
     /// Kill a verifier, a profiler or a runner at a random moment of each of many runs
     KillStorm(kill_storm::Arguments),
-    /// Cold and warm reads by every way there is, beside raw ones; a sparse and a dense kernel over a large set
+    /// Cold and warm reads by every method, compared with raw ones; a sparse and a dense kernel over a large set
     Reads(reads::Arguments),
-    /// Packing, checking and unpacking a capture store, beside reading + BLAKE3 and reading + writing alone
+    /// Packing, checking and unpacking a capture store, compared with reading + BLAKE3 and with reading + writing
     Captures(captures::Arguments),
-    /// Loads of the residency engine, lazily and with everything at once: peaks by its ledger and by the kernel
+    /// Loads of the residency engine, lazily and all at once: peaks by its ledger and by the kernel
     Residency(residency::Arguments),
     /// Two copies of one kernel and a faster one, timed again and again
     Timing(timing::Arguments),
-    /// Kernels of a known ratio beside load: are they told apart, and only then
+    /// Kernels with known ratios under load: they must be told apart if they differ, and only then
     Honest(honest::Arguments),
     /// Kernels timed with and without new inputs in every call: time, ratio, memory
     Varied(varied::Arguments),
-    /// A worker: start to ready, a message round trip, death noticed, teardown
+    /// A worker: start to ready, a message round trip, noticing its death, teardown
     Spawn(spawn::Arguments),
-    /// A process that fills memory: by how much it gets over its limit, by polling, by ours, by a kernel's limit
+    /// A process that fills memory: how far it exceeds its limit with polling, with the product, with a kernel limit
     Overshoot(overshoot::Arguments),
-    /// Verify, switch, profile, again and again: who owes what beside whom, and how long the switch takes
+    /// Verify, switch, profile, repeatedly: what each process owes, and how long a switch takes
     Cycles(cycles::Arguments),
-    /// Replays over budgets from the floor to everything: wall time against max(copy, compute) of the same run
+    /// Replays with budgets from the floor to everything: wall time against max(copy, compute) of the same run
     Replay(replay::Arguments),
-    /// CPU and memory of watching sixteen workers
+    /// The CPU time and memory of watching sixteen workers
     Monitor(monitor::Arguments),
-    /// How long `eval` takes to answer, beside the build and calls that the answer is made of
+    /// How long `eval` takes to answer, compared with the build and the calls
     Eval(eval::Arguments),
 }
 
-/// The product's workers are this program if it starts them itself.
+/// Runs this program as one of the product's workers, if it was started as one.
 fn entered() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let first = arguments.next()?;

@@ -1,6 +1,6 @@
-//! Many prebuilt candidates with a few small entries each, built and verified by one verifier: the cost of an
-//! entry compared with a bare process. Several builds of the product alternate (A, B, A), so that they are
-//! compared within one run.
+//! Many prebuilt candidates with a few small entries each, built and verified by one verifier: the cost of an entry
+//! compared with a bare process. Several builds of the product alternate (A, B, A), so that they are compared within
+//! one run.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ use super::verify_large::{captures, tempdir};
 pub(crate) struct Arguments {
     #[arg(long, default_value_t = 200)]
     candidates: u32,
-    /// Rounds; each runs every product once
+    /// How many rounds to make; each runs every product once
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Builds of opt-supervisor to compare; this one's if none is given
+    /// Builds of opt-supervisor to compare; by default, this one's
     #[arg(long)]
     product: Vec<PathBuf>,
-    /// Processes that are started and awaited for the figure of a bare one, in each round
+    /// How many bare processes to start and await in each round
     #[arg(long, default_value_t = 200)]
     bare: u32,
     #[arg(long)]
@@ -99,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(passed)
 }
 
-/// Libraries that do the same but have different digests: a loader ignores what follows the last section.
+/// Builds libraries that do the same but have different digests: the loader ignores bytes after the last section.
 fn libraries(folder: &Path, data: &Path, count: u32) -> Result<()> {
     let built = folder.join("relu.so");
     let status = Command::new("cc")
@@ -122,7 +122,7 @@ fn libraries(folder: &Path, data: &Path, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Average time from start to end of a process that does nothing.
+/// The average time from start to end of a process that does nothing.
 fn bare_process(count: u32) -> Result<std::time::Duration> {
     let began = Instant::now();
     for _ in 0..count {

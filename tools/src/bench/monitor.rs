@@ -20,7 +20,7 @@ use super::spawn::{Crew, owed_mib, sampler};
 pub(crate) struct Arguments {
     #[arg(long, default_value_t = 16)]
     workers: u32,
-    /// Looks in a second
+    /// Samples per second
     #[arg(long, default_value_t = 10)]
     rate: u32,
     #[arg(long, default_value_t = 20)]
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Allowed CPU time, as a share of one core.
+/// The allowed CPU time, as a share of one core.
 const ALLOWED_SHARE: f64 = 0.005;
 const ALLOWED_RESIDENT: f64 = 20.0;
 const ALLOWED_IDLE: f64 = 8.0;
@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         let start = cpu();
         let sample = watch.sample();
         look.push_us(cpu() - start);
-        anyhow::ensure!(sample.processes.len() > workers.len(), "somebody died: {sample:?}");
+        anyhow::ensure!(sample.processes.len() > workers.len(), "a process died: {sample:?}");
     }
     let (used, took) = (cpu() - before, began.elapsed());
     let share = used.as_secs_f64() / took.as_secs_f64();

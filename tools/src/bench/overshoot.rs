@@ -29,13 +29,13 @@ pub(crate) struct Arguments {
     /// Runs of each kind, interleaved
     #[arg(long, default_value_t = 20)]
     runs: u32,
-    /// What the filler is to stay below, in MiB
+    /// The filler's limit, in MiB
     #[arg(long, default_value_t = 600)]
     limit: u64,
-    /// Ask for huge pages: fills several times as fast
+    /// Use huge pages, which fill several times as fast
     #[arg(long)]
     huge: bool,
-    /// A run of the product over a candidate that eats its heap, instead
+    /// Instead, run the product with candidates that use up their memory
     #[arg(long)]
     product: bool,
     #[arg(long)]
@@ -44,7 +44,8 @@ pub(crate) struct Arguments {
 
 /// The allowed median overshoot of the product.
 const ALLOWED: u64 = 16 << 20;
-/// Tolerance for the kernel's limit on private memory: what a small process owes besides, including page tables.
+/// The tolerance for the kernel's limit on private memory: what else a small process owes, page tables included, in
+/// bytes.
 const BESIDE: u64 = 2 << 20;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -52,7 +53,7 @@ enum Watch {
     Fixed(Duration),
     /// Watched at the product's pace.
     Paced {
-        /// Whether the reason is on disk before the signal, as in the product.
+        /// Whether the reason is recorded on disk before the signal, as in the product.
         recorded: bool,
     },
     /// Not watched; the kernel refuses memory.
@@ -186,7 +187,7 @@ fn write_down(store: &mut Store, owed: Bytes, limit: Bytes) -> Result<()> {
     Ok(())
 }
 
-/// The verdict on a candidate that fills its memory, and whether the run continued with the next one.
+/// Checks the verdict on a candidate that uses up its memory, and whether the run continued with the next one.
 fn product(arguments: &Arguments) -> Result<bool> {
     let conditions = conditions("captures have just been made")?;
     let folder = tempdir()?;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, anyhow};
 
-/// A program of this workspace, beside this one.
+/// The path of a program of this workspace, beside this one.
 pub(crate) fn binary(name: &str) -> Result<PathBuf> {
     opt_tests::built(name).map_err(|missing| anyhow!(missing))
 }
@@ -15,7 +15,7 @@ pub(crate) fn run_json(plan: &Path, more: &[&str]) -> Result<serde_json::Value> 
     run_json_of(&binary("opt-supervisor")?, plan, more)
 }
 
-/// The same with another build of the product.
+/// Does the same with another build of the product.
 pub(crate) fn run_json_of(product: &Path, plan: &Path, more: &[&str]) -> Result<serde_json::Value> {
     let output = Command::new(product)
         .arg("run")

@@ -1,8 +1,8 @@
-//! Replays of a chain of linear layers with budgets from the floor to everything: their time compared with
-//! copying and computing, both measured in that replay.
+//! Replays of a chain of linear layers, with budgets from the floor to everything: their time compared with copying
+//! and with computing, both measured in the same replay.
 //!
-//! There are two chains: one whose calls take longer than its copies, and one whose copies take longer. Captures
-//! are brought into the cache before each run, or dropped from it.
+//! There are two chains: one whose calls take longer than its copies, and one whose copies take longer. Before each
+//! run, captures are read into the cache or dropped from it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,24 +16,24 @@ use super::verify_large::{captures, median, prepare, tempdir};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Width of the layers: a weight has four bytes for each element of its square
+    /// The width of the layers: a weight is a square matrix of float32
     #[arg(long, default_value_t = 2048)]
     width: u32,
-    /// Layers of the chain, each with a weight of its own
+    /// The number of layers in the chain, each with its own weight
     #[arg(long, default_value_t = 10)]
     layers: u32,
-    /// Times through the chain
+    /// How often the chain is repeated
     #[arg(long, default_value_t = 3)]
     passes: usize,
-    /// Rows of the input of the chain that computes long
+    /// The rows of the input, for the chain with long calls
     #[arg(long, default_value_t = 64)]
     rows: u32,
     #[arg(long, default_value_t = 4)]
     prefetch: u32,
-    /// Budgets between the floor and everything, both included
+    /// The number of budgets between the floor and everything, both included
     #[arg(long, default_value_t = 5)]
     budgets: u32,
-    /// Runs of all budgets
+    /// How often all budgets are run
     #[arg(long, default_value_t = 3)]
     runs: u32,
 }
@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-/// With perfect overlap, the time is that of the longer of the two.
+/// With perfect overlap, the time equals the longer of the two.
 fn ratio(result: &Value) -> Option<f64> {
     let longer = result["copy_ms"].as_f64()?.max(result["compute_ms"].as_f64()?);
     Some(result["total_ms"].as_f64()? / longer)
@@ -109,12 +109,12 @@ fn floor(arguments: &Arguments, folder: &Path, set: &Path) -> Result<(u64, u64)>
         .arg(plan)
         .output()
         .context("starting opt-supervisor")?;
-    let document: Value = serde_json::from_slice(&checked.stdout).context("reading what check said")?;
+    let document: Value = serde_json::from_slice(&checked.stdout).context("reading the output of check")?;
     let figure = |key: &str| document["replays"][0][key].as_u64().context("no figure of the replay");
     Ok((figure("floor_bytes")?, figure("all_resident_bytes")?))
 }
 
-/// A new plan each time, because a replay's result would be kept for the next run.
+/// Writes a new plan each time, because a replay's result would be kept for the next run.
 fn plan(arguments: &Arguments, folder: &Path, set: &Path, budgets: &[u64]) -> Result<PathBuf> {
     let kernel = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/kernels/naive/linear.c");
     let kernel = kernel.canonicalize().context("finding the naive linear kernel")?;

@@ -25,7 +25,7 @@ use super::verify_large::tempdir;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How many workers to end in each way, by a kill and by Shutdown
+    /// How many workers to end in each way: by a kill and by Shutdown
     #[arg(long, default_value_t = 50)]
     runs: u32,
     /// Message round trips for each worker
@@ -40,14 +40,14 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a worker gets to become idle after it reported ready.
 const REST: Duration = Duration::from_millis(20);
 /// The most that an idle worker may owe, in MiB.
-const MOST_IDLE: f64 = 8.0;
+const MAX_IDLE: f64 = 8.0;
 
 /// A pool of workers, with functions that wait for their messages.
 pub(crate) struct Crew {
     pool: Pool,
     folder: PathBuf,
     next: u32,
-    /// What happened while `hear` waited for something else.
+    /// Events that arrived while `hear` waited for another one.
     heard: Vec<PoolEvent>,
 }
 
@@ -208,7 +208,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         teardown.push_us(crew.shut_down(worker, &mut memory)?);
     }
     let ratio = ready.over(&bare);
-    let good = owed.max() < MOST_IDLE;
+    let good = owed.max() < MAX_IDLE;
     let sheet = json!({
         "benchmark": "spawn", "conditions": conditions, "runs": arguments.runs, "good": good,
         "bare_process": bare.to_json("us"), "ready": ready.to_json("us"), "ready_over_bare": ratio.to_json("ratio"),

@@ -1,4 +1,4 @@
-//! Whether timing can be trusted: two copies of a kernel must not be told apart, and one that does a tenth less
+//! Whether timing can be trusted: two copies of a kernel must not be told apart, and one that does a tenth less work
 //! must win.
 
 use std::path::Path;
@@ -13,13 +13,13 @@ use super::verify_large::{median, tempdir};
 pub(crate) struct Arguments {
     #[arg(long, default_value_t = 10)]
     runs: u32,
-    /// Time a kernel of about four seconds as well
+    /// Also time a kernel that takes about four seconds
     #[arg(long)]
     slow: bool,
 }
 
-/// Dependent multiplications, so that the time is proportional to their number; then a relu, so that there is
-/// something to verify.
+/// Does dependent multiplications, so that the time is proportional to their number; then a relu, so that there is an
+/// output to verify.
 pub(super) const KERNEL: &str = r#"
 #include "opt_candidate.h"
 int run(void *self, const OptAny *args, int32_t n, OptAny *ret) {

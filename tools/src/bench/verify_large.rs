@@ -11,10 +11,10 @@ use super::product::{binary, run_json_of};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Captures made by `gen-captures embedding`; made here if the folder does not exist
+    /// Captures made by `gen-captures embedding`; generated if the folder does not exist
     #[arg(long, default_value = "/tmp/opt-bench-embedding")]
     captures: PathBuf,
-    /// Builds of opt-supervisor to compare, run in turns; this one's if none is given
+    /// Builds of opt-supervisor to compare, alternating; by default, this one's
     #[arg(long)]
     product: Vec<PathBuf>,
     /// Runs of each kind
@@ -107,7 +107,7 @@ pub(crate) fn captures(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Brings the files into the cache, or drops them from it.
+/// Reads the files into the cache, or drops them from it.
 pub(crate) fn prepare(files: &[PathBuf], state: &str) -> Result<()> {
     for file in files {
         let mut open = std::fs::File::open(file)?;
@@ -120,7 +120,7 @@ pub(crate) fn prepare(files: &[PathBuf], state: &str) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of the files in the page cache, according to `fincore` of util-linux; without it there is no figure.
+/// The bytes of the files in the page cache, according to `fincore` of util-linux. An error without it.
 fn cached(files: &[PathBuf]) -> Result<u64> {
     let output = Command::new("fincore")
         .args(["--bytes", "--noheadings", "--output", "RES"])
@@ -130,7 +130,7 @@ fn cached(files: &[PathBuf]) -> Result<u64> {
     ensure!(output.status.success(), "fincore: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout);
     let sizes: Vec<u64> = text.lines().filter_map(|line| line.trim().parse().ok()).collect();
-    ensure!(sizes.len() == files.len(), "fincore told of {} files of {}", sizes.len(), files.len());
+    ensure!(sizes.len() == files.len(), "fincore listed {} of {} files", sizes.len(), files.len());
     Ok(sizes.iter().sum())
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A new folder below the temporary folder.
+/// Creates a new folder in the temporary folder.
 pub(crate) fn tempdir() -> Result<PathBuf> {
     let path = std::env::temp_dir().join(format!("opt-bench-{}", std::process::id()));
     std::fs::create_dir_all(&path)?;

@@ -1,32 +1,33 @@
-//! The zip container of a `.pt` file, written as PyTorch's writer does it, byte for byte.
+//! The zip container of a `.pt` file, written byte for byte as PyTorch's writer does.
 //!
-//! Owns headers, alignment, CRCs and the directory. What the records mean is `capture`'s.
+//! Owns headers, alignment, CRCs and the directory; `capture` decides what the records contain.
 //!
-//! PyTorch's ways (its writer is a changed miniz), kept because readers meet them in every real file:
-//! records are stored, not compressed; sizes and CRC stand in a data descriptor behind the payload (flag bit 3) and the local
-//! header has zeros for them; an `FB` extra field in the local header, filled with `Z`, brings the payload to a multiple
-//! of 64; "version needed" is 0, dates are 0. Sizes or offsets of 4 GiB and more go to a Zip64 extra field, in the
-//! local header too, and make the descriptor's sizes 8 bytes wide. The directory ends in Zip64's way and the plain one.
+//! The peculiarities of PyTorch's writer (a modified miniz) are kept, because readers meet them in every real file.
+//! Records are stored, not compressed. Sizes and CRC follow the payload in a data descriptor (flag bit 3), and the
+//! local header has zeros instead. An `FB` extra field in the local header, filled with `Z`, aligns the payload to a
+//! multiple of 64. "Version needed" and all dates are 0. Sizes and offsets of 4 GiB or more go to a Zip64 extra
+//! field, in the local header too, and make the descriptor's sizes 8 bytes wide. The directory ends with both a Zip64
+//! end record and an ordinary one.
 
 use std::io::{self, Write};
 
 use opt_shared::units::to_index;
 
-/// Payloads start at multiples of this, so that storages can be mapped and read with aligned vector loads.
+/// Payloads start at multiples of this, in bytes, so that storages can be mapped and read with aligned vector loads.
 const PAYLOAD_ALIGNMENT: u64 = 64;
-/// A size or offset from here on needs Zip64.
+/// The smallest size or offset that needs Zip64.
 const ZIP64_FROM: u64 = u32::MAX as u64;
 /// Bit 3: a data descriptor follows; bit 11: names are UTF-8.
 const FLAGS: u16 = 0x0808;
-/// "Unix, 3.0" and "Zip64 needed", as miniz writes them in the Zip64 end record.
+/// "Unix, 3.0" and "Zip64 needed", as miniz writes them to the Zip64 end record.
 const ZIP64_MADE_BY: u16 = 0x031e;
 const ZIP64_NEEDED: u16 = 45;
-/// Signature, fixed fields and no name: what precedes a local header's name.
+/// The signature and the fixed fields, which precede the name in a local header.
 const LOCAL_HEADER_BYTES: u64 = 30;
 /// Identifier and length of an extra field.
 const EXTRA_FIELD_HEAD_BYTES: u64 = 4;
 
-/// What the directory keeps of a record.
+/// A record's entry in the directory.
 #[derive(Clone, Debug)]
 struct Record {
     name: String,
@@ -36,7 +37,7 @@ struct Record {
 }
 
 impl Record {
-    /// The Zip64 extra field, or nothing: sizes and offset, each only where it is too large for the header.
+    /// The Zip64 extra field, with those of sizes and offset that are too large for the header. Empty if none is.
     fn zip64_field(&self) -> Vec<u8> {
         let mut values = Vec::new();
         if self.size >= ZIP64_FROM {
@@ -107,17 +108,17 @@ impl Record {
     }
 }
 
-/// A length within a record's head: names are file names, and extra fields end with the padding.
+/// A length in a record's header: names are file names, and extra fields end with the padding.
 fn in_16_bits(length: usize) -> [u8; 2] {
     u16::try_from(length).expect("a name and its padding are far shorter").to_le_bytes()
 }
 
-/// All ones where the true value stands in a Zip64 field.
+/// Returns all ones if the true value stands in a Zip64 field.
 fn at_most_32_bits(value: u64) -> [u8; 4] {
     u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-/// The end of the directory: Zip64's own end, which PyTorch writes always, and then the plain one.
+/// The end of the directory: the Zip64 end record, which PyTorch always writes, and then the ordinary one.
 fn end_of_directory(records: u64, directory_offset: u64, directory_size: u64) -> Vec<u8> {
     let mut end = b"PK\x06\x06".to_vec();
     end.extend(44_u64.to_le_bytes()); // bytes of this record from here on
@@ -140,22 +141,22 @@ fn end_of_directory(records: u64, directory_offset: u64, directory_size: u64) ->
     end
 }
 
-/// Writes records one after the other; holds nothing of them but the directory.
+/// Writes records one after the other, and keeps only their directory entries in memory.
 pub(crate) struct Archive<W> {
     sink: W,
-    /// Bytes written so far.
+    /// The number of bytes written so far.
     position: u64,
     folder: String,
     records: Vec<Record>,
 }
 
 impl<W: Write> Archive<W> {
-    /// `folder` is the name every record's name starts with; PyTorch takes the file's stem.
+    /// Every record's name starts with `folder`; PyTorch uses the file's stem.
     pub(crate) fn new(sink: W, folder: &str) -> Self {
         Self { sink, position: 0, folder: folder.to_owned(), records: Vec::new() }
     }
 
-    /// One record of exactly `size` bytes, which `fill` writes.
+    /// Writes one record of exactly `size` bytes, with the contents that `fill` writes.
     pub(crate) fn record(
         &mut self,
         name: &str,
@@ -183,12 +184,12 @@ impl<W: Write> Archive<W> {
         self.record(name, bytes.len() as u64, |sink| sink.write_all(bytes))
     }
 
-    /// The CRCs so far, in order: what tells one archive's contents from another's.
+    /// The CRCs of all records so far, in order. They distinguish one archive's contents from another's.
     pub(crate) fn checksums(&self) -> impl Iterator<Item = (&str, u32)> {
         self.records.iter().map(|record| (record.name.as_str(), record.crc32))
     }
 
-    /// Writes the directory and gives the sink back.
+    /// Writes the directory and returns the sink.
     pub(crate) fn finish(mut self) -> io::Result<W> {
         let directory_offset = self.position;
         let records = std::mem::take(&mut self.records);
@@ -207,7 +208,7 @@ impl<W: Write> Archive<W> {
     }
 }
 
-/// Counts and checksums what a record is filled with.
+/// Counts and checksums the contents of a record.
 struct Payload<'sink, W> {
     sink: &'sink mut W,
     hasher: crc32fast::Hasher,
@@ -239,7 +240,8 @@ mod tests {
         Record { name: name.to_owned(), size, offset, crc32 }
     }
 
-    /// The bytes are those of a file that torch 2.15 saved: one storage of 4.4 GB, so that sizes and offsets need Zip64.
+    /// The bytes come from a file that torch 2.15 saved, with one storage of 4.4 GB, so that sizes and offsets need
+    /// Zip64.
     #[test]
     fn zip64_headers_are_those_of_torch() {
         let storage = record("big/data/0", 4_400_000_000, 598, 0x1e7e_8ae2);
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_not_filled_as_announced_is_refused() {
+    fn record_of_another_size_than_announced_is_refused() {
         let mut archive = Archive::new(Vec::new(), "entry");
         let error = archive.record("data/0", 5, |sink| sink.write_all(b"four")).unwrap_err();
         assert_eq!(error.to_string(), "record `entry/data/0` was announced with 5 bytes and got 4");

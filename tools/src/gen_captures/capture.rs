@@ -1,7 +1,7 @@
-//! One capture file: the dict that a recorded call becomes, and its records in PyTorch's order.
+//! One capture file: the dict of a recorded call, and its records in PyTorch's order.
 //!
-//! Owns keys, storages and names of records. The container is `archive`'s, the encoding of the dict `pickle`'s, the
-//! numbers come from whoever describes the call.
+//! Owns keys, storages and record names. `archive` owns the container and `pickle` the encoding of the dict; callers
+//! provide the numbers.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -13,16 +13,16 @@ use opt_shared::units::Bytes;
 use crate::archive::Archive;
 use crate::pickle::{Element, PickleValue, TensorValue, pickle};
 
-/// Written in one piece; large enough that system calls do not count, small beside any limit on memory.
+/// The size of one write: large enough that system calls cost little, small compared with any memory limit.
 const WRITE_BUFFER: Bytes = Bytes::mib(1);
 
-/// Room for headers, pickle and directory, in estimates of a file's size.
+/// Space for headers, pickle and directory in estimates of a file's size.
 const OVERHEAD: Bytes = Bytes::kib(8);
 
 /// Writes all bytes of a storage, in order.
 pub(crate) type Fill<'a> = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + 'a>;
 
-/// A tensor and where its values come from.
+/// A tensor, and the function that writes its values.
 pub(crate) struct Values<'a> {
     pub(crate) element: Element,
     pub(crate) shape: Vec<u64>,
@@ -34,7 +34,7 @@ pub(crate) enum ArgumentValue<'a> {
     Plain(PickleValue),
 }
 
-/// A parameter, what it was given, and its default if the op has one.
+/// A parameter, its argument, and its default if the op has one.
 pub(crate) struct Argument<'a> {
     pub(crate) name: &'static str,
     pub(crate) value: ArgumentValue<'a>,
@@ -61,7 +61,7 @@ impl<'a> Argument<'a> {
     }
 }
 
-/// A recorded call of an op whose signature is known: no positional arguments, every parameter by name.
+/// A recorded call of an op with a known signature: every argument is given by name.
 pub(crate) struct Capture<'a> {
     pub(crate) function_name: &'static str,
     pub(crate) arguments: Vec<Argument<'a>>,
@@ -69,7 +69,7 @@ pub(crate) struct Capture<'a> {
 }
 
 impl Capture<'_> {
-    /// Bytes the file will take, a little too many.
+    /// An upper estimate of the file's size.
     pub(crate) fn estimate(&self) -> Bytes {
         let tensors = self.arguments.iter().filter_map(|argument| match &argument.value {
             ArgumentValue::Tensor(values) => Some(values),
@@ -78,8 +78,8 @@ impl Capture<'_> {
         tensors.chain([&self.output]).map(Values::bytes).sum::<Bytes>() + OVERHEAD
     }
 
-    /// Writes the file through a `.part` beside it, so that no half of a capture is ever found under its name; says
-    /// what is in it.
+    /// Writes to a `.part` file and renames it, so that no partial capture is ever found under the final name.
+    /// Returns a description of the contents.
     pub(crate) fn write(self, path: &Path) -> Result<Written> {
         let part = path.with_extension("pt.part");
         let write = || -> Result<(Written, File)> {
@@ -98,7 +98,7 @@ impl Capture<'_> {
         Ok(written)
     }
 
-    /// The archive alone, into any sink; `folder` is the file's stem.
+    /// Writes only the archive, to any sink. `folder` is the file's stem.
     fn write_archive<W: Write>(self, sink: W, folder: &str) -> io::Result<(Vec<String>, W)> {
         let mut storages = Storages::default();
         let mut kwargs = Vec::new();
@@ -145,15 +145,15 @@ impl Values<'_> {
     }
 }
 
-/// What was written, for people.
+/// A description of a written file, for people.
 pub(crate) struct Written {
     pub(crate) path: PathBuf,
     pub(crate) bytes: Bytes,
-    /// `weight float32[96, 48]` and so on.
+    /// For example `weight float32[96, 48]`.
     pub(crate) tensors: Vec<String>,
 }
 
-/// The storages met so far; a storage's key is its place.
+/// The storages seen so far; a storage's key is its index.
 #[derive(Default)]
 struct Storages<'a> {
     contents: Vec<(Bytes, Fill<'a>)>,
@@ -169,7 +169,7 @@ impl<'a> Storages<'a> {
     }
 }
 
-/// Forty digits, as PyTorch's are: half from the records' names, half from their CRCs. Readers only compare them.
+/// Forty digits, as in PyTorch: half from the names of the records, half from their CRCs. Readers only compare them.
 fn serialization_id<'a>(records: impl Iterator<Item = (&'a str, u32)>) -> String {
     let (mut names, mut checksums) = (0_u64, 0_u64);
     for (name, crc32) in records {
@@ -179,7 +179,7 @@ fn serialization_id<'a>(records: impl Iterator<Item = (&'a str, u32)>) -> String
     format!("{names:020}{checksums:020}")
 }
 
-/// Captures are read next, by something that is measured: neither dirty pages nor cached ones are to be left.
+/// The captures will be read by a program that is being measured, so no dirty or cached pages may be left.
 fn leave_no_cache(file: &File) -> io::Result<()> {
     file.sync_data()?;
     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;
@@ -194,10 +194,10 @@ mod tests {
         Values { element, shape: shape.to_vec(), fill: Box::new(|sink| sink.write_all(bytes)) }
     }
 
-    /// The fixture is a file that torch saved; given the same values, ours is the same to the last byte but for the
-    /// serialization id and its CRC, which stands in the descriptor and the directory.
+    /// The fixture is a file that torch saved. Given the same values, ours differs only in the serialization id and
+    /// its CRC, which stands in the descriptor and in the directory.
     #[test]
-    fn a_capture_is_written_as_torch_writes_it() {
+    fn capture_is_identical_to_one_that_torch_saved() {
         let fixture = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../tests/data/captures/torch_nn_functional_embedding/entry_000000.pt"
@@ -220,7 +220,7 @@ mod tests {
         let (tensors, ours) = capture.write_archive(Vec::new(), "entry_000000").unwrap();
         assert_eq!(tensors, ["input int64[1, 16]", "weight float32[96, 48]", "output float32[1, 16, 48]"]);
 
-        // Where the record lies, and the CRC in its descriptor and in its directory entry.
+        // The offset of the record, and those of the CRC in its descriptor and in its directory entry.
         let id_offset = 23_296;
         let crc_offsets = [id_offset + 40 + 4, 23_899 + 16];
         let mut expected = torch.clone();

@@ -1,7 +1,7 @@
-//! The large embedding set: two tables of bfloat16 saved whole in every other entry, as a model's run records them.
+//! The large embedding set: two tables of bfloat16, each saved whole in every other entry, as in a model's run.
 //!
-//! That is the shape of the captures this project started from (51 GiB, two tables ten times each), with narrower
-//! tables so that 20 entries are about 8 GB. Outputs are the gathered rows: exact, whatever makes them.
+//! The captures of the incident that this project started from had this shape (51 GiB, two tables ten times each).
+//! These tables are narrower, so 20 entries take about 8 GB. Outputs are gathered rows, so they are exact.
 
 use anyhow::{Result, ensure};
 use opt_shared::units::Bytes;
@@ -10,13 +10,14 @@ use crate::capture::{Argument, Capture, Values};
 use crate::numbers::Numbers;
 use crate::pickle::{Element, PickleValue};
 
-/// Widths of the two tables, in the order they take turns. Multiples of four: `numbers` makes four elements at a time.
+/// The widths of the two tables, in the order in which they alternate. Multiples of four, because `numbers` makes
+/// four elements at a time.
 const WIDTHS: [u64; 2] = [1352, 240];
-/// Rows of both tables when no total is asked for.
-const USUAL_ROWS: u64 = 262_144;
-/// Indices of an entry, from a word to a long context.
-const FEWEST_INDICES: u64 = 16;
-const MOST_INDICES: u64 = 2048;
+/// The rows of both tables if no total is given.
+const DEFAULT_ROWS: u64 = 262_144;
+/// How many indices an entry has: from one word to a long context.
+const MIN_INDICES: u64 = 16;
+const MAX_INDICES: u64 = 2048;
 
 /// Streams of numbers.
 const TABLE: u64 = 0;
@@ -28,17 +29,17 @@ pub(crate) struct EmbeddingSet {
     pub(crate) entries: u32,
     rows: u64,
     widths: [u64; 2],
-    /// Frequent indices are small, as those of words are; else all are alike.
+    /// Whether small indices are more frequent, as for words; otherwise all are equally likely.
     of_words: bool,
     seed: u64,
 }
 
 impl EmbeddingSet {
-    /// With a `total`, as many rows as make the tables of all entries about that large.
+    /// If `total` is given, the tables get as many rows as make the whole set about that large.
     pub(crate) fn new(entries: u32, total: Option<Bytes>, seed: u64) -> Result<Self> {
         ensure!(entries > 0, "a set without entries is no set (pass --entries 1 or more)");
         let widths: u64 = (0..entries).map(|entry| width(WIDTHS, entry)).sum();
-        let rows = total.map_or(USUAL_ROWS, |total| total.get() / (widths * Element::Bf16.bytes()));
+        let rows = total.map_or(DEFAULT_ROWS, |total| total.get() / (widths * Element::Bf16.bytes()));
         ensure!(
             rows > 0,
             "{} is too small for {entries} tables of even one row (pass a larger --total or fewer --entries)",
@@ -47,7 +48,8 @@ impl EmbeddingSet {
         Ok(Self { entries, rows, widths: WIDTHS, of_words: false, seed })
     }
 
-    /// Indices as a tokenizer gives them: a word's rank, and rank r about 1/r as often as the first.
+    /// Creates indices as a tokenizer would: the index is a word's rank, and rank r is about 1/r times as frequent as
+    /// the first.
     pub(crate) fn of_words(entries: u32, rows: u64, widths: [u64; 2], seed: u64) -> Self {
         Self { entries, rows, widths, of_words: true, seed }
     }
@@ -57,9 +59,9 @@ impl EmbeddingSet {
         let rows = self.rows;
         let table = Numbers::new(self.seed, &[TABLE, width]);
         let places = Numbers::new(self.seed, &[INDICES, u64::from(entry)]);
-        let span = (MOST_INDICES as f64 / FEWEST_INDICES as f64).ln();
+        let span = (MAX_INDICES as f64 / MIN_INDICES as f64).ln();
         let length = Numbers::new(self.seed, &[LENGTHS]).fraction(u64::from(entry));
-        let count = (FEWEST_INDICES as f64 * (length * span).exp()).round() as u64;
+        let count = (MIN_INDICES as f64 * (length * span).exp()).round() as u64;
         let of_words = self.of_words;
         let index = move |place: u64| match of_words {
             true => ((rows as f64).powf(places.fraction(place)) as u64).clamp(1, rows) - 1,
@@ -110,14 +112,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_set_is_about_eight_gigabytes() {
+    fn default_set_is_about_eight_gigabytes() {
         let set = EmbeddingSet::new(20, None, 0).unwrap();
         let total: Bytes = (0..20).map(|entry| set.capture(entry).estimate()).sum();
         assert!((8_300_000_000..8_500_000_000).contains(&total.get()), "{total}");
     }
 
     #[test]
-    fn a_total_is_met_within_the_size_of_the_outputs() {
+    fn total_is_met_except_for_the_outputs() {
         let asked = Bytes::mib(64);
         let set = EmbeddingSet::new(4, Some(asked), 1).unwrap();
         let total: Bytes = (0..4).map(|entry| set.capture(entry).estimate()).sum();

@@ -1,4 +1,5 @@
-//! The folder that a set is written to: nothing in it is overwritten, and a set that the disk cannot hold is refused at once.
+//! The folder to which a set is written. No file in it is overwritten, and a set that does not fit on the disk is
+//! refused before anything is written.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,14 +7,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use opt_shared::units::Bytes;
 
-/// Left free beyond what the set takes: a full disk harms more than this program.
+/// How much of the disk must stay free besides the set: a full disk does harm beyond this program.
 const HEADROOM: Bytes = Bytes::mib(64);
 
 pub(crate) fn entry_path(folder: &Path, entry: u32) -> PathBuf {
     folder.join(format!("entry_{entry:06}.pt"))
 }
 
-/// Makes the folder once it is known to be free of captures and its disk to have room for `needed`.
+/// Creates the folder, after checking that it contains no captures and that its disk has `needed` bytes free.
 pub(crate) fn prepare(folder: &Path, needed: Bytes) -> Result<()> {
     refuse_to_overwrite(folder)?;
     let existing = nearest_existing(folder)?;
@@ -47,7 +48,7 @@ fn refuse_to_overwrite(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The folder itself, or the closest one above it.
+/// Returns the folder itself, or its closest existing ancestor.
 fn nearest_existing(folder: &Path) -> Result<PathBuf> {
     let absolute = std::path::absolute(folder)
         .with_context(|| format!("cannot make sense of `{}`", folder.display()))?;
@@ -59,7 +60,7 @@ fn nearest_existing(folder: &Path) -> Result<PathBuf> {
 mod tests {
     use super::*;
 
-    /// A folder that goes with the test.
+    /// A folder that is deleted at the end of the test.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_larger_than_the_disk_is_not_begun() {
+    fn set_larger_than_the_disk_is_refused() {
         let scratch = Scratch::new("room");
         let folder = scratch.0.join("below/it");
         let error = prepare(&folder, Bytes::MAX).unwrap_err().to_string();

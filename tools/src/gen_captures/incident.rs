@@ -1,7 +1,7 @@
-//! The set this project started from, at its full size: 20 entries, two tables of bfloat16 saved ten times each,
-//! 51.3 GiB; and a plan beside it, so that it can be run as it lies there.
+//! The capture set of the incident that this project started from, at full size: 20 entries, two tables of bfloat16
+//! saved ten times each, 51.3 GiB. Plans and kernels are written beside it, so that it can be run as it is.
 //!
-//! The numbers are `embedding`'s. Nothing is written before the disk is known to have room for all of it.
+//! The numbers come from `embedding`. Nothing is written unless the disk has space for all of it.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use crate::embedding::EmbeddingSet;
 
 pub(crate) const ENTRIES: u32 = 20;
-/// Rows and widths of the incident's two tables.
+/// The rows of the incident's two tables, and their widths.
 const ROWS: u64 = 262_144;
 const WIDTHS: [u64; 2] = [8960, 1536];
 
@@ -21,14 +21,14 @@ const KERNELS: [(&str, &str); 3] = [
     ("ahead.c", include_str!("../../../configs/incident/ahead.c")),
 ];
 
-/// `scale` shortens the tables; everything else stays.
+/// `scale` shortens the tables and changes nothing else.
 pub(crate) fn set(scale: f64, seed: u64) -> Result<EmbeddingSet> {
     ensure!(0.0 < scale && scale <= 1.0, "--scale {scale} is not in 0..=1 (1 is the incident's own size)");
     let rows = ((ROWS as f64 * scale) as u64).max(1);
     Ok(EmbeddingSet::of_words(ENTRIES, rows, WIDTHS, seed))
 }
 
-/// The plans and kernels go into the folder of the captures.
+/// Writes the plans and the kernels to the folder of the captures.
 pub(crate) fn write_plans(out: &Path) -> Result<()> {
     let kernels = out.join("kernels");
     fs::create_dir_all(&kernels).with_context(|| format!("cannot create `{}`", kernels.display()))?;
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_set_has_the_incidents_size() {
+    fn incident_set_has_its_original_size() {
         let total = |scale| -> Bytes {
             let set = set(scale, 0).unwrap();
             (0..set.entries).map(|entry| set.capture(entry).estimate()).sum()

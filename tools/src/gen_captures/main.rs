@@ -1,7 +1,6 @@
-//! `gen-captures`: captures to measure with, as PyTorch would have written them, without PyTorch.
+//! `gen-captures`: writes captures for measurements, in the format of PyTorch but without PyTorch.
 //!
-//! Owns the command line and what is said about the work. One line per file goes to standard output, progress to
-//! standard error.
+//! Owns the command line and the output: one line per file on standard output, progress on standard error.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -32,7 +31,7 @@ use crate::capture::Capture;
 use crate::embedding::EmbeddingSet;
 use crate::ops::{Op, OpSet};
 
-/// Write captures (`entry_NNNNNN.pt`) to measure with; `torch.load` reads them.
+/// Write captures (`entry_NNNNNN.pt`) for measurements; `torch.load` can read them
 #[derive(Parser)]
 #[command(
     name = "gen-captures",
@@ -43,47 +42,47 @@ use crate::ops::{Op, OpSet};
 struct CommandLine {
     #[command(subcommand)]
     set: Option<Set>,
-    /// The set that this project started from, 51.3 GiB, and plans to run it with.
+    /// The capture set of this project's first incident, 51.3 GiB, with plans to run it
     #[arg(long, required = true)]
     incident: bool,
-    /// For --incident: the folder to write to; made if need be, and free of captures.
+    /// For --incident: the output folder; created if it does not exist, and must not contain captures
     #[arg(long, required = true)]
     out: Option<PathBuf>,
-    /// For --incident: shortens its tables, such as 0.1.
+    /// For --incident: shortens its tables, for example 0.1
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// For --incident: the same seed gives the same files.
+    /// For --incident: the same seed gives the same files
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
 
 #[derive(Subcommand)]
 enum Set {
-    /// Two bfloat16 tables in turn, each saved whole in every other entry: 8.4 GB unless --total says otherwise.
+    /// Two alternating bfloat16 tables, each saved whole in every other entry: 8.4 GB unless --total is given
     Embedding {
         #[command(flatten)]
         common: Common,
         #[arg(long, default_value_t = 20)]
         entries: u32,
-        /// About how much to write in all, such as 8GB or 512MiB: sets the rows of the tables.
+        /// The approximate size of the set, such as 8GB or 512MiB; determines the rows of the tables
         #[arg(long)]
         total: Option<Bytes>,
     },
-    /// One op over float32 inputs, with outputs computed in double.
+    /// One op on float32 inputs, with outputs computed in float64
     Op {
         #[command(flatten)]
         common: Common,
         #[arg(long, value_enum)]
         name: Op,
-        /// Shape of the input, such as 64,1024; the op works along the last axis.
+        /// The shape of the input, such as 64,1024; the op works along the last axis
         #[arg(long, value_delimiter = ',', required = true)]
         shape: Vec<u64>,
-        /// Width of linear's output; as wide as the input unless given.
+        /// The width of linear's output; by default, that of the input
         #[arg(long)]
         out_features: Option<u64>,
         #[arg(long, default_value_t = 4)]
         entries: u32,
-        /// Stretches the first axis of the shape.
+        /// Multiplies the first axis of the shape
         #[arg(long, default_value_t = 1.0)]
         scale: f64,
     },
@@ -91,10 +90,10 @@ enum Set {
 
 #[derive(Args)]
 struct Common {
-    /// The folder to write to; made if need be, and free of captures.
+    /// The output folder; created if it does not exist, and must not contain captures
     #[arg(long)]
     out: PathBuf,
-    /// The same seed gives the same files.
+    /// The same seed gives the same files
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
@@ -144,11 +143,11 @@ fn write_set<'a>(out: &Path, entries: u32, capture: impl Fn(u32) -> Capture<'a>)
     Ok(())
 }
 
-/// Replaces the line of progress, where a person looks at it.
+/// Updates the progress line if standard error is a terminal.
 fn progress(text: &str) {
     let mut terminal = std::io::stderr();
     if terminal.is_terminal() {
-        // Nothing depends on it.
-        let _unseen = write!(terminal, "\r\x1b[K{text}").and_then(|()| terminal.flush());
+        // An error is ignored: progress is only informative.
+        let _ignored = write!(terminal, "\r\x1b[K{text}").and_then(|()| terminal.flush());
     }
 }

@@ -1,23 +1,23 @@
-//! Deterministic numbers by place: any element of any tensor can be made again without the ones before it.
+//! Deterministic random numbers by index: any element of any tensor can be computed without those before it.
 //!
-//! That is what lets a gathered row be written without its table in memory. SplitMix64 over a counter: cheap, the same on
+//! So a gathered row can be written without its table in memory. It is SplitMix64 over a counter: cheap, the same on
 //! every machine, and random enough for weights.
 
 use std::io::{self, Write};
 
-/// Elements of a bfloat16 table that one word holds.
+/// How many elements of a bfloat16 table one word holds.
 const BF16_PER_WORD: u64 = 4;
-/// Bytes made before they are written: a buffer that stays in the second cache.
+/// How many words are generated before they are written: a buffer that stays in the second-level cache.
 const CHUNK_WORDS: u64 = 32 * 1024;
 
-/// One stream of numbers; different names give different streams.
+/// One stream of numbers. Streams with different names differ.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbers {
     key: u64,
 }
 
 impl Numbers {
-    /// `parts` say which tensor it is: the kind, then the entry or table.
+    /// `parts` identify the tensor: its kind, then the entry or table.
     pub(crate) fn new(seed: u64, parts: &[u64]) -> Self {
         Self { key: parts.iter().fold(mix(seed), |key, &part| mix(key ^ mix(part.wrapping_add(1)))) }
     }
@@ -26,17 +26,17 @@ impl Numbers {
         mix(self.key.wrapping_add(place.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
-    /// In 0..limit, as good as evenly (limits here are far below 2^32); 0 if the limit is.
+    /// Returns a number in 0..limit, almost uniformly (limits are far below 2^32). Returns 0 if the limit is 0.
     pub(crate) fn below(self, place: u64, limit: u64) -> u64 {
         ((u128::from(self.word(place)) * u128::from(limit)) >> 64) as u64
     }
 
-    /// In 0..1.
+    /// Returns a number in 0..1.
     pub(crate) fn fraction(self, place: u64) -> f64 {
         (self.word(place) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// About normal, with variance 1: the sum of four even numbers of 16 bits.
+    /// Returns an approximately normal number with variance 1: the sum of four uniform 16-bit numbers.
     pub(crate) fn f32(self, place: u64) -> f32 {
         const MEAN: f64 = 2.0 * 65_535.0;
         const DEVIATION: f64 = 37_837.0; // 2 * 65536 / sqrt(12)
@@ -45,13 +45,14 @@ impl Numbers {
         ((sum as f64 - MEAN) / DEVIATION) as f32
     }
 
-    /// Four bfloat16 numbers of a table: random sign and mantissa, magnitude from 2^-7 to 2, never NaN.
+    /// Returns four bfloat16 numbers of a table: random sign and mantissa, magnitude from 2^-7 to 2, never NaN.
     fn bf16_word(self, place: u64) -> u64 {
-        // Per element: sign, then 0111 and eight possible exponents (120 to 127), then the mantissa.
+        // Each element has a sign, then 0111 and one of eight exponents (120 to 127), then a mantissa.
         (self.word(place) & 0x83ff_83ff_83ff_83ff) + 0x3c00_3c00_3c00_3c00
     }
 
-    /// `count` bfloat16 numbers from `first` on. Both are multiples of four: a table's width is.
+    /// Writes `count` bfloat16 numbers, beginning with number `first`. Both are multiples of four, like a table's
+    /// width.
     pub(crate) fn write_bf16(self, sink: &mut dyn Write, first: u64, count: u64) -> io::Result<()> {
         debug_assert!(first.is_multiple_of(BF16_PER_WORD) && count.is_multiple_of(BF16_PER_WORD));
         let (mut place, end) = (first / BF16_PER_WORD, (first + count) / BF16_PER_WORD);
@@ -81,7 +82,7 @@ mod tests {
     use opt_shared::units::to_index;
 
     #[test]
-    fn rows_written_alone_are_the_rows_of_the_table() {
+    fn single_rows_equal_the_rows_of_the_table() {
         let numbers = Numbers::new(7, &[1]);
         let (rows, width) = (300, 1352);
         let mut table = Vec::new();
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_differ_by_every_part_of_their_name() {
+    fn streams_differ_in_every_part_of_their_name() {
         let words: Vec<u64> = [(0, vec![0]), (1, vec![0]), (0, vec![1]), (0, vec![0, 0]), (0, vec![0, 1])]
             .iter()
             .map(|(seed, parts)| Numbers::new(*seed, parts).word(0))

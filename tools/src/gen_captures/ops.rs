@@ -1,6 +1,7 @@
-//! Sets of float32 captures of one op, of any shape: large enough to time, with outputs computed in double.
+//! Sets of float32 captures of one op, of any shape. They are large enough to time, and their outputs are computed in
+//! float64.
 //!
-//! The output of an entry is made row by row while it is written; only `linear` holds its weight.
+//! Outputs are computed row by row while they are written; only `linear` holds its weight in memory.
 
 use std::io::{self, Write};
 
@@ -30,15 +31,15 @@ pub(crate) enum Op {
 #[derive(Clone, Debug)]
 pub(crate) struct OpSet {
     op: Op,
-    /// Shape of the input; the last axis is the one that is normalized, shared out or contracted.
+    /// The shape of the input. The op works along its last axis.
     shape: Vec<u64>,
-    /// Width of the output of `linear`.
+    /// The width of `linear`'s output.
     out_features: u64,
     seed: u64,
 }
 
 impl OpSet {
-    /// `scale` stretches the first axis.
+    /// `scale` multiplies the first axis.
     pub(crate) fn new(
         op: Op,
         shape: &[u64],
@@ -59,14 +60,14 @@ impl OpSet {
         shape[0] = ((shape[0] as f64 * scale).round() as u64).max(1);
         let width = shape[shape.len() - 1];
         let out_features = out_features.unwrap_or(width);
-        // Far beyond any disk; keeps every product below from overflowing.
-        const MOST_ELEMENTS: u64 = 1 << 40;
+        // Far more than any disk holds; keeps the products below from overflowing.
+        const MAX_ELEMENTS: u64 = 1 << 40;
         for (rows_and_width, what) in
             [(&shape[..], "input"), (&[width, out_features], "weight"), (&[shape[0], out_features], "output")]
         {
             let elements = rows_and_width.iter().try_fold(1_u64, |product, &size| product.checked_mul(size));
             ensure!(
-                elements.is_some_and(|elements| elements > 0 && elements < MOST_ELEMENTS),
+                elements.is_some_and(|elements| elements > 0 && elements < MAX_ELEMENTS),
                 "the {what} would have a shape of {rows_and_width:?} (every axis at least 1, and fewer than 2^40 elements)"
             );
         }
@@ -139,7 +140,7 @@ impl OpSet {
         }
     }
 
-    /// An output whose every row is a function of the input's.
+    /// An output in which every row is a function of the same row of the input.
     fn rowwise(&self, input: Numbers, mut function: RowFunction) -> Values<'static> {
         let width = self.shape[self.shape.len() - 1];
         let rows: u64 = self.shape[..self.shape.len() - 1].iter().product();
@@ -155,7 +156,7 @@ impl OpSet {
 
 type RowFunction = Box<dyn FnMut(&[f64]) -> Vec<f64>>;
 
-/// A tensor of normal numbers.
+/// A tensor of normally distributed numbers.
 fn drawn(numbers: Numbers, shape: &[u64]) -> Values<'static> {
     let elements: u64 = shape.iter().product();
     Values {
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_linear_output_has_its_features_as_last_axis() {
+    fn linear_output_ends_with_its_features() {
         let set = OpSet::new(Op::Linear, &[6, 8], Some(3), 0.5, 0).unwrap();
         let capture = set.capture(1);
         assert_eq!(capture.output.shape, [3, 3]);
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_differ_and_come_again() {
+    fn entries_differ_and_are_reproducible() {
         let set = OpSet::new(Op::Relu, &[4, 16], None, 1.0, 9).unwrap();
         assert_ne!(output(set.capture(0)), output(set.capture(1)));
         assert_eq!(output(set.capture(1)), output(set.capture(1)));

@@ -1,7 +1,7 @@
-//! Pickles of captures: protocol 2, with the opcodes and the memo that Python's own pickler uses.
+//! Pickles of captures: protocol 2, with the opcodes and the memo that Python's pickler uses.
 //!
-//! Owns the encoding. Which values a capture has is `capture`'s. A string that occurs twice is written once and then
-//! taken from the memo, as Python does with the interned names that captures repeat.
+//! Owns the encoding; `capture` decides which values a capture has. A string that occurs twice is written once and
+//! then taken from the memo, as Python does with interned names.
 
 use std::collections::HashMap;
 
@@ -74,7 +74,7 @@ pub(crate) enum PickleValue {
     Tensor(TensorValue),
 }
 
-/// The whole pickle of `value`, from PROTO to STOP.
+/// Pickles `value`, from PROTO to STOP.
 pub(crate) fn pickle(value: &PickleValue) -> Vec<u8> {
     let mut pickler = Pickler { out: vec![0x80, 2], memo: HashMap::new(), memo_length: 0 };
     pickler.value(value);
@@ -84,7 +84,7 @@ pub(crate) fn pickle(value: &PickleValue) -> Vec<u8> {
 
 struct Pickler {
     out: Vec<u8>,
-    /// Where a text lies in the memo; globals are kept as `module name`, which no string of a capture is.
+    /// The memo indices of texts. Globals are stored as `module name`, which is never a string of a capture.
     memo: HashMap<String, u32>,
     memo_length: u32,
 }
@@ -150,8 +150,8 @@ impl Pickler {
         self.remember();
     }
 
-    /// Items of a list or dict that has just been made: one alone has an opcode of its own. (Python cuts batches at
-    /// 1000 items; no capture has as many.)
+    /// Adds the items of a list or dict that has just been created; a single item has a separate opcode. (Python
+    /// splits batches at 1000 items; no capture has that many.)
     fn contents(&mut self, count: usize, [single, batch]: [u8; 2], mut item: impl FnMut(&mut Self, usize)) {
         match count {
             0 => {}
@@ -169,7 +169,7 @@ impl Pickler {
 
     fn tuple(&mut self, count: usize, mut item: impl FnMut(&mut Self, usize)) {
         if count == 0 {
-            self.out.push(b')'); // never in the memo
+            self.out.push(b')'); // never memoised
             return;
         }
         if count > 3 {
@@ -220,7 +220,7 @@ impl Pickler {
             self.out.push(b'J');
             self.out.extend(int.to_le_bytes());
         } else {
-            // LONG1: as few little-endian two's-complement bytes as keep the sign.
+            // LONG1: as few little-endian two's-complement bytes as preserve the sign.
             let sign = if number < 0 { 0xff } else { 0 };
             let mut bytes = number.to_le_bytes().to_vec();
             while bytes.len() > 1
@@ -234,7 +234,7 @@ impl Pickler {
         }
     }
 
-    /// Puts the value just made into the memo, under the next number.
+    /// Puts the last value into the memo, under the next number.
     fn remember(&mut self) {
         self.memo_opcode(b'q', b'r', self.memo_length);
         self.memo_length += 1;
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn places_beyond_255_take_the_long_memo_opcodes() {
+    fn memo_indices_above_255_take_the_long_opcodes() {
         let many = PickleValue::List((0..300).map(|_| PickleValue::List(Vec::new())).collect());
         let whole = pickle(&many);
         assert!(whole.windows(5).any(|bytes| bytes == b"r\x00\x01\x00\x00"));

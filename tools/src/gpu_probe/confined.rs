@@ -1,7 +1,7 @@
-//! Whether a context starts under the protections of a runner: each alone, and all together.
+//! Tests whether a context starts under the protections of a runner: under each one alone, and under all together.
 //!
-//! The protections are the product's own, not imitations. Candidates on a device need its nodes; everything else is
-//! as for a candidate on the CPU.
+//! The protections are the product's own code. Candidates on a device need its device nodes; everything else is as
+//! for a candidate on the CPU.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -19,10 +19,10 @@ use crate::cuda::{Device, driver_is_there};
 use crate::table::{Row, mib};
 use crate::{Section, command};
 
-/// What a small candidate may owe; a context has to fit beside it.
+/// Private memory limits of small candidates, in bytes. A context must fit within them.
 const DATA_LIMITS: [u64; 3] = [256 << 20, 1 << 30, 4 << 30];
 const LIMIT_VARIABLE: &str = "GPU_PROBE_DATA_LIMIT";
-/// Each of six children; together they stay within a section's limit.
+/// The limit for each of six children; together they stay within a section's limit.
 const CHILD_LIMIT: Duration = Duration::from_secs(3);
 
 pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
@@ -44,7 +44,7 @@ pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
 
 fn row(question: &str, mut command: Command) -> Row {
     let mut run = || -> Result<(String, String)> {
-        // A runner's socket to its worker: when its other end is gone, a runner takes itself for orphaned.
+        // A runner's socket to its worker: if its other end is closed, the runner thinks that it is orphaned.
         let (ours, theirs) = UnixStream::pair().context("making a pair of sockets")?;
         command.stdin(Stdio::from(OwnedFd::from(theirs)));
         let mut child =
@@ -71,7 +71,7 @@ fn row(question: &str, mut command: Command) -> Row {
     Row::of(question, run())
 }
 
-/// Makes a context and uses it a little.
+/// Creates a context and uses it briefly.
 fn start(device: i32) -> Result<()> {
     let started = Instant::now();
     let open = Device::open(device)?;
@@ -90,7 +90,7 @@ pub(crate) fn under_data_limit(device: i32) -> Result<()> {
 }
 
 pub(crate) fn under_files_rules(device: i32) -> Result<()> {
-    // Before the rules, as a runner would: the library lies wherever the driver was installed.
+    // Loaded before the rules apply, as in a runner: the library lies wherever the driver was installed.
     driver_is_there()?;
     let stdin = std::io::stdin();
     let kept = Descriptors { worker: stdin.as_fd(), artifact: None, libraries: &[] };
@@ -99,14 +99,14 @@ pub(crate) fn under_files_rules(device: i32) -> Result<()> {
 }
 
 pub(crate) fn under_call_filter(device: i32) -> Result<()> {
-    // Before the rules, as a runner would: the library lies wherever the driver was installed.
+    // Loaded before the rules apply, as in a runner: the library lies wherever the driver was installed.
     driver_is_there()?;
     restrict_calls(&confinement())?;
     start(device)
 }
 
 pub(crate) fn under_all(device: i32) -> Result<()> {
-    // Before the rules, as a runner would: the library lies wherever the driver was installed.
+    // Loaded before the rules apply, as in a runner: the library lies wherever the driver was installed.
     driver_is_there()?;
     let stdin = std::io::stdin();
     let kept = Descriptors { worker: stdin.as_fd(), artifact: None, libraries: &[] };

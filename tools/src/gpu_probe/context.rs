@@ -1,4 +1,4 @@
-//! What a context costs, and whether the memory of a killed process comes back.
+//! Measures what a context costs, and whether the memory of a killed process is freed.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Stdio};
@@ -10,9 +10,9 @@ use crate::cuda::Device;
 use crate::table::{Row, change, mib, resident};
 use crate::{Section, command};
 
-/// What the killed process held.
+/// How much device memory the killed process holds, in bytes.
 pub(crate) const HELD: u64 = 1 << 30;
-/// Other processes may take a little meanwhile.
+/// How much other processes may allocate meanwhile, in bytes.
 const SLACK: u64 = 64 << 20;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -76,7 +76,7 @@ pub(crate) fn kill_rows(device: i32) -> Result<Vec<Row>> {
     Ok(vec![Row::new("SIGKILL: does device memory come back?", answer, figures)])
 }
 
-/// In the child: makes a context, takes memory, says so, and waits to be ended.
+/// In the child: creates a context, allocates memory, reports that it is ready, and waits to be killed.
 pub(crate) fn hold(device: i32, bytes: u64) -> Result<()> {
     let open = Device::open(device)?;
     if bytes != 0 {

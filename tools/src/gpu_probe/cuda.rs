@@ -1,4 +1,5 @@
-//! The driver's functions that the probe needs, each with its error as text. The only `unsafe` towards CUDA.
+//! The driver functions that the probe needs, each with its error as text. All `unsafe` calls of CUDA are in this
+//! module.
 
 use std::ffi::{CStr, c_void};
 
@@ -6,32 +7,32 @@ use anyhow::{Result, bail, ensure};
 use cudarc::driver::sys;
 use opt_shared::units::to_index;
 
-/// What the driver said, by its own name for it.
+/// Turns the driver's result into an error that has the driver's own name for it.
 fn ok(what: &str, result: sys::CUresult) -> Result<()> {
     if result == sys::CUresult::CUDA_SUCCESS { Ok(()) } else { bail!("{what}: {result:?}") }
 }
 
 /// Loads the driver's library.
 pub(crate) fn driver_is_there() -> Result<()> {
-    // SAFETY: it only asks the loader for the library.
+    // SAFETY: only asks the loader for the library.
     ensure!(unsafe { sys::is_culib_present() }, "libcuda.so is not found");
-    // SAFETY: likewise; the library stays loaded from here on.
+    // SAFETY: as above; the library stays loaded.
     let _stays = unsafe { sys::culib() };
     Ok(())
 }
 
-/// Driver and device, in a line; an error where there is none.
+/// Describes driver and device in one line. An error if there is none.
 pub(crate) fn driver(device: i32) -> Result<String> {
     driver_is_there()?;
     let (mut version, mut name, mut bytes) = (0, [0; 128], 0usize);
-    // SAFETY: each function writes to the place it is given, and `name` has the length that is said.
+    // SAFETY: each function writes to the given location, and `name` has the given length.
     unsafe {
         ok("cuInit", sys::cuInit(0))?;
         ok("cuDriverGetVersion", sys::cuDriverGetVersion(&raw mut version))?;
         ok("cuDeviceGetName", sys::cuDeviceGetName(name.as_mut_ptr(), 127, device))?;
         ok("cuDeviceTotalMem", sys::cuDeviceTotalMem_v2(&raw mut bytes, device))?;
     }
-    // SAFETY: the last byte is zero: the driver was told of one less.
+    // SAFETY: the last byte is zero, because the driver was told of one byte less.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let (major, minor) = (version / 1000, version % 1000 / 10);
@@ -55,7 +56,7 @@ impl Device {
     }
 
     pub(crate) fn initialise() -> Result<()> {
-        // SAFETY: the driver's own precondition for everything else; no arguments.
+        // SAFETY: takes no pointers; must be called before all other driver functions.
         ok("cuInit", unsafe { sys::cuInit(0) })
     }
 
@@ -72,20 +73,20 @@ impl Device {
     /// Free bytes of the whole device.
     pub(crate) fn free(&self) -> Result<u64> {
         let (mut free, mut total) = (0usize, 0usize);
-        // SAFETY: both are written by the call.
+        // SAFETY: the call writes both values.
         ok("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) })?;
         Ok(free as u64)
     }
 
     pub(crate) fn allocate(&self, bytes: u64) -> Result<u64> {
         let mut address = 0;
-        // SAFETY: the address is written by the call; the memory is never read by us.
+        // SAFETY: the call writes the address; we never read the memory.
         ok("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut address, to_index(bytes)) })?;
         Ok(address)
     }
 
     pub(crate) fn release(&self, address: u64) -> Result<()> {
-        // SAFETY: an address of `allocate`, given back once by its callers.
+        // SAFETY: an address from `allocate`, which callers release once.
         ok("cuMemFree", unsafe { sys::cuMemFree_v2(address) })
     }
 
@@ -96,9 +97,9 @@ impl Device {
         })
     }
 
-    /// A pool on this device that shall hold at most `bytes`; 0 sets no limit.
+    /// Creates a pool on this device that should hold at most `bytes`; 0 sets no limit.
     pub(crate) fn pool(&self, bytes: u64) -> Result<Pool> {
-        // SAFETY: a structure of numbers and null pointers, for which zeros mean "default".
+        // SAFETY: a structure of numbers and null pointers, in which zeros mean "default".
         let mut properties: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };
         properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
@@ -116,11 +117,11 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// On the default stream, and waited for.
+    /// Allocates on the default stream, and waits until that is done.
     pub(crate) fn allocate(&self, bytes: u64) -> Result<u64> {
         let mut address = 0;
         let stream = std::ptr::null_mut();
-        // SAFETY: the pool lives; the address is written by the call.
+        // SAFETY: the pool exists; the call writes the address.
         unsafe {
             let result = sys::cuMemAllocFromPoolAsync(&raw mut address, to_index(bytes), self.pool, stream);
             ok("cuMemAllocFromPoolAsync", result)?;
@@ -131,7 +132,7 @@ impl Pool {
 
     pub(crate) fn release(&self, address: u64) -> Result<()> {
         let stream = std::ptr::null_mut();
-        // SAFETY: an address of `allocate`, given back once by its callers.
+        // SAFETY: an address from `allocate`, which callers release once.
         unsafe {
             ok("cuMemFreeAsync", sys::cuMemFreeAsync(address, stream))?;
             ok("cuStreamSynchronize", sys::cuStreamSynchronize(stream))
@@ -141,7 +142,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: made by `pool` and not used after this. The process ends soon; an error has no remedy.
+        // SAFETY: created by `pool` and not used after this. The process ends soon, so an error needs no handling.
         let _ = unsafe { sys::cuMemPoolDestroy(self.pool) };
     }
 }
@@ -155,7 +156,7 @@ pub(crate) struct Pinned {
 impl Pinned {
     pub(crate) fn allocate(_device: &Device, bytes: usize) -> Result<Self> {
         let mut address = std::ptr::null_mut();
-        // SAFETY: the address is written by the call. Flags 0: cached, so that reading it back is fast.
+        // SAFETY: the call writes the address. Flags 0: cached, so that reading it back is fast.
         ok("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&raw mut address, bytes, 0) })?;
         Ok(Self { address, bytes })
     }
@@ -166,7 +167,7 @@ impl Pinned {
     }
 
     pub(crate) fn free(self) -> Result<()> {
-        // SAFETY: from `allocate`, and consumed here.
+        // SAFETY: an address from `allocate`; `self` is consumed.
         ok("cuMemFreeHost", unsafe { sys::cuMemFreeHost(self.address) })
     }
 }

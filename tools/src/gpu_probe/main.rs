@@ -1,7 +1,8 @@
-//! `gpu-probe`: what the CUDA device of this project hangs on, asked of the driver itself; a Markdown table.
+//! `gpu-probe`: queries a CUDA driver for everything that this project's device support depends on, and prints a
+//! Markdown table.
 //!
-//! One file: copy it to a machine with a driver and run it. It needs no toolkit, no compiler and no network. Each
-//! section is a process of its own with a time limit, so that one that hangs or dies costs its own rows only.
+//! It is one file: copy it to a machine with a driver and run it. It needs no toolkit, compiler or network. Each
+//! section is a separate process with a time limit, so a section that hangs or crashes loses only its own rows.
 
 mod confined;
 mod context;
@@ -22,18 +23,19 @@ use clap::Parser;
 
 use crate::table::Row;
 
-/// All together stay below three minutes.
+/// The time limit of one section; all of them take less than three minutes.
 const SECTION_LIMIT: Duration = Duration::from_secs(20);
 const NO_DRIVER: u8 = 3;
 
-/// Ask a GPU's driver what this project has to know; prints a Markdown table, or exits 3 without a driver.
+/// Query a GPU's driver for what this project depends on; prints a Markdown table, or exits with status 3 without a
+/// driver
 #[derive(Parser)]
 #[command(name = "gpu-probe", version)]
 struct Arguments {
-    /// Which device
+    /// The number of the device
     #[arg(long, default_value_t = 0)]
     device: i32,
-    /// Where a file of 512 MiB may be written and read; removed again
+    /// A folder in which a file of 512 MiB can be written and read; the file is removed again
     #[arg(long, default_value = ".")]
     dir: PathBuf,
     #[arg(long, hide = true)]
@@ -118,7 +120,7 @@ fn answer(section: Section, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// This program again, for one section.
+/// Returns the command that runs this program again, for one section.
 fn command(section: Section, device: i32) -> Result<Command> {
     let name = clap::ValueEnum::to_possible_value(&section).context("a section without a name")?;
     let mut command = Command::new(std::env::current_exe().context("finding this program's file")?);
@@ -142,7 +144,7 @@ fn run(section: Section, arguments: &Arguments) -> Result<Vec<Row>> {
         }
         std::thread::sleep(Duration::from_millis(20));
     };
-    // A section says a few lines: far less than a pipe holds, so nothing was lost by reading this late.
+    // A section prints a few lines, far less than a pipe holds, so nothing is lost by reading late.
     let mut text = [String::new(), String::new()];
     child.stdout.take().map(|mut out| out.read_to_string(&mut text[0])).transpose()?;
     child.stderr.take().map(|mut out| out.read_to_string(&mut text[1])).transpose()?;

@@ -1,4 +1,4 @@
-//! NVML's figures per process: whether they find us, what asking costs, and how old the answer is.
+//! NVML's figures per process: whether it lists this process, what a query costs, and how outdated the answer is.
 
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use libloading::Library;
 use crate::cuda::Device;
 use crate::table::{Row, mib};
 
-const ASKED: usize = 200;
+const QUERIES: usize = 200;
 const HELD: u64 = 512 << 20;
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// As many processes as are looked at.
-const MOST: usize = 256;
+/// The most processes that are listed.
+const MAX_PROCESSES: usize = 256;
 /// NVML's "unknown".
 const UNKNOWN: u64 = u64::MAX;
 
@@ -34,15 +34,15 @@ type Processes = unsafe extern "C" fn(*mut c_void, *mut u32, *mut ProcessInfo) -
 struct Nvml {
     processes: Processes,
     device: *mut c_void,
-    /// What the function pointer points into.
+    /// Keeps the library loaded that the function pointers point into.
     _library: Library,
 }
 
 impl Nvml {
     fn open(device: u32) -> Result<Self> {
-        // SAFETY: the driver's own library; its constructors are as harmless as libcuda's.
+        // SAFETY: the driver's own library, whose constructors are as harmless as those of libcuda.
         let library = unsafe { Library::new("libnvidia-ml.so.1") }.context("loading libnvidia-ml.so.1")?;
-        // SAFETY: names and signatures are NVML's public interface; the library outlives the pointers.
+        // SAFETY: names and signatures are those of NVML's public interface; the library outlives the pointers.
         unsafe {
             let init = *library.get::<Init>(b"nvmlInit_v2\0")?;
             let handle = *library.get::<HandleByIndex>(b"nvmlDeviceGetHandleByIndex_v2\0")?;
@@ -57,9 +57,9 @@ impl Nvml {
     }
 
     fn list(&self) -> Result<Vec<ProcessInfo>> {
-        let mut all = vec![ProcessInfo::default(); MOST];
-        let mut count = u32::try_from(MOST)?;
-        // SAFETY: there is room for as many as `count` says, and the handle is NVML's own.
+        let mut all = vec![ProcessInfo::default(); MAX_PROCESSES];
+        let mut count = u32::try_from(MAX_PROCESSES)?;
+        // SAFETY: the array has `count` items, and the handle comes from NVML.
         let result = unsafe { (self.processes)(self.device, &raw mut count, all.as_mut_ptr()) };
         ensure!(result == 0, "nvmlDeviceGetComputeRunningProcesses: {result}");
         all.truncate(count as usize);
@@ -76,8 +76,8 @@ impl Nvml {
 pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
     let open = Device::open(device)?;
     let nvml = Nvml::open(u32::try_from(device).context("a device number")?)?;
-    let mut times: Vec<Duration> = Vec::with_capacity(ASKED);
-    for _ in 0..ASKED {
+    let mut times: Vec<Duration> = Vec::with_capacity(QUERIES);
+    for _ in 0..QUERIES {
         let started = Instant::now();
         nvml.list()?;
         times.push(started.elapsed());
@@ -86,8 +86,8 @@ pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
     let shown = |at: usize| format!("{:.0} µs", times[at].as_secs_f64() * 1e6);
     let cost = Row::new(
         "NVML: cost of asking for all processes",
-        shown(ASKED / 2),
-        format!("median of {ASKED}; worst {}", shown(ASKED - 1)),
+        shown(QUERIES / 2),
+        format!("median of {QUERIES}; worst {}", shown(QUERIES - 1)),
     );
     let Some(used) = nvml.own()? else {
         let known = nvml.list()?.len();

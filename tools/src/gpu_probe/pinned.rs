@@ -1,4 +1,4 @@
-//! As what the kernel counts page-locked memory, and whether freeing it gives it back.
+//! Finds out as which kind of memory the kernel counts page-locked memory, and whether freeing it returns it.
 
 use anyhow::Result;
 

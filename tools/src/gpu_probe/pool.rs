@@ -1,4 +1,4 @@
-//! Whether `CUmemPoolProps.maxSize` bounds a pool, or only each allocation.
+//! Tests whether `CUmemPoolProps.maxSize` limits a pool, or only each allocation.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! Rows of the table, and how a section hands them to the process that prints them.
+//! Rows of the table, and the format in which a section passes them to the process that prints them.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ impl Row {
         Self { question: question.into(), answer: answer.into(), figures: figures.into() }
     }
 
-    /// A row of a result: its figures, or why there are none.
+    /// Creates a row from a result: its figures, or the error.
     pub(crate) fn of(question: &str, result: anyhow::Result<(String, String)>) -> Self {
         match result {
             Ok((answer, figures)) => Self::new(question, answer, figures),
@@ -48,12 +48,12 @@ impl fmt::Display for Row {
     }
 }
 
-/// Bytes in MiB, for a cell.
+/// Formats bytes as MiB, for a cell.
 pub(crate) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", Bytes::new(bytes).as_f64() / f64::from(1 << 20))
 }
 
-/// What the kernel counts of this process, for a cell: anonymous, shared and file pages, page tables, locked.
+/// The kernel's figures for this process: anonymous, shared and file pages, page tables, locked memory.
 pub(crate) fn resident() -> [(&'static str, u64); 5] {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ["RssAnon", "RssShmem", "RssFile", "VmPTE", "VmLck"].map(|name| {
@@ -64,7 +64,7 @@ pub(crate) fn resident() -> [(&'static str, u64); 5] {
     })
 }
 
-/// The change between two of them.
+/// Formats the change between two sets of figures.
 pub(crate) fn change(before: &[(&'static str, u64)], after: &[(&'static str, u64)]) -> String {
     let parts: Vec<String> = before
         .iter()
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_survives_its_way() {
+    fn row_round_trips() {
         let row = Row::new("does it?", "yes | no", "1\t2\n3");
         let back = Row::from_line(&row.line()).unwrap();
         assert_eq!(back.to_string(), "| does it? | yes \\| no | 1 2 3 |");

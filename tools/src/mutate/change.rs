@@ -4,10 +4,10 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-/// Largest number of changes; more would turn any input into noise.
-const MOST_CHANGES: usize = 8;
-/// Bytes that a change inserts, removes or repeats.
-const LONGEST_PIECE: usize = 64;
+/// The largest number of changes; more would turn any input into noise.
+const MAX_CHANGES: usize = 8;
+/// The largest number of bytes that one change inserts, removes or repeats.
+const MAX_PIECE: usize = 64;
 
 /// Numbers for which sizes and offsets often go wrong.
 const EDGES: [u64; 16] = [
@@ -29,7 +29,7 @@ const EDGES: [u64; 16] = [
     0xffff_ffff_ffff_ffff,
 ];
 
-/// Pieces of the input formats.
+/// Fragments of the input formats.
 const PICKLE: [&[u8]; 30] = [
     b"ctorch._utils\n_rebuild_tensor_v2\n",
     b"ctorch._utils\n_rebuild_tensor_v3\n",
@@ -91,7 +91,7 @@ pub(crate) fn changed(inputs: &[Vec<u8>], target: &str, number: u64) -> Vec<u8> 
     let seed = blake3::hash(format!("{target} {number}").as_bytes());
     let mut random = SmallRng::from_seed(*seed.as_bytes());
     let mut bytes = inputs.choose(&mut random).cloned().unwrap_or_default();
-    for _ in 0..random.random_range(1..=MOST_CHANGES) {
+    for _ in 0..random.random_range(1..=MAX_CHANGES) {
         change(&mut bytes, inputs, target, &mut random);
     }
     bytes
@@ -99,7 +99,7 @@ pub(crate) fn changed(inputs: &[Vec<u8>], target: &str, number: u64) -> Vec<u8> 
 
 fn change(bytes: &mut Vec<u8>, inputs: &[Vec<u8>], target: &str, random: &mut SmallRng) {
     let at = random.random_range(0..=bytes.len());
-    let end = (at + random.random_range(1..=LONGEST_PIECE)).min(bytes.len());
+    let end = (at + random.random_range(1..=MAX_PIECE)).min(bytes.len());
     match random.random_range(0..10) {
         0 | 1 => {
             if let Some(byte) = bytes.get_mut(at) {
@@ -140,7 +140,7 @@ fn change(bytes: &mut Vec<u8>, inputs: &[Vec<u8>], target: &str, random: &mut Sm
         8 => {
             if let Some(other) = inputs.choose(random).filter(|other| !other.is_empty()) {
                 let from = random.random_range(0..other.len());
-                let to = (from + random.random_range(1..=4 * LONGEST_PIECE)).min(other.len());
+                let to = (from + random.random_range(1..=4 * MAX_PIECE)).min(other.len());
                 bytes.splice(at..end, other[from..to].iter().copied());
             }
         }

@@ -1,8 +1,8 @@
-//! `mutate`: runs millions of changed inputs through every reader of foreign bytes, on stable Rust.
+//! `mutate`: passes millions of changed inputs to every reader of untrusted bytes, on stable Rust.
 //!
-//! Looks for panics, answers that take longer than two seconds, and memory out of proportion. Changes are derived
-//! from the number of the try, so that a run continues where the last one stopped, and a finding can be
-//! reproduced from its number. A finding is written to a file in the folder; then the run ends with status 1.
+//! It looks for panics, answers that take longer than two seconds, and excessive memory. Changes are derived from the
+//! number of the try, so a run continues where the last one stopped, and a finding can be reproduced from its number.
+//! A finding is written to a file in the folder, and the run ends with status 1.
 
 mod change;
 mod memory;
@@ -17,34 +17,34 @@ use anyhow::Context;
 use clap::Parser;
 use opt_tests::hostile::{TARGETS, Target, corpus, target};
 
-/// An answer that takes longer counts as a hang.
-const MOST_TIME: Duration = Duration::from_secs(2);
-/// In wall-clock time, because an answer that waits uses no CPU time.
-const MOST_WAITING: Duration = Duration::from_secs(60);
+/// An answer that takes more CPU time than this counts as a hang.
+const MAX_CPU_TIME: Duration = Duration::from_secs(2);
+/// The same limit in wall-clock time, because an answer that waits uses no CPU time.
+const MAX_WALL_TIME: Duration = Duration::from_secs(60);
 /// How often the watchdog checks.
 const LOOK: Duration = Duration::from_millis(100);
-/// Memory allowed for any input: buffers of a few MiB.
-const MEMORY_OF_ANY: usize = 24 << 20;
-/// Memory allowed per byte of input: a list of small numbers takes some forty times the bytes of its pickle.
+/// The memory that any input may use, in bytes: buffers of a few MiB.
+const BASE_MEMORY: usize = 24 << 20;
+/// The memory allowed per byte of input: a list of small numbers takes about forty times the size of its pickle.
 const MEMORY_PER_BYTE: usize = 256;
-/// Longer inputs of the corpus are left out: they are slow, and find nothing that short ones do not.
-const LONGEST_INPUT: usize = 16 << 10;
+/// Longer inputs of the corpus are skipped: they are slow, and find nothing that short ones do not.
+const MAX_INPUT: usize = 16 << 10;
 /// How often the state is written.
 const TRIES_PER_STATE: u64 = 10_000;
 
-/// Changed inputs through everything that reads bytes of strangers.
+/// Pass changed inputs to everything that reads untrusted bytes
 #[derive(Parser)]
 struct Arguments {
-    /// Only these; all of them by default, in turn
+    /// Only these targets; by default, all of them in turn
     #[arg(long, value_name = "NAME")]
     target: Vec<String>,
-    /// How many changed inputs each gets, over all runs with this folder
+    /// The number of changed inputs for each target, over all runs with this folder
     #[arg(long, default_value_t = 100_000)]
     tries: u64,
-    /// Where the state and the findings lie
+    /// The folder of the state and the findings
     #[arg(long, default_value = "target/mutate")]
     folder: PathBuf,
-    /// This one try again, with its input written out
+    /// Repeat this one try and write its input to a file
     #[arg(long, value_name = "NUMBER")]
     again: Option<u64>,
 }
@@ -77,7 +77,7 @@ fn main() -> anyhow::Result<()> {
 /// Makes all remaining tries of one target.
 fn each(target: &Target, arguments: &Arguments, current: &Current) -> anyhow::Result<()> {
     let mut inputs = corpus(target);
-    inputs.retain(|input| input.len() <= LONGEST_INPUT);
+    inputs.retain(|input| input.len() <= MAX_INPUT);
     anyhow::ensure!(!inputs.is_empty(), "{} has no corpus", target.name);
     let state = arguments.folder.join(format!("{}.next", target.name));
     let (first, end) = match arguments.again {
@@ -100,10 +100,10 @@ fn each(target: &Target, arguments: &Arguments, current: &Current) -> anyhow::Re
         let took = memory::cpu_time() - began;
         slowest = slowest.max(took);
         largest = largest.max(peak);
-        let most = MEMORY_OF_ANY + MEMORY_PER_BYTE * input.len();
+        let most = BASE_MEMORY + MEMORY_PER_BYTE * input.len();
         let what = match end {
-            Err(panic) => Some(format!("it panics: {}", words(&*panic))),
-            Ok(()) if took > MOST_TIME => Some(format!("it takes {took:?}")),
+            Err(panic) => Some(format!("it panics: {}", panic_text(&*panic))),
+            Ok(()) if took > MAX_CPU_TIME => Some(format!("it takes {took:?}")),
             Ok(()) if peak > most => Some(format!("{} bytes take {peak}", input.len())),
             Ok(()) => None,
         };
@@ -137,10 +137,10 @@ fn watch(current: &Arc<Current>, folder: &Path) -> anyhow::Result<()> {
             let number = current.number.load(Ordering::Acquire);
             if number != known {
                 (known, cpu, wall) = (number, memory::cpu_time(), Instant::now());
-            } else if memory::cpu_time() - cpu > MOST_TIME || wall.elapsed() > MOST_WAITING {
+            } else if memory::cpu_time() - cpu > MAX_CPU_TIME || wall.elapsed() > MAX_WALL_TIME {
                 let input = current.input.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 let place = kept(&folder, &input);
-                eprintln!("it has no answer after {MOST_TIME:?}: {place:?}");
+                eprintln!("it has no answer after {MAX_CPU_TIME:?}: {place:?}");
                 std::process::exit(1);
             }
         }
@@ -155,10 +155,10 @@ fn kept(folder: &Path, input: &[u8]) -> anyhow::Result<PathBuf> {
     Ok(place)
 }
 
-fn words(panic: &(dyn std::any::Any + Send)) -> &str {
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     panic
         .downcast_ref::<String>()
         .map(String::as_str)
         .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("without words")
+        .unwrap_or("without a message")
 }

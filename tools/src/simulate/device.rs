@@ -1,5 +1,5 @@
-//! The simulated device: what living workers hold on it, what the dead leave there, who else is on it; and what holds of
-//! leases on it.
+//! The simulated device: what live workers hold on it, what dead workers leave there, and who else uses it. Also the
+//! laws of leases on it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,27 +14,27 @@ use opt_supervisor::core::spec::{RunSpec, Step};
 use super::laws::Seen;
 use super::tape::Tape;
 
-/// What the core takes for kept by the driver.
+/// How much memory the core assumes that the driver keeps.
 const KEPT: Bytes = Bytes::mib(64);
-/// Above any ceiling.
+/// More than any ceiling.
 const TOO_MUCH: Bytes = Bytes::mib(1200);
 
 #[derive(Debug)]
 pub(crate) struct Card {
-    /// There is one, and it is looked at.
+    /// Zero if there is no device.
     ceiling: Bytes,
     is_watched: bool,
     lost: bool,
-    /// What workers that are gone hold, whether it is listed, and until when.
+    /// What ended workers still hold, whether NVML lists it, and until when.
     kept: BTreeMap<WorkerId, Kept>,
-    /// Gone, and not seen to have given back what they held: what the core is to charge.
+    /// What ended workers have not been seen to free, which the core must charge.
     pub(crate) left: BTreeMap<WorkerId, Bytes>,
     /// Units that take more than they reserve, whenever they run.
     greedy: BTreeMap<UnitId, bool>,
-    /// When it is looked at next, besides looks that something asks for.
+    /// The time of the next regular look at it; events can cause others.
     next_look: Moment,
-    /// In use and nobody's, when nobody of ours was there.
-    nobodys: Option<Bytes>,
+    /// The memory in use that belonged to no process of ours, when none was running.
+    foreign: Option<Bytes>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ impl Card {
             left: BTreeMap::new(),
             greedy: BTreeMap::new(),
             next_look: Moment::ZERO,
-            nobodys: None,
+            foreign: None,
         }
     }
 
@@ -62,12 +62,12 @@ impl Card {
         self.ceiling != Bytes::ZERO
     }
 
-    /// What a step reserves on it: the same in each of its ways.
+    /// What a step reserves on the device: the same in each of its ways.
     pub(crate) fn reserved(order: Order, step: &Step) -> Bytes {
         step.ways(order.beside.is_some()).iter().map(|way| way.device).max().unwrap_or_default()
     }
 
-    /// Charged for what is not back.
+    /// What is charged because it is not free yet.
     pub(crate) fn charged(&self) -> Demand {
         Demand { host: Bytes::ZERO, device: self.left.values().copied().sum() }
     }
@@ -82,7 +82,7 @@ impl Card {
         }
     }
 
-    /// A worker is gone: now, later or never it gives back what it held.
+    /// A worker has ended: it frees what it held now, later or never.
     pub(crate) fn gone(&mut self, now: Moment, worker: WorkerId, it: &Seen, tape: &mut Tape) {
         if !it.on_device || !self.is_watched || self.lost {
             return;
@@ -97,12 +97,12 @@ impl Card {
         }
     }
 
-    /// A lease on it has begun: seldom its unit is one that takes more than it reserves.
+    /// A lease on the device has begun. In rare cases, its unit takes more than it reserves.
     pub(crate) fn started(&mut self, unit: UnitId, tape: &mut Tape) {
         self.greedy.entry(unit).or_insert_with(|| tape.seldom());
     }
 
-    /// When to look again after a look now; none where that is planned already.
+    /// When to look again after a look now; `None` if that is already planned.
     pub(crate) fn next_look(&mut self, now: Moment, every: Duration) -> Option<Duration> {
         (self.next_look <= now).then(|| {
             self.next_look = now + every;
@@ -115,7 +115,7 @@ impl Card {
         self.left.clear();
     }
 
-    /// What NVML says now.
+    /// What NVML reports now.
     pub(crate) fn sample<'w>(
         &mut self,
         now: Moment,
@@ -128,7 +128,7 @@ impl Card {
             let is_greedy = it.lease.is_some_and(|(_, order)| self.greedy.get(&order.unit) == Some(&true));
             let within = tape.mib(400).min(it.device_reserved);
             let held = if is_greedy || tape.byte() % 16 == 15 { TOO_MUCH } else { within };
-            // Its pid means nothing here.
+            // Its pid cannot be matched to one of ours.
             if !tape.seldom() {
                 sample.processes.push((Process::Worker(worker), held));
             }
@@ -149,7 +149,7 @@ impl Card {
         sample
     }
 
-    /// What the core is told, as the laws see it.
+    /// Records for the laws what the core is told.
     pub(crate) fn seen(&mut self, sample: &DeviceSample, workers: &mut BTreeMap<WorkerId, Seen>) {
         if self.lost {
             return;
@@ -165,7 +165,7 @@ impl Card {
         let is_listed =
             |id: &WorkerId| sample.processes.iter().any(|(process, _)| *process == Process::Worker(*id));
         let all_are_listed = workers.iter().filter(|(_, it)| it.on_device).all(|(id, _)| is_listed(id));
-        let kept = match (sample.unattributed, self.nobodys) {
+        let kept = match (sample.unattributed, self.foreign) {
             (Some(now), Some(before)) if all_are_listed => now - before,
             _ => Bytes::ZERO,
         };
@@ -178,12 +178,12 @@ impl Card {
             KEPT < kept
         });
         if self.left.is_empty() && !workers.values().any(|it| it.on_device) {
-            self.nobodys = sample.unattributed;
+            self.foreign = sample.unattributed;
         }
     }
 }
 
-/// When the device is looked at first, and when it is lost, if ever.
+/// The time of the first look at the device, and of its loss, if it is lost.
 pub(crate) fn events(card: &Card, tape: &mut Tape) -> Vec<(Duration, Event)> {
     if !card.exists() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The laws, checked from outside: derived from events and actions alone, without asking the core.
+//! The laws, checked from outside: derived only from events and actions, without asking the core.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,12 +21,12 @@ use super::user::User;
 pub(crate) struct Seen {
     pub(crate) role: Option<Role>,
     pub(crate) ready: bool,
-    pub(crate) told: bool,
+    pub(crate) drained: bool,
     pub(crate) killed: bool,
-    /// Whether it was reported that its runners do not end.
-    pub(crate) told_overdue: bool,
+    /// Whether its runners were reported not to end.
+    pub(crate) reported_overdue: bool,
     pub(crate) lease: Option<(LeaseId, Order)>,
-    /// Whether it runs alone: nothing else of ours may run beside it.
+    /// Whether it runs alone: none of our other work may run beside it.
     alone: bool,
     pub(crate) leases: u32,
     pub(crate) reserved: Bytes,
@@ -34,7 +34,8 @@ pub(crate) struct Seen {
     pub(crate) owed_when_ready: Option<Bytes>,
     pub(crate) sampled_idle: bool,
     pub(crate) validated: Bytes,
-    /// It has had a lease on the device, or was seen there; what it reserves and what it was seen to hold.
+    /// Whether it has had a lease on the device or was seen there, with what it reserves and what it was seen to
+    /// hold.
     pub(crate) on_device: bool,
     pub(crate) device_reserved: Bytes,
     pub(crate) device: Bytes,
@@ -57,7 +58,7 @@ pub(crate) struct Laws {
     pub(crate) supervisor: Bytes,
     pub(crate) interrupted: bool,
     pub(crate) user: User,
-    /// Whether the run's database takes no rows.
+    /// Whether the run's database accepts no rows.
     pub(crate) stalled: bool,
     abandoned: bool,
     pub(crate) stopped: bool,
@@ -146,10 +147,10 @@ impl Laws {
             }
             Action::Shutdown { worker } => {
                 let it = self.alive(*worker, action)?;
-                if it.told || it.killed || it.lease.is_some() || !it.ready {
+                if it.drained || it.killed || it.lease.is_some() || !it.ready {
                     return Err(format!("{action:?}, but it is {it:?}"));
                 }
-                it.told = true;
+                it.drained = true;
             }
             Action::KillWorker { worker, .. } => {
                 let it = self.alive(*worker, action)?;
@@ -209,8 +210,8 @@ impl Laws {
                         if !it.killed {
                             return Err(format!("{action:?}, but it was not killed"));
                         }
-                        it.told_overdue = true;
-                        // It never ends, and nothing waits for that.
+                        it.reported_overdue = true;
+                        // It never ends, and the core no longer waits for it.
                         self.ended.insert(*worker);
                         self.overdue.insert(*worker);
                         self.lingering |= it.lease.is_some();
@@ -220,7 +221,7 @@ impl Laws {
             Action::Policy(row) if row.decision == "memory_not_returned" => {
                 let number = number_of(row, "worker");
                 for (worker, it) in &mut self.returning {
-                    it.told_overdue |= Some(u64::from(worker.0)) == number;
+                    it.reported_overdue |= Some(u64::from(worker.0)) == number;
                 }
             }
             Action::Answered(answer) => {
@@ -267,13 +268,13 @@ impl Laws {
         let Some(at) = unit.route.iter().position(|step| step.stage == order.stage) else {
             return Err(format!("{action:?}, and there is no such step: {unit:?}"));
         };
-        // A candidate without a baseline beside it is not screened.
+        // A candidate without a baseline in its job is not screened.
         let is_left_out = |stage| stage != Stage::Screen && !self.attempts.contains_key(&(order.unit, stage));
         if unit.route[..at].iter().any(|step| is_left_out(step.stage)) {
             return Err(format!("{action:?}, and a step before it was left out"));
         }
         let it = self.alive(worker, action)?;
-        if !it.ready || it.told || it.killed || it.lease.is_some() {
+        if !it.ready || it.drained || it.killed || it.lease.is_some() {
             return Err(format!("{action:?}, but it is {it:?}"));
         }
         let step = &unit.route[at];
@@ -296,10 +297,10 @@ impl Laws {
             return Err(format!("{action:?}: {charged:?} are charged, the ceiling is {ceiling}"));
         }
         let last = self.attempts.insert((order.unit, order.stage), attempt).unwrap_or(0);
-        // In each of two passes: one more for a loss, some if losses are far apart, one for lack of memory; and
-        // one for a baseline that failed beside it.
+        // Each of two passes allows one more attempt for a loss, some if losses are far apart, and one for lack of
+        // memory; and one more for a baseline that failed in the same lease.
         let most = if order.stage.is_timed() { 12 + self.lost_baselines.min(1) } else { 12 };
-        // And in each of them one for what was held on the device.
+        // Each pass also allows one for memory that was still held on the device.
         let most = most + if device == Bytes::ZERO { 0 } else { 2 };
         if attempt != last + 1 || most + self.user.recycled_at_once < attempt {
             return Err(format!("{action:?} after attempt {last}"));
@@ -318,15 +319,15 @@ impl Laws {
             let restless = self
                 .workers
                 .values()
-                .any(|it| it.told || it.killed || (!it.ready && it.role == Some(Role::Verifier)));
-            if restless || self.returning.values().any(|it| !it.told_overdue) {
+                .any(|it| it.drained || it.killed || (!it.ready && it.role == Some(Role::Verifier)));
+            if restless || self.returning.values().any(|it| !it.reported_overdue) {
                 return Err(format!("{action:?}: somebody starts or ends beside it"));
             }
         }
         if alone { self.starts_clean(order) } else { Ok(()) }
     }
 
-    /// Law 4.
+    /// Checks law 4.
     fn starts_clean(&self, order: Order) -> Result<(), String> {
         let (job, _) = self.supply.units[order.unit.index()];
         let recycle = &self.spec.jobs[job.index()].recycle;
@@ -344,7 +345,7 @@ impl Laws {
         Ok(())
     }
 
-    /// Whoever is over the device's ceiling is on the way out, or what is back is waited for.
+    /// If the device's ceiling is exceeded, a worker must be ending, or freed memory must still be awaited.
     pub(crate) fn device_is_relieved(&self) -> Result<(), String> {
         if self.spec.ceilings.unified || !self.card.exists() {
             return Ok(());
@@ -353,7 +354,7 @@ impl Laws {
         let on_the_way = self
             .workers
             .values()
-            .any(|it| it.killed || it.told || it.runners.values().any(|(_, killed)| *killed));
+            .any(|it| it.killed || it.drained || it.runners.values().any(|(_, killed)| *killed));
         if self.spec.ceilings.device < held
             && !on_the_way
             && self.returning.is_empty()
@@ -366,10 +367,10 @@ impl Laws {
 
     fn nothing_is_left(&self) -> Result<(), String> {
         if self.stalled {
-            // What cannot be killed any more dies with the supervisor.
+            // A process that cannot be killed dies with the supervisor.
             return Ok(());
         }
-        if self.started != self.ended || self.workers.values().any(|it| !it.told_overdue) {
+        if self.started != self.ended || self.workers.values().any(|it| !it.reported_overdue) {
             return Err(format!("stopped beside living workers: {:?}", self.workers.keys()));
         }
         if !self.open.is_empty() && !self.lingering {

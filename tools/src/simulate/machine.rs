@@ -1,4 +1,4 @@
-//! The simulated machine: answers the core's actions with events, when and how the tape says.
+//! The simulated machine: answers the core's actions with events, when and how the tape decides.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use opt_supervisor::core::testkit::reports;
 use super::device;
 use super::laws::Laws;
 use super::outcome::Outcome;
-use super::plan::a_plan;
+use super::plan::random_plan;
 use super::replays::{self, ReplayLaws};
 use super::sources::{self, Sources};
 use super::tape::Tape;
@@ -42,13 +42,13 @@ pub(crate) struct Machine {
     replay_laws: ReplayLaws,
     sources: Sources,
     now: Moment,
-    /// Ordered by time, then by when they were planned.
+    /// Ordered by time, then by the order of planning.
     plans: BTreeMap<(Moment, u32), Event>,
     planned: u32,
     next_pid: u32,
-    /// From some moment on, no worker starts on it any more.
+    /// Whether no worker starts any more.
     broken: bool,
-    /// Kills whose reasons are not on record, because the database takes no rows.
+    /// Kills whose reasons are not recorded yet, because the database accepts no rows.
     held: Vec<Action>,
     outcome: Outcome,
     story: Vec<String>,
@@ -56,7 +56,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn new(mut tape: Tape) -> Self {
-        let plan = a_plan(&mut tape);
+        let plan = random_plan(&mut tape);
         let mut machine = Self {
             tape,
             core: Core::new(plan.spec(), WorkerId(1), LeaseId(1)),
@@ -116,7 +116,7 @@ impl Machine {
         }
     }
 
-    /// The reason for a kill is on record, and the signal is sent.
+    /// The reason for a kill is recorded, and the signal is sent.
     fn kill(&mut self, action: &Action) {
         match *action {
             Action::KillWorker { worker, .. } => {
@@ -134,14 +134,14 @@ impl Machine {
     }
 
     /// Runs to the end, or to the step at which a law was broken.
-    pub(crate) fn run(&mut self, most_steps: usize) -> Result<Outcome, Broken> {
-        for step in 1..=most_steps {
+    pub(crate) fn run(&mut self, max_steps: usize) -> Result<Outcome, Broken> {
+        for step in 1..=max_steps {
             if self.laws.stopped {
                 return Ok(std::mem::take(&mut self.outcome));
             }
             self.step().map_err(|law| Broken { step, law })?;
         }
-        Err(Broken { step: most_steps, law: "the run does not end".to_owned() })
+        Err(Broken { step: max_steps, law: "the run does not end".to_owned() })
     }
 
     fn step(&mut self) -> Result<(), String> {
@@ -186,7 +186,7 @@ impl Machine {
         if of_device { self.laws.device_is_relieved() } else { Ok(()) }
     }
 
-    /// Samples show the state at the moment when they are taken.
+    /// Samples must show the state at the moment when they are taken.
     fn as_it_is_now(&mut self, event: Event) -> Event {
         if let Event::DeviceSample(_) = event {
             if let Some(after) = self.laws.card.next_look(self.now, SAMPLE_EVERY) {
@@ -228,7 +228,7 @@ impl Machine {
         })
     }
 
-    /// What the laws learn before the core does.
+    /// Passes an event to the laws before the core gets it.
     fn seen(&mut self, event: &Event) {
         let laws = &mut self.laws;
         match event {
@@ -279,7 +279,7 @@ impl Machine {
                                 it.owed_when_ready.get_or_insert(seen.owed);
                             }
                         }
-                        // No simulated worker has one.
+                        // No simulated worker has a zygote.
                         Process::Zygote(_) => {}
                         Process::Runner(worker, pid) => {
                             if let Some((owed, _)) =
@@ -291,7 +291,7 @@ impl Machine {
                     }
                 }
                 for it in laws.workers.values_mut() {
-                    it.sampled_idle |= it.ready && it.lease.is_none() && !it.told && !it.killed;
+                    it.sampled_idle |= it.ready && it.lease.is_none() && !it.drained && !it.killed;
                 }
             }
             Event::DeviceSample(sample) => laws.card.seen(sample, &mut laws.workers),
@@ -389,7 +389,7 @@ impl Machine {
         }
     }
 
-    /// Plans a worker's death. Rarely it leaves runners behind, which take a while to end, or never do.
+    /// Plans a worker's death. In rare cases it leaves runners behind, which take a while to end or never do.
     fn plan_end(&mut self, after: Duration, worker: WorkerId) {
         let left_runners = self.tape.seldom();
         self.plan(after, Event::WorkerGone { worker, how: "simulated".to_owned(), left_runners });
@@ -450,7 +450,7 @@ impl Machine {
         match choice {
             18 => return self.plan_end(end, worker),
             19 => return self.plan(end, Event::WorkerFault { worker, detail: "simulated".to_owned() }),
-            // Nothing more comes from it until its deadline.
+            // It sends nothing more before its deadline.
             20 => return,
             21 => {
                 // Its death is reported before its last messages.
@@ -473,7 +473,7 @@ impl Machine {
             }
             29..=31 if stage == Stage::Replay => {
                 self.outcome.note("replay_lie");
-                replays::a_lie(choice)
+                replays::nonsense_report(choice)
             }
             _ if stage.is_timed() => {
                 let ratio = f64::from(self.tape.byte()) / 64.0;

@@ -1,9 +1,9 @@
 //! `simulate`: the supervisor's real core against a simulated machine.
 //!
-//! Workers that do not start, die, hang, report nonsense or linger; sources that offer units, take them back or
-//! never answer; memory that comes and goes, on the host and on a device; users who interrupt; clocks that jump. Every
-//! choice is the next byte of a tape, and zero is the uneventful one. A tape is generated from a seed; a run that breaks a law prints its
-//! seed and step, and `--seed` replays it.
+//! Workers do not start, die, hang, report nonsense or linger. Sources offer units, take them back or never answer.
+//! Memory comes and goes, on the host and on a device. Users interrupt, and clocks jump. Every choice is the next
+//! byte of a tape, and zero is the uneventful choice. A tape is generated from a seed; a run that breaks a law prints
+//! its seed and step, and `--seed` replays it.
 
 mod device;
 mod laws;
@@ -26,21 +26,21 @@ use self::machine::{Broken, Machine};
 use self::outcome::Outcome;
 use self::tape::Tape;
 
-/// More than any run of these sizes needs; a run with more goes round in circles.
-const MOST_STEPS: usize = 8_000;
-/// Largest number of choices on a tape; after the last one everything goes well.
-const LONGEST_TAPE: usize = 800;
+/// The largest number of steps; runs of these sizes need fewer, so a run with more does not end.
+const MAX_STEPS: usize = 8_000;
+/// The largest number of choices on a tape; after the last one, nothing goes wrong.
+const MAX_TAPE: usize = 800;
 
 #[derive(Parser)]
 #[command(about = "Runs the supervisor's core on a simulated machine and holds it to its laws")]
 struct Arguments {
-    /// How many runs, each with the next seed.
+    /// How many runs to make, each with the next seed
     #[arg(long, default_value_t = 2_000)]
     runs: u64,
-    /// The first seed.
+    /// The first seed
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// One run of this seed, told step by step.
+    /// Make one run with this seed, and print each step
     #[arg(long)]
     seed: Option<u64>,
 }
@@ -57,9 +57,9 @@ fn main() -> std::process::ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), String> {
     if let Some(seed) = arguments.seed {
-        let (story, end) = told(&tape_of(seed));
+        let (story, end) = run_tape(&tape_of(seed));
         println!("{story}");
-        return end.map(|_| ()).map_err(|broken| format!("seed {seed}, {}", say(&broken)));
+        return end.map(|_| ()).map_err(|broken| format!("seed {seed}, {}", describe(&broken)));
     }
     let mut seen = Outcome::default();
     for seed in arguments.from..arguments.from.saturating_add(arguments.runs) {
@@ -67,12 +67,11 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         match simulate(&tape) {
             Ok(outcome) => seen.add(&outcome),
             Err(broken) => {
-                let (story, _) = told(&shrunk(tape));
+                let (story, _) = run_tape(&shrunk(tape));
                 println!("{story}");
                 return Err(format!(
-                    "seed {seed}, {} (told above with the trouble that is not needed taken out; \
-                    `simulate --seed {seed}` tells all)",
-                    say(&broken)
+                    "seed {seed}, {} (shown above without events that it does not need; `simulate --seed {seed}` shows all of them)",
+                    describe(&broken)
                 ));
             }
         }
@@ -82,30 +81,29 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-fn say(broken: &Broken) -> String {
+fn describe(broken: &Broken) -> String {
     format!("step {}: {}", broken.step, broken.law)
 }
 
 fn simulate(tape: &[u8]) -> Result<Outcome, Broken> {
-    told(tape).1
+    run_tape(tape).1
 }
 
-fn told(tape: &[u8]) -> (String, Result<Outcome, Broken>) {
+fn run_tape(tape: &[u8]) -> (String, Result<Outcome, Broken>) {
     let mut machine = Machine::new(Tape::new(tape));
-    let end = machine.run(MOST_STEPS);
+    let end = machine.run(MAX_STEPS);
     (machine.story(), end)
 }
 
-/// Tapes of every kind, from quiet to hopeless.
+/// Generates tapes of every kind, from uneventful to hopeless.
 fn tape_of(seed: u64) -> Vec<u8> {
     let mut random = StdRng::seed_from_u64(seed);
     let trouble = random.random_range(1..10);
-    let length = random.random_range(0..LONGEST_TAPE);
+    let length = random.random_range(0..MAX_TAPE);
     (0..length).map(|_| if random.random_range(0..10) < trouble { random.random() } else { 0 }).collect()
 }
 
-/// The same failure with fewer events: bytes are removed from the tape or zeroed as long as a law is still
-/// broken.
+/// Finds a shorter tape with the same failure: bytes are removed or zeroed as long as a law is still broken.
 fn shrunk(mut tape: Vec<u8>) -> Vec<u8> {
     let fails = |tape: &[u8]| simulate(tape).is_err();
     let mut piece = tape.len().next_power_of_two();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// How often what happened.
+/// How often each kind of event happened.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome(BTreeMap<&'static str, u32>);
 

@@ -16,7 +16,7 @@ use super::tape::Tape;
 const STAGE: StageSpec = StageSpec { deadline: Duration::from_secs(10), ..plan::STAGE };
 
 /// A candidate with ordinary settings.
-pub(crate) fn a_candidate() -> Candidate {
+pub(crate) fn sample_candidate() -> Candidate {
     let one: Arc<[StageSpec]> = plan::one_way(STAGE);
     Candidate {
         build: vec![STAGE],
@@ -27,14 +27,14 @@ pub(crate) fn a_candidate() -> Candidate {
     }
 }
 
-/// One way to do it, or three that take less and less memory.
+/// One way to run a stage, or three that take less and less memory.
 fn ways(tape: &mut Tape, device: Bytes) -> Arc<[StageSpec]> {
     let way = |mib| StageSpec { reserved: Bytes::mib(mib), batch: Some(Bytes::mib(mib)), device, ..STAGE };
     if tape.pick(&[false, true]) { [300, 150, 60].map(way).into() } else { [way(100)].into() }
 }
 
-/// One to three jobs of one to four candidates, and up to three replays, each a job of its own.
-pub(crate) fn a_plan(tape: &mut Tape) -> Plan {
+/// One to three jobs of one to four candidates, and up to three replays, each in its own job.
+pub(crate) fn random_plan(tape: &mut Tape) -> Plan {
     let mut plan = nothing();
     plan.ceilings.host = Bytes::mib(tape.pick(&[4096, 400, 200, 160, 600]));
     plan.ceilings.unified = tape.seldom();
@@ -76,7 +76,7 @@ pub(crate) fn a_plan(tape: &mut Tape) -> Plan {
                     verified: true,
                     speedup: None,
                 }),
-                ..a_candidate()
+                ..sample_candidate()
             });
         }
         job.baseline = (!tape.seldom()).then_some(job.candidates[0]);

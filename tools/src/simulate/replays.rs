@@ -7,8 +7,8 @@ use opt_shared::outcome::{Body, Report, Status};
 use opt_supervisor::core::event::{Action, AttemptEnd, Stage};
 use opt_supervisor::core::testkit::reports;
 
-/// A report that passed without a result, or has a result for a replay that did not pass.
-pub(crate) fn a_lie(choice: u8) -> Report {
+/// A nonsensical report: it passed without a result, or has a result although the replay did not pass.
+pub(crate) fn nonsense_report(choice: u8) -> Report {
     let mut report = reports::report(Stage::Replay, Status::Passed);
     match choice % 3 {
         0 => report.body = Body::of_nothing(Stage::Replay),

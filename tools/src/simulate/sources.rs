@@ -1,5 +1,5 @@
-//! The sources of the simulated machine: some offer everything at once, some a few units at a time; some take
-//! back what they offered, offer what they must not, or never answer.
+//! The sources of the simulated machine. Some offer everything at once, some a few units at a time. Some take back
+//! what they offered, make invalid offers, or never answer.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use opt_supervisor::core::event::{Event, Moment, Offer};
 use opt_supervisor::core::spec::UnitSpec;
 use opt_supervisor::core::testkit::plan::Plan;
 
-use super::plan::a_candidate;
+use super::plan::sample_candidate;
 use super::tape::Tape;
 
-/// Longer than any source is waited for.
+/// Longer than the core waits for any source.
 const TOO_LATE: Duration = Duration::from_secs(700);
 
 pub(crate) struct Sources {
     plan: Plan,
-    /// What each job's source has not offered yet.
+    /// The units that each job's source has not offered yet.
     stock: Vec<VecDeque<UnitId>>,
 }
 
@@ -27,8 +27,7 @@ impl Sources {
         Self { plan, stock }
     }
 
-    /// The events that follow a request for units, with their times. Ids of units are assigned when they are
-    /// offered.
+    /// The events that follow a request for units, with their times. Units get their ids when they are offered.
     pub(crate) fn wanted(
         &mut self,
         job: JobId,
@@ -49,7 +48,7 @@ impl Sources {
         };
         let stock = &mut self.stock[job.index()];
         let places: Vec<UnitId> = stock.drain(..count.min(stock.len())).collect();
-        // It may say that more will come when there is none.
+        // It may announce more units when there are none.
         let more = !stock.is_empty() || kind != "all" && tape.seldom();
         let unit = |place: &UnitId| {
             let candidate = &self.plan.candidates[place.index()];
@@ -68,9 +67,9 @@ impl Sources {
 }
 
 /// Offers one more candidate for a job unasked; some offers are malformed.
-pub(crate) fn a_submission(job: JobId, tape: &mut Tape) -> Event {
+pub(crate) fn random_submission(job: JobId, tape: &mut Tape) -> Event {
     let plan = Plan { jobs: Vec::new(), ..opt_supervisor::core::testkit::plan::nothing() };
-    let mut unit = plan.unit(UnitId(0), &a_candidate(), true, tape.seldom());
+    let mut unit = plan.unit(UnitId(0), &sample_candidate(), true, tape.seldom());
     if tape.seldom() {
         unit.route = [].into();
     }

@@ -1,4 +1,4 @@
-//! The laws between the core and its sources, derived from events and actions alone.
+//! The laws between the core and its sources, derived only from events and actions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use opt_shared::ids::{JobId, UnitId};
 use opt_supervisor::core::event::{Answer, Event, Offer};
 use opt_supervisor::core::spec::{RunSpec, UnitSpec};
 
-/// A message to the core whose reply is expected.
+/// A message to the core to which a reply is due.
 #[derive(Debug)]
 enum Expected {
     Offered(JobId, Vec<UnitSpec>, Offer),
@@ -15,13 +15,13 @@ enum Expected {
 
 #[derive(Debug, Default)]
 pub(crate) struct SupplyLaws {
-    said: Option<Expected>,
+    expected: Option<Expected>,
     /// Accepted units, indexed by id.
     pub(crate) units: Vec<(JobId, UnitSpec)>,
     withdrawn: BTreeSet<UnitId>,
     asked: BTreeSet<JobId>,
     dry: BTreeSet<JobId>,
-    /// Jobs that are over; a job that gets more units is not.
+    /// Jobs that have ended. A job that gets more units is removed again.
     over: BTreeSet<JobId>,
     /// How each unit ended.
     pub(crate) done: BTreeMap<UnitId, opt_shared::outcome::Status>,
@@ -29,7 +29,7 @@ pub(crate) struct SupplyLaws {
 
 impl SupplyLaws {
     pub(crate) fn hears(&mut self, event: &Event) {
-        self.said = match event {
+        self.expected = match event {
             Event::Offered { job, units, by } => Some(Expected::Offered(*job, units.clone(), *by)),
             Event::Withdrawn { unit } => Some(Expected::Withdrawn(*unit)),
             _ => return,
@@ -37,11 +37,11 @@ impl SupplyLaws {
     }
 
     pub(crate) fn replied(&mut self, answer: &Answer) -> Result<(), String> {
-        let Some(said) = self.said.take() else { return Err("a reply to nobody".to_owned()) };
+        let Some(expected) = self.expected.take() else { return Err("a reply to nobody".to_owned()) };
         if !matches!(answer, Answer::Done(_)) {
             return Ok(());
         }
-        match said {
+        match expected {
             Expected::Offered(job, units, by) => self.taken_up(job, units, by)?,
             Expected::Withdrawn(unit) if self.done.contains_key(&unit) => {
                 self.withdrawn.insert(unit);
@@ -87,7 +87,7 @@ impl SupplyLaws {
         Ok(())
     }
 
-    /// Records a source that is no longer waited for.
+    /// Records that a source is no longer waited for.
     pub(crate) fn silent(&mut self, job: Option<u64>) {
         self.asked.retain(|asked| Some(u64::from(asked.0)) != job);
         self.dry.extend(job.and_then(|job| u32::try_from(job).ok()).map(JobId));
@@ -111,14 +111,14 @@ impl SupplyLaws {
     pub(crate) fn may_start(&self, id: UnitId) -> Result<&(JobId, UnitSpec), &'static str> {
         match self.units.get(id.index()) {
             None => Err("it was never taken up"),
-            _ if self.said.is_some() => Err("an offer has no answer"),
+            _ if self.expected.is_some() => Err("an offer has no answer"),
             _ if self.withdrawn.contains(&id) => Err("it was withdrawn"),
             _ if self.done.contains_key(&id) => Err("it is done"),
             Some(unit) => Ok(unit),
         }
     }
 
-    /// Checks that all accepted units are done and every job is over.
+    /// Checks that all accepted units are done and all jobs are over.
     pub(crate) fn everything_is_done(&self, spec: &RunSpec) -> Result<(), String> {
         if self.done.len() == self.units.len() && self.over.len() == spec.jobs.len() {
             Ok(())

@@ -1,4 +1,4 @@
-//! Choices, one byte each; after the last byte everything goes well.
+//! Choices, one byte each. After the last byte, nothing goes wrong.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ impl Tape {
         byte
     }
 
-    /// The first choice if the tape is blank.
+    /// Returns one of the choices; the first one if the tape is blank.
     pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.byte()) % choices.len()]
     }

@@ -9,12 +9,12 @@ const KEPT: &[u64] = &[];
 fn run(seed: u64) -> Outcome {
     let tape = tape_of(seed);
     simulate(&tape).unwrap_or_else(|broken| {
-        let (story, _) = told(&shrunk(tape));
-        panic!("{story}\nseed {seed}, {}", say(&broken));
+        let (story, _) = run_tape(&shrunk(tape));
+        panic!("{story}\nseed {seed}, {}", describe(&broken));
     })
 }
 
-/// The property would be worth nothing if the machine never caused problems, or never recovered.
+/// The property would prove nothing if the machine never caused problems, or never recovered.
 #[test]
 fn every_run_keeps_the_laws_and_all_kinds_of_events_occur() {
     let mut seen = Outcome::default();

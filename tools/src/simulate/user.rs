@@ -1,4 +1,4 @@
-//! The user of the simulated machine: the requests, when they are made, and what must follow from their answers.
+//! The user of the simulated machine: its requests, when they are made, and what must follow from their answers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use opt_supervisor::core::control::{Mode, Which};
 use opt_supervisor::core::event::{Answer, Control, Event, Moment};
 use opt_supervisor::core::spec::{RunSpec, UnitSpec};
 
-use super::sources::a_submission;
+use super::sources::random_submission;
 use super::tape::Tape;
 
-/// Later than any run of these sizes could do all its work.
+/// Later than runs of these sizes can have work.
 const LONG_AFTER: Duration = Duration::from_secs(6_000);
 
 /// The user's view of the run.
@@ -70,8 +70,8 @@ impl User {
         self.paused = false;
     }
 
-    /// `after`: the unit follows the jobs, and is still done when an open run is shut down with nothing left to
-    /// do.
+    /// `after` is true for a unit that runs after the jobs: it is still done when an open run is shut down with
+    /// nothing left to do.
     pub(crate) fn may_start(&self, unit: UnitId, after: bool) -> Result<(), &'static str> {
         match () {
             () if self.asked.is_some() => Err("a request has no answer"),
@@ -109,7 +109,7 @@ pub(crate) fn requests(tape: &mut Tape) -> Vec<(Moment, Event)> {
             7 => Control::Cancel { job: JobId(some % 2), unit: Some(UnitId(some % 5)) },
             8 => Control::SetCeiling { ceiling: Bytes::mib(u64::from(some) * 8) },
             9 | 10 => {
-                let submission = a_submission(JobId(some % 4), tape);
+                let submission = random_submission(JobId(some % 4), tape);
                 all.push((at, submission));
                 continue;
             }

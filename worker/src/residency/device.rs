@@ -43,7 +43,7 @@ impl Buffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Event(pub u64);
 
-/// What a device holds and has held at most, by its own count.
+/// A device's own count of what it holds, and of the most that it has held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     pub placed: Bytes,
@@ -134,7 +134,7 @@ pub trait Device {
     /// one.
     fn reclaim(&mut self) -> Result<Option<Self::Slot>, DeviceError>;
 
-    /// Whether an event is complete; does not wait.
+    /// Returns true if an event is complete, without waiting.
     fn is_done(&mut self, event: Event) -> Result<bool, DeviceError>;
 
     fn wait(&mut self, event: Event) -> Result<(), DeviceError>;

@@ -28,8 +28,8 @@ const NAME: &str = "host memory";
 const FILL_PIECE: usize = 64 * 1024;
 /// Addresses per byte of capacity. First fit never needs more than the logarithm of the number of grains.
 const SPREAD: u64 = 32;
-/// The longest file that every kernel supports.
-const MOST_ADDRESSES: u64 = 1 << 46;
+/// The largest file size that every kernel supports, in bytes.
+const MAX_ADDRESSES: u64 = 1 << 46;
 
 pub struct HostDevice {
     arena: Arc<File>,
@@ -40,7 +40,7 @@ pub struct HostDevice {
     /// The last event on the queue; below, the last completed one.
     queued: Event,
     done: Event,
-    /// Number of queued copies that hold a slot.
+    /// The number of queued copies that hold a slot.
     lent: u64,
     returned: VecDeque<Pages>,
     failed: Option<String>,
@@ -80,7 +80,7 @@ impl HostDevice {
     /// Creates an arena for `capacity` bytes, with so many addresses that a buffer within the capacity always
     /// finds a range.
     pub fn create(capacity: Bytes) -> Result<Self, DeviceError> {
-        Self::with_addresses(capacity, capacity.saturating_mul(SPREAD).min(Bytes::new(MOST_ADDRESSES)))
+        Self::with_addresses(capacity, capacity.saturating_mul(SPREAD).min(Bytes::new(MAX_ADDRESSES)))
     }
 
     /// Creates an arena with no more addresses than its capacity, so that mapping all of it cannot allocate more.
@@ -122,7 +122,7 @@ impl HostDevice {
         })
     }
 
-    /// A descriptor of the arena that can only be read and mapped for reading. A buffer is at its address.
+    /// Returns a descriptor of the arena that can only be read and mapped for reading. A buffer lies at its address.
     pub fn reader(&self) -> Result<File, DeviceError> {
         File::open(format!("/proc/self/fd/{}", self.arena.as_raw_fd()))
             .map_err(|source| failed("opening the arena for reading", source))
@@ -131,8 +131,9 @@ impl HostDevice {
     /// The memory that the kernel counts for the arena.
     pub fn counted(&self) -> Result<Bytes, DeviceError> {
         use std::os::unix::fs::MetadataExt;
-        let told = self.arena.metadata().map_err(|source| failed("asking for the arena's size", source))?;
-        Ok(Bytes::new(told.blocks()).saturating_mul(512))
+        let metadata =
+            self.arena.metadata().map_err(|source| failed("asking for the arena's size", source))?;
+        Ok(Bytes::new(metadata.blocks()).saturating_mul(512))
     }
 
     fn order(&mut self, buffer: &Buffer, at: Bytes, bytes: Bytes, work: Work) -> Result<Event, DeviceError> {

@@ -7,8 +7,8 @@ use opt_shared::units::Bytes;
 
 use super::device::{Buffer, Device, DeviceError};
 
-/// Largest number of lines kept: several times what a load of a hundred thousand tensors writes.
-pub const MOST_EVENTS: usize = 1 << 20;
+/// The largest number of lines that are kept: several times what a load of a hundred thousand tensors writes.
+pub const MAX_LINES: usize = 1 << 20;
 
 /// What memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,7 +60,7 @@ pub struct Line {
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     lines: Vec<Line>,
-    /// Number of lines that were not kept.
+    /// The number of lines that were not kept.
     beyond: u64,
     sum: Bytes,
     peak: Bytes,
@@ -72,7 +72,7 @@ impl Ledger {
         &self.lines
     }
 
-    /// Number of lines for which there was no room.
+    /// The number of lines that were not kept for lack of space.
     pub fn beyond(&self) -> u64 {
         self.beyond
     }
@@ -103,7 +103,7 @@ impl Ledger {
     }
 
     fn note(&mut self, kind: Kind, change: Change, bytes: Bytes) {
-        if self.lines.len() < MOST_EVENTS {
+        if self.lines.len() < MAX_LINES {
             self.lines.push(Line { kind, change, bytes, sum: self.sum });
         } else {
             self.beyond += 1;

@@ -45,14 +45,14 @@ impl AsRef<[u8]> for Pages {
 
 impl AsMut<[u8]> for Pages {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, writable, and borrowed by nobody else.
+        // SAFETY: as above; writable, and `&mut self` is the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our own map, whole, and nobody borrows from it any more. If it fails nothing can be done.
+        // SAFETY: our own map, whole, and no reference to it is left. If this fails, nothing can be done.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
     }
 }

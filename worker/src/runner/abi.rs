@@ -1,9 +1,9 @@
-//! The C structures a candidate is called with: tvm-ffi's `TVMFFIAny` and DLPack's `DLTensor`, and the block of
-//! memory in which one entry's arguments lie.
+//! The C structures with which a candidate is called (tvm-ffi's `TVMFFIAny` and DLPack's `DLTensor`), and the block
+//! of memory that holds one entry's arguments.
 //!
-//! Layouts are the public C headers' (tvm-ffi `c_api.h`, DLPack 1.1 `dlpack.h`); `worker/include/opt_candidate.h`
-//! has the same in C. A candidate may scribble over its arguments, so a pristine copy is laid over the live
-//! block before every call.
+//! The layouts are those of the public C headers (tvm-ffi `c_api.h`, DLPack 1.1 `dlpack.h`);
+//! `worker/include/opt_candidate.h` has the same in C. A candidate may overwrite its arguments, so a pristine copy is
+//! restored before every call.
 
 use std::ffi::{CString, c_char, c_void};
 
@@ -81,24 +81,25 @@ pub(crate) struct Arguments {
     live: Vec<u64>,
     pristine: Vec<u64>,
     count: i32,
-    /// Word index in `live` of each output's `data` field.
+    /// The word index in `live` of each output's `data` field.
     output_data: Vec<usize>,
-    /// The same for inputs, each with the number of its range.
+    /// The same for inputs, each with the index of its range.
     input_data: Vec<(usize, u32)>,
     /// Owns the strings that arguments point to.
     _texts: Vec<CString>,
-    /// What functions get as `self`.
+    /// The `self` argument of the functions.
     this: *mut c_void,
 }
 
 impl Arguments {
-    /// `inputs[i]` is the address of the first byte of range `i`.
+    /// Builds the arguments. `inputs[i]` is the address of the first byte of range `i`.
     pub(crate) fn build(setup: &EntrySetup, inputs: &[*mut u8]) -> Result<Self, &'static str> {
         let count = setup.arguments.len() + setup.outputs.len();
         let mut layout = Layout::default();
         let any_at = layout.take(count * words::<Any>());
         let mut texts = Vec::new();
-        // Every tensor's structure, shape and strides, in argument order; addresses are known once the block is.
+        // First the layout of every tensor's structure, shape and strides, in argument order: addresses exist only
+        // once the block does.
         let mut places = Vec::with_capacity(count);
         for argument in &setup.arguments {
             places.push(match argument {
@@ -169,12 +170,12 @@ impl Arguments {
         Ok(Self { live, pristine, count, output_data, input_data, _texts: texts, this: std::ptr::null_mut() })
     }
 
-    /// Functions that belong to a loaded module of an interpreter are given what it knows of this entry.
+    /// Sets the `self` argument: modules of an interpreter need their state for this entry.
     pub(crate) fn belong_to(&mut self, this: *mut c_void) {
         self.this = this;
     }
 
-    /// Makes the block as new, with the outputs at `data` (null where an output has no elements).
+    /// Restores the block. `data` has the address of each output, null for an output without elements.
     pub(crate) fn renew(&mut self, data: impl Iterator<Item = *mut u8>) {
         self.live.copy_from_slice(&self.pristine);
         for (&word, pointer) in self.output_data.iter().zip(data) {
@@ -182,7 +183,7 @@ impl Arguments {
         }
     }
 
-    /// Shows other bytes for an input range, until it is renewed.
+    /// Points an input range to other bytes until the block is restored.
     pub(crate) fn show(&mut self, range: u32, data: *mut u8) {
         for &(word, _) in self.input_data.iter().filter(|(_, of)| *of == range) {
             self.live[word] = data as u64;
@@ -190,8 +191,8 @@ impl Arguments {
     }
 
     /// # Safety
-    /// `function` has the candidate interface's signature. What it does is not our safety: the process holds
-    /// nothing that must survive it.
+    /// `function` must have the signature of the candidate interface. What it does cannot break our safety: this
+    /// process holds nothing that must survive it.
     pub(crate) unsafe fn call(&mut self, function: Function) -> (i32, i32) {
         let mut returned = any(type_index::NONE, Payload { int: 0 });
         // SAFETY: the block holds `count` arguments from its first word on; see above for the rest.
@@ -218,7 +219,7 @@ struct Layout {
     words: usize,
 }
 
-/// Word indices of one tensor's parts.
+/// The word indices of one tensor's parts.
 struct Place {
     structure: usize,
     shape: usize,
@@ -243,7 +244,7 @@ impl Layout {
     }
 }
 
-/// The live block while it is being filled; places come from its own `Layout`.
+/// The live block while it is being filled. Word indices come from its own `Layout`.
 struct Block {
     base: *mut u64,
 }
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_gets_fresh_arguments() {
+    fn each_call_gets_fresh_arguments() {
         let float = WireType { code: 2, bits: 32, lanes: 1 };
         let setup = EntrySetup {
             inputs: vec![],

@@ -1,4 +1,4 @@
-//! The untrusted side of a build: a process that locks itself down and becomes the compiler.
+//! The untrusted side of a build: a process that locks down and then becomes the compiler.
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
@@ -13,21 +13,21 @@ use crate::sandbox::confine::{self, Confinement, Descriptors};
 use crate::sandbox::policy;
 use crate::sandbox::spawn::SOCKET_FD;
 
-/// What the confined process is to become.
+/// What the sandboxed process is to become.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CompileOrder {
-    /// Or the library to load, where there is no program.
+    /// A program, or the path of a library to load (NVRTC).
     pub program: PathBuf,
     pub is_nvrtc: bool,
     pub arguments: Vec<OsString>,
-    /// Where it runs.
+    /// Its working folder.
     pub work: PathBuf,
     pub confinement: Confinement,
 }
 
 /// The entry point behind the hidden argument: locks down and becomes the compiler.
 pub fn main() -> i32 {
-    // SAFETY: the worker that started us put the socket here and nobody else uses it.
+    // SAFETY: the worker that started us put the socket here, and no other code uses it.
     let socket = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
     let text = match become_compiler(socket) {
         Ok(code) => return code,
@@ -37,7 +37,7 @@ pub fn main() -> i32 {
     2
 }
 
-/// Does not return where the compiler is a program; the exit code of one that is a library.
+/// Does not return if the compiler is a program. Returns the exit code if it is a library.
 fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     let order = match receive_from_worker(socket) {
         Ok((ToRunner::Compile(order), _)) => order,
@@ -52,7 +52,7 @@ fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     if order.is_nvrtc {
         return super::nvrtc::compile(&order.program, &order.arguments);
     }
-    // The compiler has no business with the socket.
+    // The compiler must not inherit the socket.
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
     let error = std::process::Command::new(&order.program).args(&order.arguments).exec();
     Err(format!("starting {}: {error}", order.program.as_os_str().as_bytes().escape_ascii()))

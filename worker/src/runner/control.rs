@@ -1,9 +1,8 @@
-//! The control page: the one piece of memory that a worker and its runner share for the timing hand-off.
+//! The control page: the only memory that a worker and its runner share for the timing hand-off.
 //!
-//! Owns its layout and the futex calls on it. What a command means is `serve`'s (runner) and `executor`'s
-//! (worker) affair. The runner is hostile from the moment its candidate is loaded: the worker reads every field
-//! as a claim, never as a fact, and clamps it before use. The page lies in a memfd sealed against resizing, so
-//! that no read of it can raise SIGBUS.
+//! Owns its layout and its futex calls. `serve` (runner) and `session::host` (worker) define what commands mean. The
+//! runner is hostile from the moment its candidate is loaded, so the worker treats every field as a claim and clamps
+//! it before use. The page lies in a memfd that is sealed against resizing, so reading it cannot raise SIGBUS.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -17,7 +16,7 @@ use rustix::thread::futex;
 
 use crate::memfd;
 
-/// What a runner has reached; written by the runner.
+/// The phase that a runner has reached; written by the runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Phase {
@@ -44,12 +43,12 @@ impl Phase {
     }
 }
 
-/// What lies at the address of a fault, as the runner's handler found it.
+/// What lies at the address of a fault, according to the runner's handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum FaultPlace {
     Elsewhere = 0,
-    /// In an input, which can be read: so it was a store.
+    /// In an input, which is readable; so the fault was a store.
     Input = 1,
     /// In the guard page before or after an input.
     InputGuard = 2,
@@ -72,10 +71,10 @@ impl FaultPlace {
 pub const FLAG_VERIFY: u32 = 1;
 /// Call `<symbol>_plan` instead.
 pub const FLAG_PLAN: u32 = 2;
-/// Show each call the variant of its slot.
+/// Give each call the variant of its slot.
 pub const FLAG_VARIED: u32 = 4;
 
-/// Layout is fixed by `repr(C)`; both ends are the same executable.
+/// The layout is fixed by `repr(C)`; both ends are the same executable.
 #[repr(C, align(64))]
 pub struct ControlPage {
     // Worker to runner.
@@ -95,31 +94,31 @@ pub struct ControlPage {
     pub returned_value: AtomicU32,
     pub phase: AtomicU32,
     pub fault_signal: AtomicU32,
-    /// What lies at the address of the fault: a `FaultPlace`.
+    /// What lies at the address of the fault, as a `FaultPlace`.
     pub fault_place: AtomicU32,
     pub fault_index: AtomicU32,
     padding_2: u32,
     pub fault_address: AtomicU64,
     pub claimed_ns: AtomicU64,
     pub refused_bytes: AtomicU64,
-    /// The error that a failed call left behind.
+    /// The error text of a failed call.
     pub raised: RaisedText,
 }
 
-/// Longest error text that is handed on; the page holds it and there is room for as much again.
-const LONGEST_RAISED: usize = 1024;
+/// The longest error text that is passed on, in bytes; the page has room for twice as much.
+const MAX_RAISED: usize = 1024;
 
-/// A text in shared memory: the reader copies it byte by byte and trusts neither length nor content.
+/// A text in shared memory. The reader copies it byte by byte and trusts neither its length nor its content.
 #[repr(C)]
 pub struct RaisedText {
     length: AtomicU32,
-    bytes: [AtomicU8; LONGEST_RAISED],
+    bytes: [AtomicU8; MAX_RAISED],
 }
 
 impl RaisedText {
-    /// Runner side; what does not fit is cut.
+    /// Writes the text (runner). Cuts what does not fit.
     pub fn tell(&self, text: &str) {
-        let length = text.len().min(LONGEST_RAISED);
+        let length = text.len().min(MAX_RAISED);
         for (place, byte) in self.bytes.iter().zip(text.bytes()) {
             place.store(byte, Ordering::Relaxed);
         }
@@ -130,10 +129,9 @@ impl RaisedText {
         self.length.store(0, Ordering::Relaxed);
     }
 
-    /// Worker side, on one line and without control characters.
+    /// Reads the text (worker), as one line without control characters.
     pub fn claim(&self) -> Option<String> {
-        let length =
-            usize::try_from(self.length.load(Ordering::Relaxed)).map_or(0, |n| n.min(LONGEST_RAISED));
+        let length = usize::try_from(self.length.load(Ordering::Relaxed)).map_or(0, |n| n.min(MAX_RAISED));
         let bytes: Vec<u8> = self.bytes[..length].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
         let text: String = String::from_utf8_lossy(&bytes)
             .chars()
@@ -152,13 +150,13 @@ pub struct ControlMap {
     bytes: usize,
 }
 
-// SAFETY: the page consists of atomics only; every access to it is atomic from whatever thread.
+// SAFETY: the page consists of atomics only, so every access is atomic from any thread.
 unsafe impl Send for ControlMap {}
 // SAFETY: as above.
 unsafe impl Sync for ControlMap {}
 
 impl ControlMap {
-    /// A new sealed page (worker).
+    /// Creates a sealed page (worker).
     pub fn create() -> rustix::io::Result<Self> {
         let descriptor = memfd::fixed("opt-control", Bytes::from(page_bytes()))?;
         let mut map = Self::attach(descriptor.as_fd())?;
@@ -189,11 +187,11 @@ impl ControlMap {
         unsafe { self.page.as_ref() }
     }
 
-    /// For a runner, whose maps live as long as the process.
+    /// For a runner, whose maps live as long as its process.
     pub fn leak(self) -> &'static ControlPage {
         let page = self.page;
         std::mem::forget(self);
-        // SAFETY: never unmapped from here on.
+        // SAFETY: never unmapped after this.
         unsafe { page.as_ref() }
     }
 
@@ -213,8 +211,8 @@ fn page_bytes() -> usize {
     rustix::param::page_size().max(size_of::<ControlPage>())
 }
 
-/// Waits until `word` differs from `old`: spins for `spin`, then sleeps on the futex for at most `slice`.
-/// Returns whether it changed. `waits` tells the other side that a wake-up is needed.
+/// Waits until `word` differs from `old`: spins for `spin`, then sleeps on the futex for at most `slice`. Returns
+/// true if it changed. `waits` tells the other side that a wake-up is needed.
 pub fn wait_for_change(
     word: &AtomicU32,
     waits: &AtomicU32,
@@ -260,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_seen_by_a_sleeper() {
+    fn sleeping_waiter_sees_a_change() {
         let map = ControlMap::create().expect("a sealed memfd");
         let page = map.page();
         std::thread::scope(|scope| {
@@ -285,22 +283,22 @@ mod tests {
     }
 
     #[test]
-    fn a_raised_error_is_read_within_bounds_whatever_stands_there() {
+    fn raised_error_is_read_within_bounds() {
         let map = ControlMap::create().expect("a sealed memfd");
         let raised = &map.page().raised;
         assert_eq!(raised.claim(), None);
         raised.tell("ValueError: only\n float32\u{1b}[31m");
         assert_eq!(raised.claim().as_deref(), Some("ValueError: only  float32[31m"));
-        raised.tell(&"é".repeat(LONGEST_RAISED));
-        assert!(raised.claim().is_some_and(|text| text.len() <= LONGEST_RAISED));
+        raised.tell(&"é".repeat(MAX_RAISED));
+        assert!(raised.claim().is_some_and(|text| text.len() <= MAX_RAISED));
         raised.length.store(u32::MAX, Ordering::Relaxed);
-        assert!(raised.claim().is_some_and(|text| text.len() <= 3 * LONGEST_RAISED));
+        assert!(raised.claim().is_some_and(|text| text.len() <= 3 * MAX_RAISED));
         raised.clear();
         assert_eq!(raised.claim(), None);
     }
 
     #[test]
-    fn the_page_cannot_be_resized() {
+    fn control_page_cannot_be_resized() {
         let map = ControlMap::create().expect("a sealed memfd");
         let descriptor = map.descriptor().expect("the creator keeps it");
         assert!(rustix::fs::ftruncate(descriptor, 0).is_err());

@@ -1,8 +1,8 @@
-//! The step from our code into the candidate's, over which no exception comes back.
+//! The call from our code into the candidate's, which no exception can leave.
 //!
-//! A C++ exception that nobody catches must end in `std::terminate`, which says what was thrown. It would not: the
-//! search for a handler goes up through our frames and finds the one with which Rust guards `main`, and that one only
-//! says that it cannot catch foreign exceptions. This frame has no unwinding information, so the search ends here.
+//! An uncaught C++ exception must end in `std::terminate`, which prints what was thrown. Without this frame it would
+//! not: the search for a handler would go up through our frames to the one with which Rust guards `main`, which only
+//! prints that it cannot catch foreign exceptions. This frame has no unwinding information, so the search ends here.
 
 use std::ffi::c_void;
 
@@ -15,7 +15,7 @@ std::arch::global_asm!(
     ".global opt_enter_candidate",
     ".type opt_enter_candidate, @function",
     "opt_enter_candidate:",
-    // Four arguments stay in their registers; the fifth is the function. The stack is aligned for a call.
+    // The four arguments stay in their registers; the fifth is the function. The stack is aligned for a call.
     "push rbp",
     "mov rbp, rsp",
     "call r8",
@@ -45,7 +45,7 @@ unsafe extern "C" {
     /// Calls `function` with the four arguments before it.
     ///
     /// # Safety
-    /// As a call of `function`.
+    /// The requirements of calling `function` apply.
     #[link_name = "opt_enter_candidate"]
     pub(super) fn enter(
         this: *mut c_void,

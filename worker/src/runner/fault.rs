@@ -1,8 +1,8 @@
-//! Says where a fault of the candidate lay: in an input, in a guard page, or elsewhere.
+//! Reports where a fault of the candidate lay: in an input, in a guard page, or elsewhere.
 //!
-//! The handler only writes into the control page and then lets the signal happen again with its default action,
-//! so that the worker sees the true signal. A candidate may install handlers of its own: then nothing is said
-//! and the death is a plain crash.
+//! The handler only writes to the control page, and then lets the signal recur with its default action, so that the
+//! worker sees the true signal. If a candidate installs its own handlers, nothing is reported and its death is an
+//! ordinary crash.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering;
 use super::control::{ControlPage, FaultPlace};
 use super::map::Mapped;
 
-/// Room for the handler on a stack of its own, so that a stack overflow can be told too.
+/// The size of the handler's alternate stack, in bytes; with it, stack overflows can be reported too.
 const HANDLER_STACK: usize = 64 * 1024;
 
-/// A mapped input or output, as the handler needs it.
+/// The address range of a mapped input or output.
 pub(crate) struct Place {
     pub(crate) mapped: Mapped,
     pub(crate) output: bool,
@@ -78,8 +78,8 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     page.fault_place.store(found.0 as u32, Ordering::Relaxed);
     page.fault_index.store(found.1, Ordering::Relaxed);
     page.fault_signal.store(signal.unsigned_abs(), Ordering::SeqCst);
-    // SA_RESETHAND has put the default action back: returning runs the instruction again, which dies for real.
-    // A fault that was sent (`kill`) does not come again by itself.
+    // SA_RESETHAND has restored the default action: returning repeats the instruction, and the signal then kills the
+    // process. A signal that was sent (`kill`) does not recur by itself.
     // SAFETY: raise is async-signal-safe; the signal is blocked until we return, then its default action ends us.
     if unsafe { (*info).si_code } <= 0 {
         // SAFETY: as above.

@@ -1,17 +1,17 @@
-//! The error that a library built with tvm-ffi raises when it returns nonzero: its kind and message, fetched through
+//! Reads the error that a library built with tvm-ffi raises when it returns nonzero: its kind and message, through
 //! the public C ABI of `libtvm_ffi.so` (`tvm/ffi/c_api.h`).
 //!
-//! Everything here is the candidate's memory, read in the candidate's process: a pointer that lies is its own crash.
-//! What is read goes to the worker as a claim, which `control` bounds.
+//! All of it is the candidate's memory, read in the candidate's process, so a bad pointer crashes only the candidate.
+//! The worker treats the text as a claim; `control` bounds it.
 
 use std::ffi::{CStr, c_char, c_void};
 
 /// `kTVMFFIError`.
 const ERROR_TYPE_INDEX: i32 = 67;
-/// No message is read further; what is shown is shorter still.
-const LONGEST_PART: usize = 4096;
+/// How much of a kind or message is read, in bytes; less is shown.
+const MAX_PART: usize = 4096;
 
-/// `TVMFFIErrorMoveFromRaised`: hands over the error of this thread, null if none was raised.
+/// `TVMFFIErrorMoveFromRaised`: takes the error of this thread; null if none was raised.
 type MoveFromRaised = unsafe extern "C" fn(*mut *mut c_void);
 
 /// `TVMFFIObject`.
@@ -39,13 +39,14 @@ struct ErrorCell {
 
 const _: () = assert!(size_of::<Object>() == 24 && size_of::<ByteArray>() == 16);
 
-/// Where a candidate's errors can be had, if it has `libtvm_ffi.so`.
+/// Access to a candidate's errors, if it has loaded `libtvm_ffi.so`.
 pub(crate) struct RaisedErrors {
     move_from_raised: Option<MoveFromRaised>,
 }
 
 impl RaisedErrors {
-    /// `library` is a handle of `dlopen`; what it needs is searched as well, and then what was loaded for all.
+    /// `library` is a handle of `dlopen`. The library and its dependencies are searched first, then all global
+    /// libraries.
     pub(crate) fn find(library: *mut c_void) -> Self {
         const NAME: &CStr = c"TVMFFIErrorMoveFromRaised";
         let address = [library, libc::RTLD_DEFAULT]
@@ -58,15 +59,15 @@ impl RaisedErrors {
         Self { move_from_raised: address.map(function) }
     }
 
-    /// `kind: message` of the error that was raised, which is thereby taken.
+    /// Takes the raised error, as `kind: message`.
     pub(crate) fn take(&self) -> Option<String> {
         let move_from_raised = self.move_from_raised?;
         let mut object: *mut c_void = std::ptr::null_mut();
         // SAFETY: the ABI's function, given a place for one handle.
         unsafe { move_from_raised(&raw mut object) };
         let object = object.cast::<Object>();
-        // SAFETY: not null, so the ABI says that it is an object; its count is not given back, as the call that
-        // failed is the last or nearly the last of this process.
+        // SAFETY: not null, so by the ABI it is an object. Its reference is never released, because the failed call
+        // is one of the last of this process.
         if object.is_null() || unsafe { (*object).type_index } != ERROR_TYPE_INDEX {
             return None;
         }
@@ -80,7 +81,7 @@ fn text(bytes: &ByteArray) -> String {
     if bytes.data.is_null() {
         return String::new();
     }
-    // SAFETY: the ABI says that so many bytes are there; fewer are read if they are too many.
-    let bytes = unsafe { std::slice::from_raw_parts(bytes.data.cast::<u8>(), bytes.size.min(LONGEST_PART)) };
+    // SAFETY: by the ABI there are this many bytes; at most `MAX_PART` are read.
+    let bytes = unsafe { std::slice::from_raw_parts(bytes.data.cast::<u8>(), bytes.size.min(MAX_PART)) };
     String::from_utf8_lossy(bytes).into_owned()
 }

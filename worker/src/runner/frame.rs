@@ -1,8 +1,8 @@
 //! The frames between a worker and its runner, over a `SOCK_SEQPACKET` pair.
 //!
-//! Worker to runner: postcard, trusted, with descriptors attached. Runner to worker: one fixed-size frame whose
-//! every field is checked, because by then a candidate may be writing it; descriptors sent back are refused by
-//! never offering room for them.
+//! Frames to the runner are postcard, trusted, with descriptors attached. Replies have one fixed size, and every
+//! field is checked, because a candidate may have written them. Descriptors in a reply are refused: the receiver
+//! offers no room for them.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -21,30 +21,30 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Longest frame to a runner: an entry with a thousand arguments of rank 64 fits.
+/// The largest frame to a runner, in bytes: an entry with a thousand arguments of rank 64 fits.
 pub const MAX_FRAME: usize = 128 * 1024;
-/// Most libraries that are loaded before an artifact; kernels need one or two.
+/// The most libraries that are loaded before an artifact; kernels need one or two.
 pub const MAX_LIBRARIES: usize = 32;
-/// Most descriptors with one frame, which is also the kernel's limit. An entry needs four (its outputs, its capture,
-/// its materialised values and its variants), or as many more as its capture has blobs in a store.
+/// The most descriptors with one frame, which is also the kernel's limit. An entry needs four (its outputs, its
+/// capture, its materialised values and its variants), or more if its capture has blobs in a store.
 pub const MAX_DESCRIPTORS: usize = 253;
 const _: () = assert!(MAX_LIBRARIES < MAX_DESCRIPTORS && MAX_BLOBS + 4 <= MAX_DESCRIPTORS);
-/// Longest text a runner can send back.
+/// The longest text of a reply, in bytes.
 pub const MAX_REPLY_TEXT: usize = 2048;
-/// In a reply: outputs are returned.
+/// Stands in a reply for "outputs are returned".
 const RETURNED: &str = "returned";
 const REPLY_BYTES: usize = 8 + MAX_REPLY_TEXT;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToRunner {
-    /// First. Descriptor 0 is the artifact; its libraries follow.
+    /// The first frame. Descriptor 0 is the artifact, followed by its libraries.
     Setup(Setup),
-    /// Descriptor 0 is the outputs; the files that inputs lie in follow, then materialised values if there are any, and last
-    /// the variants if there are any.
+    /// Descriptor 0 is the outputs. Then come the files that hold inputs, then materialised values and variants, if
+    /// there are any.
     Entry(EntrySetup),
-    /// Instead of all that: become a compiler.
+    /// Replaces all other frames: become a compiler.
     Compile(crate::runner::compiler::CompileOrder),
-    /// Nothing more is mapped: lock down, load, serve.
+    /// Everything is mapped: lock down, load, serve.
     Begin,
 }
 
@@ -52,79 +52,80 @@ pub enum ToRunner {
 pub struct Setup {
     pub launcher: Launcher,
     pub symbol: String,
-    /// Names of the libraries that came along, in the order in which they are to be loaded.
+    /// The names of the libraries among the descriptors, in the order of loading.
     pub libraries: Vec<String>,
     pub confinement: crate::sandbox::confine::Confinement,
-    /// CPU numbers to be pinned to.
+    /// The CPUs to which the runner pins itself.
     pub cpus: Vec<u32>,
     pub threads: u32,
     pub env: BTreeMap<String, String>,
-    /// The interpreter that an artifact needs.
+    /// The interpreter, if the artifact needs one.
     pub python: Option<Python>,
-    /// What its tracebacks call the artifact; none where it is not loaded, because a function of torch is called.
+    /// The artifact's name in tracebacks; `None` if it is not loaded, because a function of torch is called.
     pub module: Option<String>,
 }
 
-/// An interpreter that hosts its runner from the start.
+/// An interpreter that hosts its runner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Python {
     pub executable: PathBuf,
-    /// Its shared library.
+    /// The path of its shared library.
     pub library: PathBuf,
 }
 
-/// Everything one entry needs.
+/// Everything that a runner needs for one entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntrySetup {
     pub inputs: Vec<InputRange>,
     pub arguments: Vec<WireArgument>,
     pub outputs: Vec<WireOutput>,
-    /// Map inputs without read-ahead: a fault reads its page and nothing else.
+    /// Whether to map inputs without read-ahead, so that a fault reads only its own page.
     pub page_by_page: bool,
-    /// Have inputs in the page tables before anything is called: they are in memory, and it is known how much of them.
+    /// Whether to map all pages of the inputs before the first call: they are in memory, and their size is accounted
+    /// for.
     pub resident: bool,
-    /// Inputs lie in slots of a pool, whole pages each: they are mapped where they are, and shown from their phase on.
+    /// Whether inputs lie in slots of a pool. Their whole pages are mapped in place, and each starts at its phase.
     pub pooled: bool,
-    /// Inputs that are new for every call; none where nothing varies.
+    /// Inputs that differ in every call; empty if none does.
     pub variants: Vec<VariantRange>,
-    /// How an interpreter makes its call.
+    /// The call that an interpreter makes.
     pub call: Option<WireCall>,
 }
 
-/// The call of an entry as an interpreter makes it.
+/// The call of an entry, as an interpreter makes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireCall {
     /// JSON: `call` (an `opt_shared::arguments::Call`), `tensors` as below, and `outputs` with `path`, `dtype` and `shape`.
     pub text: String,
-    /// Places among the arguments that hold tensors of the capture.
+    /// The indices of the arguments that are tensors of the capture.
     pub tensors: Vec<u32>,
 }
 
-/// The variants of one input, side by side in the memory that the worker writes them to.
+/// The variants of one input, side by side in the worker's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VariantRange {
-    /// Which input.
+    /// The index of the input.
     pub range: u32,
     /// Page-aligned.
     pub file_offset: u64,
-    /// A multiple of the page.
+    /// A multiple of the page size.
     pub bytes: u64,
-    /// Where the first variant starts.
+    /// The offset of the first variant in the region.
     pub data_offset: u64,
-    /// From one variant to the next.
+    /// The distance from one variant to the next.
     pub stride: u64,
-    /// How many there are.
+    /// The number of variants.
     pub count: u32,
 }
 
-/// Bytes of a descriptor that become readable in the runner.
+/// A range of a descriptor that becomes readable in the runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InputRange {
-    /// Counts the descriptors behind the outputs.
+    /// The index of the descriptor, counted after the outputs.
     pub source: u8,
     pub file_offset: u64,
     pub bytes: u64,
-    /// What the address of the first byte is modulo 64 (as PyTorch's was).
+    /// The address of the first byte modulo 64, as it was in PyTorch.
     pub address_phase: u8,
 }
 
@@ -154,7 +155,7 @@ pub struct WireOutput {
     pub dtype: WireType,
     pub shape: Vec<i64>,
     pub stride: Vec<i64>,
-    /// Slots are numbered through all regions. Regions may show the same bytes at two addresses.
+    /// Slots are numbered across all regions. Regions may map the same bytes at two addresses.
     pub regions: Vec<OutputRegion>,
 }
 
@@ -163,9 +164,9 @@ pub struct WireOutput {
 pub struct OutputRegion {
     /// Page-aligned.
     pub file_offset: u64,
-    /// A multiple of the page.
+    /// A multiple of the page size.
     pub bytes: u64,
-    /// Where slot 0 starts.
+    /// The offset of slot 0 in the region.
     pub data_offset: u64,
     pub slot_stride: u64,
     pub slots: u32,
@@ -195,12 +196,12 @@ pub fn send_to_runner(
     send_frame(socket, frame, descriptors)
 }
 
-/// Runner side.
+/// Receives a frame (runner).
 pub fn receive_from_worker(socket: BorrowedFd<'_>) -> Result<(ToRunner, Vec<OwnedFd>), FrameError> {
     receive_frame(socket)
 }
 
-/// Sends anything of ours, with descriptors.
+/// Sends a message between trusted processes, with descriptors.
 pub(crate) fn send_frame<T: Serialize>(
     socket: BorrowedFd<'_>,
     frame: &T,
@@ -223,7 +224,7 @@ pub(crate) fn send_frame<T: Serialize>(
     })
 }
 
-/// Receives what somebody of ours sent.
+/// Receives a message from a trusted process.
 pub(crate) fn receive_frame<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
 ) -> Result<(T, Vec<OwnedFd>), FrameError> {
@@ -250,23 +251,24 @@ pub(crate) fn receive_frame<T: DeserializeOwned>(
     Ok((frame, descriptors))
 }
 
-/// What a runner says about itself.
+/// What a runner reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Locked down, nothing foreign loaded yet: what is enforced (`+name: detail`) and what not (`-name: detail`).
+    /// Locked down before any foreign code ran. Lists what is enforced (`+name: detail`) and what is not (`-name:
+    /// detail`).
     Locked { protections: String },
     Loaded {
         has_plan: bool,
-        /// It returns its outputs instead of writing them.
+        /// Whether it returns its outputs instead of writing them.
         returned: bool,
     },
-    /// `dlopen` or `dlsym` refused; its words.
+    /// `dlopen` or `dlsym` failed; `text` is its message.
     LoadFailed { text: String },
-    /// Our own part of the runner could not do its work.
+    /// Our own code in the runner failed.
     Trouble { text: String },
 }
 
-/// Runner side.
+/// Sends a reply (runner).
 pub fn send_reply(socket: BorrowedFd<'_>, reply: &Reply) -> Result<(), FrameError> {
     let (kind, text) = match reply {
         Reply::Loaded { has_plan, returned } => {
@@ -285,17 +287,17 @@ pub fn send_reply(socket: BorrowedFd<'_>, reply: &Reply) -> Result<(), FrameErro
     send(socket, &frame, SendFlags::NOSIGNAL).map(drop).map_err(FrameError::Send)
 }
 
-/// Worker side; the sender is hostile. Waits at most `timeout`; none where nothing came in time.
+/// Receives a reply (worker); the sender is hostile. Waits at most `timeout`; `None` if nothing arrived.
 pub fn receive_reply(socket: BorrowedFd<'_>, timeout: Duration) -> Result<Option<Reply>, FrameError> {
     if !readable(socket, timeout).map_err(FrameError::Receive)? {
         return Ok(None);
     }
-    // One byte more than a frame, so that a longer one shows; no room for descriptors, so none arrives.
+    // One byte more than a frame, so that a longer frame is noticed. No room for descriptors, so none can arrive.
     let mut bytes = [0u8; REPLY_BYTES + 1];
     let length = match recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
         Ok((length, _)) => length,
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
-        // Closed before it had read all that it was told.
+        // The runner closed the socket before it had read everything.
         Err(rustix::io::Errno::CONNRESET) => return Err(FrameError::Closed),
         Err(error) => return Err(FrameError::Receive(error)),
     };
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_come_back_as_sent() {
+    fn replies_round_trip() {
         let (worker, runner) = pair();
         for reply in [
             Reply::Locked { protections: "+landlock: ABI 7".into() },
@@ -369,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_socket_is_no_frame() {
+    fn closed_socket_is_an_error() {
         let (worker, runner) = pair();
         drop(runner);
         assert!(matches!(receive_reply(worker.as_fd(), Duration::ZERO), Err(FrameError::Closed)));
@@ -381,7 +383,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_refused_or_read_within_bounds(
+        fn malformed_replies_never_panic(
             frame in proptest::collection::vec(any::<u8>(), 1..REPLY_BYTES + 200)
         ) {
             let (worker, runner) = pair();

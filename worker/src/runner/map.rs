@@ -1,11 +1,11 @@
-//! How a runner comes by its inputs and outputs: maps, never loads.
+//! Maps a runner's inputs and outputs. Nothing is copied that can be mapped.
 //!
-//! An input shows just its byte range of the capture. Pages that hold nothing else are mapped from the file,
-//! private and read-only; a page that also holds a byte of something else becomes an anonymous page into which
-//! only the range's bytes are read, because a private copy-on-write page would show the file's bytes again after
-//! `MADV_DONTNEED`. Every input is followed and preceded by a guard page, and sealed before a candidate exists.
+//! An input shows only its byte range of the capture. Pages that hold nothing else are mapped from the file, private
+//! and read-only. A page that also holds other bytes becomes an anonymous page into which only the range is read: a
+//! private copy-on-write page would show the file's bytes again after `MADV_DONTNEED`. Every input has a guard page
+//! on either side, and is sealed before the candidate is loaded.
 //!
-//! Outputs are shared maps of a sealed memfd between guard pages. Nothing here knows what a tensor is.
+//! Outputs are shared maps of a sealed memfd between guard pages. This module does not know what a tensor is.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,18 +30,19 @@ pub(crate) enum MapError {
     TooLarge { bytes: u64 },
 }
 
-/// A piece of the address space with guards around it; lives as long as the process.
+/// A mapping with guard pages around it; it lives as long as the process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mapped {
-    /// First byte of data.
+    /// The first byte of data.
     pub(crate) data: *mut u8,
-    /// The reservation with its guards.
+    /// The start of the reservation, guard page included.
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
 
 impl Mapped {
-    /// Has all of it in the page tables, where the kernel can do that at once (Linux 5.14); else a page at a time, later.
+    /// Maps all of its pages, if the kernel can do that in one call (Linux 5.14). Otherwise pages are mapped one by
+    /// one when they are used.
     pub(crate) fn touch(&self) {
         let page = rustix::param::page_size();
         let (start, length) = (self.start + page, (self.end - self.start).saturating_sub(2 * page));
@@ -50,7 +51,8 @@ impl Mapped {
             unsafe { rustix::mm::madvise(start as *mut _, length, rustix::mm::Advice::LinuxPopulateRead) };
     }
 
-    /// A fault in it reads its page and no other. Advice: where it is not taken, more is read.
+    /// Turns read-ahead off, so that a fault reads only its own page. This is only advice: if the kernel ignores it,
+    /// more is read.
     pub(crate) fn without_read_ahead(&self) {
         // SAFETY: our own map and its guards; the advice changes no content and no right.
         let _ = unsafe {
@@ -59,13 +61,13 @@ impl Mapped {
     }
 }
 
-/// Maps `range` of `file` readable.
+/// Maps `range` of `file` read-only.
 pub(crate) fn map_input(file: &File, range: &InputRange) -> Result<Mapped, MapError> {
     let page = rustix::param::page_size();
     let bytes = usize::try_from(range.bytes).map_err(|_| MapError::TooLarge { bytes: range.bytes })?;
     let phase = usize::from(range.address_phase) % ALIGNMENT;
     let in_page = usize::try_from(range.file_offset % page as u64).unwrap_or(0);
-    // Mapping in place keeps the file's offset in its page, so it works only if that has the wanted phase.
+    // Mapping in place keeps the byte's offset in its page, so that must have the recorded phase.
     let in_place = in_page % ALIGNMENT == phase;
     let lead = if in_place { in_page } else { phase };
     let body = (lead + bytes).next_multiple_of(page).max(page);
@@ -74,7 +76,7 @@ pub(crate) fn map_input(file: &File, range: &InputRange) -> Result<Mapped, MapEr
     let body_start = start + page;
     let data = body_start + lead;
     let end_of_data = data + bytes;
-    // Pages of the body that belong to the range alone.
+    // The pages that belong to the range alone.
     let whole_from = data.next_multiple_of(page);
     let whole_to = end_of_data - end_of_data % page;
     if in_place && whole_from < whole_to {
@@ -100,7 +102,7 @@ pub(crate) fn map_input(file: &File, range: &InputRange) -> Result<Mapped, MapEr
     Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
 }
 
-/// Maps a slot of a pool, all of its pages: what is read is what the pool holds at that moment.
+/// Maps all pages of a pool's slot. The map shows what the pool holds at each moment.
 pub(crate) fn map_slot(pool: &File, range: &InputRange) -> Result<Mapped, MapError> {
     let page = rustix::param::page_size();
     let bytes = usize::try_from(range.bytes).map_err(|_| MapError::TooLarge { bytes: range.bytes })?;
@@ -114,8 +116,8 @@ pub(crate) fn map_slot(pool: &File, range: &InputRange) -> Result<Mapped, MapErr
     Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
 }
 
-/// Maps all variants of an input, readable, between guards. One variant ends where the next begins: that an input is read
-/// within its bounds was seen in verification.
+/// Maps all variants of an input, read-only, between guard pages. There is no guard between two variants:
+/// verification has shown that the input is read within its bounds.
 pub(crate) fn map_variants(memory: BorrowedFd<'_>, range: &VariantRange) -> Result<Mapped, MapError> {
     let page = rustix::param::page_size();
     let too_large = || MapError::TooLarge { bytes: range.bytes };
@@ -128,7 +130,7 @@ pub(crate) fn map_variants(memory: BorrowedFd<'_>, range: &VariantRange) -> Resu
     Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
 }
 
-/// Anonymous pages at `at`, the range's bytes read into them, then read-only.
+/// Maps anonymous pages at `at`, reads the range's bytes into them, and makes them read-only.
 fn fill(
     file: &File,
     at: usize,
@@ -149,7 +151,7 @@ fn fill(
     })
 }
 
-/// Maps a region of the outputs' memfd, writable, between guards.
+/// Maps a region of the outputs' memfd, writable, between guard pages.
 pub(crate) fn map_output(memfd: BorrowedFd<'_>, region: &OutputRegion) -> Result<Mapped, MapError> {
     let page = rustix::param::page_size();
     let bytes = usize::try_from(region.bytes).map_err(|_| MapError::TooLarge { bytes: region.bytes })?;
@@ -170,7 +172,7 @@ pub(crate) fn map_output(memfd: BorrowedFd<'_>, region: &OutputRegion) -> Result
 }
 
 fn reserve(what: &'static str, bytes: usize) -> Result<usize, MapError> {
-    // SAFETY: a fresh reservation without access; the kernel chooses the place.
+    // SAFETY: a fresh reservation without access; the kernel chooses the address.
     unsafe {
         mmap_anonymous(
             std::ptr::null_mut(),
@@ -218,7 +220,7 @@ mod tests {
     }
 
     proptest! {
-        /// The range is there, at its phase, and no other byte of the file is, in any page of the map.
+        /// The range is mapped at its phase, and no page of the map shows any other byte of the file.
         #[test]
         fn mapped_input_shows_its_range_only(
             start in 0usize..9000, length in 1usize..40_000, phase in 0u8..64
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_shrank_is_an_error_not_a_signal() {
+    fn shrunken_file_is_an_error() {
         let (file, _) = file_of(10);
         let range = InputRange { source: 0, file_offset: 0, bytes: 100, address_phase: 0 };
         assert!(matches!(map_input(&file, &range), Err(MapError::Read { .. })));

@@ -1,4 +1,4 @@
-//! The untrusted side: one candidate, mapped inputs, its own outputs, confined, never reused.
+//! The untrusted side: a sandboxed process with one candidate, its mapped inputs and its outputs. It is never reused.
 
 mod abi;
 pub mod compiler;

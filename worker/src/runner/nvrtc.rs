@@ -1,6 +1,8 @@
-//! NVRTC in a confined process: the library is loaded, and given one source. It writes one file, and its log to standard error.
+//! Runs NVRTC in a sandboxed process: loads the library, compiles one source, writes one file, and prints the log to
+//! standard error.
 //!
-//! Called as a compiler's command line is, so that what a result shows of a build can be read: options, `-o FILE`, a source.
+//! It takes a compiler's command line (options, `-o FILE`, a source), so that the build command in a result is
+//! readable.
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -19,12 +21,12 @@ type Compile = unsafe extern "C" fn(*mut c_void, c_int, *const *const c_char) ->
 type Size = unsafe extern "C" fn(*mut c_void, *mut usize) -> c_int;
 type Text = unsafe extern "C" fn(*mut c_void, *mut c_char) -> c_int;
 
-/// Machine code, not PTX: told by the suffix of the file that is wanted.
+/// The suffix of an output file that should hold machine code instead of PTX.
 const MACHINE_CODE: &str = "cubin";
-/// What compilers end with where a source is wrong.
+/// A compiler's exit code for an error in the source.
 const WRONG: i32 = 1;
 
-/// The exit code; or why the library cannot be used.
+/// Returns the exit code, or the reason why the library cannot be used.
 pub(super) fn compile(library: &Path, arguments: &[OsString]) -> Result<i32, String> {
     let order = Order::read(arguments)?;
     let source = std::fs::read(&order.source)
@@ -71,10 +73,10 @@ struct Library {
 impl Library {
     fn open(path: &Path) -> Result<Self, String> {
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        // SAFETY: the name is a string; what the library does when it is loaded is confined as compilers are.
+        // SAFETY: the name is NUL-terminated; the library's constructors run in the compiler sandbox.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
-            // SAFETY: after a failure there is a message, which lives until the next call of the loader.
+            // SAFETY: after a failure, dlerror returns a message that lives until the next call of the loader.
             let why = unsafe { CStr::from_ptr(libc::dlerror()) };
             return Err(format!("loading NVRTC: {}", why.to_string_lossy()));
         }
@@ -87,7 +89,7 @@ impl Library {
         if found.is_null() { Err(format!("NVRTC has no {}", name.to_string_lossy())) } else { Ok(found) }
     }
 
-    /// None where the source is wrong: the log says so.
+    /// Returns `None` if the source has an error, which the log describes.
     fn build(&self, order: &Order, source: &CStr) -> Result<Option<Vec<u8>>, String> {
         // SAFETY: these are the types of the library's interface.
         let (create, compile) = unsafe {
@@ -100,12 +102,12 @@ impl Library {
         let options: Vec<*const c_char> = order.options.iter().map(|option| option.as_ptr()).collect();
         let count = c_int::try_from(options.len()).map_err(|_| "too many options".to_owned())?;
         let mut program = null_mut();
-        // SAFETY: source and name are strings; there are no headers.
+        // SAFETY: source and name are NUL-terminated; there are no headers.
         let code = unsafe { create(&mut program, source.as_ptr(), name.as_ptr(), 0, null(), null()) };
         if code != 0 {
             return Err(format!("NVRTC could not begin: error {code}"));
         }
-        // SAFETY: the program was made above, and the options are as many strings.
+        // SAFETY: the program was made above, and `options` holds `count` NUL-terminated strings.
         let code = unsafe { compile(program, count, options.as_ptr()) };
         let log = self.text(program, c"nvrtcGetProgramLogSize", c"nvrtcGetProgramLog")?;
         let log = String::from_utf8_lossy(log.strip_suffix(&[0]).unwrap_or(&log)).into_owned();

@@ -47,7 +47,7 @@ pub fn main() -> i32 {
     begin(None)
 }
 
-/// A runner's whole life, once its descriptors are in their places: with the interpreter that hosts this process already, if
+/// A runner's whole life, once its descriptors are in place. `host` is the interpreter that hosts this process, if
 /// there is one. Returns the process's exit code.
 pub(super) fn begin(host: Option<Interpreter>) -> i32 {
     // SAFETY: the worker that started us opened these two descriptors for us, and no other code uses them.
@@ -72,7 +72,7 @@ pub(super) fn begin(host: Option<Interpreter>) -> i32 {
     }
 }
 
-/// From the order on. The process's exit code.
+/// Runs from the first frame on. Returns the process's exit code.
 fn live(
     socket: BorrowedFd<'static>,
     page: &'static ControlPage,
@@ -166,7 +166,7 @@ impl OutputMaps {
     }
 }
 
-/// What a runner is told first.
+/// The first frame, with its descriptors.
 struct Order {
     setup: Setup,
     artifact: OwnedFd,
@@ -276,8 +276,8 @@ fn map_entry(
         let (file, device, number) = files
             .get(usize::from(range.source))
             .ok_or_else(|| trouble("a file that an input lies in is missing"))?;
-        // An input that several entries share is mapped once, so it counts once in this process too. Slots of a pool are not
-        // shared, because their contents change.
+        // An input that several entries share is mapped once, so it counts once in this process too. Slots of a pool
+        // are not shared, because their contents change.
         let name = (*device, *number, InputRange { source: 0, ..*range }, index);
         if let Some(mapped) = known.get(&name).filter(|_| !entry.pooled) {
             inputs.push(mapped.data);
@@ -370,13 +370,14 @@ impl Runner {
             if flags & FLAG_VARIED != 0 {
                 variants.iter().for_each(|it| arguments.show(it.range.range, it.of(first_slot + call)));
             }
-            // SAFETY: the plan claims that the symbol has this signature. If it has not, only this process is harmed.
+            // SAFETY: the plan claims that the symbol has this signature. If it does not, only this process is
+            // harmed.
             let (code, returned) = unsafe { arguments.call(function) };
             if code != 0 || returned != 0 {
                 page.result.store(code, Ordering::Relaxed);
                 page.returned_value.store(u32::from(returned != 0), Ordering::Relaxed);
                 if let Some(text) = self.loaded.raised.take() {
-                    // Want of memory is proved by a size that was refused, not by a word.
+                    // A refused allocation proves a lack of memory; an error message does not.
                     let refused = page.refused_bytes.load(Ordering::Relaxed) != 0;
                     page.raised.tell(&if refused { text } else { text.replacen(HOST_MEMORY, RAISED, 1) });
                 }

@@ -1,13 +1,13 @@
-//! A zygote: an interpreter with torch in it that waits, and of which runners are copies.
+//! A zygote: an interpreter that has imported torch and waits, so that runners can be copied from it.
 //!
 //! ```text
-//! main ── Host ──▶ import torch ──▶ Ready ── Clone ──▶ a copy, which is a runner from its first step on
+//! main ── Host ──▶ import torch ──▶ Ready ── Clone ──▶ a copy, which becomes a runner
 //!                                     ▲───── Cloned ──┘
 //! ```
 //!
-//! Importing takes a second or two, a copy milliseconds. Nothing of a candidate ever runs here: it speaks with its worker
-//! alone, over a socket that no copy keeps, and has a single thread, without which it could not be copied. It ends with its
-//! worker.
+//! An import takes a second or two, a copy takes milliseconds. A candidate's code never runs in the zygote itself. It
+//! talks only to its worker, over a socket that copies close. It has a single thread, because a process with several
+//! cannot be copied. It ends with its worker.
 
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
@@ -24,24 +24,25 @@ use crate::sandbox::confine;
 use crate::sandbox::sibling::{Sibling, clone_sibling};
 use crate::sandbox::spawn::{Namespaces, SOCKET_FD, gaps_between};
 
-/// What comes with a `Clone`: a runner's standard streams, its socket and its control page, in the order of their numbers.
+/// The descriptors that come with a `Clone`: a runner's standard streams, socket and control page, in the order of
+/// their numbers.
 pub(crate) const RUNNER_DESCRIPTORS: usize = 5;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToZygote {
-    /// First.
+    /// The first message: which interpreter to host.
     Host(Python),
-    /// A runner is wanted, with the descriptors that come along.
+    /// Make a copy with the descriptors of this message.
     Clone { namespaces: Namespaces },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FromZygote {
-    /// It can be copied.
+    /// The zygote can be copied.
     Ready,
-    /// It cannot, and ends.
+    /// The zygote cannot be copied, and ends.
     Trouble { text: String },
-    /// The pidfd comes along. `pid` is as the worker sees it.
+    /// A copy was made; its pidfd is attached. `pid` is valid in the worker's namespace.
     Cloned { pid: u32, namespaces: Namespaces, protections: Vec<Protection> },
     /// No copy was made.
     Refused { text: String },
@@ -69,12 +70,12 @@ pub fn main() -> i32 {
 }
 
 fn trouble(socket: BorrowedFd<'_>, text: &str) -> i32 {
-    // Of no use to a worker that is gone.
+    // If this fails, the worker is gone and needs no message.
     let _ = send_frame(socket, &FromZygote::Trouble { text: text.to_owned() }, &[]);
     2
 }
 
-/// Copies itself as often as it is told to. Returns in each copy too, when that runner's life is over.
+/// Copies itself whenever it is told to. Also returns in each copy, when that runner has ended.
 fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
     let threads = confine::threads();
     if 1 < threads {
@@ -86,10 +87,10 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
     let mut answer = FromZygote::Ready;
     let mut pidfd: Option<OwnedFd> = None;
     loop {
-        let told = send_frame(socket, &answer, pidfd.as_ref().map(AsFd::as_fd).as_slice());
-        // A copy would have it, too.
+        let sent = send_frame(socket, &answer, pidfd.as_ref().map(AsFd::as_fd).as_slice());
+        // Or the copy would inherit it.
         drop(pidfd.take());
-        if told.is_err() {
+        if sent.is_err() {
             return 0;
         }
         let (namespaces, descriptors) = match receive_frame(socket) {
@@ -100,9 +101,11 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
             Err(FrameError::Closed) => return 0,
             Err(error) => return trouble(socket, &chain(&error)),
         };
-        // Until it locks itself down, a runner may be looked into by its worker, and a copy begins as we are.
+        // The worker must be able to read a runner's /proc files until it locks down, and a copy inherits this
+        // setting.
         let _ = set_dumpable_behavior(Dumpable);
-        // SAFETY: one thread, see above: no code has run since but this. What the copy shares with us it gives up below.
+        // SAFETY: the process has one thread, as checked above, and only this code has run since. The copy gives up
+        // below what it shares with us.
         let cloned = unsafe {
             interpreter
                 .around_clone(|| clone_sibling(namespaces), |cloned| matches!(cloned, Ok(Sibling::Copy)))
@@ -127,14 +130,15 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
     }
 }
 
-/// In a copy: these descriptors become numbers 0 to 4, and no other stays open. The zygote's own socket is among those.
+/// In a copy: moves these descriptors to numbers 0 to 4 and closes all others, including the zygote's socket.
 fn take_places(descriptors: Vec<OwnedFd>) {
     let places = 0..RUNNER_DESCRIPTORS;
-    // From here on they are numbers: one that was received may have the number that is another's place.
+    // Numbers from here on, because a received descriptor may have a number that another one must get.
     let received: Vec<RawFd> = descriptors.into_iter().map(IntoRawFd::into_raw_fd).collect();
     let kept: Vec<RawFd> = places.filter_map(|place| RawFd::try_from(place).ok()).collect();
-    // SAFETY: descriptors of a process that has just begun, by number. Whatever the zygote had open is of no use here, and
-    // nothing that owns any of it is used or dropped: this function's caller never returns to it.
+    // SAFETY: descriptors of a process that has just started, by number. The copy needs nothing else that the zygote
+    // had open, and no owner of it is used or dropped, because this function's caller never returns to the zygote's
+    // code.
     unsafe {
         let lifted: Vec<RawFd> = received
             .iter()
@@ -152,19 +156,19 @@ fn take_places(descriptors: Vec<OwnedFd>) {
 }
 
 unsafe extern "C" {
-    /// The C library's pointer to the first of this process's arguments, behind which the others lie.
+    /// The C library's pointer to this process's first argument; the other arguments follow it.
     static mut program_invocation_name: *mut u8;
 }
 
-/// Its own arguments, as those have it who list processes.
+/// The zygote's own arguments, as process listings show them.
 const OWN_NAME: &[u8] = b"opt-zygote\0__zygote\0";
-/// As long.
+/// Of the same length.
 const RUNNERS_NAME: &[u8; OWN_NAME.len()] = b"opt-runner\0__runner\0";
 
-/// In a copy: it is listed as the runner that it is.
+/// In a copy: shows up in process listings as a runner.
 fn take_name() {
-    // SAFETY: the arguments of a process that our worker started with exactly these; they stay where they are, and whoever
-    // reads them again finds words of the same length.
+    // SAFETY: the worker started this process with exactly these arguments. They stay in place, and the new ones have
+    // the same lengths.
     unsafe {
         let name = program_invocation_name;
         if !name.is_null() && std::slice::from_raw_parts(name, OWN_NAME.len()) == OWN_NAME {

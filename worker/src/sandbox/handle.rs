@@ -1,7 +1,7 @@
-//! A running runner: stops and continues it, reads its CPU clock, sees its end, reaps it.
+//! A running runner: stops and continues it, reads its CPU clock, notices its end, and reaps it.
 //!
-//! This is the only place that reaps runners. Every signal goes through the pidfd, never to a pid. Leaves to
-//! others: starting a runner (`spawn`), and what its end means for a verdict.
+//! This is the only place that reaps runners. Every signal goes through the pidfd, never to a pid. `spawn` starts
+//! runners; `session::host::death` decides what an end means for a verdict.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -168,7 +168,7 @@ impl RunnerHandle {
         Ok(())
     }
 
-    /// How it ended, if it has; leaves the zombie in place.
+    /// Returns how it ended, or `None` if it has not. Leaves the zombie in place.
     pub fn peek_end(&self) -> Result<Option<End>, HandleError> {
         if self.reaped.is_some() {
             return Ok(self.reaped);
@@ -177,7 +177,7 @@ impl RunnerHandle {
         Ok(self.wait(options, "looking for its end")?.and_then(|status| self.end(&status)))
     }
 
-    /// Whether it was dead within `limit`; leaves the zombie in place.
+    /// Waits until it is dead, for at most `limit`; returns false if it is not. Leaves the zombie in place.
     pub fn wait_dead(&self, limit: Duration) -> Result<bool, HandleError> {
         readable(self, limit).map_err(|errno| HandleError::System {
             pid: self.pid,
@@ -186,7 +186,7 @@ impl RunnerHandle {
         })
     }
 
-    /// Reaps the zombie; waits for its end if necessary.
+    /// Reaps the zombie, after waiting for its end if necessary.
     pub fn reap(&mut self) -> Result<End, HandleError> {
         if let Some(end) = self.reaped {
             return Ok(end);
@@ -227,7 +227,7 @@ impl RunnerHandle {
         Ok(Duration::new(seconds, nanoseconds))
     }
 
-    /// Its start time in the kernel's clock ticks since boot; together with the pid, it identifies the process.
+    /// The start time, in the kernel's clock ticks since boot; together with the pid, it identifies the process.
     pub fn start_time(&self) -> Result<u64, HandleError> {
         let system =
             |source| HandleError::System { pid: self.pid, action: "reading when it started", source };

@@ -1,7 +1,7 @@
-//! Confined processes: started in namespaces, locked down by themselves, watched and reaped by the process that
+//! Sandboxed processes: started in namespaces, locked down by their own code, watched and reaped by the process that
 //! started them.
 //!
-//! Independent of what runs in them.
+//! This module does not depend on what runs in them.
 
 pub mod canary;
 pub mod confine;

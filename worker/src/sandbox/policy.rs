@@ -16,28 +16,28 @@ use crate::sandbox::confine::{Confinement, ProcessLimit, ResourceLimits, Sandbox
 const ARENA: Bytes = Bytes::mib(128);
 /// Address space for libraries and their maps.
 const LIBRARIES: Bytes = Bytes::mib(256);
-/// For `"auto"`: number of processes per thread.
+/// Processes per thread for `"auto"`.
 const TASKS_PER_THREAD: u32 = 4;
 /// Processes of a compiler: a driver with its parts, and a parallel linker.
 pub(crate) const COMPILER_TASKS: u32 = 256;
 const COMPILER_FILES: u32 = 1024;
-/// Runners that a worker may have at the same time with different user numbers.
+/// How many runners of a worker can exist at the same time with different user numbers.
 const USERS_PER_WORKER: u32 = 64;
 
-/// `limits.processes = "auto"`, if only the runner's own tasks count.
+/// The value of `limits.processes = "auto"`, if only the runner's own tasks count.
 pub(crate) fn tasks(threads: u32) -> u32 {
     TASKS_PER_THREAD.saturating_mul(threads)
 }
 
-/// A number that is distinct among the live runners of all workers: each worker has a block of numbers, derived
-/// from its pid.
+/// Returns a number that is distinct among the live runners of all workers: each worker has a block of numbers,
+/// derived from its pid.
 pub(crate) fn user_number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed) % USERS_PER_WORKER;
     (std::process::id() % (1 << 22)) * USERS_PER_WORKER + number
 }
 
-/// `libraries`: of the files that are known to be loaded, beyond the system's.
+/// `libraries` is the size of the files that are known to be loaded, besides those of the system.
 pub(crate) fn for_candidate(
     limits: &LimitSettings,
     threads: u32,
@@ -69,7 +69,7 @@ pub(crate) fn for_candidate(
     }
 }
 
-/// What a compiler may access beyond the system's folders.
+/// The paths that a compiler may access besides the system's folders.
 #[derive(Clone, Copy)]
 pub(crate) struct CompilerReach<'a> {
     pub(crate) scratch: &'a Path,

@@ -1,14 +1,13 @@
-//! A copy of this process that is its sibling: our parent is its parent too, so that it watches and reaps it like every
-//! other runner.
+//! Copies this process into a sibling: its parent is our parent, which watches and reaps it like every other runner.
 //!
-//! Leaves to others: what the copy does, and when this process may be copied at all (it has one thread).
+//! Callers decide what the copy does, and when this process may be copied (while it has one thread).
 
 use std::ffi::c_int;
 use std::io;
 
 use super::spawn::{self, Cloned, Namespaces, SpawnError, SpawnedRunner};
 
-/// Who goes on.
+/// The process in which `clone_sibling` returns.
 pub(crate) enum Sibling {
     /// The copy.
     Copy,
@@ -16,15 +15,16 @@ pub(crate) enum Sibling {
     Original(SpawnedRunner),
 }
 
-/// Clones this process into fresh namespaces, as far as they are granted.
+/// Clones this process into new namespaces, as far as they are granted.
 ///
 /// # Safety
 ///
-/// This process has one thread. What it owns is owned twice afterwards: the copy gives up what is not its own.
+/// This process must have one thread. Everything that it owns has two owners afterwards, and the copy must give up
+/// what is not its own.
 pub(crate) unsafe fn clone_sibling(wanted: Namespaces) -> Result<Sibling, SpawnError> {
     let number = thread_number()?;
     let flags = libc::CLONE_PARENT | libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
-    // SAFETY: the caller's promise, and the C library's own word for this thread's number.
+    // SAFETY: the caller guarantees it, and `number` is the C library's own location of this thread's number.
     let clone = |namespaces: Namespaces| unsafe { spawn::clone(flags | namespaces.flags(), number) };
     let (cloned, namespaces_used, protections) = spawn::with_fallback(wanted, clone)?;
     Ok(match cloned {
@@ -35,15 +35,16 @@ pub(crate) unsafe fn clone_sibling(wanted: Namespaces) -> Result<Sibling, SpawnE
     })
 }
 
-/// Where the C library keeps the number of this thread. The copy's differs, and `clone` writes it there, as `fork` would.
+/// Returns the location of this thread's number in the C library. The copy has another number, and `clone` writes it
+/// there, as `fork` would.
 fn thread_number() -> Result<*mut c_int, SpawnError> {
     let refused = |source| SpawnError::Prepare { action: "looking for this thread's number", source };
     let mut place: *mut c_int = std::ptr::null_mut();
-    // SAFETY: stores one pointer in the place given.
+    // SAFETY: stores one pointer at the given location.
     if unsafe { libc::prctl(libc::PR_GET_TID_ADDRESS, &raw mut place) } != 0 {
         return Err(refused(io::Error::last_os_error()));
     }
-    // SAFETY: the word that was registered when this thread started, if any; it lives as long as the thread.
+    // SAFETY: the location that was registered when this thread started, if any; it lives as long as the thread.
     let number = if place.is_null() { 0 } else { unsafe { *place } };
     if number == rustix::thread::gettid().as_raw_nonzero().get() {
         Ok(place)

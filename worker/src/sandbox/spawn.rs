@@ -1,12 +1,11 @@
 //! Starts a runner: one `clone` with a pidfd and new namespaces, then `execveat` of a descriptor of our own
 //! executable.
 //!
-//! Leaves to others: the runner's own lock-down (`sandbox::confine`, in its main after exec), and its life after
-//! the start ([`RunnerHandle`](super::handle::RunnerHandle)).
+//! The runner's lock-down is in `sandbox::confine` (called from its main), and its life after the start in
+//! [`RunnerHandle`](super::handle::RunnerHandle).
 //!
-//! Written by hand because `std::process::Command` can neither create namespaces nor return a pidfd. It uses
-//! `clone` instead of `clone3`: all the flags needed fit it, and container filters that answer ENOSYS to `clone3`
-//! allow it.
+//! Written by hand because `std::process::Command` can neither create namespaces nor return a pidfd. It uses `clone`
+//! instead of `clone3`: all the flags needed fit it, and container filters that answer ENOSYS to `clone3` allow it.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::{self, Read};
@@ -17,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use opt_shared::message::Protection;
 
-/// Which namespaces of its own a runner gets.
+/// The new namespaces that a runner gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespaces {
     /// The runner is pid 1: it sees no other process, cannot kill itself, and everything it started ends with it.
@@ -80,9 +79,9 @@ pub enum SpawnError {
     },
 }
 
-/// The descriptor of the socket to the process that started a confined process.
+/// The descriptor of the socket to the process that started a sandboxed process.
 pub const SOCKET_FD: i32 = 3;
-/// What the new process was doing when it failed; it sends the index through the pipe.
+/// The steps of a new process that can fail; it sends the index through the pipe.
 const CHILD_STEPS: [&str; 2] =
     ["giving an inherited descriptor its number", "execveat of our own executable"];
 const STEP_DUP: u32 = 0;
@@ -253,20 +252,21 @@ fn clone_child(plan: &ChildPlan<'_>, namespace_flags: c_int) -> io::Result<(u32,
     cloned
 }
 
-/// Who goes on after a clone.
+/// The process in which `clone` returns.
 pub(super) enum Cloned {
     /// The new process.
     Copy,
-    /// The one that called, with the new one's pid and pidfd.
+    /// The calling process, with the pid and the pidfd of the new one.
     Original(u32, OwnedFd),
 }
 
-/// One `clone` without CLONE_VM, with a pidfd and these flags. `child_tid` is what CLONE_CHILD_SETTID speaks of.
+/// Calls `clone` once without CLONE_VM, with a pidfd and these flags. `child_tid` is the location for
+/// CLONE_CHILD_SETTID.
 ///
 /// # Safety
 ///
-/// As `fork`: of the caller's threads only this one lives on in the copy, with whatever locks the others held. `child_tid`
-/// is null, or the word in which the C library keeps this thread's number.
+/// The requirements of `fork` apply: only the calling thread lives on in the copy, and locks that other threads held
+/// stay locked. `child_tid` must be null, or the location in which the C library keeps this thread's number.
 pub(super) unsafe fn clone(flags: c_int, child_tid: *mut c_int) -> io::Result<Cloned> {
     let flags = i64::from(libc::CLONE_PIDFD | libc::SIGCHLD | flags);
     let mut pidfd: c_int = -1;

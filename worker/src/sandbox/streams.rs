@@ -33,7 +33,7 @@ impl Stream {
         rustix::fs::seek(&self.memfd, rustix::fs::SeekFrom::Current(0)).unwrap_or(0).min(self.size)
     }
 
-    /// Whether more was written than is kept.
+    /// Returns true if more was written than is kept.
     pub(crate) fn is_truncated(&self) -> bool {
         self.size <= self.written()
     }

@@ -1,9 +1,9 @@
-//! How much of its time limit a runner has used.
+//! Measures how much of its time limit a runner has used.
 //!
-//! Time is counted in the waits of the process that waits for it, each at most at its nominal length: what a
-//! stopped machine, a frozen process tree or a worker without a CPU adds to a wait does not count. The time that
-//! the runner's first thread waited for a CPU is added to its limit. Leaves to others what happens when the limit
-//! is reached.
+//! Time is counted in the waits of the process that waits for the runner, each at most at its nominal length: what a
+//! stopped machine, a frozen process tree or a worker without a CPU adds to a wait does not count. The time for which
+//! the runner's first thread waited for a CPU is added to its limit. Callers decide what happens when the limit is
+//! reached.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ pub(crate) struct Timeout {
 
 /// Time for another process that has stopped a runner to continue it.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(30);
-/// After shorter waits nothing is checked: a process may be timed then, and a check costs some microseconds.
+/// After shorter waits nothing is checked, because a process may be timed then, and a check costs some microseconds.
 const LOOKED_AT: Duration = Duration::from_millis(5);
 
 impl Timeout {
@@ -39,7 +39,7 @@ impl Timeout {
         }
     }
 
-    /// Whether the limit is reached, after a wait that should have ended within `nominal`.
+    /// Returns true if the limit is reached, after a wait that should have ended within `nominal`.
     pub(crate) fn ends_after(&mut self, nominal: Duration) -> bool {
         let now = Instant::now();
         let waited = now.saturating_duration_since(self.since).min(nominal);
@@ -48,7 +48,7 @@ impl Timeout {
             self.stopped += waited;
             return false;
         }
-        // Read after the first wait, so that it costs nothing for what ends within that.
+        // Read after the first wait, so that it costs nothing if the process ends within it.
         let pid = self.pid;
         let before = *self.queued_before.get_or_insert_with(|| queued(pid).unwrap_or_default());
         self.spend(waited, || queued(pid).unwrap_or_default().saturating_sub(before))
@@ -65,7 +65,7 @@ pub(crate) fn reason(pid: u32, limit: Duration) -> KillReason {
     if is_stopped(pid) { KillReason::Stopped } else { KillReason::Timeout { limit } }
 }
 
-/// Whether the process is stopped by a signal or a tracer; a candidate can do neither to itself.
+/// Returns true if the process is stopped by a signal or a tracer; a candidate can do neither to itself.
 fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());

@@ -1,9 +1,9 @@
-//! How long a turn on a CPU lasts: short ones, for whoever is timed and whoever times.
+//! Asks the scheduler for short time slices, for processes that time and for those that are timed.
 
-/// Asks for short turns on a CPU: whoever shares one with others is then served soon after it wakes, at the price of being
-/// interrupted more often. No privilege is needed. Threads that are started later have them, too.
+/// Asks for short time slices. A thread that shares a CPU then runs sooner after it wakes, but is interrupted more
+/// often. Needs no privilege. Threads that are started later inherit the setting.
 ///
-/// False where the kernel does not know of it (before Linux 6.12 the figure is taken and means nothing).
+/// Returns false if the kernel refuses the call. Before Linux 6.12, the value is accepted but has no effect.
 pub(crate) fn take_short_turns() -> bool {
     let attributes = SchedulingAttributes {
         size: SIZE_OF_ATTRIBUTES,
@@ -14,7 +14,7 @@ pub(crate) fn take_short_turns() -> bool {
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) == 0 }
 }
 
-/// The shortest that the kernel grants.
+/// The shortest slice that the kernel grants.
 const SHORT_TURN_NS: u64 = 100_000;
 const SIZE_OF_ATTRIBUTES: u32 = 48;
 
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn short_turns_are_granted_to_anybody() {
-        // Of a thread of its own, which takes its turns along. Kernels from 3.14 on have the call.
+        // In a separate thread, which keeps its setting to itself. Kernels have the call since 3.14.
         assert!(std::thread::spawn(take_short_turns).join().expect("the thread"));
     }
 }

@@ -1,4 +1,4 @@
-//! The file that a build left: opened, and compared with the digest that the build gave it.
+//! Opens the file that a build left, and compares it with the digest that the build recorded.
 
 use std::fs::File;
 
@@ -11,7 +11,7 @@ pub(super) fn open(callee: &Callee) -> Result<File, SessionError> {
         .map_err(|source| SessionError::Artifact { candidate: callee.candidate.clone(), source })
 }
 
-/// What is verified is what is timed: the digest of the build goes with every task.
+/// The timed artifact must be the verified one, so every task carries the digest of the build.
 pub(super) fn compare(callee: &Callee, found: &blake3::Hash) -> Result<(), SessionError> {
     let found = found.to_hex().to_string();
     if found == callee.artifact.digest {

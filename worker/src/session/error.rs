@@ -1,4 +1,4 @@
-//! Why an attempt cannot be finished although neither the candidate nor a capture is to blame.
+//! Errors that stop an attempt although neither the candidate nor a capture is to blame.
 
 use std::io;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::judge::CompareError;
 use crate::recorded::RecordedError;
 use crate::residency::staging::StagingError;
 
-/// What a backend says of itself; policy does not look into it.
+/// The backend's own error, which the policy does not inspect.
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// The worker cannot finish an attempt.
+/// An error because of which the worker cannot finish an attempt.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
     #[error("running {candidate}")]
@@ -47,7 +47,7 @@ pub(crate) enum SessionError {
     NeverIdle { entry: String, exceeded: usize, rounds: usize },
 }
 
-/// An entry cannot be shown to a candidate. The capture is to blame, unless the machine lacks the means to read it.
+/// An entry cannot be passed to a candidate. The capture is to blame, unless the machine lacks the means to read it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputFault {
     #[error(transparent)]
@@ -57,7 +57,7 @@ pub(crate) enum InputFault {
 }
 
 impl InputFault {
-    /// An error of the worker if the machine, and not the capture, is to blame.
+    /// Turns this into a worker error if the machine, not the capture, is to blame.
     pub(crate) fn of_the_capture(self, entry: &str) -> Result<Self, SessionError> {
         if is_want_of_means(&self) {
             return Err(SessionError::Means { entry: entry.to_owned(), source: Box::new(self) });

@@ -1,8 +1,8 @@
-//! Calling a candidate: the seam between policy (`stage`) and whatever runs kernels.
+//! Calls a candidate: the interface between policy (`stage`) and the code that runs kernels.
 //!
-//! A *backend* places recorded calls where a candidate can reach them and starts *sessions*: one loaded candidate
-//! each, with its entries and its outputs. A session's *clock* times blocks of calls. Policy knows these traits and
-//! nothing behind them: no process, descriptor or pointer. Everything a candidate could have written is a claim.
+//! A *backend* places recorded calls where a candidate can reach them, and starts *sessions*: one loaded candidate
+//! each, with its entries and its outputs. A session's *clock* times blocks of calls. The policy knows only these
+//! traits: no process, descriptor or pointer. Everything that a candidate could have written is a claim.
 //!
 //! ```text
 //! start ──▶ load ──Ready──▶ (plan | call | block | idle)* ──▶ finish
@@ -10,7 +10,7 @@
 //!             └─────────────────────────┴────────────────────────┘
 //! ```
 //!
-//! Every method returns with the candidate at a standstill: nothing of it runs until the next one is called.
+//! Every method returns with the candidate stopped: none of its code runs until the next method is called.
 
 mod artifact;
 pub(crate) mod cuda;
@@ -33,45 +33,46 @@ use crate::judge::BytesSource;
 use crate::recorded::Recorded;
 use crate::residency::device::{Device, DeviceError};
 
-/// What runs kernels on one device. One per worker.
+/// Runs kernels on one device. A worker has one backend.
 pub(crate) trait Backend {
-    /// A recorded call whose inputs lie where a session can show them to a candidate.
+    /// A recorded call whose inputs lie where a session can pass them to a candidate.
     type Placed: AsRef<Recorded>;
-    /// Memory of the device that a replay keeps its tensors in.
+    /// Device memory in which a replay keeps its tensors.
     type Pool: Device + Send;
-    /// That memory, as sessions are shown it.
+    /// The same memory, as sessions map it.
     type Arena;
-    /// An artifact that is still the one that was built, with the limits of its sessions.
+    /// An opened artifact that still has the build's digest, with the limits of its sessions.
     type Candidate: Candidate;
-    /// Memory for inputs that are new for every timed call.
+    /// Memory for inputs that differ in every timed call.
     type Variants: VariantMemory;
 
-    /// Opens the artifact and compares its digest with the build's.
+    /// Opens the artifact and compares its digest with that of the build.
     fn open(&self, callee: &Callee) -> Result<Self::Candidate, SessionError>;
 
-    /// Begins what the candidate's next session needs whatever its entries are, beside their opening and loading.
-    /// What cannot be begun is done by `start`.
+    /// Starts the parts of the candidate's next session that do not depend on its entries, in the background. `start`
+    /// does what could not be started.
     fn prepare(&self, candidate: &Self::Candidate);
 
-    /// The entries of a task in order, opened as they are wanted, in groups that share a session. Those that a candidate
-    /// is verified on are opened ahead, the first group from now on.
+    /// Opens the entries of a task in order, in groups that share a session. In verification, groups are opened ahead
+    /// of their turn, the first one immediately.
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<Self::Placed> + 'b>, SessionError>;
 
-    /// Whether another session can be started: not where a candidate has brought down what all of them need.
+    /// Returns false if a candidate has broken something that all sessions need, so that no other session can be
+    /// started.
     fn goes_on(&self) -> bool {
         true
     }
 
-    /// Memory of the device at named points, over all sessions; none where there is none.
+    /// Memory of the device at named points, over all sessions; empty if the backend has no device.
     fn device_points(&self) -> Vec<DevicePoint> {
         Vec::new()
     }
 
-    /// A pool of this many bytes, charged to this worker.
+    /// Creates a pool of this size, charged to this worker.
     fn pool(&self, bytes: Bytes) -> Result<(Self::Pool, Self::Arena), DeviceError>;
 
-    /// An entry whose tensors lie in a pool.
-    /// `slots`: where each tensor among its arguments lies, in order; none where nothing of it does.
+    /// Places an entry whose tensors lie in a pool. `slots` has one item for each tensor argument, in order; `None`
+    /// for a tensor without bytes.
     fn place_in_pool(
         &self,
         recorded: Recorded,
@@ -79,20 +80,20 @@ pub(crate) trait Backend {
         slots: &[Option<PoolSlot>],
     ) -> Result<Self::Placed, InputFault>;
 
-    /// So much memory, charged to this worker until its task is over.
+    /// Creates memory of this size, charged to this worker until its task ends.
     fn variants(&self, bytes: Bytes) -> Result<Self::Variants, DeviceError>;
 
-    /// Starts a session over these entries whose calls are verified. All inputs are in place before it loads anything, and it
-    /// cannot change any. Each entry has two slots over the same memory: one ends where memory ends, the other begins where it
-    /// begins, so that a store just outside either faults in one of them.
+    /// Starts a session over these entries for verification. All inputs are in place before the candidate is loaded,
+    /// and it cannot change them. Each entry has two slots over the same memory: one ends at the end of the mapping,
+    /// the other starts at its start. A store just outside an output therefore faults in one of the two.
     fn start<'b>(
         &'b self,
         candidate: &'b Self::Candidate,
         entries: &'b [Self::Placed],
     ) -> Result<Box<dyn Session + 'b>, SessionError>;
 
-    /// Starts a session whose calls are timed: with a ring of at least two slots, one for each call of a block, and with what
-    /// varies of its inputs.
+    /// Starts a session for timing, with a ring of at least two slots, one for each call of a block, and with the
+    /// variants of its inputs.
     fn start_timed<'b>(
         &'b self,
         candidate: &'b Self::Candidate,
@@ -101,48 +102,48 @@ pub(crate) trait Backend {
     ) -> Result<Box<dyn Session + 'b>, SessionError>;
 }
 
-/// What policy needs to know of an opened artifact.
+/// The properties of an opened artifact that the policy needs.
 pub(crate) trait Candidate {
-    /// CPU numbers that its sessions are pinned to; none where it runs on none.
+    /// The CPUs to which its sessions are pinned; empty if they do not run on a CPU.
     fn cpus(&self) -> &[u32];
 }
 
-/// Which entries are wanted, and how they are to be grouped.
+/// Which entries are needed, and how to group them.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'b> {
     pub(crate) callee: &'b Callee,
     pub(crate) entries: &'b [EntryRef],
     pub(crate) lifetime: Lifetime<'b>,
-    /// Leave no page of the captures in the cache that was not there before.
+    /// Whether to drop every page of the captures that was not in the cache before.
     pub(crate) drop_cache: bool,
 }
 
-/// How many entries a session lives for.
+/// How many entries share a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lifetime<'b> {
-    /// One entry; or several in a row, if what they owe together (unmapped inputs and outputs) is at most `cap`.
+    /// One entry, or several in a row if they owe at most `cap` together (unmapped inputs and outputs).
     Entry { cap: Bytes },
-    /// The entries of each of these ranges, whose inputs lie in `inputs`.
+    /// The entries of each of these ranges; `inputs` says which memory holds their inputs.
     Batch { batches: &'b [Range<usize>], inputs: InputMemory },
 }
 
-/// Goes through the entries of a task. Whatever is read ahead of a candidate is read here.
+/// Iterates over the entries of a task. All reading ahead of a candidate happens here.
 pub(crate) trait Groups<P> {
-    /// The next group; none after the last. The group before must have been given back.
+    /// Returns the next group; `None` after the last. The previous group must have been given back.
     fn next(&mut self) -> Result<Option<Group<P>>, SessionError>;
 
-    /// No session holds the group's entries any more.
+    /// Takes the group's entries back, once no session uses them any more.
     fn give_back(&mut self, placed: Vec<P>);
 
-    /// How the captures were read, over all groups.
+    /// Returns how the captures were read, over all groups.
     fn finish(self: Box<Self>) -> ReadReport;
 }
 
-/// Entries that share a session, or the one that could not be opened.
+/// Entries that share a session, or one that could not be opened.
 pub(crate) struct Group<P> {
-    /// Which of the wanted entries.
+    /// The group's range among all entries of the task.
     pub(crate) range: Range<usize>,
-    /// One for each of the range; or what is wrong with the entry at this place of the range.
+    /// One item for each entry of the range, or the index of an entry in the range and its error.
     pub(crate) placed: Result<Vec<P>, (usize, InputFault)>,
 }
 
@@ -150,20 +151,20 @@ pub(crate) struct Group<P> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PoolSlot {
     pub(crate) address: u64,
-    /// Where in its first 64 bytes it begins.
+    /// The offset of its first byte in its first 64 bytes.
     pub(crate) phase: u8,
     pub(crate) bytes: Bytes,
 }
 
-/// Writable by this process alone, and shown to every session that is started with it.
+/// Memory that only this process can write, and that every session started with it can read.
 pub(crate) trait VariantMemory {
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 }
 
-/// The inputs of a session's entries that are new for every timed call.
+/// The inputs of a session's entries that differ in every timed call.
 pub(crate) struct Varied<'b, M> {
     pub(crate) memory: &'b M,
-    /// Of each entry. All lie in the same memory: only one entry is called at a time.
+    /// The variants of each entry. All lie in the same memory, because only one entry is called at a time.
     pub(crate) entries: &'b [Variants],
 }
 
@@ -175,10 +176,10 @@ impl<M> Clone for Varied<'_, M> {
 
 impl<M> Copy for Varied<'_, M> {}
 
-/// The variants of one entry's inputs. Call k of a block is shown number k.
+/// The variants of one entry's inputs. Call k of a block gets variant k.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Variants {
-    /// How many there are; 0 where nothing varies.
+    /// The number of variants; 0 if no input varies.
     pub(crate) count: u32,
     pub(crate) inputs: Vec<VariedInput>,
 }
@@ -186,77 +187,77 @@ pub(crate) struct Variants {
 /// Where the variants of one input lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VariedInput {
-    /// Counts the tensors among the arguments. One that is passed twice varies as a whole.
+    /// The index among the tensor arguments. A tensor that is passed twice has the same variant in both places.
     pub(crate) tensor: usize,
-    /// Of the region that holds them: page-aligned.
+    /// The page-aligned region that holds them.
     pub(crate) region: Range64,
-    /// Where in the region the first one starts.
+    /// The offset of the first variant in the region.
     pub(crate) data: u64,
-    /// From one to the next.
+    /// The distance between two variants, in bytes.
     pub(crate) stride: u64,
 }
 
 impl VariedInput {
-    /// Where a variant is written to.
+    /// The offset to which a variant is written.
     pub(crate) fn at(&self, variant: u32) -> u64 {
         self.region.start + self.data + self.stride * u64::from(variant)
     }
 }
 
-/// Bytes from `start` on.
+/// A range of bytes, beginning at `start`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range64 {
     pub(crate) start: u64,
     pub(crate) bytes: u64,
 }
 
-/// What became of something a candidate was asked to do.
+/// The answer to a request to a candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Answer<T> {
     Done(T),
-    /// It ended, or was ended because a limit was reached: `finish` says how.
+    /// The candidate ended, or was killed because it reached a limit; `finish` returns which.
     Died,
 }
 
-/// What a loader found.
+/// The result of loading a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Loaded {
-    /// `has_plan`: it has a plan call, made once for each entry before its calls. `returned`: it returns its outputs, and they are
-    /// copied before a call is over.
+    /// `has_plan`: it has a plan call, which is made once for each entry before its calls. `returned`: it returns its
+    /// outputs, and they are copied before the call ends.
     Ready { has_plan: bool, returned: bool },
-    /// It cannot be called: the loader's words, and what can be done.
+    /// It cannot be called. `text` is the loader's message, with advice.
     Refused { text: String },
 }
 
-/// What a candidate claims about calls that have ended.
+/// A candidate's claims about calls that have ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Called {
-    /// What the last call returned: 0 is done, `UNSUPPORTED` is "not this entry".
+    /// The return value of the last call: 0 for success, `UNSUPPORTED` for an entry that it does not support.
     pub(crate) result: i32,
     pub(crate) calls_done: u32,
-    /// A value was returned through `ret`.
+    /// Whether a value was returned through `ret`.
     pub(crate) returned_value: bool,
-    /// The error that the candidate raised with its code, where it has a way to.
+    /// The error that the candidate raised, if its language has a way to raise one.
     pub(crate) raised: Option<String>,
-    /// Measured by the candidate's own clock.
+    /// Measured with the candidate's clock.
     pub(crate) claimed: Duration,
-    /// Measured by our clock, hand-off included.
+    /// Measured with our clock, hand-off included.
     pub(crate) elapsed: Duration,
 }
 
-/// The code by which a candidate says that it does not do an entry.
+/// The return value of a candidate that does not support an entry.
 pub(crate) const UNSUPPORTED: i32 = -2;
 
-/// A store outside an output that did not fault.
+/// A store outside an output that did not cause a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trespass {
-    /// Which output.
+    /// The index of the output.
     pub(crate) output: usize,
-    /// Bytes past its end; before its start if negative.
+    /// How many bytes past its end; negative if before its start.
     pub(crate) past: i64,
 }
 
-/// The status given to an end, with its one line.
+/// A status, with its one line of detail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) status: Status,
@@ -266,21 +267,21 @@ pub(crate) struct Verdict {
 /// How a session ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Ending {
-    /// What its death is called, if it died of its own, by the entry it was called with last.
+    /// The verdict on its death if it died by itself, in terms of the entry that was called last.
     pub(crate) verdict: Verdict,
     pub(crate) end: RunnerEnd,
     pub(crate) peak_owed: Bytes,
 }
 
-/// One candidate over some entries, with outputs of its own.
+/// One candidate over some entries, with its own outputs.
 pub(crate) trait Session {
-    /// Loads the candidate. Once, before everything else.
+    /// Loads the candidate. Must be called once, before anything else.
     fn load(&mut self, limit: Duration) -> Result<Answer<Loaded>, SessionError>;
 
-    /// The plan call of an entry. Only where there is one.
+    /// Makes the plan call of an entry. Only if the candidate has one.
     fn plan(&mut self, entry: usize, limit: Duration) -> Result<Answer<Called>, SessionError>;
 
-    /// One call into `slot`, with every output and all that lies beside it filled with `poison` before.
+    /// Makes one call into `slot`, after filling every output and the bytes beside it with `poison`.
     fn call(
         &mut self,
         entry: usize,
@@ -289,78 +290,79 @@ pub(crate) trait Session {
         limit: Duration,
     ) -> Result<Answer<Called>, SessionError>;
 
-    /// How many slots an entry's outputs have.
+    /// The number of slots for an entry's outputs.
     fn slots(&self, entry: usize) -> u32;
 
-    /// The bytes of one output.
+    /// A reader of one output.
     fn output(&self, entry: usize, leaf: usize, slot: u32) -> Box<dyn BytesSource + '_>;
 
-    /// The first byte beside an output that no longer holds `poison`. Only in sessions that verify.
+    /// Returns the first byte beside an output that no longer holds `poison`. Only in verification.
     fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<Trespass>, SessionError>;
 
-    /// Fills the slots that a block of `calls` will write.
+    /// Fills the slots that a block of `calls` calls will write.
     fn poison(&mut self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError>;
 
     /// Times blocks of its calls.
     fn clock(&mut self) -> &mut dyn Clock;
 
-    /// Ends it if it has not ended, and says how. The only way out.
+    /// Kills the candidate if it is still alive, and returns how it ended. Every session must end with this.
     fn finish(self: Box<Self>) -> Result<Ending, SessionError>;
 }
 
-/// Times a session's calls from outside of it.
+/// Times a session's calls from outside the session.
 pub(crate) trait Clock {
-    /// The time that limits are counted in.
+    /// The clock that time limits use.
     fn now(&self) -> Instant {
         Instant::now()
     }
 
-    /// Measures the hand-off with empty blocks, unless it is known for the way in which this process waits now.
+    /// Measures the hand-off with empty blocks, unless it is known for the current way of waiting.
     fn settle_handoff(&mut self) -> Result<(), SessionError>;
 
-    /// What is subtracted from every block.
+    /// The time that is subtracted from every block.
     fn handoff(&self) -> Duration;
 
-    /// Two sessions of one machine have the same work to do for a hand-off: no more than this is subtracted.
+    /// Limits what is subtracted. Waking two sessions of one machine is the same work, so the shorter hand-off limits
+    /// both.
     fn limit_handoff(&mut self, most: Duration);
 
-    /// Whether a CPU is left for this process to spin on while a candidate works that has so many threads and keeps so many
-    /// CPUs busy.
+    /// Returns true if a CPU is left for this process to spin on, beside a candidate with this many threads that
+    /// keeps this many CPUs busy.
     fn leaves_room(&self, threads: u32, cpus_busy: f64) -> bool;
 
-    /// How this process waits for the end of blocks from now on.
+    /// Sets whether this process spins while it waits for the end of a block.
     fn wait_spinning(&mut self, spin: bool);
 
-    /// Makes a block and times it.
+    /// Runs one block and times it.
     fn block(&mut self, block: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError>;
 
-    /// Wakes the candidate as for a block and asks for nothing.
+    /// Wakes the candidate as for a block, without asking for a call.
     fn idle(&mut self, entry: usize, renew: Renew<'_>) -> Result<Answer<IdleRound>, SessionError>;
 }
 
-/// Writes the inputs of a block. Called while the candidate stands still, right before the first stamp.
+/// Writes the inputs of a block. Called while the candidate is stopped, right before the clock starts.
 pub(crate) type Renew<'r> = &'r mut dyn FnMut() -> Result<(), SessionError>;
 
-/// Where nothing varies.
+/// For blocks whose inputs do not vary.
 pub(crate) fn nothing_new() -> Result<(), SessionError> {
     Ok(())
 }
 
-/// What is to be timed.
+/// One block to be timed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockOrder<'b> {
     pub(crate) entry: usize,
-    /// Each into a slot of its own, from the first on.
+    /// The number of calls, each into its own slot.
     pub(crate) calls: u32,
-    /// The plan call instead.
+    /// Whether to make the plan call instead.
     pub(crate) plan: bool,
-    /// Each call with its own variant of the inputs; otherwise all with the captured ones.
+    /// Whether each call gets its own variant of the inputs; otherwise all get the captured ones.
     pub(crate) varied: bool,
-    /// Its inputs and outputs are in no cache when it begins.
+    /// Whether inputs and outputs are evicted from the caches before the block.
     pub(crate) cold: bool,
-    /// Elements that are read when the candidate says that it is done, before the second stamp.
+    /// Elements that are read when the candidate reports that it is done, before the clock stops.
     pub(crate) looks: &'b [Look],
-    /// How long it should take; decides how long is spun for its end.
+    /// The expected duration; it bounds how long this process spins.
     pub(crate) expected: Duration,
     pub(crate) limit: Duration,
 }
@@ -370,43 +372,44 @@ pub(crate) struct BlockOrder<'b> {
 pub(crate) struct Look {
     pub(crate) leaf: usize,
     pub(crate) slot: u32,
-    /// From the output's first byte.
+    /// The offset from the output's first byte.
     pub(crate) offset: u64,
-    /// Bytes, at most [`WIDEST_ELEMENT`].
+    /// In bytes, at most [`WIDEST_ELEMENT`].
     pub(crate) width: usize,
 }
 
-/// Elements that are looked at in a block. Reading them takes some microseconds, and twenty blocks of them miss one in a thousand
-/// candidates that leave a fiftieth undone.
+/// How many elements are checked in a block. Reading them takes some microseconds. If a candidate leaves a fiftieth
+/// of its output undone, twenty blocks fail to notice it with a probability of 1 in 1000.
 pub(crate) const LOOKS: u32 = 64;
 
-/// Bytes of the largest element there is: two 64-bit floats.
+/// The size of the largest element: two 64-bit floats.
 pub(crate) const WIDEST_ELEMENT: usize = 16;
 
-/// What a block came to.
+/// The result of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
-    /// Between the stamps, hand-off not yet subtracted.
+    /// The time between the two readings of the clock; the hand-off is not yet subtracted.
     pub(crate) elapsed: Duration,
     pub(crate) called: Called,
     pub(crate) wake: WakeCost,
-    /// CPUs that the candidate kept busy, from standstill to standstill.
+    /// The average number of CPUs that the candidate kept busy, from stop to stop.
     pub(crate) cpus_busy: f64,
-    /// How long the candidate's first thread and this process waited for a CPU meanwhile; none where the kernel does not tell.
+    /// How long the candidate's first thread and this process waited for a CPU; `None` if the kernel does not report
+    /// it.
     pub(crate) waited: Option<Duration>,
-    /// The first of the looks whose element was another one when the candidate stood still: it said "done" before it was.
+    /// The index of the first look whose element still changed afterwards: the candidate reported "done" too early.
     pub(crate) changed: Option<usize>,
 }
 
-/// A round in which nothing was asked for.
+/// A round in which the candidate was not asked for anything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IdleRound {
-    /// CPU time of the candidate, less what it spun because it was told to.
+    /// The candidate's CPU time, without the time for which it was told to spin.
     pub(crate) cpu: Duration,
     pub(crate) wake: WakeCost,
 }
 
-/// What it costs a candidate's process to be woken and stopped again before it can do anything.
+/// The cost of waking a candidate's process and stopping it again before it can do anything.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WakeCost {
     pub(crate) cpu: Duration,

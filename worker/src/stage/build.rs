@@ -24,7 +24,7 @@ use crate::sandbox::handle::End;
 use crate::sandbox::policy::CompilerReach;
 use crate::toolchain::artifact::{Kept, keep};
 use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
-use crate::toolchain::log::{a_part_was_ended, lacked, missing_header, ran_out_of_memory};
+use crate::toolchain::log::{lacking_resource, missing_header, part_was_killed, ran_out_of_memory};
 use crate::toolchain::{self, BuildError, Folders, Program, Recipe, Step, file};
 
 /// The header for kernels that do not have tvm-ffi's own; every build finds it as `opt_candidate.h`.
@@ -200,10 +200,10 @@ fn compile(
         (None, End::Exited { .. }) if ran_out_of_memory(&built.log_head) => {
             out_of_memory(task, &format!("{compiler} was refused memory"))
         }
-        (None, End::Exited { .. }) if a_part_was_ended(&built.log_head) => {
+        (None, End::Exited { .. }) if part_was_killed(&built.log_head) => {
             (Status::InfraError, format!("a part of {compiler} was ended by a process outside the build"))
         }
-        (None, End::Exited { .. }) if let Some(what) = lacked(&built.log_head) => {
+        (None, End::Exited { .. }) if let Some(what) = lacking_resource(&built.log_head) => {
             (Status::InfraError, format!("{compiler} could not do its work on this machine: {what}"))
         }
         (None, End::Exited { code }) => {

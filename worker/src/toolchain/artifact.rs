@@ -1,4 +1,4 @@
-//! Built libraries and modules, kept in the run's `artifacts` folder under their digests.
+//! Stores built libraries and modules in the run's `artifacts` folder, named by their digests.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,17 +11,18 @@ use opt_shared::units::Bytes;
 
 use super::{BuildError, file};
 
-/// What became of a library.
+/// The result of storing an artifact.
 #[derive(Debug)]
 pub(crate) enum Kept {
     Artifact(Artifact),
-    /// Nothing was written.
+    /// It exceeds the limit, and nothing was written.
     TooLarge {
         bytes: Bytes,
     },
 }
 
-/// Copies an artifact of at most `limit` under its digest, atomically; a second build of the same bytes finds the first.
+/// Copies an artifact of at most `limit` to the folder, atomically. If the same bytes were built before, their file
+/// is used.
 pub(crate) fn keep(
     library: &Path,
     artifacts: &Path,
@@ -35,14 +36,14 @@ pub(crate) fn keep(
     if limit < bytes {
         return Ok(Kept::TooLarge { bytes });
     }
-    // What has grown since then is cut, and does not load.
+    // If the file has grown since, the copy is cut, and does not load.
     let mut source = source.take(size);
     let part = artifacts.join(format!(".part-{}", std::process::id()));
     let mut target = fs::OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
-        // Readable by the runner's own user; nobody executes it but the loader.
+        // Readable by the runner's own user. Only the loader executes it, so it needs no execute bit.
         .mode(0o644)
         .open(&part)
         .map_err(file("writing", &part))?;
@@ -60,7 +61,7 @@ pub(crate) fn keep(
     let digest = hasher.finalize().to_hex().to_string();
     let path = artifacts.join(format!("{digest}.{}", kind.suffix()));
     fs::rename(&part, &path).map_err(file("renaming to", &path))?;
-    // The name is on disk with its folder only.
+    // A new name is durable only once its folder is synced.
     fs::File::open(artifacts).and_then(|folder| folder.sync_all()).map_err(file("writing", artifacts))?;
     Ok(Kept::Artifact(Artifact { digest, path, bytes }))
 }

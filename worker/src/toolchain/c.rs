@@ -1,4 +1,4 @@
-//! C and C++: one command of a compiler's driver, from sources to a shared library.
+//! C and C++: one command of a compiler driver, from sources to a shared library.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -17,21 +17,21 @@ impl Toolchain for C {
     }
 }
 
-/// What a language adds to a command.
+/// The arguments that a language adds to a command.
 #[derive(Default)]
 pub(super) struct Parts {
-    /// Before the plan's own flags, which may change what these say.
+    /// Placed before the plan's own flags, which can therefore override them.
     pub(super) flags: Vec<OsString>,
     pub(super) sources: Vec<OsString>,
-    /// Folders of headers behind all others, in which nothing is warned about.
+    /// Folders of headers that are searched last, and without warnings.
     pub(super) system_include: Vec<PathBuf>,
     pub(super) library_path: Vec<PathBuf>,
-    /// Behind the plan's own.
+    /// Placed after the plan's own libraries.
     pub(super) libraries: Vec<OsString>,
 }
 
-/// `CC FLAGS EXTRA -shared -fPIC -I… -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. Sources are named as they lie in their folder,
-/// so what a compiler prints of them is short, and the same for every build.
+/// Builds the command `CC FLAGS EXTRA -shared -fPIC -I… -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. Sources are named
+/// relative to their folder, so the compiler's messages are short and the same for every build.
 pub(super) fn step(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Step {
     let build = &task.build;
     let compiler = match task.source.language.kind().toolchain {
@@ -83,7 +83,7 @@ pub(super) fn step(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Ste
     }
 }
 
-/// A path that cannot be taken for an option.
+/// Returns a path that cannot be mistaken for an option.
 pub(super) fn operand(relative: &Path) -> OsString {
     match relative.as_os_str().as_encoded_bytes().first() {
         Some(b'-' | b'@') => Path::new(".").join(relative).into(),
@@ -91,7 +91,7 @@ pub(super) fn operand(relative: &Path) -> OsString {
     }
 }
 
-/// Debuggers look for the sources where they came from, not where their copies were.
+/// Maps paths in debug information back, so that debuggers find the original sources instead of the copies.
 fn debug_paths(flags: &[OsString], folders: &Folders<'_>) -> Option<OsString> {
     flags.iter().any(|flag| flag.as_encoded_bytes().starts_with(b"-g") && flag != "-g0").then(|| {
         let mut flag = OsString::from("-fdebug-prefix-map=");

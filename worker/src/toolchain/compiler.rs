@@ -1,5 +1,5 @@
-//! A compiler, run once in a confined process: started, waited for, ended, reaped. Like `session::host::process`, but what runs
-//! is a program of the user's machine that reads a stranger's text.
+//! Runs a compiler once in a sandboxed process: starts it, waits for it, kills it if needed, and reaps it. Like
+//! `session::host::process`, but the process runs a program of the user's machine on untrusted input.
 
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,16 +22,16 @@ use crate::sandbox::spawn::{SpawnError, spawn_runner};
 use crate::sandbox::streams::Stream;
 use crate::sandbox::timeout::Timeout;
 
-/// Kept of a compiler's output while it runs.
+/// How much of a compiler's output is kept while it runs.
 const LOG_SIZE: Bytes = Bytes::kib(256);
 
-/// Its own programs and libraries, what it reads, and what it writes, in the page cache.
+/// A compiler's use of the page cache: its programs and libraries, what it reads, and what it writes.
 const COMPILER_FILES: Bytes = Bytes::mib(256);
 
-/// The end of a build is looked for in slices of this.
+/// How often the end of a build is checked for.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
-/// The worker cannot run a compiler, and it is nobody's kernel that is to blame.
+/// The worker cannot run a compiler. No kernel is to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CompilerError {
     #[error("starting its process")]
@@ -51,11 +51,11 @@ pub(crate) enum CompilerError {
 pub(crate) struct CompilerSpec<'a> {
     pub(crate) lease: LeaseId,
     pub(crate) program: &'a Path,
-    /// The program is a library, which a process of ours loads.
+    /// Whether the program is a library that our own process loads.
     pub(crate) is_nvrtc: bool,
     pub(crate) arguments: &'a [OsString],
     pub(crate) env: Vec<CString>,
-    /// Where it runs; below its scratch folder.
+    /// Its working folder, inside its scratch folder.
     pub(crate) work: &'a Path,
     pub(crate) reach: CompilerReach<'a>,
     pub(crate) memory: Bytes,
@@ -120,7 +120,7 @@ impl Compiler {
         Ok(compiler)
     }
 
-    /// Whether it ended in time.
+    /// Returns true if it ended in time.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Result<bool, CompilerError> {
         let mut limit = Timeout::of(self.handle.pid(), timeout);
         loop {
@@ -145,7 +145,7 @@ impl Compiler {
 
     pub(crate) fn finish(mut self, link: &Link, log_head: usize) -> Result<CompilerEnd, CompilerError> {
         let word = link.runner_died(self.handle.pid())?;
-        // Our own part speaks only if it could not become the compiler.
+        // Our own code replies only if it could not become the compiler.
         if let Ok(Some(Reply::Trouble { text })) = receive_reply(self.socket.as_fd(), Duration::ZERO) {
             self.handle.reap()?;
             return Err(CompilerError::Setup { text });

@@ -1,20 +1,21 @@
-//! What a compiler's own words tell about how a build ended.
+//! Infers from a compiler's messages how a build ended.
 
 use opt_shared::kernel_files::LeftOut;
 
-/// How gcc and clang call the signals that come from outside. A compiler that crashes by itself, by SIGSEGV for one, does so
-/// because of its source, each time.
-const SENT: [&str; 6] =
+/// Names that gcc and clang give to signals that come from outside. Signals that a compiler raises itself by
+/// crashing, such as SIGSEGV, are missing: they depend on the source and happen each time.
+const EXTERNAL_SIGNALS: [&str; 6] =
     ["Killed", "Terminated", "Hangup", "Interrupt", "Bus error", "File size limit exceeded"];
 
-/// Whether the compiler's driver says that one of its parts was ended by a signal from outside. The driver's own lines begin
-/// with its name; what a source makes the compiler print begins with a place in it, that is with a line number. (Only the
-/// assembler's `.print` says what it is told. It wins a second build and an INFRA_ERROR, which passes nobody.)
-pub(crate) fn a_part_was_ended(log: &str) -> bool {
+/// Returns true if the compiler's driver reports that one of its parts was killed by a signal from outside. The
+/// driver's own lines start with its name; lines that a source can make the compiler print start with a location in
+/// it, so with a line number. (Only the assembler's `.print` prints any text. It gains a second build and an
+/// INFRA_ERROR, which passes nothing.)
+pub(crate) fn part_was_killed(log: &str) -> bool {
     log.lines().any(|line| {
         let Some((driver, rest)) = line.split_once(": ") else { return false };
         !driver.contains([':', ' '])
-            && SENT.iter().any(|signal| {
+            && EXTERNAL_SIGNALS.iter().any(|signal| {
                 rest.starts_with(&format!("fatal error: {signal} signal terminated program "))
                     || (rest.starts_with("fatal error: ") && rest.ends_with(&format!(" [{signal}]")))
                     || rest.starts_with(&format!("error: unable to execute command: {signal}"))
@@ -22,8 +23,8 @@ pub(crate) fn a_part_was_ended(log: &str) -> bool {
     })
 }
 
-/// What a machine may lack for a while, as the C library has it.
-const WANTS: [&str; 7] = [
+/// What a machine can lack temporarily, in the C library's words.
+const RESOURCES: [&str; 7] = [
     "No space left on device",
     "Disk quota exceeded",
     "Resource temporarily unavailable",
@@ -33,26 +34,26 @@ const WANTS: [&str; 7] = [
     "Read-only file system",
 ];
 
-/// What the compiler says that it lacked: at the end of a line of its own, which a source cannot make it print.
-pub(crate) fn lacked(log: &str) -> Option<&'static str> {
+/// Returns what the compiler reports as lacking, at the end of one of its own lines, which a source cannot forge.
+pub(crate) fn lacking_resource(log: &str) -> Option<&'static str> {
     let complains = |line: &str| {
         let own = line.split_once(": ").is_some_and(|(driver, _)| !driver.contains([':', ' ']));
         own || ["fatal error: ", "Fatal error: ", "final link failed: "].iter().any(|it| line.contains(it))
     };
     let named = |line: &str| {
         let line = line.trim_end_matches(['\'', '\u{2019}', '.', ')']);
-        WANTS.into_iter().find(|want| line.ends_with(want))
+        RESOURCES.into_iter().find(|want| line.ends_with(want))
     };
     log.lines().filter(|line| complains(line)).find_map(named)
 }
 
-/// Whether a compiler was refused memory, in a line of its own. An allocation of more than its limit is refused before the
-/// compiler can owe it.
+/// Returns true if a compiler reports in one of its own lines that it ran out of memory. An allocation above its
+/// limit is refused before the compiler can owe it.
 pub(crate) fn ran_out_of_memory(log: &str) -> bool {
     log.lines().any(|line| {
         let Some((driver, rest)) = line.split_once(": ") else { return false };
         let llvm = driver == "LLVM ERROR" || driver == "fatal error";
-        // gcc does not say which of its parts it was.
+        // gcc does not name the part that ran out of memory.
         if driver == "virtual memory exhausted" {
             return true;
         }
@@ -63,11 +64,11 @@ pub(crate) fn ran_out_of_memory(log: &str) -> bool {
     })
 }
 
-/// The header that a compiler did not find, and what to do about it. None where it complains of something else.
+/// Returns the header that the compiler did not find, with advice; `None` if it reports something else.
 pub(crate) fn missing_header(log: &str, left_out: &[LeftOut]) -> Option<String> {
     let name = log.lines().find_map(|line| {
         let (_, complaint) = line.split_once("fatal error: ")?;
-        // gcc's words, then clang's.
+        // The message of gcc, then that of clang.
         let gcc = complaint
             .strip_suffix(": No such file or directory")
             .or_else(|| complaint.strip_suffix(": Permission denied"));
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_driver_says_that_a_part_was_ended() {
+    fn kills_are_read_from_the_drivers_own_lines_only() {
         for (log, killed) in [
             ("cc: fatal error: Killed signal terminated program cc1\ncompilation terminated.", true),
             ("x86_64-linux-gnu-gcc-13: fatal error: Killed signal terminated program as", true),
@@ -101,12 +102,12 @@ mod tests {
             ("cc: fatal error: Segmentation fault signal terminated program cc1", false),
             ("", false),
         ] {
-            assert_eq!(a_part_was_ended(log), killed, "{log}");
+            assert_eq!(part_was_killed(log), killed, "{log}");
         }
     }
 
     #[test]
-    fn what_the_machine_lacked_is_no_mistake_of_the_source() {
+    fn missing_machine_resources_are_recognised() {
         for (log, expected) in [
             (
                 "k.c:9:1: fatal error: error writing to /s/cc.s: No space left on device\ncompilation terminated.",
@@ -129,12 +130,12 @@ mod tests {
             ("k.c:1:10: fatal error: No space left on device: No such file or directory", None),
             ("k.c:1:2: error: expected `;`", None),
         ] {
-            assert_eq!(lacked(log), expected, "{log}");
+            assert_eq!(lacking_resource(log), expected, "{log}");
         }
     }
 
     #[test]
-    fn a_compiler_that_was_refused_memory_says_so_in_a_line_of_its_own() {
+    fn refused_memory_is_read_from_the_compilers_own_lines_only() {
         for (log, refused) in [
             ("\ncc1: out of memory allocating 536870912 bytes after a total of 63614976 bytes", true),
             ("virtual memory exhausted: Cannot allocate memory", true),
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_header_is_named_with_what_to_do() {
+    fn missing_header_is_named_with_advice() {
         let left_out = [LeftOut { name: "../x.h".to_owned(), why: LeftOutReason::Outside }];
         for (log, expected) in [
             (

@@ -1,7 +1,8 @@
-//! From sources to an artifact: what a language's toolchain has to do.
+//! Turns sources into an artifact: what each language's toolchain does.
 //!
-//! A toolchain says which command makes an artifact, and runs nothing: `stage::build` does, in a confined process
-//! (`compiler`). A new language is a row of `opt_shared`'s table of languages, a toolchain here, and a launcher for it.
+//! A toolchain only describes the command that builds an artifact. `stage::build` runs it, in a sandboxed process
+//! (`compiler`). A new language needs a row in the language table of `opt_shared`, a toolchain in this module, and a
+//! launcher.
 
 pub(crate) mod artifact;
 mod c;
@@ -23,7 +24,7 @@ use opt_shared::outcome::Status;
 
 use self::compiler::CompilerError;
 
-/// The worker could not do its part of a build; nobody's kernel is to blame.
+/// The worker could not do its part of a build. No kernel is to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BuildError {
     #[error("{action} {path}")]
@@ -32,75 +33,75 @@ pub(crate) enum BuildError {
     Compiler { compiler: String, source: CompilerError },
 }
 
-/// Names what was done to which file when it failed.
+/// Describes a failed file operation: the action and the path.
 pub(crate) fn file<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> BuildError + 'a {
     move |source| BuildError::File { action, path: path.to_owned(), source }
 }
 
-/// What makes an artifact of some sources.
+/// How to get an artifact from some sources.
 pub(crate) enum Recipe {
-    /// This file is the artifact. `by`: what it is for, where that is known.
+    /// The file is the artifact already. `by` names the target for which it was built, if known.
     Keep { artifact: PathBuf, by: Option<String> },
-    /// This command, run in a confined process, writes it.
+    /// Run this command in a sandboxed process; it writes the artifact.
     Run(Step),
-    /// There is none; the reason, for whoever wrote the candidate.
+    /// It cannot be built. The reason is for the candidate's author.
     Refused(String),
-    /// This machine lacks what is needed; the reason, for whoever runs it.
+    /// This machine lacks what is needed. The reason is for the user who runs it.
     Unavailable(String),
 }
 
 /// One command of a build.
 pub(crate) struct Step {
-    /// As the plan names it.
+    /// The compiler as the plan names it.
     pub(crate) compiler: String,
     pub(crate) program: Program,
     pub(crate) arguments: Vec<OsString>,
-    /// What it writes.
+    /// The file that it writes.
     pub(crate) output: PathBuf,
     pub(crate) artifact: ArtifactKind,
-    /// Folders it may read, beyond the system's and the scratch folder.
+    /// Folders it may read, besides the system's and the scratch folder.
     pub(crate) readable: Vec<PathBuf>,
-    /// Folders whose programs and libraries it needs, beyond those that the plan names.
+    /// Folders whose programs and libraries it needs, besides those that the plan names.
     pub(crate) toolchain: Vec<PathBuf>,
 }
 
-/// What carries a command out.
+/// What runs a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// The compiler, where the name says or PATH has it.
+    /// The compiler at the given path, or the one on PATH.
     OnPath,
-    /// This library, loaded by a process of ours.
+    /// This library, loaded by our own process.
     Nvrtc(PathBuf),
 }
 
 /// Folders of one build.
 pub(crate) struct Folders<'a> {
-    /// Ours, with `opt_candidate.h` in it.
+    /// Our own headers (`opt_candidate.h`).
     pub(crate) include: &'a Path,
-    /// Gone when the build is over.
+    /// Deleted when the build is over.
     pub(crate) scratch: &'a Path,
-    /// The candidate's files. A command finds copies of them, at their relative paths, in its working folder.
+    /// The candidate's files. The command finds copies of them in its working folder, at their relative paths.
     pub(crate) files: &'a KernelFiles,
 }
 
 impl Folders<'_> {
-    /// Where a command runs, with copies of the candidate's files.
+    /// The working folder of a command, with copies of the candidate's files.
     pub(crate) fn work(&self) -> PathBuf {
         self.scratch.join("work")
     }
 }
 
 pub(crate) trait Toolchain {
-    /// What has to be done for these sources.
+    /// Describes how to build these sources.
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe;
 
-    /// What a user can do about a build that ended with `status` and this log, where the toolchain knows something.
+    /// Advice for the user on a build that ended with `status` and this log, if the toolchain has any.
     fn advice(&self, _: Status, _log: &str) -> Option<String> {
         None
     }
 }
 
-/// The toolchain of a language.
+/// Returns the toolchain of a language.
 pub(crate) fn of(language: Language) -> &'static dyn Toolchain {
     match language.kind().toolchain {
         language::Toolchain::Cc | language::Toolchain::Cxx => &c::C,
@@ -114,7 +115,7 @@ pub(crate) fn of(language: Language) -> &'static dyn Toolchain {
     }
 }
 
-/// What this version cannot build; the table of languages says why.
+/// A language that this version cannot build; the language table gives the reason.
 struct Missing;
 
 impl Toolchain for Missing {

@@ -1,6 +1,8 @@
-//! Kernels without host code: NVRTC, a library that a process of its own loads; where there is none, nvcc.
+//! Builds kernels without host code, with NVRTC, a library that a separate process loads, or with nvcc if NVRTC is
+//! missing.
 //!
-//! Both make PTX, which every device compiles for itself, or machine code where a flag or a known card says for what.
+//! Both produce PTX, which every device compiles for itself, or machine code if a flag or a known card determines the
+//! target.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,18 +14,18 @@ use opt_shared::message::BuildTask;
 
 use super::{Folders, Program, Recipe, Step, Toolchain};
 
-/// What every card of the last years understands, and the emulated device.
+/// An architecture that every recent card and the emulated device can run.
 const PTX_FOR: &str = "compute_80";
-/// Where toolkits are that nobody named.
+/// Where toolkits are usually installed.
 const KNOWN_PLACES: [&str; 5] =
     ["/usr/local/cuda", "/opt/cuda", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
-/// What tells where one is.
+/// Environment variables that name a toolkit's folder.
 const VARIABLES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
-/// Below a folder of a toolkit, of Python packages, or of a virtual environment.
+/// Subfolders in which the library is searched: of a toolkit, of Python packages, or of a virtual environment.
 const LIBRARY_FOLDERS: [&str; 6] =
     ["", "lib64", "lib", "targets/*/lib", "nvidia/*/lib", "lib/python3*/site-packages/nvidia/*/lib"];
 const LIBRARY: &str = "libnvrtc.so";
-/// Beside a library's folder.
+/// The folder of headers, beside that of the library.
 const HEADERS: &str = "include";
 const NVCC: &str = "nvcc";
 
@@ -85,14 +87,14 @@ impl Toolchain for Nvrtc {
 const MISSING: &str = "no CUDA compiler was found: neither NVRTC (libnvrtc.so) nor nvcc (name a folder of the CUDA toolkit, or of a \
      Python environment with `nvidia-cuda-nvrtc`, in [build] toolchain)";
 
-/// What is compiled for.
+/// The target of a compilation.
 struct Target {
     flag: String,
     artifact: ArtifactKind,
 }
 
 impl Target {
-    /// What the plan's flags say, or PTX.
+    /// Returns the target that the plan's flags name; PTX by default.
     fn of(task: &BuildTask) -> Self {
         let named = task.build.extra_flags.iter().rev().find_map(|flag| {
             let (name, value) = flag.split_once('=')?;
@@ -115,7 +117,7 @@ enum Compiler {
 }
 
 impl Compiler {
-    /// The toolkit's headers (`cuda_fp16.h`), where it brings some.
+    /// The toolkit's headers (`cuda_fp16.h`), if it has any.
     fn headers(&self) -> Option<PathBuf> {
         let (Self::Library(path) | Self::Nvcc(path)) = self;
         let beside = path.parent()?.parent()?.join(HEADERS);
@@ -123,7 +125,7 @@ impl Compiler {
     }
 }
 
-/// `yes WHAT` or `no WHY`: what a build with these folders would use.
+/// Returns `yes WHAT` or `no WHY`: what a build with these folders would use.
 pub(crate) fn tell(toolchain: &[PathBuf]) -> String {
     match find(toolchain) {
         Some(Compiler::Library(path)) => format!("yes NVRTC, {}", path.display()),
@@ -132,7 +134,7 @@ pub(crate) fn tell(toolchain: &[PathBuf]) -> String {
     }
 }
 
-/// The library in the folders that are named, then where toolkits are installed; then nvcc in the same places, and on PATH.
+/// Finds the library in the named folders, then in the usual places; then nvcc in the same places and on PATH.
 fn find(toolchain: &[PathBuf]) -> Option<Compiler> {
     let variables = VARIABLES.iter().filter_map(std::env::var_os).map(PathBuf::from);
     let places: Vec<PathBuf> =
@@ -146,7 +148,7 @@ fn find(toolchain: &[PathBuf]) -> Option<Compiler> {
     })
 }
 
-/// The newest, if there are several.
+/// Returns the newest library of a folder.
 fn library_in(place: &Path) -> Option<PathBuf> {
     LIBRARY_FOLDERS.iter().find_map(|below| {
         let mut found: Vec<PathBuf> = expand(place, below)
@@ -159,12 +161,12 @@ fn library_in(place: &Path) -> Option<PathBuf> {
     })
 }
 
-/// The numbers of a library's name: 12.10 is newer than 12.9.
+/// The numbers in a library's name, so that 12.10 is newer than 12.9.
 fn version_of(name: &str) -> Vec<u32> {
     name.split('.').filter_map(|part| part.parse().ok()).collect()
 }
 
-/// The folders that a path with `*` in its names means.
+/// Returns the folders that match a path with `*` in its names.
 fn expand(place: &Path, below: &str) -> Vec<PathBuf> {
     below.split('/').filter(|name| !name.is_empty()).fold(vec![place.to_owned()], |folders, name| {
         let Some((start, end)) = name.split_once('*') else {
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_library_of_a_folder_is_found() {
+    fn newest_library_of_a_folder_is_found() {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path();
         assert_eq!(library_in(root), None);
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_that_are_named_come_first_and_a_library_before_nvcc() {
+    fn named_folders_come_first_and_nvrtc_before_nvcc() {
         let folder = tempfile::tempdir().expect("a folder");
         let (one, other) = (folder.path().join("one"), folder.path().join("other"));
         touch(&one.join("bin/nvcc"));

@@ -1,4 +1,4 @@
-//! A library, or kernels in PTX or machine code, that were built elsewhere: nothing is run.
+//! A library, PTX or machine code that was built elsewhere: no command is run.
 
 use opt_shared::message::BuildTask;
 

@@ -1,5 +1,5 @@
-//! Python: a module is its own artifact, for an interpreter that has torch, and Triton if the module needs it. A function of
-//! torch has a comment for an artifact.
+//! Python: a module is its own artifact, for an interpreter with torch, and with Triton if the module needs it. A
+//! function of torch has a placeholder as its artifact.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ pub(super) struct Python;
 
 impl Toolchain for Python {
     fn recipe(&self, task: &BuildTask, _: &Folders<'_>) -> Recipe {
-        keep(task, |found| Ok(found.said.clone()))
+        keep(task, |found| Ok(found.version.clone()))
     }
 }
 
@@ -44,7 +44,7 @@ impl Toolchain for Torch {
             interpreter::find(&task.build.python),
             fs::write(&artifact, "# The recorded function itself.\n"),
         ) {
-            (Ok(found), Ok(())) => Recipe::Keep { artifact, by: Some(found.said.clone()) },
+            (Ok(found), Ok(())) => Recipe::Keep { artifact, by: Some(found.version.clone()) },
             (Err(why), _) => Recipe::Unavailable(why),
             (_, Err(error)) => Recipe::Unavailable(format!("writing {}: {error}", artifact.display())),
         }

@@ -1,4 +1,4 @@
-//! C++ over PyTorch's tensors: compiled together with a glue that calls the candidate's function through the candidate
+//! C++ on PyTorch tensors: compiled together with glue that calls the candidate's function through the candidate
 //! interface, and linked to the libtorch of the plan's interpreter.
 
 use std::ffi::OsString;
@@ -11,10 +11,10 @@ use super::c::{Parts, operand, step};
 use super::{Folders, Recipe, Toolchain};
 use crate::interpreter;
 
-/// Includes the candidate's first source, and makes a function of C's interface from the one that is called.
+/// Includes the candidate's first source, and wraps the function to call as a C function.
 const GLUE: &str = include_str!("../../include/opt_torch_glue.cpp");
 
-/// What is told of a build that took too long or too much.
+/// Advice for a build that took too long or too much memory.
 const LIGHTER_HEADERS: &str = "`torch/extension.h` brings in all of PyTorch; `ATen/ATen.h` or `torch/types.h` has the tensors \
                                and their functions, in a third of the time and half the memory";
 
@@ -48,7 +48,8 @@ impl Toolchain for TorchExtension {
             format!("-DOPT_SOURCE=\"{source}\"").into(),
             format!("-DOPT_FUNCTION={symbol}").into(),
             format!("-DOPT_ENTRY={entry}").into(),
-            // For a PYBIND11_MODULE. Nothing calls it, so it is left out of the library, and no interpreter is needed to load it.
+            // For a PYBIND11_MODULE. It is never called and therefore left out of the library, so no interpreter is
+            // needed to load it.
             "-DTORCH_EXTENSION_NAME=candidate".into(),
             "-ffunction-sections".into(),
             "-fdata-sections".into(),
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advice_is_given_for_what_a_toolchain_knows() {
+    fn advice_covers_known_failures() {
         let advice = |status, log| TorchExtension.advice(status, log).unwrap_or_default();
         let undeclared =
             "opt_torch_glue.cpp:9:1: error: \u{2018}launch\u{2019} was not declared in this scope";

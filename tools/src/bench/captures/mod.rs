@@ -21,22 +21,22 @@ use super::verify_large::{captures as files_of, tempdir};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// A folder of captures; a smaller set of the incident is made if none is named
+    /// A folder of captures; by default, a smaller copy of the incident's set is generated
     #[arg(long)]
     captures: Option<PathBuf>,
-    /// Scale of the incident's set, if it is made here: 0.02 is 1 GiB
+    /// The scale of the generated set: 0.02 is 1 GiB
     #[arg(long, default_value_t = 0.02)]
     scale: f64,
     #[arg(long, default_value_t = 3)]
     runs: u32,
-    /// Leave out the runs whose files are in the cache
+    /// Skip the runs whose files are in the cache
     #[arg(long)]
     cold_only: bool,
     #[arg(long)]
     json: bool,
 }
 
-/// A part of the work with one state of the cache.
+/// One operation with one state of the cache.
 struct Part {
     name: &'static str,
     limit: &'static str,
@@ -109,7 +109,7 @@ struct Work {
 }
 
 impl Work {
-    /// Leaves a store for the parts after it.
+    /// Measures packing. Keeps a store for the parts after it.
     fn packing(&mut self, cache: &'static str, runs: u32) -> Result<Part> {
         let limit = "reading + BLAKE3 of the same files";
         let mut part = Part::new("pack", limit, cache, size_of(&self.files)?);
@@ -195,7 +195,7 @@ impl Part {
         Self { name, limit, cache, bytes, before, ours, after, share }
     }
 
-    /// Adds the seconds of one run.
+    /// Adds the times of one run, in seconds.
     fn add(&mut self, before: f64, ours: f64, after: f64) {
         let rate = |seconds: f64| self.bytes as f64 / seconds / 1e9;
         self.share.push((before + after) / 2.0 / ours);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 
-/// Bytes read at a time, as in the product.
+/// How many bytes are read at a time, as in the product.
 const CHUNK: usize = 1 << 20;
 
 /// Reads every file from start to end and hashes it. Nothing is written or dropped.

@@ -13,7 +13,7 @@ use opt_supervisor::memory::tree::children;
 use super::{Figures, RESIDENT_NOISE_MIB, mib};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// What a worker that happens to be alive adds to a figure.
+/// How much a figure may vary because a worker happens to be alive.
 const COMING_AND_GOING: f64 = 1.0;
 
 #[derive(Debug, Default)]
@@ -78,7 +78,7 @@ fn look(pid: u32) -> Option<Look> {
 }
 
 impl Outside {
-    /// From this moment on: each figure, and how much growth counts as noise.
+    /// Returns each figure from this moment on, and how much growth counts as noise.
     pub(super) fn since(&self, from: u64) -> [(&'static str, Figures, f64); 7] {
         let of = |which: fn(&Look) -> f64| {
             let mut figures = Figures::default();

@@ -1,4 +1,4 @@
-//! The large embedding set through the product: a kernel that looks up rows, and one that reads everything.
+//! The product over the large embedding set: a kernel that looks up rows, and one that reads everything.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,24 +19,24 @@ use crate::verify_large::median;
 
 const DENSE: &str = include_str!("dense.c");
 const SPARSE: &str = include_str!("../../../../configs/demo/embedding/fast.c");
-/// Rows of each file that are read to measure latency.
+/// How many rows of each file are read to measure latency.
 const SAMPLES: u32 = 100;
 
-/// What the set requires of a kernel that reads no more than it needs.
+/// The rows that the set requires, for a kernel that reads no more than it needs.
 struct Rows {
     touched: u64,
-    /// Average time to read a row.
+    /// The average time to read a row.
     seconds: f64,
-    /// Average time to read a page, which is the least that a fault waits for.
+    /// The average time to read a page, for which a fault waits at least.
     page_seconds: f64,
 }
 
 /// The result of a verification.
 struct Verified {
     seconds: f64,
-    /// Bytes that its processes read from the disk.
+    /// The bytes that its processes read from the disk.
     disk: u64,
-    /// Pages that the candidate touched and that were not in the cache.
+    /// The pages that the candidate touched and that were not in the cache.
     pages: u64,
 }
 
@@ -132,7 +132,7 @@ fn verify(folder: &Path, captures: &Path, files: &[PathBuf], kernel: &str, name:
     Ok(Verified { seconds, disk, pages: touched / rustix::param::page_size() as u64 })
 }
 
-/// Bytes that ended descendants read from the disk.
+/// The bytes that ended descendants have read from the disk.
 fn children_read() -> Result<u64> {
     // SAFETY: a zeroed structure of plain numbers, which the call fills.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

@@ -1,7 +1,7 @@
-//! How fast captures are read, and how much of them: every method compared with raw reads of the same bytes in
-//! the same run.
+//! How fast captures are read, and how much of them: every method compared with raw reads of the same bytes in the
+//! same run.
 //!
-//! Cold means that a file was read into the page cache once and then dropped. Raw reads come before and after
+//! Cold means that a file was read into the page cache once and then dropped. Raw reads are measured before and after
 //! what they are compared with.
 
 mod kernels;
@@ -22,23 +22,23 @@ pub(crate) use owed::{ARGUMENT as STREAM_ARGUMENT, main as stream_main};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Captures made by `gen-captures embedding`, for the kernels; made here if the folder does not exist
+    /// Captures made by `gen-captures embedding`, for the kernels; generated if the folder does not exist
     #[arg(long, default_value = "/tmp/opt-bench-embedding")]
     captures: PathBuf,
-    /// GiB of the file that the ways of reading are compared over
+    /// The size of the file with which the methods are compared, in GiB
     #[arg(long, default_value_t = 2)]
     gib: u64,
     /// Runs of each kind
     #[arg(long, default_value_t = 3)]
     runs: u32,
-    /// Compare ways of reading only
+    /// Compare only the read methods
     #[arg(long)]
     streams_only: bool,
     #[arg(long)]
     json: bool,
 }
 
-/// A part of the benchmark: its tables, the same as a document, and whether it meets its requirements.
+/// A part of the benchmark: its tables, the same data as JSON, and whether it meets its requirements.
 struct Section {
     text: String,
     sheet: Value,
@@ -79,7 +79,7 @@ fn timed(what: impl FnOnce() -> Result<()>) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// GB/s: the median with the extremes.
+/// Rates in GB/s: the median and the extremes.
 struct Rates {
     median: f64,
     least: f64,

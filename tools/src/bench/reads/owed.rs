@@ -1,4 +1,4 @@
-//! The peak memory of a read method: it reads in a process of its own, which is sampled until it ends.
+//! The peak memory of a read method: it reads in a separate process, which is sampled until it ends.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use opt_shared::stream::ReadMethod;
 use opt_supervisor::memory::procfs::ProcessSampler;
 
-/// The first argument that starts a process which only reads.
+/// The first argument that starts a process that only reads.
 pub(crate) const ARGUMENT: &str = "__stream";
 /// Slots live from the first chunk to the last, so anything missed between two samples is short-lived.
 const LOOK: Duration = Duration::from_millis(1);
@@ -38,7 +38,7 @@ fn read(arguments: &[String]) -> Result<()> {
     super::streams::by_method(Path::new(path), bytes.parse()?, method, readers.parse()?)
 }
 
-/// The most that a process owed, sampled until it ends.
+/// Returns the most that a process owed, sampled until it ends.
 pub(super) fn peak(mut command: Command) -> Result<u64> {
     let mut child = command.stdin(Stdio::null()).spawn().context("starting a reader")?;
     let mut most = 0;

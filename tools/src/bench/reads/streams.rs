@@ -54,7 +54,7 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<Section> {
             left[at] = left[at].max(cached(&path)?);
             prepare(&path, false)?;
             warm[at].push(timed(|| read(&path, bytes, *way))?);
-            // In a process of its own, and not timed, because it is sampled all the time.
+            // In a separate process, and not timed, because it is sampled all the time.
             prepare(&path, true)?;
             owed[at] = owed[at].max(super::owed::peak(command(&path, bytes, *way)?)?);
         }
@@ -103,7 +103,7 @@ fn read(path: &Path, bytes: u64, way: Way) -> Result<()> {
     }
 }
 
-/// The same in a process of its own.
+/// The command that does the same in a separate process.
 fn command(path: &Path, bytes: u64, way: Way) -> Result<Command> {
     match way {
         Way::Raw(flag) => Ok(dd(path, flag)),
@@ -138,7 +138,7 @@ fn cached(path: &Path) -> Result<u64> {
     Ok(pages * rustix::param::page_size() as u64)
 }
 
-/// How a map's pages are brought in.
+/// How a map's pages are faulted in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Touch {
     /// By faults, with the system's read-ahead.
@@ -160,8 +160,8 @@ impl Touch {
     ];
 }
 
-/// A map of the file, touched from front to back in every way, each with the usual read-ahead. An open file keeps
-/// the read-ahead of the time it was opened, so the disk's setting is changed for a moment.
+/// Touches a map of the file from front to back, in every way, each with the usual read-ahead. An open file keeps the
+/// read-ahead from when it was opened, so the disk's setting is changed only for a moment.
 fn faults(path: &Path, bytes: u64, runs: u32) -> Result<Section> {
     let Some(setting) = Setting::of(path) else {
         let text = "Reads through a map: not measured, the disk's read-ahead cannot be set here.\n\n";
@@ -234,12 +234,12 @@ impl Setting {
     }
 }
 
-/// Bytes populated at a time; small enough for a cache that holds little.
+/// How many bytes are populated at a time; small enough for a small cache.
 const PIECE: usize = 4 << 20;
 
 fn touch(file: &File, bytes: u64, way: Touch) -> Result<()> {
     let length = usize::try_from(bytes)?;
-    // SAFETY: a fresh map at a place of the kernel's choice, of a file that nobody changes.
+    // SAFETY: a fresh map at an address that the kernel chooses, of a file that does not change.
     let start =
         unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE, file.as_fd(), 0) }?;
     let advice = match way {
@@ -248,7 +248,7 @@ fn touch(file: &File, bytes: u64, way: Touch) -> Result<()> {
         Touch::Sequential => Some(Advice::Sequential),
     };
     if let Some(advice) = advice {
-        // SAFETY: advice over our own map.
+        // SAFETY: advice on our own map.
         unsafe { madvise(start, length, advice) }?;
     }
     // SAFETY: mapped readable, and of this length.
@@ -256,7 +256,7 @@ fn touch(file: &File, bytes: u64, way: Touch) -> Result<()> {
     let mut sum = 0_u64;
     for piece in words.chunks(PIECE / 8) {
         if way == Touch::Populate {
-            // SAFETY: fills page tables of our own map; pieces begin at pages.
+            // SAFETY: fills page tables of our own map; pieces begin at page boundaries.
             unsafe {
                 madvise(piece.as_ptr().cast_mut().cast(), size_of_val(piece), Advice::LinuxPopulateRead)
             }?;

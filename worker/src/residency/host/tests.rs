@@ -125,7 +125,7 @@ fn arena_is_read_only_for_others_and_cannot_be_resized() {
     let reader = device.reader().expect("a reader");
     assert!(reader.write_at(&[1], 0).is_err());
     let map = |protection, flags| {
-        // SAFETY: a fresh map, of which only the success is checked.
+        // SAFETY: a fresh map; only its success is checked.
         unsafe { mmap(std::ptr::null_mut(), page(), protection, flags, reader.as_fd(), 0) }
     };
     assert!(map(ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).is_err());

@@ -13,8 +13,8 @@ use crate::residency::ledger::Kind;
 use crate::residency::load::Origin;
 use crate::residency::staging::Source;
 
-/// A storage whose bytes depend on its number and their position. It counts how often it was opened, and is open
-/// now.
+/// A storage whose bytes depend on its number and their position. It counts how often it was opened, and notes
+/// whether it is open now.
 pub(super) struct Storage {
     pub(super) number: usize,
     pub(super) bytes: u64,
@@ -85,7 +85,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn of_chance(seed: u64, grain: u64, most: u64, real: bool) -> Self {
+    pub(super) fn random(seed: u64, grain: u64, most: u64, real: bool) -> Self {
         let chance = &mut SmallRng::seed_from_u64(seed);
         let shape = chance.random_range(0..100);
         let (count, giant, size) = match shape {
@@ -94,7 +94,7 @@ impl Job {
             6..26 => (chance.random_range(1..12), true, 0..=most / 100),
             _ => (chance.random_range(1..24), false, 0..=most / 10),
         };
-        // No source, some or all hold host memory: as much as the storage has, less, or more.
+        // The source holds no host memory, or some: as much as the storage, less, or more.
         let holding = chance.random_range(0..4);
         let mut storages: Vec<Storage> = (0..count)
             .map(|number| {

@@ -18,7 +18,7 @@ use crate::residency::staging::Source;
 /// Set in the environment of the measured process.
 const ALONE: &str = "OPT_RESIDENCY_ALONE";
 const TERMS: Terms = Terms { grain: Bytes::kib(4), slots: 2, slot: Bytes::kib(256) };
-/// Bytes between two looks at the kernel's count; the end of each storage is looked at too.
+/// How many bytes are loaded between two looks at the kernel's count. The end of each storage is looked at too.
 const LOOK_EVERY: u64 = 32 << 20;
 
 /// The private pages of this process, exactly; the counters in `status` lag behind.
@@ -111,12 +111,12 @@ const CASES: [Case; 4] = [
 
 /// Runs itself again in its own process, because memory of other tests in this process would be counted.
 #[test]
-fn kernels_count_agrees_with_the_ledger() {
+fn ledger_agrees_with_the_kernel() {
     if std::env::var_os(ALONE).is_some() {
         return CASES.iter().for_each(|case| measure(case.0, case.1));
     }
     let this = std::env::current_exe().expect("this program");
-    let name = "residency::tests::kernel::kernels_count_agrees_with_the_ledger";
+    let name = "residency::tests::kernel::ledger_agrees_with_the_kernel";
     let child = Command::new(this)
         .args([name, "--exact", "--test-threads=1", "--nocapture"])
         .env(ALONE, "1")
@@ -175,7 +175,7 @@ fn measure(storages: &[(u64, bool, usize)], outputs: &[u64]) {
     residency.dissolve().expect("dissolved");
 }
 
-/// Within 1 %.
+/// Checks that they agree within 1 %.
 fn agrees(kernel: Bytes, ledger: Bytes) {
     let (most, least) = (kernel.max(ledger), kernel.min(ledger));
     println!("the kernel counts {}, the ledger {}", kernel.get(), ledger.get());

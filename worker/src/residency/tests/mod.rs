@@ -27,27 +27,27 @@ fn load<D: Device>(job: &Job, device: D) -> (Residency<D, usize>, Vec<super::dev
 }
 
 #[test]
-fn the_peak_is_the_formula_in_ten_thousand_jobs() {
+fn peak_equals_the_formula_in_ten_thousand_jobs() {
     for seed in 0..JOBS {
         let grain = [1, 64, 4096][(seed % 3) as usize];
-        let job = Job::of_chance(seed, grain, 100_000, false);
+        let job = Job::random(seed, grain, 100_000, false);
         let device = Counting::new(Bytes::MAX, Bytes::new(grain), seed);
         let (mut residency, after) = load(&job, device);
         let peak = job.peak();
         assert_eq!(residency.ledger().peak(), peak.bytes(), "job {seed}: {peak:?}");
         let held: u64 = job.storages.iter().map(|it| it.held).max().unwrap_or(0);
         assert!(peak.source <= Bytes::new(held), "job {seed}");
-        the_order_is_lazy(&job, &mut residency, seed);
+        check_lazy_order(&job, &mut residency, seed);
         let marks = residency.device().marks();
         assert_eq!(marks.staged, peak.staging, "job {seed}");
         assert_eq!(marks.placed, peak.weights + peak.after, "job {seed}");
         assert_eq!(residency.ledger().sum(), marks.placed + marks.staged, "job {seed}");
-        the_last_user_takes_it_along(&job, residency, after, seed);
+        release_with_the_last_use(&job, residency, after, seed);
     }
 }
 
 /// Checks the order, from the ledger's lines and the device's own record.
-fn the_order_is_lazy(job: &Job, residency: &mut Residency<Counting, usize>, seed: u64) {
+fn check_lazy_order(job: &Job, residency: &mut Residency<Counting, usize>, seed: u64) {
     for (storage, uses) in job.storages.iter().zip(job.uses()) {
         assert_eq!(storage.opened.get(), u32::from(0 < uses), "job {seed}: {}", storage.number);
         assert!(!storage.open_now.get(), "job {seed}: {}", storage.number);
@@ -86,7 +86,7 @@ fn the_order_is_lazy(job: &Job, residency: &mut Residency<Counting, usize>, seed
     assert_eq!((owed, allocated), (0, weights + job.after.len()), "job {seed}");
 }
 
-fn the_last_user_takes_it_along(
+fn release_with_the_last_use(
     job: &Job,
     mut residency: Residency<Counting, usize>,
     after: Vec<super::device::Buffer>,
@@ -110,13 +110,13 @@ fn the_last_user_takes_it_along(
     assert_eq!(ledger.beyond(), 0);
 }
 
-/// The same with real memory: a device that is just large enough has room, its bytes are right, and the kernel
-/// counts as much.
+/// The same with real memory: a device that is just large enough suffices, its bytes are right, and the kernel counts
+/// as much.
 #[test]
-fn capacity_of_the_formula_is_enough_and_a_grain_less_is_not() {
+fn capacity_of_the_formula_suffices_and_a_grain_less_fails() {
     let page = rustix::param::page_size() as u64;
     for seed in 0..60 {
-        let job = Job::of_chance(seed, page, 400_000, true);
+        let job = Job::random(seed, page, 400_000, true);
         let peak = job.peak();
         let room = peak.weights + peak.after;
         let device = HostDevice::create(room).expect("an arena");
@@ -153,11 +153,11 @@ fn capacity_of_the_formula_is_enough_and_a_grain_less_is_not() {
     }
 }
 
-/// From batch to batch: what the next batch uses stays, and the rest is released before anything new is loaded.
+/// The uses of the next batch stay, and the rest is released before anything new is loaded.
 #[test]
 fn storages_shared_by_two_loads_are_loaded_once() {
     for seed in 0..2000 {
-        let job = Job::of_chance(seed, 64, 100_000, false);
+        let job = Job::random(seed, 64, 100_000, false);
         let device = Counting::new(Bytes::MAX, Bytes::new(64), seed);
         let mut residency = Residency::new(device, job.terms.slots, job.terms.slot);
         let storages: Vec<(usize, &dyn Origin)> =

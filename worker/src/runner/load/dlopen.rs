@@ -1,4 +1,4 @@
-//! Shared libraries: opened by their descriptors, their functions found by name.
+//! Shared libraries: opened by descriptor, their functions looked up by name.
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,7 +10,7 @@ use crate::runner::control::{ControlPage, Phase};
 use crate::runner::ffi_error::RaisedErrors;
 use crate::runner::frame::Setup;
 
-/// Loads the artifact and finds its functions; the error is the loader's own text.
+/// Loads the artifact and looks up its functions. The error is the loader's message.
 pub(super) fn load(
     setup: &Setup,
     artifact: OwnedFd,
@@ -20,8 +20,8 @@ pub(super) fn load(
     open(setup, artifact, libraries, page).map(|(loaded, _)| loaded)
 }
 
-/// The same for an artifact with the glue for torch, which says how many parameters its function has: those of the inputs,
-/// or those of the outputs as well.
+/// Does the same for an artifact with the torch glue, which reports how many parameters its function has: as many as
+/// there are inputs, or as there are inputs and outputs.
 pub(super) fn load_over_libtorch(
     setup: &Setup,
     artifact: OwnedFd,
@@ -35,7 +35,7 @@ pub(super) fn load_over_libtorch(
     if address.is_null() {
         return Err("the library lacks `opt_parameters`, which its build puts there".to_owned());
     }
-    // SAFETY: the glue defines this function so. Whoever replaced it harms this process only.
+    // SAFETY: the glue defines this function with this type. Replacing it harms only this process.
     let parameters = unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> i32>(address)() };
     let parameters = usize::try_from(parameters).unwrap_or(0);
     loaded.returned = parameters == inputs;
@@ -56,8 +56,8 @@ fn open(
     page: &ControlPage,
 ) -> Result<(Loaded, *mut libc::c_void), String> {
     page.phase.store(Phase::Loading as u32, Ordering::SeqCst);
-    // The loader knows a loaded library by its SONAME, so what the artifact needs is there already. Global, as the
-    // hosts of such libraries load them: some code generators leave them out of what they say they need.
+    // The loader recognises a loaded library by its SONAME, so the artifact's dependencies are found. They are loaded
+    // globally, as the usual hosts of such libraries do, because some code generators leave them out of `DT_NEEDED`.
     for (name, library) in setup.libraries.iter().zip(libraries) {
         open_library(&library, libc::RTLD_NOW | libc::RTLD_GLOBAL, name)?;
     }
@@ -80,7 +80,8 @@ fn open(
     Ok((Loaded { run, plan, raised, returned: false, entries: Vec::new() }, handle))
 }
 
-/// By its descriptor: the file's folder may be closed to this process's user. Errors call it `name`.
+/// Opens a library by descriptor, because this process's user may not be able to enter its folder. Errors call it
+/// `name`.
 fn open_library(library: &OwnedFd, flags: i32, name: &str) -> Result<*mut libc::c_void, String> {
     let place = format!("/proc/self/fd/{}", library.as_raw_fd());
     let path = CString::new(place.as_str()).map_err(|error| error.to_string())?;

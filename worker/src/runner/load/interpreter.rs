@@ -1,4 +1,4 @@
-//! Modules of an interpreted language: loaded by the interpreter that hosts this runner.
+//! Modules of an interpreted language, loaded by the interpreter that hosts this runner.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use crate::runner::control::{ControlPage, Phase};
 use crate::runner::frame::{Setup, WireCall};
 use crate::runner::python::{self, Interpreter};
 
-/// Loads the module for entries with these calls and numbers of arguments; the error is the exception.
+/// Loads the module for entries with these calls and argument counts. The error is the exception's text.
 pub(super) fn load(
     interpreter: Interpreter,
     setup: &Setup,

@@ -1,4 +1,4 @@
-//! From an artifact to functions that can be called, by the launcher that its language needs.
+//! Turns an artifact into functions that can be called, with the launcher that its language needs.
 
 mod dlopen;
 mod interpreter;
@@ -14,25 +14,25 @@ use super::ffi_error::RaisedErrors;
 use super::frame::{Setup, WireCall};
 use super::python::{self, Interpreter};
 
-/// What was found in the candidate's artifact.
+/// The functions of the candidate's artifact.
 pub(super) struct Loaded {
     pub(super) run: Function,
     pub(super) plan: Option<Function>,
     pub(super) raised: Raised,
-    /// Outputs are returned, and copied before the call is over.
+    /// Whether outputs are returned, and copied before the call ends.
     pub(super) returned: bool,
-    /// What the functions get as `self`, of each entry; none where they get nothing.
+    /// The `self` argument for each entry; empty if functions take none.
     pub(super) entries: Vec<*mut c_void>,
 }
 
-/// Where the error of a failed call can be had.
+/// How to get the error of a failed call.
 pub(super) enum Raised {
     Library(RaisedErrors),
     Interpreter,
 }
 
 impl Raised {
-    /// What the last failed call said, once.
+    /// Takes the error text of the last failed call.
     pub(super) fn take(&self) -> Option<String> {
         match self {
             Self::Library(errors) => errors.take(),
@@ -41,19 +41,19 @@ impl Raised {
     }
 }
 
-/// What a launcher is given beside the setup.
+/// What a launcher gets besides the setup.
 pub(super) struct Given {
     pub(super) artifact: OwnedFd,
     pub(super) libraries: Vec<OwnedFd>,
-    /// The one that hosts this process.
+    /// The interpreter that hosts this process.
     pub(super) interpreter: Option<Interpreter>,
-    /// Of each entry that an interpreter calls: its call and how many arguments stand before its outputs.
+    /// For each entry that an interpreter calls: the call, and the number of arguments before its outputs.
     pub(super) calls: Vec<(WireCall, usize)>,
-    /// How many inputs and outputs every entry has.
+    /// The number of inputs and of outputs, the same for every entry.
     pub(super) arity: (usize, usize),
 }
 
-/// Loads the artifact; the error is the loader's own text.
+/// Loads the artifact. The error is the loader's message.
 pub(super) fn load(setup: &Setup, given: Given, page: &ControlPage) -> Result<Loaded, String> {
     let Given { artifact, libraries, interpreter, calls, arity } = given;
     match (setup.launcher, interpreter) {
@@ -65,7 +65,7 @@ pub(super) fn load(setup: &Setup, given: Given, page: &ControlPage) -> Result<Lo
         (Launcher::Interpreter | Launcher::Triton, None) => {
             Err("there is no interpreter in this process".to_owned())
         }
-        // It has no host code to be run in a process of its own.
+        // A kernel without host code has nothing to run in a runner.
         (Launcher::Kernel, _) => Err(NO_CUDA.to_owned()),
     }
 }

@@ -1,8 +1,8 @@
-//! The few functions of Python's stable ABI that a runner needs, found by name in the interpreter's own library.
+//! The few functions of Python's stable ABI that a runner needs, looked up by name in the interpreter's library.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 
-/// `PyObject`, of which nothing is known here.
+/// `PyObject`, used as an opaque type.
 #[repr(C)]
 pub(super) struct Object {
     opaque: [u8; 0],
@@ -10,10 +10,10 @@ pub(super) struct Object {
 
 type Handle = *mut Object;
 
-/// A function of the library as its type says; the reason why not.
+/// Looks up a function of type `T` in the library; the error names what is missing.
 ///
 /// # Safety
-/// `T` is the type of a function pointer, of the signature that the function has.
+/// `T` must be a function pointer type with the function's signature.
 unsafe fn find<T: Copy>(library: *mut c_void, name: &CStr) -> Result<T, String> {
     const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
     // SAFETY: a handle that dlopen returned and a NUL-terminated name.
@@ -21,7 +21,7 @@ unsafe fn find<T: Copy>(library: *mut c_void, name: &CStr) -> Result<T, String> 
     if address.is_null() {
         return Err(format!("the interpreter's library lacks `{}`", name.to_string_lossy()));
     }
-    // SAFETY: as large, and the caller's promise.
+    // SAFETY: a pointer of the same size; the caller guarantees the type.
     Ok(unsafe { std::mem::transmute_copy(&address) })
 }
 
@@ -33,7 +33,7 @@ macro_rules! api {
         }
 
         impl Api {
-            /// `library`: a handle of the interpreter's library.
+            /// `library` is a handle of the interpreter's library.
             pub(super) fn find(library: *mut c_void) -> Result<Self, String> {
                 // SAFETY: the signatures are those of Python's documentation.
                 unsafe {
@@ -69,20 +69,20 @@ api! {
 }
 
 impl Api {
-    /// A text object's text; none of anything else.
+    /// Returns the text of a str object; `None` for other objects.
     ///
     /// # Safety
-    /// The interpreter's lock is held, and `object` lives.
+    /// The interpreter's lock must be held, and `object` must be alive.
     pub(super) unsafe fn read(&self, object: Handle) -> Option<String> {
         let mut length = 0;
-        // SAFETY: the caller's promise, and a place for the length.
+        // SAFETY: the caller guarantees it, and `length` can be written.
         let start = unsafe { (self.as_text)(object, &raw mut length) };
         if start.is_null() {
             // SAFETY: the lock is held.
             unsafe { (self.forget_error)() };
             return None;
         }
-        // SAFETY: so many bytes are there for as long as the object lives.
+        // SAFETY: `length` bytes are valid as long as the object lives.
         let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), length.unsigned_abs()) };
         Some(String::from_utf8_lossy(bytes).into_owned())
     }

@@ -1,4 +1,4 @@
-//! A candidate's module, loaded, and the calls of its entries as functions of C's candidate interface.
+//! Loads a candidate's module, and wraps the calls of its entries as functions of the C candidate interface.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_long, c_void};
@@ -14,19 +14,19 @@ use super::api::{Api, Object};
 use crate::runner::abi::{Any, DlTensor};
 use crate::runner::frame::{Setup, WireCall};
 
-/// Largest source that is taken.
-const LARGEST_SOURCE: Bytes = Bytes::mib(16);
-/// The driver's word for `OPT_UNSUPPORTED`.
+/// The largest source that is accepted.
+const MAX_SOURCE: Bytes = Bytes::mib(16);
+/// The driver's name for `OPT_UNSUPPORTED`.
 const UNSUPPORTED_TEXT: &str = "opt.Unsupported";
 const UNSUPPORTED: c_int = -2;
 const FAILED: c_int = 1;
 
 thread_local! {
-    /// What the last failed call said.
+    /// The error text of the last failed call.
     static RAISED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// What the last failed call said, once.
+/// Takes the error text of the last failed call.
 pub(in crate::runner) fn take_raised() -> Option<String> {
     RAISED.take()
 }
@@ -36,18 +36,18 @@ pub(in crate::runner) fn take_raised() -> Option<String> {
 struct Managed {
     tensor: DlTensor,
     context: *mut c_void,
-    /// Nothing: the memory is mapped for as long as the process lives.
+    /// None: the memory stays mapped for the process's life.
     deleter: *mut c_void,
 }
 
-/// One entry's calls. Lives as long as the process.
+/// The state of one entry's calls. Lives as long as the process.
 struct EntryCalls {
     api: &'static Api,
     call: *mut Object,
     plan: *mut Object,
-    /// Places of tensors among the arguments.
+    /// The indices of the tensor arguments.
     tensors: Vec<usize>,
-    /// Behind which outputs follow.
+    /// The number of arguments before the outputs.
     arguments: usize,
     managed: Vec<Managed>,
     capsules: Vec<*mut Object>,
@@ -55,14 +55,14 @@ struct EntryCalls {
 
 /// A loaded candidate.
 pub(in crate::runner) struct Calls {
-    /// What each entry's calls are given as `self`.
+    /// The `self` argument for each entry.
     pub(in crate::runner) entries: Vec<*mut c_void>,
     pub(in crate::runner) has_plan: bool,
-    /// It returns its outputs, and they are copied.
+    /// Whether it returns its outputs, which are then copied.
     pub(in crate::runner) returned: bool,
 }
 
-/// Loads the module for these entries; or the exception.
+/// Loads the module for these entries. The error is the exception's text.
 pub(in crate::runner) fn load(
     interpreter: Interpreter,
     setup: &Setup,
@@ -72,8 +72,8 @@ pub(in crate::runner) fn load(
     let source = read(&File::from(artifact)).map_err(|error| format!("reading the module: {error}"))?;
     let name = setup.module.as_deref().unwrap_or_default();
     let Interpreter { api, driver } = interpreter;
-    // SAFETY: the lock is held from `ready` on. Every object is released once or given away; null goes through to the
-    // next function only where that is checked first.
+    // SAFETY: the lock is held since `ready`. Every object is released once or given away. Null is passed on only
+    // where the next function checks for it.
     unsafe {
         let bytes = |bytes: &[u8]| (api.bytes)(bytes.as_ptr().cast(), length(bytes.len()));
         let text = |text: &str| (api.text)(text.as_ptr().cast(), length(text.len()));
@@ -104,11 +104,11 @@ pub(in crate::runner) fn load(
     }
 }
 
-/// The worker and its other runners have the same open file, so its place in it means nothing.
+/// Reads from offset 0: other runners share the open file, so its current position means nothing.
 fn read(artifact: &File) -> io::Result<Vec<u8>> {
     let size = Bytes::new(artifact.metadata()?.len());
-    if LARGEST_SOURCE < size {
-        return Err(io::Error::other(format!("it is larger than {LARGEST_SOURCE}")));
+    if MAX_SOURCE < size {
+        return Err(io::Error::other(format!("it is larger than {MAX_SOURCE}")));
     }
     let mut source = vec![0; size.to_usize()];
     artifact.read_exact_at(&mut source, 0)?;
@@ -118,13 +118,14 @@ fn read(artifact: &File) -> io::Result<Vec<u8>> {
 const OUT_OF_OBJECTS: &str = "the interpreter has no memory left to load the module with";
 
 /// # Safety
-/// The lock is held, and `answer` is what the driver's `load` returned. It is kept: entries refer to its parts.
+/// The lock must be held, and `answer` must be what the driver's `load` returned. It is kept, because entries refer
+/// to its parts.
 unsafe fn read_answer(
     api: &'static Api,
     answer: *mut Object,
     entries: &[(WireCall, usize)],
 ) -> Result<Calls, String> {
-    // SAFETY: a tuple of four; what its items are is the driver's.
+    // SAFETY: a tuple of four; the driver decides what its items are.
     unsafe {
         let trouble = (api.item)(answer, 0);
         if trouble != api.none {
@@ -150,51 +151,53 @@ unsafe fn read_answer(
 }
 
 /// # Safety
-/// As `call`.
+/// The requirements of `call` apply.
 pub(in crate::runner) unsafe extern "C" fn run(
     this: *mut c_void,
     arguments: *const Any,
     count: i32,
     _: *mut Any,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { call(this, arguments, count, false) }
 }
 
 /// # Safety
-/// As `call`.
+/// The requirements of `call` apply.
 pub(in crate::runner) unsafe extern "C" fn plan(
     this: *mut c_void,
     arguments: *const Any,
     count: i32,
     _: *mut Any,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { call(this, arguments, count, true) }
 }
 
 /// # Safety
-/// `this` is one of `Calls::entries`, the arguments are that entry's, and the interpreter's lock is held.
+/// `this` must be one of `Calls::entries`, the arguments must be that entry's, and the interpreter's lock must be
+/// held.
 unsafe fn call(this: *mut c_void, arguments: *const Any, count: i32, planned: bool) -> i32 {
-    // SAFETY: as above; nobody else uses it while it is called.
+    // SAFETY: as above; no other reference to it exists during the call.
     let entry = unsafe { &mut *this.cast::<EntryCalls>() };
     let api = entry.api;
     let outputs = entry.arguments..usize::try_from(count).unwrap_or(0);
     entry.managed.clear();
     for place in entry.tensors.iter().copied().chain(outputs) {
-        // SAFETY: within `count`, and a tensor's structure behind each of these.
+        // SAFETY: `place` is below `count`, and each of these arguments points to a tensor.
         let tensor = unsafe { *(*arguments.add(place)).payload.pointer.cast::<DlTensor>() };
         entry.managed.push(Managed { tensor, context: std::ptr::null_mut(), deleter: std::ptr::null_mut() });
     }
     entry.capsules.clear();
     for managed in &mut entry.managed {
-        // SAFETY: the structure stays where it is until the next call; it is read when a tensor is made of the capsule.
+        // SAFETY: the structure stays in place until the next call; it is read when a tensor is made from the
+        // capsule.
         let capsule =
             unsafe { (api.capsule)((&raw mut *managed).cast(), c"dltensor".as_ptr(), std::ptr::null()) };
         entry.capsules.push(capsule);
     }
     let function = if planned { entry.plan } else { entry.call };
-    // SAFETY: live objects; a capsule that could not be made is null, which makes the call fail.
+    // SAFETY: live objects; if a capsule could not be made it is null, and the call fails.
     let answer = unsafe {
         if entry.capsules.iter().any(|capsule| capsule.is_null()) {
             std::ptr::null_mut()

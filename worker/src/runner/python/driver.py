@@ -1,9 +1,9 @@
-"""What a runner's interpreter runs first: it imports torch while nothing foreign is there, then loads a candidate's
+"""The first code that a runner's interpreter runs: imports torch before any foreign code, then loads a candidate's
 module and makes the calls of its entries.
 
-The runner calls `Driver.load` once, and then one function for each entry. Such a function is given DLPack capsules over
-mapped memory, of the inputs and then of the outputs, and returns None, or a text that says what went wrong. Whatever the
-candidate does to these objects is its own affair: verdict, clock and expected outputs are in another process.
+The runner calls `Driver.load` once, and then one function for each entry. Such a function gets DLPack capsules of mapped
+memory, for the inputs and then for the outputs, and returns None or an error text. A candidate may do anything to these
+objects: verdict, clock and expected outputs are in another process.
 """
 
 import ctypes
@@ -22,8 +22,8 @@ import types
 exit_now = os._exit
 write_now = os.write
 
-# What a candidate most often imports. Where the interpreter lies in a folder that is closed to the runner's own user,
-# nothing can be imported any more once the runner has become that user.
+# Modules that candidates often import. If the interpreter lies in a folder that the runner's own user cannot enter,
+# nothing more can be imported once the runner has become that user.
 IMPORTED_EARLY = (
     "abc array base64 bisect collections collections.abc concurrent.futures contextlib copy ctypes dataclasses datetime "
     "decimal enum fractions functools hashlib heapq itertools logging math multiprocessing numbers numpy numpy.random operator "
@@ -31,13 +31,13 @@ IMPORTED_EARLY = (
     "time torch torch.nn torch.nn.functional typing typing_extensions uuid warnings weakref"
 ).split()
 
-# Frames of a traceback that are told, counted from the innermost.
-TOLD_FRAMES = 4
+# How many frames of a traceback are reported, counted from the innermost.
+MAX_FRAMES = 4
 UNSUPPORTED = "opt.Unsupported"
 
 
 class KeptStream(io.RawIOBase):
-    """A standard stream that is kept up to a limit. What goes beyond is dropped, as C's `printf` drops it."""
+    """A standard stream that is kept up to a limit. Output beyond it is dropped, as C's `printf` drops it."""
 
     def __init__(self, number):
         super().__init__()
@@ -62,23 +62,23 @@ def text_stream(number):
 
 
 class WrongResult(Exception):
-    """What a candidate returned is not what its outputs have to be."""
+    """A candidate returned something that does not match its outputs."""
 
 
 def explain(error):
-    """An exception on one line, with the places in the candidate that it came by."""
+    """Describes an exception in one line, with its locations in the candidate."""
     try:
-        said = "".join(traceback.format_exception_only(type(error), error)).strip()
+        text = "".join(traceback.format_exception_only(type(error), error)).strip()
         frames = traceback.extract_tb(error.__traceback__)
-        told = [frame for frame in frames if frame.filename != "<string>"][-TOLD_FRAMES:]
-        places = "; ".join(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in told)
-        return f"{said} (at {places})" if places else said
+        shown = [frame for frame in frames if frame.filename != "<string>"][-MAX_FRAMES:]
+        places = "; ".join(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in shown)
+        return f"{text} (at {places})" if places else text
     except BaseException:
         return type(error).__name__
 
 
 def leave(end):
-    """An exit that was asked for is an exit, wherever it happens."""
+    """Exits the process: a SystemExit counts wherever it is raised."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -92,7 +92,7 @@ def leave(end):
 
 
 def failed(error):
-    """The text for an exception that came out of a candidate."""
+    """Returns the error text for an exception from a candidate."""
     if type(error) is WrongResult:
         return error.args[0]
     if isinstance(error, SystemExit):
@@ -101,28 +101,28 @@ def failed(error):
         traceback.print_exception(type(error), error, error.__traceback__, file=sys.__stderr__)
     except BaseException:
         pass
-    said = explain(error)
-    if "0 active drivers" in said:
-        said += " (a kernel of Triton has `language = \"triton\"`, and is interpreted)"
-    if isinstance(error, MemoryError) or "can't allocate memory" in said:
-        return f"opt.HostMemory: {said}"
-    return f"opt.Raised: {said}"
+    text = explain(error)
+    if "0 active drivers" in text:
+        text += " (a kernel of Triton has `language = \"triton\"`, and is interpreted)"
+    if isinstance(error, MemoryError) or "can't allocate memory" in text:
+        return f"opt.HostMemory: {text}"
+    return f"opt.Raised: {text}"
 
 
 def module_of(source, name):
-    """The candidate's module."""
+    """Loads the candidate's module."""
     module = types.ModuleType("candidate")
     module.__file__ = name
     sys.modules["candidate"] = module
     text = importlib.util.decode_source(source)
-    # With no time of change the lines are never looked for in a file.
+    # Without a modification time, linecache never looks for the lines in a file.
     linecache.cache[name] = (len(source), None, text.splitlines(True), name)
     exec(compile(source, name, "exec"), module.__dict__)
     return module
 
 
 def function_of(module, symbol):
-    """What is called: a function, or an instance of a class."""
+    """Returns the callable: a function, or an instance of a class."""
     found = getattr(module, symbol, None)
     if found is None and symbol == "run":
         found = getattr(module, "ModelNew", None)
@@ -140,7 +140,7 @@ def function_of(module, symbol):
 
 
 def recorded_function(name):
-    """The function that a capture names. It is looked for in torch and in nothing that torch imports."""
+    """Returns the function that a capture names. It is looked up in torch only, not in modules that torch imports."""
     first, *rest = name.split(".")
     found = torch if first == "torch" and rest else None
     for part in rest:
@@ -157,7 +157,7 @@ def recorded_function(name):
 
 
 def takes_outputs(function, symbol, inputs, outputs):
-    """Whether a function takes its outputs behind its inputs; otherwise it returns them."""
+    """Returns True if a function takes its outputs after its inputs; otherwise it returns them."""
     called = function.forward if isinstance(function, torch.nn.Module) else function
     try:
         parameters = inspect.signature(called).parameters.values()
@@ -183,7 +183,7 @@ def takes_outputs(function, symbol, inputs, outputs):
 
 
 def only(value, path):
-    """The one tensor of a returned value that is no plain tensor itself."""
+    """Returns the single tensor in a returned value that is not a plain tensor itself."""
     if isinstance(value, (tuple, list)):
         (leaf,) = several(value, (path,))
         return leaf
@@ -196,7 +196,7 @@ def only(value, path):
 
 
 def several(value, paths):
-    """The tensors of a returned value, in order."""
+    """Returns the tensors in a returned value, in order."""
     leaves = []
 
     def collect(part):
@@ -213,7 +213,7 @@ def several(value, paths):
 
 
 def wrong(leaf, path, dtype, shape):
-    """What is wrong with a returned tensor."""
+    """Raises an error that says what is wrong with a returned tensor."""
     if leaf.dtype is not dtype:
         raise WrongResult(f"opt.IncorrectDtype: `{path}` is {leaf.dtype}, expected {dtype}")
     if leaf.shape != shape:
@@ -224,7 +224,7 @@ def wrong(leaf, path, dtype, shape):
 
 
 class Text:
-    """The text of a function that makes the call of one entry, and the values that it speaks of."""
+    """Builds the source of a function that makes the call of one entry, and the values to which it refers."""
 
     def __init__(self, tensors):
         self.values = {}
@@ -236,7 +236,7 @@ class Text:
         return name
 
     def part(self, part):
-        """An expression for a part of the call."""
+        """Returns an expression for a part of the call."""
         if part == "none":
             return "None"
         ((kind, it),) = part.items()
@@ -255,17 +255,17 @@ class Text:
         return self.value(it)
 
     def arguments(self, call):
-        """What stands between the brackets."""
+        """Returns the expressions of the call's arguments."""
         parts = [self.part(part) for part in call["positional"]]
         if call["named"]:
-            # Names come from a capture, and need not be words of the language.
+            # Names come from a capture and need not be valid identifiers.
             named = ", ".join(f"{self.value(name)}: {self.part(part)}" for name, part in call["named"])
             parts.append("**{" + named + "}")
         return parts
 
 
 def caller(function, entry, destination, kept=True):
-    """A function that makes the call of an entry. `kept`: what is returned are its outputs."""
+    """Returns a function that makes the call of an entry. If `kept` is true, the returned values are its outputs."""
     text = Text(entry["tensors"])
     arguments = text.arguments(entry["call"])
     outputs = entry["outputs"]
@@ -308,11 +308,13 @@ def caller(function, entry, destination, kept=True):
 
 
 class Driver:
-    """What the runner calls."""
+    """The object whose methods the runner calls."""
 
     def load(self, source, name, symbol, threads, entries):
-        """Loads a candidate for these entries, or the recorded function where no module is named: what went wrong or None, whether it returns its outputs, the calls of the
-        entries, and their plan calls."""
+        """Loads a candidate for these entries, or the recorded function if no module is named.
+
+        Returns an error text or None, whether the candidate returns its outputs, the calls of the entries, and their plan calls.
+        """
         try:
             torch.set_num_threads(threads)
             entries = [json.loads(entry) for entry in entries]
@@ -333,9 +335,9 @@ class Driver:
 
 
 class InterpretedDevice:
-    """What Triton takes for the driver of a GPU while its kernels are interpreted on the CPU."""
+    """Stands in for the driver of a GPU while Triton interprets its kernels on the CPU."""
 
-    # Those of an A100, whose compute capability the target names. Kernels choose the sizes of their blocks by them.
+    # The properties of an A100, whose compute capability is the target's. Kernels choose block sizes by them.
     PROPERTIES = {"max_shared_mem": 166912, "max_num_regs": 65536, "multiprocessor_count": 108, "warpSize": 32}
 
     def __init__(self, target):
@@ -362,7 +364,7 @@ class InterpretedDevice:
 
 
 def equally_fast(kernel_call, *arguments, quantiles=None, **options):
-    """The time of every configuration of a kernel. Interpreted, none says anything: autotuning keeps the first."""
+    """Returns the same time for every configuration of a kernel, so autotuning keeps the first: interpreted times mean nothing."""
     return 0.0 if quantiles is None else [0.0] * len(quantiles)
 
 
@@ -375,8 +377,8 @@ def interpret_triton():
     triton.testing.do_bench = triton.testing.do_bench_cudagraph = equally_fast
 
 
-def draw_anew():
-    """After a clone: what every process draws for itself is not that of its siblings. `random` sees to itself."""
+def reseed():
+    """Reseeds random generators after a clone, so that siblings draw different numbers. `random` does this by itself."""
     torch.default_generator.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
@@ -408,7 +410,7 @@ def boot():
     except BaseException as error:
         trouble = explain(error)
     else:
-        os.register_at_fork(after_in_child=draw_anew)
+        os.register_at_fork(after_in_child=reseed)
     gc.collect()
     gc.freeze()
     ready = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.py_object)(address)

@@ -1,13 +1,13 @@
-//! An interpreter in a runner: it is the host of the process from the start, and the runner's own life goes on inside of it.
+//! An interpreter in a runner. It hosts the process from the start, and the runner's code is called from it.
 //!
 //! ```text
-//! main ── setup ──▶ Py_BytesMain ──▶ driver.py: import torch ──▶ ready ──▶ map, lock down, load, serve, die
+//! main ── setup ──▶ Py_BytesMain ──▶ driver.py: import torch ──▶ ready ──▶ map, lock down, load, serve, exit
 //! ```
 //!
-//! torch is imported before anything is locked down and before anything foreign is there: it reads folders that the
-//! runner's own user may not enter, and it is the user's own as the compiler is. The interpreter's lock is held whenever our
-//! code runs, so that threads of a candidate make no step in Python between its calls. What is called is C's candidate
-//! interface, as for a library: a function here makes Python's call of it.
+//! torch is imported before the lock-down and before any foreign code runs. It reads folders that the runner's own
+//! user may not be able to enter; like the compiler, it is the user's own program. The interpreter's lock is held
+//! whenever our code runs, so threads of a candidate cannot run Python code between its calls. As with a library,
+//! calls go through the C candidate interface: a function of this module makes the Python call.
 
 mod api;
 mod calls;
@@ -23,7 +23,8 @@ use super::frame::Python;
 
 const DRIVER: &str = include_str!("driver.py");
 
-/// An interpreter that is ready to load a candidate. There is one, and it lives as long as the process.
+/// An interpreter that is ready to load a candidate. There is one in the process, and it lives as long as the
+/// process.
 #[derive(Clone, Copy)]
 pub(super) struct Interpreter {
     api: &'static Api,
@@ -31,17 +32,17 @@ pub(super) struct Interpreter {
 }
 
 impl Interpreter {
-    /// Copies this process by `clone`, with what an interpreter does before and after a fork on both sides. `is_copy` tells
-    /// the sides apart.
+    /// Copies this process with `clone`, and runs the interpreter's fork hooks before and after it on both sides.
+    /// `is_copy` tells the sides apart.
     ///
     /// # Safety
-    /// As `clone_sibling`; the interpreter's lock is held.
+    /// The requirements of `clone_sibling` apply, and the interpreter's lock must be held.
     pub(super) unsafe fn around_clone<T>(
         self,
         clone: impl FnOnce() -> T,
         is_copy: impl FnOnce(&T) -> bool,
     ) -> T {
-        // SAFETY: functions without arguments, which want the lock; the caller's promise.
+        // SAFETY: functions without arguments that need the lock; the caller guarantees it.
         unsafe {
             (self.api.before_fork)();
             let cloned = clone();
@@ -62,7 +63,8 @@ thread_local! {
     static REST: RefCell<Option<(&'static Api, Rest)>> = const { RefCell::new(None) };
 }
 
-/// Makes this process an interpreter's and goes on with `rest` in it, whose answer is the exit code.
+/// Turns this process into an interpreter and continues with `rest` in it. Returns the exit code, which is the result
+/// of `rest`.
 pub(super) fn host(python: &Python, rest: Rest) -> i32 {
     let ready = ready as extern "C" fn(*mut Object, *mut Object) -> c_int;
     let arguments = [
@@ -86,7 +88,7 @@ pub(super) fn host(python: &Python, rest: Rest) -> i32 {
     // SAFETY: a null-terminated array of NUL-terminated arguments, all of which outlive the call.
     let code = unsafe { (api.main)(count, pointers.as_ptr()) };
     match REST.take() {
-        // It ended before it called back.
+        // The interpreter ended before it called back.
         Some((_, rest)) => {
             rest(Err(format!("the interpreter {} ended with code {code}", python.executable.display())))
         }
@@ -96,7 +98,7 @@ pub(super) fn host(python: &Python, rest: Rest) -> i32 {
 
 fn open(library: &Path) -> Result<&'static Api, String> {
     let path = CString::new(library.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // Global: Python's extension modules expect its functions to be there.
+    // Loaded globally, because Python's extension modules need its symbols.
     // SAFETY: a NUL-terminated path; the library is the user's own interpreter.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if handle.is_null() {
@@ -105,13 +107,13 @@ fn open(library: &Path) -> Result<&'static Api, String> {
     Ok(Box::leak(Box::new(Api::find(handle)?)))
 }
 
-/// Called by the driver, with the interpreter's lock held: itself, and what went wrong or None.
+/// Called by the driver with the interpreter's lock held. `trouble` is the text of an error, or None.
 extern "C" fn ready(driver: *mut Object, trouble: *mut Object) -> c_int {
     let Some((api, rest)) = REST.take() else { return 2 };
     if trouble == api.none {
         rest(Ok(Interpreter { api, driver }))
     } else {
-        // SAFETY: the lock is held, and the caller keeps its objects.
+        // SAFETY: the lock is held, and the caller keeps its objects alive.
         let text = unsafe { api.read(trouble) }.unwrap_or_default();
         rest(Err(format!("the interpreter could not import what every candidate needs: {text}")))
     }

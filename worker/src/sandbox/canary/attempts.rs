@@ -9,7 +9,7 @@ use super::confined::{GROWING_FD, tell};
 use crate::sandbox::confine::seal::seal_map;
 
 /// Largest number of threads to start; more would not prove any more.
-const MOST_THREADS: u32 = 64;
+const MAX_THREADS: u32 = 64;
 const THREAD_STACK: usize = 64 << 10;
 
 /// The result of a raw call: `ok`, or the name of the error.
@@ -126,7 +126,7 @@ pub(crate) fn isolation(parent: i32) {
 
 /// Starts threads until one is refused. They end with the process.
 pub(super) fn threads(tasks: u32) {
-    let most = tasks.saturating_add(1).min(MOST_THREADS);
+    let most = tasks.saturating_add(1).min(MAX_THREADS);
     for started in 0..most {
         let thread = std::thread::Builder::new().stack_size(THREAD_STACK).spawn(|| {
             loop {

@@ -81,7 +81,7 @@ fn descend(depth: u64) -> u64 {
     if depth == 0 { 0 } else { descend(depth - 1) + frame[63] }
 }
 
-/// What only the one who made a map can try: before the filter, which would refuse most of it too.
+/// Prints the result of an attempt.
 pub(super) fn tell(name: &str, result: i64) {
     println!("{name}={}", answer(result));
 }

@@ -18,7 +18,7 @@ use crate::sandbox::spawn::SOCKET_FD;
 use crate::sandbox::spawn::{Namespaces, spawn_runner};
 
 /// Most bytes read from it; it prints about fifty short lines.
-const MOST_SAID: u64 = 64 << 10;
+const MAX_OUTPUT: u64 = 64 << 10;
 
 /// What the sandboxed process printed, and how it ended.
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ fn listen() -> Result<Heard, String> {
     drop((write, socket));
     let mut said = String::new();
     File::from(read)
-        .take(MOST_SAID)
+        .take(MAX_OUTPUT)
         .read_to_string(&mut said)
         .map_err(|error| format!("hearing it: {error}"))?;
     let end = runner.reap().map_err(|error| opt_shared::causes::chain(&error))?;

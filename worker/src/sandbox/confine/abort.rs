@@ -7,7 +7,7 @@
 
 use std::io;
 
-/// As shells represent "ended by SIGABRT".
+/// The status with which shells represent "ended by SIGABRT".
 pub const ABORT_STATUS: i32 = 128 + libc::SIGABRT;
 
 /// Installs the handler if we are pid 1; otherwise abort works by itself.

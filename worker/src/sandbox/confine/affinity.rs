@@ -1,9 +1,9 @@
-//! Whether a process could run on more CPUs than it was given.
+//! Tests whether a process can run on more CPUs than it was given.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Whether the process can get more CPUs. It is tried because a control group may prevent it too; then asking for
-/// CPUs, as libraries do, is harmless.
+/// Returns true if the process can get more CPUs. It tries to, because a control group may prevent it as well; then a
+/// request for CPUs, as libraries make it, is harmless.
 pub(super) fn can_be_left() -> bool {
     // There are more CPUs than the fixed set holds.
     let Ok(given) = sched_getaffinity(None) else { return true };

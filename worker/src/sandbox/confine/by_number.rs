@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn each_number_has_its_answer() {
+    fn each_number_gets_its_answer() {
         let program = program([(57, libc::EPERM), (435, libc::ENOSYS), (0, libc::EPERM)].into_iter());
         let error = |errno: i32| libc::SECCOMP_RET_ERRNO | errno.cast_unsigned();
         for (number, architecture, answer) in [

@@ -277,7 +277,7 @@ mod tests {
     ];
 
     #[test]
-    fn no_call_and_no_number_occurs_twice() {
+    fn calls_and_numbers_are_unique() {
         let all: Vec<&Call> = GROUPS.iter().copied().flatten().collect();
         for (index, one) in all.iter().enumerate() {
             for other in &all[index + 1..] {

@@ -51,7 +51,7 @@ const TOOL_FILES: [&str; 6] =
 const TOOL_SINKS: [&str; 1] = ["/dev/null"];
 
 /// The most rules for the files around hidden ones.
-const MOST_AROUND: usize = 16_384;
+const MAX_NEIGHBOURS: usize = 16_384;
 
 /// The first ABI that can deny TCP, and the first that can deny signals and abstract sockets.
 const ABI_WITH_NETWORK: i32 = 4;
@@ -143,15 +143,15 @@ impl Rules {
     }
 }
 
-/// Whether a sandboxed compiler may execute this program. `program` is a canonical path.
+/// Returns true if a sandboxed compiler may execute this program. `program` is a canonical path.
 pub(super) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bool {
     let folders = TOOL_FOLDERS.iter().map(Path::new).chain(toolchain.iter().map(PathBuf::as_path));
     let mut real = folders.filter_map(|folder| folder.canonicalize().ok());
     real.any(|folder| program.starts_with(folder))
 }
 
-/// Whether a plan's folder holds one of the system folders. Such a folder is not closed: a plan in `/usr` itself would
-/// otherwise close the compilers.
+/// Returns true if a plan's folder holds one of the system folders. Such a folder is not closed: a plan in `/usr`
+/// itself would otherwise close the compilers.
 fn holds_any(home: &Path, folders: &[&str]) -> bool {
     folders.iter().any(|folder| Path::new(folder).canonicalize().is_ok_and(|real| real.starts_with(home)))
 }
@@ -194,7 +194,7 @@ impl<'a> Around<'a> {
                 Absent::IsAnError => writer.allow(path, access),
             };
         }
-        let mut room = MOST_AROUND;
+        let mut room = MAX_NEIGHBOURS;
         let mut folders = vec![path.to_owned()];
         while let Some(folder) = folders.pop() {
             // A folder that cannot be listed stays closed.
@@ -210,7 +210,7 @@ impl<'a> Around<'a> {
                 }
                 room = room
                     .checked_sub(1)
-                    .ok_or_else(|| ConfineError::Crowded { path: folder.clone(), most: MOST_AROUND })?;
+                    .ok_or_else(|| ConfineError::Crowded { path: folder.clone(), most: MAX_NEIGHBOURS })?;
                 writer.allow_if_present(&path, access)?;
             }
         }
@@ -263,7 +263,7 @@ impl RuleWriter {
     }
 }
 
-/// The Landlock ABI of the running kernel, or why there is none.
+/// The Landlock ABI of the running kernel, or the reason why there is none.
 fn kernel_abi() -> io::Result<i32> {
     const CREATE_RULESET_VERSION: u32 = 1;
     // SAFETY: with this flag the call takes no attributes and only returns a number.

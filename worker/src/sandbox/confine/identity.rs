@@ -1,4 +1,4 @@
-//! The identity of a sandboxed process: a user of its own without capabilities, opaque to other processes.
+//! The identity of a sandboxed process: its own user without capabilities, opaque to other processes.
 
 use opt_shared::message::Protection;
 use rustix::process::DumpableBehavior;
@@ -39,7 +39,8 @@ pub(super) fn become_nobody_else(number: u32) -> Result<Vec<Protection>, Confine
             Err(error) => refusal = Some(error),
         }
     }
-    // The container has a single user, or does not allow changing users: uid 0 without its powers.
+    // The container has a single user, or does not allow changing users: the process stays uid 0 without its
+    // privileges.
     let detail = refusal.map(|error| error.to_string()).unwrap_or_default();
     let mut protections =
         vec![protection("own_user", false, format!("the user cannot be changed: {detail}"))];

@@ -9,8 +9,8 @@ use super::{ConfineError, ProcessLimit, ResourceLimits, protection};
 /// Since this version of Linux, RLIMIT_NPROC counts a user's processes within its user namespace, and no others.
 const COUNTS_PER_NAMESPACE: (u32, u32) = (5, 14);
 
-/// Largest number of pending signals. Each takes kernel memory, and no program needs as many.
-const MOST_SIGNALS: u64 = 1024;
+/// The largest number of pending signals. Each takes kernel memory, and no program needs as many.
+const MAX_SIGNALS: u64 = 1024;
 
 pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineError> {
     let fixed = [
@@ -21,7 +21,7 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineE
         (Resource::Memlock, limits.locked_memory.get(), "limiting locked memory"),
         // The core dump of a large process takes longer than its run, and may go to a pipe.
         (Resource::Core, 0, "forbidding core dumps"),
-        (Resource::Sigpending, MOST_SIGNALS, "limiting signals that wait"),
+        (Resource::Sigpending, MAX_SIGNALS, "limiting signals that wait"),
         // Message queues are kernel memory that would outlive the process.
         (Resource::Msgqueue, 0, "forbidding message queues"),
         // No sandboxed process gets a higher priority than the process that times it.
@@ -59,7 +59,7 @@ pub(super) fn limit_processes(limit: ProcessLimit, shares_user: bool) -> Result<
     })
 }
 
-/// Whether the process has its own user namespace, on a kernel that counts only the processes in it.
+/// Returns true if the process has its own user namespace, on a kernel that counts only the processes in it.
 pub(super) fn counted_alone() -> bool {
     let read = |path| std::fs::read_to_string(path).ok();
     is_counted_alone(

@@ -6,8 +6,7 @@
 //! `files` (Landlock), `calls`, `call_table`, `by_number` and `affinity` (seccomp), `seal` (input maps), `abort`
 //! (SIGABRT as pid 1).
 //!
-//! Leaves to others: namespaces, which only the cloning process can create (`sandbox::spawn`), and the
-//! environment, which is the one passed to exec.
+//! Namespaces are created by the cloning process (`sandbox::spawn`), and the environment is the one passed to exec.
 
 pub mod abort;
 mod affinity;
@@ -49,9 +48,9 @@ pub enum SandboxKind {
 pub struct Confinement {
     pub kind: SandboxKind,
     pub limits: ResourceLimits,
-    /// For candidates, if the worker is root: the number of their own user, distinct among live runners.
+    /// For candidates, if the worker is root: the number of the runner's own user, distinct among live runners.
     pub user_number: u32,
-    /// Files and folders that may be read beside the system's: library folders of a candidate; include and
+    /// Files and folders that may be read besides those of the system: library folders of a candidate, or include and
     /// library folders of a compiler. They must exist.
     pub readable: Vec<PathBuf>,
     /// Folders whose programs a compiler may execute too. They must exist.
@@ -77,22 +76,22 @@ pub struct ResourceLimits {
     pub file_size: Bytes,
     pub open_files: u32,
     pub processes: Option<ProcessLimit>,
-    /// Size to which the first thread's stack may grow.
+    /// The size to which the first thread's stack may grow.
     pub stack: Bytes,
     pub locked_memory: Bytes,
 }
 
-/// Limit on processes and threads. The kernel counts them per user (since Linux 5.14 per user namespace), and
+/// A limit on processes and threads. The kernel counts them per user (since Linux 5.14 per user namespace), and
 /// exempts uid 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLimit {
-    /// Threads and processes that it may have itself.
+    /// How many threads and processes it may have itself.
     pub own: u32,
     /// Other tasks of the worker's user. They count too, unless the process gets its own user or user namespace.
     pub beside: u32,
 }
 
-/// The descriptors that a runner keeps, beside its standard streams.
+/// The descriptors that a runner keeps, besides its standard streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors<'a> {
     /// The socket to the worker. An orphan notices its hang-up, so it must be a stream or seqpacket socket:
@@ -167,7 +166,8 @@ pub fn lock_down(
     refuse_other_threads()?;
     let user = rustix::process::getuid();
     let mut protections = vec![parent::leave_session()?];
-    // A machine that runs out of memory ends what is in a sandbox first. Refused, it chooses by size alone.
+    // When the machine runs out of memory, the kernel should kill sandboxed processes first. If this is refused, it
+    // chooses by size alone.
     let _ = oom::raise_score(oom::SANDBOXED);
     protections.push(parent::die_with_the_worker(descriptors.worker)?);
     abort::report_aborts().map_err(|source| ConfineError::Refused { action: "handling SIGABRT", source })?;
@@ -192,16 +192,17 @@ pub fn lock_down(
     Ok(protections)
 }
 
-/// For a process of ours that no candidate runs in: out of the terminal's reach, dead with its worker, closed to others.
+/// Ties one of our own processes, in which no candidate runs, to its worker: it leaves the terminal's session, dies
+/// with the worker, and is closed to other processes.
 pub(crate) fn tie_to_worker(worker: BorrowedFd<'_>) -> Result<(), ConfineError> {
     parent::leave_session()?;
     parent::die_with_the_worker(worker)?;
     identity::hide_memory().map(drop)
 }
 
-/// Threads of this process.
+/// The number of threads of this process.
 pub(crate) fn threads() -> usize {
-    // Without /proc threads cannot be counted; our own callers ask first thing in main, or after an import.
+    // Without /proc, threads cannot be counted; callers ask at the start of main, or after an import.
     std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
 }
 

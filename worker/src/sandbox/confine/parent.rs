@@ -1,4 +1,4 @@
-//! Ties a runner to its worker: a session of its own, and death when the worker dies.
+//! Ties a runner to its worker: it gets its own session, and dies when the worker dies.
 
 use std::os::fd::BorrowedFd;
 

@@ -26,7 +26,7 @@ use crate::runner::frame::{Python, Setup};
 use crate::sandbox::policy;
 use crate::session::{Candidate, SessionError, artifact};
 
-/// What torch asks of the machine.
+/// Files outside the libraries that torch reads when it starts.
 const TORCH_FILES: [&str; 4] = ["/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu", "/dev/urandom"];
 
 /// One candidate's artifact, opened and checked against its digest, with the limits its runners get.
@@ -34,14 +34,14 @@ pub(crate) struct Callable {
     pub(crate) callee: Callee,
     artifact: OwnedFd,
     libraries: Libraries,
-    /// What hosts its runners, if that is needed.
+    /// The interpreter that hosts its runners, for launchers that need one.
     interpreter: Option<Arc<Interpreter>>,
-    /// Folders that its libraries are looked for in, and found in by them.
+    /// Folders in which its libraries, and their dependencies, are searched.
     library_path: Vec<PathBuf>,
     pub(crate) cpus: Vec<u32>,
     threads: u32,
     zygotes: Rc<Zygotes>,
-    /// Started ahead of the next session.
+    /// A process that was started ahead for the next session.
     waiting: RefCell<Option<Process>>,
 }
 
@@ -68,7 +68,7 @@ impl Callable {
         let available = cpus();
         let cores = u32::try_from(available.len()).unwrap_or(1).max(1);
         let threads = callee.limits.threads_on(cores);
-        // The last CPUs, so that the first is left to the worker and the supervisor where there is one to spare.
+        // Takes the last CPUs: if there is one to spare, the first is left to the worker and the supervisor.
         let keep = (threads as usize).min(available.len());
         let pinned = available[available.len() - keep..].to_vec();
         Ok(Self {
@@ -84,12 +84,12 @@ impl Callable {
         })
     }
 
-    /// Whether a CPU is left for the worker to spin on.
+    /// Returns true if the limits leave a CPU on which the worker can spin.
     pub(crate) fn leaves_a_cpu(&self) -> bool {
         self.cpus.len() < cpus().len()
     }
 
-    /// What a runner with these entries gets, with `outputs` in memory files that it maps.
+    /// Returns what a runner with these entries gets. `outputs` is the size of the output memory files that it maps.
     pub(super) fn spec<'b>(&'b self, lease: LeaseId, entries: &[Placed], outputs: Bytes) -> RunnerSpec<'b> {
         let sum = |bytes: fn(&Placed) -> Bytes| -> Bytes { entries.iter().map(bytes).sum() };
         let materialised = sum(Placed::materialised_bytes);
@@ -98,7 +98,7 @@ impl Callable {
         let memory = limits.memory_for(largest, self.threads);
         let mut private = limits.private_memory_for(largest, self.threads);
         if self.callee.launcher == Launcher::Libtorch {
-            // An interpreter has torch before its runner is locked down; a library gets it behind that.
+            // An interpreter imports torch before its runner locks down; a library loads it afterwards.
             private += runner_base(Launcher::Libtorch);
         }
         RunnerSpec {
@@ -134,12 +134,12 @@ impl Callable {
         }
     }
 
-    /// In which form an interpreter makes its calls; none where a library is called.
+    /// The form in which an interpreter calls the candidate; `None` if a library is called directly.
     pub(super) fn form(&self) -> Option<Form> {
         self.interpreter.as_ref().map(|_| self.callee.form)
     }
 
-    /// What its runners may read beyond the system's libraries.
+    /// Paths that its runners may read besides the system's libraries.
     fn readable(&self) -> Vec<PathBuf> {
         let mut readable = self.library_path.clone();
         readable.extend(self.interpreter.iter().flat_map(|it| it.folders.clone()));
@@ -149,7 +149,7 @@ impl Callable {
         readable
     }
 
-    /// The interpreter that hosts its runners, if that is needed.
+    /// The interpreter that hosts its runners, if they need one.
     fn python(&self) -> Option<Python> {
         self.interpreter
             .as_ref()
@@ -159,16 +159,16 @@ impl Callable {
     /// Starts the process of the next session, if none is waiting for one.
     pub(super) fn start_ahead(&self, link: &Link) {
         if let Some(python) = self.python() {
-            // A copy is made in no time once it is wanted; what takes its time is the import.
+            // Copying a zygote takes no time; importing torch does.
             self.zygotes.prepare(link, &zygotes::Wanted { python, environment: self.environment() });
             return;
         }
         let mut waiting = self.waiting.borrow_mut();
-        // One that cannot be started is tried again, and spoken of, when the session starts.
+        // If this fails, the session tries again and reports the error.
         *waiting = waiting.take().or_else(|| self.start_process(link).ok());
     }
 
-    /// A process for a session: the one that was started ahead, or a new one.
+    /// Returns a process for a session: the one started ahead, or a new one.
     pub(super) fn process(&self, link: &Link) -> Result<Process, RunnerError> {
         self.waiting.take().map_or_else(|| self.start_process(link), Ok)
     }
@@ -187,7 +187,7 @@ impl Callable {
         Parts::create(output)?.start(link, &environment, runner_base(self.callee.launcher))
     }
 
-    /// Of its runners' processes.
+    /// The environment of its runners.
     fn environment(&self) -> Vec<CString> {
         let limits = &self.callee.limits;
         let mut env = BTreeMap::from([
@@ -197,7 +197,7 @@ impl Callable {
             ("LC_ALL".to_owned(), "C".to_owned()),
         ]);
         if self.callee.launcher.needs_python() {
-            // One thread must be all there is when the runner locks itself down, and there is no device for CUDA to look for.
+            // The runner must be single-threaded when it locks down, and CUDA must not look for a device.
             env.insert("OPENBLAS_NUM_THREADS".to_owned(), "1".to_owned());
             env.insert("CUDA_VISIBLE_DEVICES".to_owned(), String::new());
         }
@@ -214,7 +214,7 @@ impl Callable {
         env.iter().filter_map(|(name, value)| CString::new(format!("{name}={value}")).ok()).collect()
     }
 
-    /// The loader's words with what can be done about them.
+    /// Returns the loader's message with advice on how to fix the problem.
     pub(crate) fn refusal(&self, loader: &str) -> String {
         format!("{loader}{}", self.libraries.advice(loader))
     }
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use crate::session::scripted::{callee, entries_of};
 
-    /// What is verified is what is timed: the digest of the build goes with every task.
+    /// The timed artifact must be the verified one, so every task carries the digest of the build.
     #[test]
     fn changed_artifact_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -250,7 +250,7 @@ mod tests {
             ..callee("fast", signature)
         };
         assert!(Callable::open(&callee, Rc::default()).is_ok());
-        std::fs::write(&path, b"as somebody else wishes").expect("written");
+        std::fs::write(&path, b"changed after the build").expect("written");
         assert!(matches!(Callable::open(&callee, Rc::default()), Err(SessionError::ArtifactChanged { .. })));
         std::fs::remove_file(&path).expect("removed");
         assert!(matches!(Callable::open(&callee, Rc::default()), Err(SessionError::Artifact { .. })));

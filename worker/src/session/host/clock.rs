@@ -1,10 +1,11 @@
-//! The clock of a runner: n calls between two stamps of this process's clock, each call into an output slot of its own.
+//! Times a runner: n calls between two readings of this process's clock, each call into its own output slot.
 //!
-//! The runner is stopped between blocks, so that it cannot compete with another session, and its outputs are read
-//! only then. Whatever lies in a runner may be the candidate's, the loop that waits for commands included, so the first
-//! stamp is taken before it is woken: its inputs are written and its command given while it stands still, and from then on
-//! all of its time counts. What waking costs is measured with empty blocks and subtracted. An idle round begins just like a block,
-//! asks for nothing, and then lets the runner be: what it does then it does outside of the clock.
+//! The runner is stopped between blocks, so it cannot compete with another session, and its outputs are read only
+//! while it is stopped. Everything in the runner may be under the candidate's control, even the loop that waits for
+//! commands. So the first reading is taken before the runner is resumed: inputs and command are written while it is
+//! stopped, and all of its time counts from then on. The cost of waking it is measured with empty blocks and
+//! subtracted. An idle round begins just like a block, asks for no call, and then leaves the runner alone: work that
+//! it does then is work outside the timed region.
 
 use std::time::Duration;
 
@@ -19,38 +20,41 @@ use crate::session::{
     Answer, Block, BlockOrder, Clock, IdleRound, LOOKS, Look, Renew, SessionError, WakeCost, nothing_new,
 };
 
-/// Empty blocks of which the hand-off is the median, as the waking that it stands for is sometimes longer and sometimes shorter.
-/// One that makes its own slow gains nothing beside a baseline: the shorter of their two hand-offs is subtracted from both.
+/// The number of empty blocks whose median is the hand-off. The median, because a wake-up is sometimes longer and
+/// sometimes shorter. A candidate that slows its empty blocks down gains nothing on the baseline: the shorter
+/// hand-off of the two is subtracted from both.
 const HANDOFF_BLOCKS: usize = 51;
-/// They are enough after this time, however few they were: a candidate may make each of them slow.
+/// After this time, fewer blocks are enough, because a candidate can make each of them slow.
 const HANDOFF_TIME: Duration = Duration::from_secs(1);
-/// No more than this is ever subtracted: a wake-up through a futex takes some tens of microseconds, and longer ones are
-/// a busy machine's, or a candidate's that makes empty blocks slow so that its own look fast.
-const MOST_HANDOFF: Duration = Duration::from_micros(100);
-/// How long a runner is let be in an idle round: a thread that works then shows many times what is allowed.
+/// The longest hand-off that is ever subtracted. A wake-up through a futex takes some tens of microseconds. Longer
+/// ones come from a busy machine, or from a candidate that slows empty blocks down to make its own look fast.
+const MAX_HANDOFF: Duration = Duration::from_micros(100);
+/// How long a runner is left alone in an idle round: a thread that keeps working uses many times the allowed CPU
+/// time.
 const IDLE_TIME: Duration = Duration::from_millis(1);
-/// How long this process spins for the answer to an empty block.
+/// How long this process spins while it waits for an empty block.
 const WAKE_SPIN: Duration = Duration::from_micros(200);
-/// Waiting for a block is spinning at first, for at least and at most so long (an empty block takes microseconds).
-const LEAST_SPIN: Duration = Duration::from_micros(200);
-const MOST_SPIN: Duration = Duration::from_secs(1);
-/// Of all CPUs: a candidate that keeps more of them busy wants the last one too.
-const MOST_BUSY: f64 = 0.6;
-/// A runner that has nothing to do and does not say so for so long is the candidate's doing: until it was loaded it answered.
-const WAKE_LIMIT: Duration = Duration::from_secs(10);
+/// Bounds of the time for which this process spins at the start of a block (an empty block takes microseconds).
+const MIN_SPIN: Duration = Duration::from_micros(200);
+const MAX_SPIN: Duration = Duration::from_secs(1);
+/// The share of all CPUs above which a candidate is assumed to need the last one too.
+const MAX_BUSY: f64 = 0.6;
+/// How long an idle runner may take to answer an empty block. It answered until it was loaded, so a longer delay is
+/// the candidate's fault.
+const WAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a session's clock knows from block to block.
+/// What a session's clock carries over from block to block.
 pub(super) struct Stopwatch {
     handoff: Duration,
-    /// No more than this is subtracted.
-    most_handoff: Duration,
-    /// Whether this process may spin while it waits: not where a candidate of the pair needs every CPU.
+    /// The most that is subtracted.
+    max_handoff: Duration,
+    /// Whether this process may spin while it waits. False if a candidate of the pair needs every CPU.
     may_spin: bool,
-    /// It leaves a CPU by its limits; otherwise whether one is left has to be seen.
+    /// The candidate's limits leave a CPU. If they do not, the busy CPUs are observed instead.
     leaves_a_cpu: bool,
-    /// `may_spin` when the hand-off was measured; none before that.
+    /// The value of `may_spin` when the hand-off was measured; `None` before that.
     handoff_spun: Option<bool>,
-    /// CPU time of the runner when it was last stopped.
+    /// The runner's CPU time when it was last stopped.
     stopped_at: Duration,
 }
 
@@ -58,7 +62,7 @@ impl Stopwatch {
     pub(super) fn new(leaves_a_cpu: bool) -> Self {
         Self {
             handoff: Duration::ZERO,
-            most_handoff: MOST_HANDOFF,
+            max_handoff: MAX_HANDOFF,
             may_spin: leaves_a_cpu,
             leaves_a_cpu,
             handoff_spun: None,
@@ -73,11 +77,11 @@ impl Clock for HostSession<'_> {
     }
 
     fn handoff(&self) -> Duration {
-        self.watch.handoff.min(self.watch.most_handoff)
+        self.watch.handoff.min(self.watch.max_handoff)
     }
 
     fn limit_handoff(&mut self, most: Duration) {
-        self.watch.most_handoff = most;
+        self.watch.max_handoff = most;
     }
 
     fn leaves_room(&self, threads: u32, cpus_busy: f64) -> bool {
@@ -109,7 +113,7 @@ impl Clock for HostSession<'_> {
 
 impl HostSession<'_> {
     fn median_empty_block(&mut self) -> Result<(), RunnerError> {
-        (self.watch.handoff_spun, self.watch.most_handoff) = (Some(self.watch.may_spin), MOST_HANDOFF);
+        (self.watch.handoff_spun, self.watch.max_handoff) = (Some(self.watch.may_spin), MAX_HANDOFF);
         let looks = self.looks_of_an_empty_block();
         let empty = BlockOrder {
             entry: 0,
@@ -119,7 +123,7 @@ impl HostSession<'_> {
             cold: false,
             looks: &looks,
             expected: Duration::ZERO,
-            limit: WAKE_LIMIT,
+            limit: WAKE_TIMEOUT,
         };
         let mut seen = Vec::with_capacity(HANDOFF_BLOCKS);
         let started = now();
@@ -129,17 +133,18 @@ impl HostSession<'_> {
             }
             match self.timed(&empty, &mut Written::new(&mut nothing_new))? {
                 Heard::Done(block) => seen.push(block.elapsed),
-                // The first real block will find it dead and say so.
+                // The first real block will find it dead and report that.
                 Heard::Died => return Ok(()),
-                Heard::TimedOut => return self.end_for::<()>(WAKE_LIMIT).map(drop),
+                Heard::TimedOut => return self.end_for::<()>(WAKE_TIMEOUT).map(drop),
             }
         }
         seen.sort_unstable();
-        self.watch.handoff = seen.get(seen.len() / 2).copied().unwrap_or_default().min(MOST_HANDOFF);
+        self.watch.handoff = seen.get(seen.len() / 2).copied().unwrap_or_default().min(MAX_HANDOFF);
         Ok(())
     }
 
-    /// A wake-up out of sleep costs many times what a seen store does: each way to wait has its own figure.
+    /// Waking from sleep takes many times as long as noticing a store while spinning, so each way of waiting has its
+    /// own hand-off.
     fn known_handoff(&mut self) -> Result<(), RunnerError> {
         if self.watch.handoff_spun == Some(self.watch.may_spin) { Ok(()) } else { self.median_empty_block() }
     }
@@ -153,10 +158,10 @@ impl HostSession<'_> {
         let Some(still) = self.prepare(inputs)? else { return Ok(Answer::Died) };
         self.runner.command(entry, 0, 0, 0, Duration::ZERO);
         self.go_on()?;
-        match self.runner.wait_done(WAKE_SPIN, WAKE_LIMIT)? {
+        match self.runner.wait_done(WAKE_SPIN, WAKE_TIMEOUT)? {
             Heard::Done(_) => {}
             Heard::Died => return Ok(Answer::Died),
-            Heard::TimedOut => return self.end_for(WAKE_LIMIT),
+            Heard::TimedOut => return self.end_for(WAKE_TIMEOUT),
         }
         std::thread::sleep(IDLE_TIME);
         if !self.stand()? {
@@ -166,7 +171,8 @@ impl HostSession<'_> {
         Ok(Answer::Done(IdleRound { cpu, wake: still.cost }))
     }
 
-    /// As many as a timed one has, one byte each, spread over the slots of the first output that has any.
+    /// Returns as many looks as a timed block has, one byte each, spread over the slots of the first output that has
+    /// elements.
     fn looks_of_an_empty_block(&self) -> Vec<Look> {
         let leaves = &self.entries[0].as_ref().leaves;
         let Some(leaf) = leaves.iter().position(|leaf| leaf.tensor.elements() != 0) else {
@@ -189,7 +195,7 @@ impl HostSession<'_> {
         let timed = self.stamped(block, &offsets, &mut seen, inputs);
         let Some(view) = &self.view else { return timed };
         let changed = match &timed {
-            // It stands still: what is there now is what it wrote.
+            // The runner is stopped: what is in the outputs now is what it wrote.
             Ok(Heard::Done(_)) => offsets.iter().zip(block.looks).zip(&seen).position(
                 |((&offset, look), then): ((&u64, &Look), &Element)| view.read(offset, look.width) != *then,
             ),
@@ -206,7 +212,8 @@ impl HostSession<'_> {
         self.outputs[entry].slot_start(look.leaf, look.slot) + look.offset
     }
 
-    /// A block between two stamps. `seen` is given the elements at `offsets` as they were at the second one.
+    /// Times one block. `seen` is filled with the elements at `offsets` as they were at the second reading of the
+    /// clock.
     fn stamped(
         &mut self,
         block: &BlockOrder<'_>,
@@ -225,7 +232,8 @@ impl HostSession<'_> {
         self.runner.command(entry, block.calls, 0, flags, Duration::ZERO);
         self.go_on()?;
         let heard = self.runner.wait_done(spin, block.limit)?;
-        // "Done" is a claim. What is not there when it is made was not done, and is seen at the standstill.
+        // "Done" is only a claim. An element that is missing now was not finished; it is compared again once the
+        // runner is stopped.
         if let Some(view) = &self.view {
             seen.extend(offsets.iter().zip(block.looks).map(|(&offset, look)| view.read(offset, look.width)));
         }
@@ -252,32 +260,32 @@ impl HostSession<'_> {
         }))
     }
 
-    /// At a standstill, with the inputs of what comes next in place. None if it died.
-    fn prepare(&mut self, inputs: &mut Written<'_>) -> Result<Option<Still>, RunnerError> {
-        // The session may have stood still without its clock being read.
+    /// Stops the runner and writes the inputs of the next block. Returns `None` if it died.
+    fn prepare(&mut self, inputs: &mut Written<'_>) -> Result<Option<StoppedRunner>, RunnerError> {
+        // The runner may have been stopped without its CPU time being read.
         if !self.stand()? {
             return Ok(None);
         }
-        // Woken and stopped in one breath: what that costs is the kernel's, and depends on threads and CPUs.
+        // Waking and stopping it at once measures the kernel's cost, which depends on threads and CPUs.
         let before = self.watch.stopped_at;
         self.go_on()?;
         if !self.stand()? {
             return Ok(None);
         }
         let stopped_at = self.watch.stopped_at;
-        // Until now there was something else in their place: whatever it did when it was woken, it did without them.
+        // Until now the runner had other inputs: whatever it did when it was woken, it did without these.
         inputs.write();
         let counts = self.runner.counts();
         if let Some(counts) = counts.filter(|_| self.watch.may_spin) {
-            // Spinning on the runner's own CPU would keep it from its calls until the scheduler's next tick.
+            // Spinning on the runner's own CPU would delay its calls until the scheduler's next tick.
             keep_off(counts.cpu);
         }
         let threads = counts.map_or(1, |counts| counts.threads);
         let cost = WakeCost { cpu: stopped_at.saturating_sub(before), threads };
-        Ok(Some(Still { cost, stopped_at, waited: waited(&self.runner) }))
+        Ok(Some(StoppedRunner { cost, stopped_at, waited: waited(&self.runner) }))
     }
 
-    /// At a standstill, with its CPU time read. False if it died.
+    /// Stops the runner and reads its CPU time. Returns false if it died.
     fn stand(&mut self) -> Result<bool, RunnerError> {
         let stands = self.settle()?;
         if stands {
@@ -287,7 +295,7 @@ impl HostSession<'_> {
     }
 }
 
-/// New inputs, and whether they could be written.
+/// Writes new inputs, and keeps the result.
 struct Written<'r> {
     renew: Renew<'r>,
     result: Result<(), SessionError>,
@@ -305,35 +313,37 @@ impl<'r> Written<'r> {
     }
 }
 
-/// A runner that stands still, right before it is woken.
-struct Still {
+/// A stopped runner, right before it is resumed.
+struct StoppedRunner {
     cost: WakeCost,
-    /// Its CPU time.
+    /// The runner's CPU time.
     stopped_at: Duration,
-    /// For a CPU, until then.
+    /// How long it has waited for a CPU so far.
     waited: Option<Duration>,
 }
 
-/// How long a runner's first thread and this one have waited for a CPU, together.
+/// Returns how long the runner's first thread and this thread have waited for a CPU, in total.
 fn waited(runner: &Runner) -> Option<Duration> {
     Some(runner.waited()? + run_delay("/proc/thread-self/schedstat")?)
 }
 
-/// Half as long again as the block should take (DESIGN, "Timing"). On a busy machine this process and the runner can
-/// come to share one CPU: who spins on then keeps it from the one that is waited for, a whole time slice in every block.
+/// Returns one and a half times the expected duration of the block, within bounds (DESIGN, "Timing"). On a busy
+/// machine, this process and the runner can end up on one CPU. Spinning for longer would then take a whole time slice
+/// from the runner in every block.
 fn spin_for(expected: Duration) -> Duration {
-    (expected * 3 / 2).clamp(LEAST_SPIN, MOST_SPIN)
+    (expected * 3 / 2).clamp(MIN_SPIN, MAX_SPIN)
 }
 
-/// Whether a CPU is left for who spins while a candidate works that has so many threads and was seen to keep so many
-/// CPUs busy. Threads may come and go within a call; and while somebody spins, all of them are never seen busy.
+/// Returns true if a CPU is left for spinning beside a candidate with this many threads that was seen to keep this
+/// many CPUs busy. Both are checked: threads may come and go within a call, and while this process spins, the
+/// candidate cannot keep all CPUs busy.
 fn leaves_room(cpus: usize, threads: u32, busy: f64) -> bool {
     #[expect(clippy::cast_precision_loss, reason = "a handful of CPUs")]
-    let most = cpus as f64 * MOST_BUSY;
-    (threads as usize) < cpus && busy < most
+    let max_busy = cpus as f64 * MAX_BUSY;
+    (threads as usize) < cpus && busy < max_busy
 }
 
-/// `CLOCK_MONOTONIC_RAW`: neither steps nor slews.
+/// Reads `CLOCK_MONOTONIC_RAW`, which neither steps nor slews.
 fn now() -> Duration {
     let time = clock_gettime(ClockId::MonotonicRaw);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -344,12 +354,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn worker_spins_only_where_a_cpu_is_left() {
+    fn worker_spins_only_if_a_cpu_is_left() {
         for (cpus, threads, busy, room) in [
             (1, 1, 1.0, false),
             (2, 1, 1.0, true),
             (2, 2, 1.0, false),
-            // Threads of a call, gone when it has returned.
+            // Threads that existed only during the call.
             (2, 1, 1.33, false),
             (16, 1, 12.0, false),
             (16, 4, 3.9, true),

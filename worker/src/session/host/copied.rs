@@ -1,7 +1,8 @@
 //! Inputs that are timed from memory instead of from their files: copied once for both sides of a profile.
 //!
-//! A part of a storage that several entries have, by its digest, is loaded once, and stays from batch to batch as long as the next
-//! one needs it. Runners map the arena as they would map a file: read-only, just their ranges. Placing is `residency`'s.
+//! If several entries share a part of a storage (by digest), it is loaded once, and stays from batch to batch as long
+//! as the next one needs it. Runners map the arena as they would map a file: read-only, and only their own ranges.
+//! `residency` decides where the copies lie.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -27,7 +28,7 @@ use crate::residency::ledger::Kind;
 use crate::residency::load::{Load, Origin, Residency};
 use crate::residency::staging::{Source, StagingError};
 
-/// Inputs that could not be copied.
+/// The error of inputs that could not be copied.
 #[derive(Debug)]
 pub(crate) struct Uncopied {
     /// The entry of the batch whose capture could not be read.
@@ -35,7 +36,7 @@ pub(crate) struct Uncopied {
     pub(crate) error: StagingError,
 }
 
-/// What is the same wherever it is found.
+/// Identifies bytes: by content if the content is known, otherwise by where they are stored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Content { blob: BlobId, begins: u64, start: u64, end: u64 },
@@ -55,14 +56,14 @@ impl Key {
 
 pub(crate) struct CopiedInputs {
     residency: Residency<HostDevice, Key>,
-    /// Can only be read.
+    /// Opened read-only.
     arena: Arc<File>,
-    /// What the batch in hand uses.
+    /// What the current batch uses.
     uses: Vec<Key>,
 }
 
 impl CopiedInputs {
-    /// With room for the largest of these batches, as it was predicted.
+    /// Creates an arena for the largest of these batches, of the predicted size.
     pub(crate) fn create<'a>(batches: impl Iterator<Item = &'a [EntryRef]>) -> Result<Self, DeviceError> {
         let room = batches.map(placed_bytes).max().unwrap_or_default();
         let device = HostDevice::create(room)?;
@@ -71,12 +72,13 @@ impl CopiedInputs {
         Ok(Self { residency, arena, uses: Vec::new() })
     }
 
-    /// In the arena.
+    /// The number of bytes in the arena.
     pub(crate) fn held(&self) -> Bytes {
         self.residency.ledger().held(Kind::Weight)
     }
 
-    /// Has the inputs of these entries in memory, and of no others. Nobody maps what was there before any more.
+    /// Loads the inputs of these entries, and evicts all others. The runners that mapped earlier inputs must have
+    /// ended.
     pub(crate) fn load(&mut self, link: &Link, entries: &mut [Placed]) -> Result<(), Uncopied> {
         let page = Bytes::from(rustix::param::page_size());
         let failed = Cell::new(None);
@@ -98,7 +100,7 @@ impl CopiedInputs {
         let storages: Vec<(Key, &dyn Origin)> =
             origins.iter().map(|(key, origin)| (key.clone(), origin as &dyn Origin)).collect();
         let load = Load { storages: &storages, tensors: &tensors, after: &[], instead_of: &self.uses };
-        // Counted from before it is there until after it is gone.
+        // Reported before the memory is taken, and until after it is freed.
         let coming: Bytes = origins.iter().map(|(_, origin)| origin.piece.placed(page)).sum();
         link.holds(Held::Inputs, coming.max(self.held()));
         self.residency.load(&load).map_err(|error| Uncopied { entry: failed.get(), error })?;
@@ -123,7 +125,7 @@ impl CopiedInputs {
     }
 }
 
-/// The copied bytes of a batch, with what its entries have in common counted once.
+/// The size of a batch's copies. Bytes that its entries share count once.
 fn placed_bytes(entries: &[EntryRef]) -> Bytes {
     let mut sum = BatchSum::default();
     entries
@@ -133,7 +135,7 @@ fn placed_bytes(entries: &[EntryRef]) -> Bytes {
         .unwrap_or_default()
 }
 
-/// The piece that this lies in: of its own storage, or of one with the same content.
+/// Returns the piece that contains this range: one of the same storage, or one with the same content.
 fn piece_of<'a>(
     pieces: &'a [Piece],
     reached: &Reached,
@@ -149,8 +151,8 @@ fn piece_of<'a>(
     })
 }
 
-/// A part of a storage of a capture, from the page on in which it begins: what lies before it is in the same storage, and is shown to
-/// nobody.
+/// A part of a capture's storage, extended to the start of its first page. The extra bytes belong to the same
+/// storage, and no runner can see them.
 struct PieceOrigin<'a> {
     entry: &'a Recorded,
     number: usize,
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_is_found_in_its_own_storage_or_in_one_of_the_same_content() {
+    fn piece_is_found_by_storage_or_by_content() {
         let pieces = [piece(0, Some(1), 0..100), piece(2, None, 50..80), piece(2, None, 90..99)];
         let blob = Some(BlobId([1; 32]));
         let contents = [(blob, 0), (blob, 0), (None, 64), (None, 64)];
@@ -226,7 +228,7 @@ mod tests {
             piece_of(&pieces, &reached, &contents).map(|piece| (piece.storage.0, piece.range.start))
         };
         assert_eq!(find(0, 10..100), Some((0, 0)));
-        // Known under another name; storage 3 has a content that nobody knows.
+        // Storage 1 has the content of storage 0; the content of storage 3 is unknown.
         assert_eq!(find(1, 0..100), Some((0, 0)));
         assert_eq!(find(2, 90..95), Some((2, 90)));
         assert_eq!(find(2, 79..91), None);
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arena_has_room_for_what_a_batch_has_in_common_once() {
+    fn shared_constants_are_counted_once_in_a_batch() {
         let table = Constant { id: 3, bytes: Bytes::new(9), placed: Bytes::kib(8) };
         let entry = |copied_kib, constants: &[Constant]| EntryRef {
             id: EntryId(0),

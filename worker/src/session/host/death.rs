@@ -1,7 +1,8 @@
-//! From the way a runner ended to one status: proof first, never a guess.
+//! Maps the way a runner ended to one status. It relies on proof, never on a guess.
 //!
-//! Pure: facts in (what `waitid` said, what the supervisor ordered, what the runner noted before its end), status
-//! and one line out. A status that blames the memory limit needs proof: our own kill, or a size that was refused.
+//! Pure: takes facts (the result of `waitid`, the supervisor's orders, the runner's last notes) and returns a status
+//! with one line of detail. A status that blames the memory limit needs proof: our own kill, or an allocation that
+//! was refused.
 
 use opt_shared::message::KillReason;
 use opt_shared::outcome::Status;
@@ -12,7 +13,7 @@ use crate::runner::control::{FaultPlace, Phase};
 use crate::sandbox::handle::End;
 use crate::session::Verdict;
 
-/// Names of inputs and outputs by the runner's numbers, for messages.
+/// Names of inputs and outputs for messages, by their numbers in the runner.
 pub(crate) struct Names<'a> {
     pub(crate) inputs: &'a dyn Fn(u32) -> String,
     pub(crate) outputs: &'a dyn Fn(u32) -> String,
@@ -89,7 +90,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         );
     }
     if let Some(fault) = &death.fault {
-        // No store raises this: a page of a mapped file could not be had.
+        // A store cannot raise this signal on an input: a page of the mapped file could not be read.
         if matches!(fault.place, FaultPlace::Input | FaultPlace::InputGuard) && fault.signal == libc::SIGBUS {
             let what = (names.inputs)(fault.index);
             return verdict(
@@ -128,14 +129,14 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         );
     }
     match death.end {
-        // A service manager that ends all of its processes sends the gentle ones.
+        // A service manager that ends all of its processes sends one of the other three.
         End::Signalled { signal: signal @ (libc::SIGKILL | libc::SIGTERM | libc::SIGINT | libc::SIGHUP) } => {
-            // Pid 1 of a namespace cannot be killed from inside, so the sender is outside; without a namespace the
-            // sender is unknown and the core decides after a second death on the same entry.
-            let whence =
+            // Pid 1 of a namespace cannot be killed from inside, so the sender is outside. Without a namespace the
+            // sender is unknown, and the core decides after a second death on the same entry.
+            let sender =
                 if death.namespaced { "by a process outside its namespace" } else { "by an unknown sender" };
             let how = if signal == libc::SIGKILL { "killed" } else { "ended" };
-            verdict(Status::InfraError, format!("{how} {during} {whence}"))
+            verdict(Status::InfraError, format!("{how} {during} {sender}"))
         }
         End::Signalled { .. } if loading => verdict(
             Status::LoadError,
@@ -152,7 +153,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
     }
 }
 
-/// The death of a runner in which these entries were placed, called with the one at `called` last.
+/// Returns the verdict on a runner's death. `placed` is the entry that was called last.
 pub(super) fn verdict(facts: &Death, placed: Option<&Placed>) -> Verdict {
     let Some(placed) = placed else {
         return death(
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
     use crate::session::host::process::Fault;
 
-    fn a_death(end: End) -> Death {
+    fn death_by(end: End) -> Death {
         Death {
             end,
             killed: None,
@@ -203,48 +204,48 @@ mod tests {
     }
 
     #[test]
-    fn every_end_has_its_status() {
+    fn death_maps_each_end_to_its_status() {
         let fault = |place| Some(Fault { place, index: 1, address: 0x10, signal: libc::SIGSEGV });
         let cut_short = |place| Death {
             fault: Some(Fault { place, index: 1, address: 0x10, signal: libc::SIGBUS }),
-            ..a_death(End::Signalled { signal: libc::SIGBUS })
+            ..death_by(End::Signalled { signal: libc::SIGBUS })
         };
         check(cut_short(FaultPlace::Input), Status::InfraError, "a page of input 1 could not be read");
         check(cut_short(FaultPlace::Elsewhere), Status::Crashed, "SIGBUS");
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-            check(a_death(End::Signalled { signal }), Status::InfraError, "ended in a call");
+            check(death_by(End::Signalled { signal }), Status::InfraError, "ended in a call");
         }
-        check(a_death(End::Signalled { signal: libc::SIGSEGV }), Status::Crashed, "SIGSEGV");
-        check(a_death(End::Exited { code: 0 }), Status::Crashed, "code 0");
+        check(death_by(End::Signalled { signal: libc::SIGSEGV }), Status::Crashed, "SIGSEGV");
+        check(death_by(End::Exited { code: 0 }), Status::Crashed, "code 0");
         check(
-            Death { phase: Phase::Loading, ..a_death(End::Signalled { signal: libc::SIGABRT }) },
+            Death { phase: Phase::Loading, ..death_by(End::Signalled { signal: libc::SIGABRT }) },
             Status::LoadError,
             "SIGABRT",
         );
         check(
-            Death { phase: Phase::Loading, ..a_death(End::Exited { code: 1 }) },
+            Death { phase: Phase::Loading, ..death_by(End::Exited { code: 1 }) },
             Status::LoadError,
             "code 1",
         );
         let faulted =
-            |place| Death { fault: fault(place), ..a_death(End::Signalled { signal: libc::SIGSEGV }) };
+            |place| Death { fault: fault(place), ..death_by(End::Signalled { signal: libc::SIGSEGV }) };
         check(faulted(FaultPlace::Input), Status::InputMutated, "input 1");
         check(faulted(FaultPlace::InputGuard), Status::OutOfBounds, "input 1");
         check(faulted(FaultPlace::OutputGuard), Status::OutOfBounds, "output 1");
         check(faulted(FaultPlace::Elsewhere), Status::Crashed, "SIGSEGV");
         check(
-            Death { refused: Some(Bytes::gib(1)), ..a_death(End::Signalled { signal: libc::SIGABRT }) },
+            Death { refused: Some(Bytes::gib(1)), ..death_by(End::Signalled { signal: libc::SIGABRT }) },
             Status::HostMemoryLimit,
             "1.00 GiB",
         );
-        // A refusal alone proves nothing about an ordinary exit.
+        // A refused allocation proves nothing about an ordinary exit.
         check(
-            Death { refused: Some(Bytes::gib(1)), ..a_death(End::Exited { code: 3 }) },
+            Death { refused: Some(Bytes::gib(1)), ..death_by(End::Exited { code: 3 }) },
             Status::Crashed,
             "code 3",
         );
         let killed =
-            |reason| Death { killed: Some(reason), ..a_death(End::Signalled { signal: libc::SIGKILL }) };
+            |reason| Death { killed: Some(reason), ..death_by(End::Signalled { signal: libc::SIGKILL }) };
         check(killed(KillReason::Stopped), Status::InfraError, "had stopped it");
         check(killed(KillReason::Timeout { limit: Duration::from_secs(2) }), Status::Timeout, "2s");
         check(
@@ -258,13 +259,17 @@ mod tests {
             "limit of 1.00 GiB",
         );
         check(killed(KillReason::Deadline), Status::InfraError, "supervisor");
-        check(a_death(End::Signalled { signal: libc::SIGKILL }), Status::InfraError, "outside its namespace");
-        // Nothing foreign had run.
+        check(
+            death_by(End::Signalled { signal: libc::SIGKILL }),
+            Status::InfraError,
+            "outside its namespace",
+        );
+        // No code of the candidate had run.
         for (end, how) in [
             (End::Exited { code: 2 }, "exited with code 2 before it loaded anything"),
             (End::Signalled { signal: libc::SIGKILL }, "was killed by SIGKILL before it loaded anything"),
         ] {
-            let unlocked = Death { phase: Phase::Starting, locked: false, ..a_death(end) };
+            let unlocked = Death { phase: Phase::Starting, locked: false, ..death_by(end) };
             check(unlocked, Status::InfraError, how);
         }
     }

@@ -1,23 +1,23 @@
-//! What a shared library says about itself to the loader: which libraries it needs, and whether it speaks of a name.
+//! Reads what a shared library tells the loader: which libraries it needs, and which symbol names it contains.
 //!
-//! Reads a stranger's file with `pread` and never maps it: a file that shrinks is an error here, not a signal. Only
-//! the program headers, the dynamic section and its strings are read, each within a limit; everything else about ELF
-//! is the loader's business, in the runner. Which libraries are then handed to the runner is up to `libraries`.
+//! The file is untrusted. It is read with `pread` and never mapped, so a file that shrinks is an error, not a signal.
+//! Only the program headers, the dynamic section and its strings are read, each within a limit; the rest of ELF is
+//! left to the loader in the runner. `libraries` decides which libraries the runner gets.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Linkers write about a dozen.
-const MOST_PROGRAM_HEADERS: u16 = 256;
-/// Linkers write about thirty entries of 16 bytes.
-const LARGEST_DYNAMIC: u64 = 64 * 1024;
-/// Names of all symbols; large C++ libraries have a few MiB of them.
-const LARGEST_STRINGS: u64 = 64 << 20;
-/// A file name on Linux.
-const LONGEST_NAME: usize = 255;
-/// More than any library that a person links.
-const MOST_NEEDED: usize = 256;
+/// Linkers write about a dozen program headers.
+const MAX_PROGRAM_HEADERS: u16 = 256;
+/// In bytes. Linkers write about thirty entries of 16 bytes.
+const MAX_DYNAMIC: u64 = 64 * 1024;
+/// In bytes. The names of all symbols; large C++ libraries have a few MiB of them.
+const MAX_STRINGS: u64 = 64 << 20;
+/// The longest file name on Linux, in bytes.
+const MAX_NAME: usize = 255;
+/// More libraries than anyone links by hand.
+const MAX_NEEDED: usize = 256;
 
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
@@ -34,7 +34,7 @@ const DT_SONAME: u64 = 14;
 pub(crate) enum ElfError {
     #[error("reading {bytes} bytes at offset {offset}")]
     Read { bytes: u64, offset: u64, source: io::Error },
-    /// Left to the loader, whose words the user knows.
+    /// Reported by the loader, whose messages users know.
     #[error("not a 64-bit little-endian shared library, or a damaged one ({what})")]
     Malformed { what: &'static str },
 }
@@ -42,7 +42,7 @@ pub(crate) enum ElfError {
 /// The loader's view of a library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dynamic {
-    /// `DT_NEEDED`, in order; names that are no plain file names are left out.
+    /// `DT_NEEDED`, in order, without entries that are not plain file names.
     pub(crate) needed: Vec<String>,
     /// `DT_SONAME`: the name by which the loader knows it once it is loaded.
     pub(crate) soname: Option<String>,
@@ -56,7 +56,7 @@ impl Dynamic {
             return Err(ElfError::Malformed { what: "its first bytes" });
         }
         let (at, entry_bytes, count) = (u64_at(&header, 32), u16_at(&header, 54), u16_at(&header, 56));
-        if usize::from(entry_bytes) != PROGRAM_HEADER || MOST_PROGRAM_HEADERS < count {
+        if usize::from(entry_bytes) != PROGRAM_HEADER || MAX_PROGRAM_HEADERS < count {
             return Err(ElfError::Malformed { what: "its program headers" });
         }
         let headers = bytes(file, at, u64::from(count) * PROGRAM_HEADER as u64)?;
@@ -64,7 +64,7 @@ impl Dynamic {
         let Some(dynamic) = segments.iter().find(|segment| segment.kind == PT_DYNAMIC) else {
             return Ok(Self::default());
         };
-        if LARGEST_DYNAMIC < dynamic.file_bytes {
+        if MAX_DYNAMIC < dynamic.file_bytes {
             return Err(ElfError::Malformed { what: "its dynamic section" });
         }
         let table = bytes(file, dynamic.offset, dynamic.file_bytes)?;
@@ -77,7 +77,7 @@ impl Dynamic {
         let (Some(address), Some(size)) = (value(DT_STRTAB), value(DT_STRSZ)) else {
             return Ok(Self::default());
         };
-        if LARGEST_STRINGS < size {
+        if MAX_STRINGS < size {
             return Err(ElfError::Malformed { what: "the size of its strings" });
         }
         let offset = segments
@@ -88,15 +88,15 @@ impl Dynamic {
         let needed = entries
             .iter()
             .filter(|(tag, _)| *tag == DT_NEEDED)
-            .take(MOST_NEEDED)
+            .take(MAX_NEEDED)
             .filter_map(|(_, at)| name_at(&strings, *at))
             .collect();
         let soname = value(DT_SONAME).and_then(|at| name_at(&strings, at));
         Ok(Self { needed, soname, strings })
     }
 
-    /// Whether a symbol that it defines or needs starts with `prefix`.
-    pub(crate) fn speaks_of(&self, prefix: &str) -> bool {
+    /// Returns true if a symbol that the library defines or needs starts with `prefix`.
+    pub(crate) fn mentions(&self, prefix: &str) -> bool {
         self.strings.split(|&byte| byte == 0).any(|name| name.starts_with(prefix.as_bytes()))
     }
 }
@@ -124,10 +124,10 @@ impl Segment {
     }
 }
 
-/// A plain file name; paths and nonsense are none.
+/// Returns the string at `at` if it is a plain file name; `None` for paths and malformed strings.
 fn name_at(strings: &[u8], at: u64) -> Option<String> {
     let rest = strings.get(usize::try_from(at).ok()?..)?;
-    let length = rest.iter().take(LONGEST_NAME + 1).position(|&byte| byte == 0)?;
+    let length = rest.iter().take(MAX_NAME + 1).position(|&byte| byte == 0)?;
     let name = std::str::from_utf8(&rest[..length]).ok()?;
     let plain = !name.is_empty() && name != "." && name != ".." && !name.contains('/');
     plain.then(|| name.to_owned())
@@ -135,7 +135,7 @@ fn name_at(strings: &[u8], at: u64) -> Option<String> {
 
 fn bytes(file: &File, offset: u64, bytes: u64) -> Result<Vec<u8>, ElfError> {
     let size = file.metadata().map_err(|source| ElfError::Read { bytes, offset, source })?.len();
-    // Before allocating: the numbers are a stranger's.
+    // Checked before allocating, because the numbers are untrusted.
     if offset.checked_add(bytes).is_none_or(|end| size < end) {
         return Err(ElfError::Malformed { what: "a part lies beyond its end" });
     }
@@ -208,7 +208,7 @@ mod tests {
 
     const STRINGS: &[u8] = b"\0libtvm_ffi.so\0/etc/passwd\0..\0self.so\0TVMFFIErrorSetRaised\0no end";
 
-    fn a_library() -> Vec<u8> {
+    fn sample_library() -> Vec<u8> {
         let size = STRINGS.len() as u64;
         let entries = [
             (DT_NEEDED, 1),
@@ -226,23 +226,23 @@ mod tests {
     }
 
     #[test]
-    fn plain_names_are_found_and_nothing_else_is() {
-        let found = read(&a_library()).expect("well formed");
+    fn dynamic_section_gives_plain_names_only() {
+        let found = read(&sample_library()).expect("well formed");
         assert_eq!(found.needed, ["libtvm_ffi.so"], "paths, dots, and names without an end are none");
         assert_eq!(found.soname.as_deref(), Some("self.so"));
-        assert!(found.speaks_of("TVMFFI"));
-        assert!(!found.speaks_of("RaisedX") && !found.speaks_of("ErrorSetRaised"));
+        assert!(found.mentions("TVMFFI"));
+        assert!(!found.mentions("RaisedX") && !found.mentions("ErrorSetRaised"));
     }
 
     #[test]
-    fn our_own_executable_can_be_read() {
+    fn dynamic_reads_our_own_executable() {
         let file = File::open("/proc/self/exe").expect("ourselves");
         let found = Dynamic::read(&file).expect("the linker writes good ones");
         assert!(cfg!(target_feature = "crt-static") || found.needed.iter().any(|name| name.contains("libc")));
     }
 
     #[test]
-    fn absurd_sizes_are_refused_before_they_are_allocated() {
+    fn oversized_parts_are_refused_before_allocation() {
         let mut image = library(&[(DT_STRTAB, 0), (DT_STRSZ, u64::MAX), (DT_NULL, 0)], b"\0");
         assert!(matches!(read(&image), Err(ElfError::Malformed { .. })));
         image[56..58].copy_from_slice(&u16::MAX.to_le_bytes());
@@ -253,11 +253,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_damage_is_an_answer_or_an_error(
+        fn damaged_libraries_never_panic(
             changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
             cut in any::<prop::sample::Index>(), shorten: bool
         ) {
-            let mut image = a_library();
+            let mut image = sample_library();
             for (place, value) in changes {
                 let place = place.index(image.len());
                 image[place] = value;
@@ -266,7 +266,7 @@ mod tests {
                 image.truncate(cut.index(image.len()));
             }
             if let Ok(found) = read(&image) {
-                prop_assert!(found.needed.len() <= MOST_NEEDED);
+                prop_assert!(found.needed.len() <= MAX_NEEDED);
                 prop_assert!(found.needed.iter().chain(&found.soname).all(|name| !name.contains('/')));
             }
         }

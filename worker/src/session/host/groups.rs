@@ -1,9 +1,10 @@
-//! The entries of a task, opened in order: which of them share a runner, and what is opened ahead of its turn.
+//! Opens the entries of a task in order: decides which of them share a runner, and which are opened ahead of their
+//! turn.
 //!
-//! While a group is called, a thread opens the entries of the next one, so that neither the disk nor the candidate waits
-//! for the other; another drops what the group before left in the page cache. What must not exist twice is opened only
-//! when its group's turn comes: values that are written out cost memory, and files that entries of a store share are watched
-//! for what the current group brings in.
+//! While one group is called, a thread opens the entries of the next one, so that disk and candidate need not wait
+//! for each other. Another thread drops the pages that the previous group left in the page cache. Some things must
+//! exist only once, so they are opened only in their group's turn: values that are written out cost memory, and files
+//! that entries of a store share are watched for pages that the current group brings in.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,13 +25,13 @@ use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Group, Groups, Lifetime, SessionError, Wanted};
 
-/// Of the limit on open files, what one entry of a group may count on: its own file and those that a store has its tensors in,
-/// once to be read and once to be watched, while the groups before and after it are open as well.
-const DESCRIPTORS_EACH: u64 = 32;
+/// Descriptors reserved for one entry of a group: its own file, and the files that hold its tensors in a store, once
+/// for reading and once for watching. The groups before and after it are open as well.
+const DESCRIPTORS_PER_ENTRY: u64 = 32;
 
-/// The same groups, cut where this process could not open all of their files.
+/// Splits groups if this process could not open all of their files at once.
 fn within_descriptors(groups: Vec<Range<usize>>, open_files: u64) -> Vec<Range<usize>> {
-    let most = usize::try_from(open_files / DESCRIPTORS_EACH).unwrap_or(usize::MAX).max(1);
+    let most = usize::try_from(open_files / DESCRIPTORS_PER_ENTRY).unwrap_or(usize::MAX).max(1);
     let cut = |group: Range<usize>| {
         let end = group.end;
         group.step_by(most).map(move |at| at..end.min(at.saturating_add(most)))
@@ -48,35 +49,37 @@ pub(super) struct HostGroups<'b> {
     entries: Arc<[EntryRef]>,
     signature: Arc<Signature>,
     drop_cache: bool,
-    /// Which entries share a runner.
+    /// The entries that share a runner.
     ranges: Vec<Range<usize>>,
-    /// The first entry that was not given out.
+    /// The first entry that was not handed out yet.
     at: usize,
-    /// For inputs that are timed from memory.
+    /// Used if inputs are timed from memory.
     copied: Option<CopiedInputs>,
-    /// Whether candidates are called while inputs are read: then reading is watched.
+    /// Whether candidates are called while inputs are read; if so, the page cache is watched.
     watched: bool,
     ahead: Option<JoinHandle<Option<Opened>>>,
-    /// What the group in hand reads of its captures.
+    /// What the current group reads of its captures.
     reading: Option<EntryGuards>,
-    /// The guards of the group before: its runner is dead, and what it brought in goes while the next one is called.
+    /// The guards of the previous group. Its runner is dead, and its pages are dropped while the next group is
+    /// called.
     over: Option<EntryGuards>,
     releasing: Option<JoinHandle<ReadReport>>,
     whole: Whole,
     reads: ReadReport,
 }
 
-/// Entries that are open: metadata read, inputs found and looked at, reading ahead of the candidate begun.
+/// Entries that are open: their metadata is read, their inputs are located, and reading ahead of the candidate has
+/// begun.
 struct Opened {
     range: Range<usize>,
     placed: Result<Vec<Placed>, (usize, RecordedError)>,
-    /// Watched since before anything of them was read.
+    /// They watch since before anything was read.
     guards: EntryGuards,
-    /// Comes when the disk has nothing left to do for them.
+    /// Signals that the disk has nothing left to read for these entries.
     turn: Option<Turn>,
 }
 
-/// What opening needs to know.
+/// What a thread needs to open entries.
 #[derive(Clone)]
 struct Opener {
     entries: Arc<[EntryRef]>,
@@ -85,7 +88,7 @@ struct Opener {
     watched: bool,
 }
 
-/// One entry, open, and what of it is to be read ahead of a candidate.
+/// One open entry, and what to read ahead of the candidate.
 struct OpenEntry {
     placed: Placed,
     ahead: Option<ReadAhead>,
@@ -94,8 +97,9 @@ struct OpenEntry {
 impl Opener {
     /// Opens the first entries of the range: all of them if they can share a runner.
     ///
-    /// An entry that has to be watched while it is read has a runner of its own: what a candidate touches is told by what
-    /// comes into the cache, and which inputs it reads as a whole by the entry before. So has one that cannot be opened.
+    /// An entry that must be watched while it is read gets its own runner, because its touches are recognised by new
+    /// pages in the cache, and the previous entry predicts which inputs it reads as a whole. An entry that cannot be
+    /// opened gets its own group too.
     fn open(&self, range: Range<usize>, expected: Expected) -> Opened {
         let first = &self.entries[range.start];
         let mut guards = EntryGuards::watch(std::slice::from_ref(first), self.drop_cache);
@@ -109,8 +113,8 @@ impl Opener {
         self.open_others(range, opened, guards, expected)
     }
 
-    /// The same ahead of their turn. None if the first has to be opened in its turn: then whatever is wrong with it is found
-    /// as well.
+    /// Like `open`, ahead of the group's turn. Returns `None` if the first entry must be opened in its turn; an error
+    /// is found then as well.
     fn open_ahead(&self, range: Range<usize>, expected: Expected) -> Option<Opened> {
         let first = &self.entries[range.start];
         let guards = EntryGuards::watch(std::slice::from_ref(first), self.drop_cache);
@@ -127,7 +131,7 @@ impl Opener {
         expected: Expected,
     ) -> Opened {
         let mut all = vec![first];
-        // Entries that are timed together are together whatever they are.
+        // Entries that are timed together stay together.
         for at in range.start + 1..range.end {
             if all.last().is_some_and(OpenEntry::is_watched) {
                 break;
@@ -224,13 +228,13 @@ impl<'b> HostGroups<'b> {
             reads: ReadReport::default(),
         };
         if let Some(first) = groups.next_range().filter(|_| groups.watched) {
-            // Whatever is wrong with it: this is its turn.
+            // Errors can be reported now: it is this group's turn.
             groups.open_beside(|opener| Some(opener.open(first, Expected::default())));
         }
         Ok(groups)
     }
 
-    /// What is left of the range that the next entry is in.
+    /// Returns the rest of the range that contains the next entry.
     fn next_range(&self) -> Option<Range<usize>> {
         let range = self.ranges.iter().find(|range| self.at < range.end)?;
         Some(range.start.max(self.at)..range.end)
@@ -245,7 +249,7 @@ impl<'b> HostGroups<'b> {
         }
     }
 
-    /// Opens a group while this thread does something else. Where no thread can be started, it is opened in its turn.
+    /// Opens a group on another thread. If no thread can be started, the group is opened in its turn.
     fn open_beside(&mut self, open: impl FnOnce(Opener) -> Option<Opened> + Send + 'static) {
         let opener = self.opener();
         let thread = std::thread::Builder::new().name("opener".to_owned());
@@ -256,8 +260,8 @@ impl<'b> HostGroups<'b> {
     fn open_next(&mut self, opened: &mut Opened) {
         let Some(next) = self.next_range().filter(|_| self.watched) else { return };
         let Ok(placed) = &opened.placed else { return };
-        // Another entry of the same file would take what this one brings into the cache for what was there, and all
-        // entries of a store have files in common.
+        // If another entry of the same file were opened now, its pages would look as if they had been in the cache
+        // before. All entries of a store share files.
         let packed = placed.iter().any(|entry| entry.as_ref().capture.is_packed());
         let same_file = self.entries[next.clone()].iter().any(|entry| opened.guards.watches(&entry.path));
         if packed || same_file {
@@ -267,12 +271,12 @@ impl<'b> HostGroups<'b> {
         self.open_beside(|opener| opener.open_ahead(next, expected));
     }
 
-    /// Drops what the group before brought into the page cache.
+    /// Drops the pages that the previous group brought into the page cache, on another thread.
     fn release_in_the_background(&mut self) {
         self.await_release();
         let Some(guards) = self.over.take() else { return };
         let thread = std::thread::Builder::new().name("release".to_owned());
-        // A thread that cannot be started: the page cache stays fuller.
+        // If no thread can be started, the pages stay in the cache.
         self.releasing = thread.spawn(move || guards.release()).ok();
     }
 
@@ -308,7 +312,7 @@ impl<'b> HostGroups<'b> {
 impl Groups<Placed> for HostGroups<'_> {
     fn next(&mut self) -> Result<Option<Group<Placed>>, SessionError> {
         let Some(range) = self.next_range() else { return Ok(None) };
-        // One that panicked has opened nothing.
+        // A thread that panicked has opened nothing.
         let ahead = self.ahead.take().and_then(|thread| thread.join().ok().flatten());
         let mut opened = match ahead {
             Some(opened) => opened,
@@ -341,7 +345,7 @@ impl Groups<Placed> for HostGroups<'_> {
         }
         self.whole = whole;
         self.over = self.reading.take();
-        // Nothing of ours runs beside what is timed.
+        // Nothing of ours may run while candidates are timed.
         if !self.watched {
             self.release();
         }
@@ -349,7 +353,7 @@ impl Groups<Placed> for HostGroups<'_> {
 
     fn finish(mut self: Box<Self>) -> ReadReport {
         self.await_release();
-        // Opened, and not called any more: the disk may still be bringing what was asked for.
+        // This group was opened but is not called any more. The disk may still be reading for it.
         if let Some(Opened { placed, guards, .. }) = self.ahead.take().and_then(|it| it.join().ok().flatten())
         {
             drop(placed);
@@ -363,7 +367,7 @@ impl Groups<Placed> for HostGroups<'_> {
 }
 
 impl Drop for HostGroups<'_> {
-    /// No thread of a lease outlives it, however it ended.
+    /// No thread may outlive its lease, however that ends.
     fn drop(&mut self) {
         self.await_release();
         drop(self.ahead.take().map(JoinHandle::join));
@@ -375,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_cut_to_the_limit_of_open_files() {
+    fn groups_are_split_at_the_open_file_limit() {
         let groups = || vec![0..5, 5..6, 6..70];
         assert_eq!(within_descriptors(groups(), u64::MAX), groups());
         assert_eq!(within_descriptors(groups(), 64 * 32), groups());

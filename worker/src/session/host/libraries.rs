@@ -21,7 +21,7 @@ use crate::runner::frame::MAX_LIBRARIES;
 const TVM_FFI: &str = "libtvm_ffi.so";
 const TVM_FFI_SYMBOLS: &str = "TVMFFI";
 /// The largest library that is copied: the size limit of an artifact.
-const LARGEST_LIBRARY: Bytes = Bytes::gib(1);
+const MAX_LIBRARY: Bytes = Bytes::gib(1);
 const READABLE_BY_ALL: u32 = 0o004;
 
 pub(crate) struct Library {
@@ -56,7 +56,7 @@ impl Libraries {
         for name in &dynamic.needed {
             search.add(name);
         }
-        if dynamic.speaks_of(TVM_FFI_SYMBOLS) {
+        if dynamic.mentions(TVM_FFI_SYMBOLS) {
             search.add(TVM_FFI);
         }
         search.libraries
@@ -147,8 +147,8 @@ fn readable_by_runners(file: File, copies: &Path) -> io::Result<File> {
     if !own_user || metadata.mode() & READABLE_BY_ALL != 0 {
         return Ok(file);
     }
-    if LARGEST_LIBRARY < Bytes::new(metadata.len()) {
-        return Err(io::Error::other(format!("it is larger than {LARGEST_LIBRARY}")));
+    if MAX_LIBRARY < Bytes::new(metadata.len()) {
+        return Err(io::Error::other(format!("it is larger than {MAX_LIBRARY}")));
     }
     let copy = std::fs::OpenOptions::new()
         .read(true)
@@ -221,9 +221,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let here = folder.path();
         build(here, TVM_FFI, "int TVMFFIThing(void) { return 0; }", &[]);
-        build(here, "speaks.so", "int TVMFFIThing(void); int run(void) { return TVMFFIThing(); }", &[]);
-        build(here, "silent.so", "int run(void) { return 0; }", &[]);
-        for (name, expected) in [("speaks.so", &[TVM_FFI][..]), ("silent.so", &[])] {
+        build(here, "uses_ffi.so", "int TVMFFIThing(void); int run(void) { return TVMFFIThing(); }", &[]);
+        build(here, "plain.so", "int run(void) { return 0; }", &[]);
+        for (name, expected) in [("uses_ffi.so", &[TVM_FFI][..]), ("plain.so", &[])] {
             let artifact = File::open(here.join(name)).expect("built");
             assert_eq!(names(&Libraries::find(&artifact, &[here.to_owned()], here)), expected, "{name}");
         }

@@ -1,7 +1,7 @@
-//! Kernels on the CPU: each session is a confined runner process, and all that this worker knows of it.
+//! Runs kernels on the CPU: each session is a sandboxed runner process, controlled from here.
 //!
-//! Owns the trusted side of a runner: what it maps (`placed`, `copied`, `outputs`), its start, its commands and its end
-//! (`process`, `session`), its times (`clock`), what its death is called (`death`), and how captures are read for it
+//! Owns the trusted side of a runner: what it maps (`placed`, `copied`, `outputs`), its start, commands and end
+//! (`process`, `session`), its timing (`clock`), the verdict on its death (`death`), and how captures are read for it
 //! (`groups`, `read_ahead`).
 
 mod callable;

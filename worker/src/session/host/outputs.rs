@@ -1,8 +1,8 @@
-//! The outputs of the entries of one session: a memfd sealed against resizing, poisoned and read by the worker, mapped by the
-//! runner.
+//! The outputs of one session's entries: a memfd that is sealed against resizing, poisoned and read by the worker,
+//! and mapped by the runner.
 //!
-//! Owns the layout (where each output lies, in which slots, between which slack bytes) and the poison. Reading
-//! happens with `pread`, so that a hostile runner can raise no SIGBUS here and shared memory is counted once.
+//! Owns the layout (where each output lies, in which slots, between which slack bytes) and the poison. Outputs are
+//! read with `pread`, so a hostile runner cannot raise SIGBUS in this process, and shared memory is counted once.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,25 +20,25 @@ use crate::recorded::allocated_bytes;
 use crate::runner::frame::{OutputRegion, WireOutput};
 use crate::session::Trespass;
 
-/// Poison and slack go through a buffer of this size.
+/// Poison and slack are written and read through a buffer of this size, in bytes.
 const CHUNK: usize = 64 * 1024;
 
-/// How the outputs of calls lie.
+/// How the outputs of several calls are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slots {
-    /// Two over the same memory, flush with a guard at either end in turns.
+    /// Two slots in the same memory, alternately flush with the guard page at either end.
     AgainstGuards,
-    /// One for each call of a block, at least two.
+    /// One slot for each call of a block, at least two.
     Ring,
 }
 
-/// Where one output leaf lies in the memfd.
+/// Where one output tensor lies in the memfd.
 #[derive(Clone, Debug)]
 struct OutputSpan {
-    /// The span of the leaf, page-aligned, slack included.
+    /// The start of the tensor's pages, slack included.
     file_offset: u64,
     span: u64,
-    /// Bytes that one slot really uses.
+    /// The number of bytes that one slot uses.
     extent: u64,
     regions: Vec<OutputRegion>,
     wire: WireOutput,
@@ -46,7 +46,7 @@ struct OutputSpan {
 
 pub(crate) struct Outputs {
     memfd: Arc<OwnedFd>,
-    /// Bytes of this layout; the memfd may be larger.
+    /// The size of this layout; the memfd may be larger.
     bytes: u64,
     memfd_bytes: u64,
     places: Vec<OutputSpan>,
@@ -54,7 +54,8 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    /// Layouts for several entries over one memfd of the largest one's size: only one entry is called at a time.
+    /// Creates layouts for several entries over one memfd, whose size is that of the largest: only one entry is
+    /// called at a time.
     pub(crate) fn create_shared(entries: &[&[OutputTensor]], layout: Slots) -> rustix::io::Result<Vec<Self>> {
         let layouts: Vec<_> = entries.iter().map(|leaves| Self::lay_out(leaves, layout)).collect();
         let memfd_bytes = layouts.iter().map(|(_, bytes, _)| *bytes).max().unwrap_or(0);
@@ -124,7 +125,7 @@ impl Outputs {
         self.memfd.as_fd()
     }
 
-    /// Size of the memfd behind it.
+    /// The size of the memfd.
     pub(crate) fn memfd_bytes(&self) -> Bytes {
         Bytes::new(self.memfd_bytes)
     }
@@ -137,12 +138,12 @@ impl Outputs {
         self.places.iter().map(|place| place.wire.clone()).collect()
     }
 
-    /// Fills everything, slack included.
+    /// Fills all slots and slack with the poison.
     pub(crate) fn poison(&self, pattern: u8) -> io::Result<()> {
         self.poison_range(0, self.bytes, pattern)
     }
 
-    /// Fills the slots a block of `calls` calls will write.
+    /// Fills the slots that a block of `calls` calls will write.
     pub(crate) fn poison_slots(&self, calls: u32, pattern: u8) -> io::Result<()> {
         for place in &self.places {
             let region = place.regions[0];
@@ -163,23 +164,23 @@ impl Outputs {
         Ok(())
     }
 
-    /// The first byte of slack that no longer holds the poison. Only for `AgainstGuards`.
+    /// Returns the first slack byte that no longer holds the poison. Only for `AgainstGuards`.
     pub(crate) fn damaged_slack(&self, slot: u32, pattern: u8) -> io::Result<Option<Trespass>> {
         for (index, place) in self.places.iter().enumerate() {
             let Some(region) = place.regions.get(slot as usize) else { continue };
             let data = region.data_offset;
             let end = data + place.extent;
-            if let Some(at) = self.first_unlike(place.file_offset, 0, data, pattern)? {
+            if let Some(at) = self.first_difference(place.file_offset, 0, data, pattern)? {
                 return Ok(Some(Trespass { output: index, past: signed_offset(at) - signed_offset(data) }));
             }
-            if let Some(at) = self.first_unlike(place.file_offset, end, place.span, pattern)? {
+            if let Some(at) = self.first_difference(place.file_offset, end, place.span, pattern)? {
                 return Ok(Some(Trespass { output: index, past: signed_offset(at) - signed_offset(end) }));
             }
         }
         Ok(None)
     }
 
-    fn first_unlike(&self, base: u64, from: u64, to: u64, pattern: u8) -> io::Result<Option<u64>> {
+    fn first_difference(&self, base: u64, from: u64, to: u64, pattern: u8) -> io::Result<Option<u64>> {
         let mut buffer = [0u8; CHUNK];
         let mut at = from;
         while at < to {
@@ -196,13 +197,13 @@ impl Outputs {
         Ok(None)
     }
 
-    /// The bytes of one output in one slot.
+    /// Returns a reader of one output in one slot.
     pub(crate) fn source(&self, output: usize, slot: u32) -> SlotSource<'_> {
         let start = self.slot_start(output, slot);
         SlotSource { memfd: self.memfd.as_fd(), start, extent: self.places[output].extent }
     }
 
-    /// Where in the memfd an output's slot begins.
+    /// The offset in the memfd at which an output's slot begins.
     pub(crate) fn slot_start(&self, output: usize, slot: u32) -> u64 {
         let place = &self.places[output];
         let mut number = slot;
@@ -216,7 +217,7 @@ impl Outputs {
     }
 }
 
-/// Reads one output of one slot.
+/// Reads one slot of one output.
 pub(crate) struct SlotSource<'a> {
     memfd: BorrowedFd<'a>,
     start: u64,
@@ -272,9 +273,9 @@ mod tests {
     }
 
     proptest! {
-        /// What the supervisor predicts is what is taken here, to the byte.
+        /// The predicted size must match the real one to the byte.
         #[test]
-        fn outputs_take_what_the_formula_says(sizes in prop::collection::vec(0u64..3_000_000, 0..4)) {
+        fn outputs_take_the_predicted_size(sizes in prop::collection::vec(0u64..3_000_000, 0..4)) {
             let leaves: Vec<_> = sizes.iter().copied().map(leaf).collect();
             let extents = || sizes.iter().map(|elements| Bytes::new(4 * elements));
             let page = Bytes::from(rustix::param::page_size());

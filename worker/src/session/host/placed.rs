@@ -1,7 +1,7 @@
-//! Where an entry's inputs lie for a runner: byte ranges of files, or slots of an arena.
+//! Where the inputs of an entry lie for a runner: byte ranges of files, or slots of an arena.
 //!
-//! Lays down which bytes a runner may see, of the capture's own files or of memory of this worker. Values that do not
-//! lie in the file as they are (lazy conjugates and negatives) are written into a sealed memfd. Starts nothing.
+//! Decides which bytes a runner can see, in the capture's files or in memory of this worker. Values that are not
+//! stored as such in the file (lazy conjugates and negatives) are written into a sealed memfd.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ use crate::recorded::{Recorded, RecordedError, is_written_out};
 use crate::runner::frame::{EntrySetup, InputRange, VariantRange, WireArgument, WireOutput, WireType};
 use crate::session::{PoolSlot, Variants, VariedInput};
 
-/// Stands for the source behind all files, until their number is known.
+/// A placeholder for the source that comes after all files, until the number of files is known.
 const MATERIALISED: u8 = u8::MAX;
 
 /// A part of a storage.
@@ -41,29 +41,29 @@ pub(crate) struct Reached {
 /// Which memory an entry's inputs are mapped from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InputMemory {
-    /// The capture's own files, or values written out of them.
+    /// The capture's own files, or values that were written out.
     Files,
-    /// Copies in memory of this worker.
+    /// Copies in this worker's memory.
     Copied,
-    /// Slots of a replay's pool, which hold one thing after another.
+    /// Slots of a replay's pool, which are reused.
     Pool,
 }
 
-/// What was learned about reading an entry while it was watched.
+/// What was learned about how an entry is read, while it was watched.
 #[derive(Default)]
 pub(crate) struct Learned {
     pub(crate) reads: ReadReport,
     pub(crate) whole: Whole,
 }
 
-/// One entry, ready to be given to a runner.
+/// One entry that is ready for a runner.
 pub(crate) struct Placed {
     recorded: Recorded,
     inputs: Vec<InputRange>,
-    /// For each input, the part of a storage that it shows; none for materialised values.
+    /// For each input, the part of a storage that it shows; `None` for materialised values.
     reached: Vec<Option<Reached>>,
     wire: Vec<WireArgument>,
-    /// What `InputRange::source` counts: files of the capture, then materialised values.
+    /// The files that `InputRange::source` indexes; materialised values come after them.
     files: Vec<Arc<File>>,
     materialised: Option<OwnedFd>,
     materialised_bytes: Bytes,
@@ -71,7 +71,7 @@ pub(crate) struct Placed {
     memory: InputMemory,
     /// Whether a runner maps its inputs without the kernel's read-ahead.
     pub(super) page_by_page: bool,
-    /// Who reads ahead of the runner, until it is over.
+    /// The thread that reads ahead of the runner, while it does.
     watch: RefCell<Option<Watch>>,
     learned: RefCell<Learned>,
 }
@@ -83,7 +83,7 @@ impl AsRef<Recorded> for Placed {
 }
 
 impl Placed {
-    /// Its inputs where the capture has them.
+    /// Places the inputs in the capture's own files.
     pub(crate) fn in_files(recorded: Recorded) -> Result<Self, RecordedError> {
         let name = || recorded.name.clone();
         let mut ranges = Ranges::new(&recorded.capture);
@@ -119,8 +119,8 @@ impl Placed {
         })
     }
 
-    /// Its inputs lie in `arena` from now on, each at the offset that `place` gives for what it reaches. None, and nothing
-    /// is moved, if it gives none for one of them.
+    /// Moves the inputs to `arena`, each to the offset that `place` returns for it. If it returns `None` for one of
+    /// them, this returns `None` and nothing is moved.
     pub(crate) fn move_inputs(
         &mut self,
         arena: &Arc<File>,
@@ -138,7 +138,7 @@ impl Placed {
         Some(())
     }
 
-    /// Its inputs lie in a replay's pool from now on: `slots` are those of its tensor arguments, in order.
+    /// Moves the inputs into a replay's pool. `slots` are those of the tensor arguments, in order.
     pub(crate) fn move_into_pool(&mut self, arena: &Arc<File>, slots: &[Option<PoolSlot>]) {
         let nowhere = InputRange { source: 0, file_offset: 0, bytes: 0, address_phase: 0 };
         let mut inputs = vec![nowhere; self.inputs.len()];
@@ -180,7 +180,7 @@ impl Placed {
         self.recorded.arguments.get(at).map(|argument| argument.path.as_str())
     }
 
-    /// What a runner is told of it.
+    /// Returns the message that sets this entry up in a runner.
     pub(super) fn setup(&self, outputs: Vec<WireOutput>) -> EntrySetup {
         EntrySetup {
             inputs: self.inputs.clone(),
@@ -194,7 +194,7 @@ impl Placed {
         }
     }
 
-    /// Where a runner finds the variants of its inputs.
+    /// The ranges in which a runner finds the variants of its inputs.
     pub(super) fn variant_ranges(&self, variants: &Variants) -> Vec<VariantRange> {
         let ranges: Vec<u32> = self.tensor_ranges().collect();
         let of = |input: &VariedInput| {
@@ -211,8 +211,8 @@ impl Placed {
         variants.inputs.iter().filter_map(of).collect()
     }
 
-    /// What goes to the runner with the entry: the outputs, the files that inputs lie in, and materialised values if
-    /// there are any.
+    /// The descriptors that go to the runner with the entry: the outputs, the files that hold inputs, and
+    /// materialised values if there are any.
     pub(super) fn descriptors<'a>(&'a self, outputs: BorrowedFd<'a>) -> Vec<BorrowedFd<'a>> {
         let mut descriptors = vec![outputs];
         descriptors.extend(self.files.iter().map(|file| file.as_fd()));
@@ -220,7 +220,7 @@ impl Placed {
         descriptors
     }
 
-    /// Its inputs are in no cache any more.
+    /// Evicts its inputs from the caches of all CPUs.
     pub(super) fn evict(&self) -> rustix::io::Result<()> {
         for input in &self.inputs {
             let file = self.file(input.source).map(|file| file.as_fd());
@@ -231,22 +231,22 @@ impl Placed {
         Ok(())
     }
 
-    /// The file of the capture that inputs of this source lie in; none for materialised values.
+    /// The capture file that holds inputs of this source; `None` for materialised values.
     pub(super) fn file(&self, source: u8) -> Option<&Arc<File>> {
         self.files.get(usize::from(source))
     }
 
-    /// Bytes of all inputs that the candidate can see.
+    /// The size of all inputs that the candidate can see.
     pub(crate) fn input_bytes(&self) -> Bytes {
         self.input_bytes
     }
 
-    /// Those in the page cache: mapped from files.
+    /// The bytes that are mapped from files, and so lie in the page cache.
     pub(super) fn mapped_bytes(&self) -> Bytes {
         if self.memory == InputMemory::Pool { Bytes::ZERO } else { self.input_bytes() }
     }
 
-    /// Input bytes that a runner has pages of its own for: edge pages and odd placements.
+    /// The bytes of inputs that are private pages of the runner: partial pages and unaligned placements.
     pub(super) fn unmapped_bytes(&self) -> Bytes {
         if self.memory == InputMemory::Pool {
             return Bytes::ZERO;
@@ -255,7 +255,7 @@ impl Placed {
         self.inputs.iter().map(|range| unmapped(range, page)).sum()
     }
 
-    /// Values that were written out, in memory of their own.
+    /// The size of values that were written out to memory.
     pub(super) fn materialised_bytes(&self) -> Bytes {
         self.materialised_bytes
     }
@@ -264,14 +264,14 @@ impl Placed {
         *self.watch.get_mut() = Some(watch);
     }
 
-    /// Says which process touches its inputs.
+    /// Sets the process whose touches of the inputs are watched.
     pub(super) fn runs_in(&self, pid: u32) {
         if let Some(watch) = &*self.watch.borrow() {
             watch.runs_in(pid);
         }
     }
 
-    /// Nothing is read ahead of its runner any more; to be said while that is alive, or its touches are not counted.
+    /// Stops reading ahead. Must be called while the runner is alive, or its touches are not counted.
     pub(super) fn stop_watching(&self) {
         if let Some(watch) = self.watch.take() {
             let (reads, whole) = watch.stop_and_learn();
@@ -279,15 +279,16 @@ impl Placed {
         }
     }
 
-    /// What was learned, once the watch is over.
+    /// Returns what was learned, once the watch has ended.
     pub(super) fn learned(self) -> Learned {
         self.stop_watching();
         self.learned.take()
     }
 }
 
-/// What a runner maps of memory that this worker holds. Copies: whole pages that it has in its page tables, an input that
-/// several entries have being one map there. A pool's slots: as often as they are mapped, or it could owe as much unseen.
+/// The bytes of this worker's memory that a runner maps. For copies: whole pages in its page tables; an input that
+/// several entries share is mapped once. For a pool: every map of a slot counts, or the runner could owe as much
+/// unseen.
 pub(super) fn of_worker(entries: &[Placed]) -> Bytes {
     let pooled = entries.iter().filter(|entry| entry.memory == InputMemory::Pool);
     let pooled: Bytes = pooled.flat_map(|entry| &entry.inputs).map(|range| Bytes::new(range.bytes)).sum();
@@ -305,13 +306,13 @@ pub(super) fn of_worker(entries: &[Placed]) -> Bytes {
     pooled + copied.into_iter().map(|(_, range)| whole_pages(range)).sum::<Bytes>()
 }
 
-/// Anonymous pages that mapping this range costs.
+/// The bytes of anonymous pages that mapping this range costs.
 fn unmapped(range: &InputRange, page: u64) -> Bytes {
     let phase = u64::from(range.address_phase);
     formula::unmapped(range.file_offset, Bytes::new(range.bytes), phase, Bytes::new(page))
 }
 
-/// Reading the capture or writing the memfd went wrong.
+/// An error while reading the capture or writing the memfd.
 struct Materialise(io::Error);
 
 impl From<opt_shared::capture::CaptureError> for Materialise {
@@ -325,7 +326,7 @@ struct Ranges<'a> {
     capture: &'a CaptureFile,
     inputs: Vec<InputRange>,
     reached: Vec<Option<Reached>>,
-    /// Files that inputs lie in: one, unless the capture lies in a store.
+    /// The files that hold inputs: one, unless the capture lies in a store.
     sources: Vec<(Option<BlobId>, Arc<File>)>,
     memfd: Option<OwnedFd>,
     written: u64,
@@ -402,7 +403,7 @@ impl<'a> Ranges<'a> {
         u32::try_from(at).unwrap_or(u32::MAX)
     }
 
-    /// Writes the values in row-major order and returns where they start.
+    /// Writes the tensor's values in row-major order. Returns the offset at which they start.
     fn materialise(&mut self, tensor: &Tensor) -> io::Result<u64> {
         let memfd = match self.memfd.take() {
             Some(memfd) => memfd,
@@ -438,7 +439,7 @@ fn plain_argument(value: &PlainValue) -> WireArgument {
         PlainValue::Float(value) => WireArgument::Float(*value),
         PlainValue::Str(value) => WireArgument::Str(value.clone()),
         PlainValue::DType(dtype) => WireArgument::DType(wire_type(*dtype)),
-        // A kernel on the CPU computes on the CPU, wherever the model ran: type 1 is the CPU in DLPack.
+        // A kernel on the CPU computes on the CPU, on whatever device the model ran. In DLPack, type 1 is the CPU.
         PlainValue::Device(_) => WireArgument::Device { kind: 1, index: 0 },
         PlainValue::Ints(values) => {
             array(DType::Int64, values.len(), values.iter().flat_map(|value| value.to_le_bytes()).collect())

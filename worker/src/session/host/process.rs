@@ -1,7 +1,8 @@
-//! One runner, seen from its worker: start it, hand it entries, let it call, stop it, see it dead, reap it.
+//! The worker's control over one runner: start it, send it entries, let it call, stop it, and reap it once it is
+//! dead.
 //!
-//! Owns the order of these steps. What the calls mean is up to `stage`; what a death is called, to `death`.
-//! Everything that comes from the runner is a claim; the only facts are its pidfd and what `waitid` says.
+//! Owns the order of these steps. `stage` interprets the calls, and `death` the way it ended. Everything that the
+//! runner sends is a claim; only its pidfd and the result of `waitid` are facts.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,21 +28,21 @@ use crate::sandbox::streams::Stream;
 use crate::sandbox::timeout::Timeout;
 use crate::session::{Called, Loaded};
 
-/// How much of standard error is reported.
+/// How much of standard error is reported, in bytes.
 const STDERR_TAIL: usize = 2048;
 /// A stop takes microseconds unless the runner hangs in the kernel.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// A killed runner that is not dead by then is in the kernel's hands (D state): the worker gives up.
+/// A killed runner that is not dead after this time is stuck in the kernel (D state), and the worker gives up.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
-/// Waiting for a done-mark also looks at the pidfd, first often, then every 100 ms.
+/// Waiting for the end of a command also checks the pidfd: often at first, then every 100 ms.
 const FIRST_SLICE: Duration = Duration::from_millis(2);
 const LAST_SLICE: Duration = Duration::from_millis(100);
 
-/// A runner that maps and copies its inputs does what we ask of it, at the disk's rate; this is a disk that hangs.
+/// Mapping and copying inputs runs our own code at the disk's rate, so a timeout means that the disk hangs.
 const SETUP_TIMEOUT: Duration = Duration::from_mins(10);
-/// Between a runner's closing its socket and its being seen dead, if it is dying.
+/// How long after its socket closed a dying runner may take to be dead.
 const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
-/// What is said of a library that speaks in its runner's name while it is being loaded.
+/// The verdict on a library that writes to its runner's socket while it is being loaded.
 const FORGED_REPLY: &str = "the library wrote to its runner's socket while it was being loaded";
 const CLOSED_SOCKET: &str = "the library closed its runner's socket while it was being loaded";
 
@@ -50,21 +51,21 @@ pub(crate) struct RunnerSpec<'a> {
     pub(crate) lease: LeaseId,
     pub(crate) setup: Setup,
     pub(crate) artifact: BorrowedFd<'a>,
-    /// Loaded before it.
+    /// Libraries that are loaded before the artifact.
     pub(crate) libraries: &'a [Library],
-    /// What the runner may owe beyond what its process owes anyway, maps included.
+    /// How much the runner may owe beyond its base memory, maps included.
     pub(crate) limit: Bytes,
-    /// The outputs' memfds and materialised values that it will map.
+    /// The size of the output memfds and materialised values that it maps.
     pub(crate) shared: Bytes,
-    /// What it will map of memory that this worker holds and is charged for.
+    /// How much it maps of memory that this worker holds and is charged for.
     pub(crate) of_worker: Bytes,
-    /// Bytes of captures that are mapped in place.
+    /// The size of capture files that are mapped in place.
     pub(crate) mapped: Bytes,
-    /// Threads it may have where a control group counts them.
+    /// How many threads it may have, where a control group counts them.
     pub(crate) tasks: u32,
 }
 
-/// The worker cannot go on with this runner, and it is not the candidate's fault.
+/// An error that stops the worker from going on with this runner. It is not the candidate's fault.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunnerError {
     #[error("starting a runner")]
@@ -87,20 +88,20 @@ pub(crate) enum RunnerError {
     Undead,
 }
 
-/// What became of something the runner was asked to do.
+/// The result of a request to the runner.
 #[derive(Debug)]
 pub(crate) enum Heard<T> {
     Done(T),
-    /// It is dead; see `Runner::finish`.
+    /// The runner is dead; see `Runner::finish`.
     Died,
     TimedOut,
 }
 
-/// What the kernel counts of a runner.
+/// The kernel's statistics on a runner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
     pub(crate) threads: u32,
-    /// On which it runs or last ran.
+    /// The CPU on which it runs or ran last.
     pub(crate) cpu: u32,
 }
 
@@ -108,15 +109,16 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 pub(crate) struct Death {
     pub(crate) end: End,
-    /// The supervisor's own kill.
+    /// Set if the supervisor killed it.
     pub(crate) killed: Option<KillReason>,
     pub(crate) peak_owed: Bytes,
     pub(crate) report: RunnerEnd,
-    /// The size of an allocation that was refused to it, if it says so.
+    /// The size of an allocation that was refused, if the runner reported one.
     pub(crate) refused: Option<Bytes>,
     pub(crate) fault: Option<Fault>,
     pub(crate) phase: Phase,
-    /// It said that it was locked down: something foreign may have run. Its word was still ours then.
+    /// The runner reported that it was locked down, so the candidate's code may have run. Until then only our code
+    /// had, so the report can be trusted.
     pub(crate) locked: bool,
     pub(crate) namespaced: bool,
 }
@@ -129,12 +131,13 @@ pub(crate) struct Fault {
     pub(crate) signal: i32,
 }
 
-/// A runner's process before it is given anything: our own code, waiting at its socket. Dropped, it is killed and reaped.
+/// A runner process that has no setup yet: it runs our own code and waits at its socket. Dropping it kills and reaps
+/// it.
 pub(crate) struct Process {
     handle: RunnerHandle,
-    /// What it owes before its candidate does anything.
+    /// What it owes before its candidate runs.
     base: Bytes,
-    /// What it shares with the zygote that it is a copy of.
+    /// The memory that it shares with the zygote from which it was copied.
     inherited: Bytes,
     control: ControlMap,
     socket: OwnedFd,
@@ -142,7 +145,7 @@ pub(crate) struct Process {
     stderr: Stream,
 }
 
-/// What a runner's process is made with.
+/// The descriptors with which a runner process is created.
 pub(super) struct Parts {
     null: OwnedFd,
     stdout: Stream,
@@ -153,7 +156,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// `output`: what is kept of each standard stream.
+    /// `output` is how much of each standard stream is kept.
     pub(super) fn create(output: Bytes) -> Result<Self, RunnerError> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -168,7 +171,7 @@ impl Parts {
         })
     }
 
-    /// In the order of the numbers that they have in a runner.
+    /// The runner's descriptors, in the order of their numbers.
     pub(super) fn descriptors(&self) -> Result<[BorrowedFd<'_>; RUNNER_DESCRIPTORS], RunnerError> {
         let control = self.control.descriptor().ok_or(RunnerError::Descriptors(rustix::io::Errno::BADF))?;
         Ok([
@@ -180,7 +183,7 @@ impl Parts {
         ])
     }
 
-    /// Starts the process by exec. `base`: what it will owe before its candidate does anything.
+    /// Starts the process with exec. `base` is what it will owe before its candidate runs.
     pub(super) fn start(
         self,
         link: &Link,
@@ -199,7 +202,7 @@ impl Parts {
         Ok(self.with(spawned.into(), base, Bytes::ZERO))
     }
 
-    /// The process is this one, which has them.
+    /// Wraps a process that has these descriptors already.
     pub(super) fn with(self, handle: RunnerHandle, base: Bytes, inherited: Bytes) -> Process {
         let Self { stdout, stderr, control, ours, .. } = self;
         Process { handle, base, inherited, control, socket: ours, stdout, stderr }
@@ -222,7 +225,7 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    /// Tells the supervisor of the process and sends its setup. It waits for `Begin`.
+    /// Announces the process to the supervisor and sends its setup. The runner then waits for `Begin`.
     pub(crate) fn start(link: &Link, process: Process, spec: &RunnerSpec<'_>) -> Result<Self, RunnerError> {
         let Process { handle, base, inherited, control, socket, stdout, stderr } = process;
         let shared = spec.shared + stdout.size() + stderr.size();
@@ -255,7 +258,7 @@ impl Runner {
         self.tell(&ToRunner::Entry(setup.clone()), descriptors)
     }
 
-    /// Sends a frame. A runner that is already dead hears nothing; `begin` notices.
+    /// Sends a frame. Ignores a runner that is already dead; `begin` will notice.
     fn tell(&self, frame: &ToRunner, descriptors: &[BorrowedFd<'_>]) -> Result<(), RunnerError> {
         match send_to_runner(self.socket.as_fd(), frame, descriptors) {
             Ok(()) | Err(FrameError::Closed) => Ok(()),
@@ -263,16 +266,16 @@ impl Runner {
         }
     }
 
-    /// Lets it lock down and load, once the supervisor watches it. `timeout` is the candidate's own, from the moment at
-    /// which its code may run.
+    /// Lets the runner lock down and load, once the supervisor watches it. `timeout` is the candidate's own; it
+    /// starts when the candidate's code may run.
     pub(crate) fn begin(&mut self, link: &Link, timeout: Duration) -> Result<Heard<Loaded>, RunnerError> {
         link.wait_watched(self.handle.pid())?;
         self.tell(&ToRunner::Begin, &[])?;
         let mut limit = Timeout::of(self.handle.pid(), SETUP_TIMEOUT);
         let mut slice = FIRST_SLICE;
-        // Until it says that it is locked down, nothing foreign was loaded and its word is ours.
+        // Until the runner reports that it is locked down, only our code has run, and its replies can be trusted.
         let mut locked = false;
-        // What a dead runner had to say is read first.
+        // Replies that a dead runner had sent are read first.
         let mut dead = false;
         loop {
             match receive_reply(self.socket.as_fd(), slice) {
@@ -295,11 +298,11 @@ impl Runner {
                 }
                 Ok(None) if dead => return Ok(Heard::Died),
                 Ok(None) => {}
-                // A constructor can write what it likes, and close the socket: its own end, whatever it is.
+                // A constructor can write anything to the socket, or close it. That is the candidate's fault.
                 Ok(Some(_)) | Err(FrameError::Malformed { .. }) if locked => {
                     return Ok(Heard::Done(Loaded::Refused { text: FORGED_REPLY.to_owned() }));
                 }
-                // A runner that ends closes the socket before it is seen dead.
+                // A runner that ends closes its socket before it is seen to be dead.
                 Err(FrameError::Closed) => {
                     if self.handle.wait_dead(CLOSED_TIMEOUT)? {
                         return Ok(Heard::Died);
@@ -332,7 +335,7 @@ impl Runner {
         publish(&page.command, &page.runner_waits, self.sequence);
     }
 
-    /// Waits for the command's end.
+    /// Waits until the command is done.
     pub(crate) fn wait_done(
         &mut self,
         spin: Duration,
@@ -345,7 +348,7 @@ impl Runner {
         loop {
             let page = self.control.page();
             if wait_for_change(&page.done, &page.worker_waits, before, spin, slice) {
-                // Any other value than the sequence is forged; then the calls are as undone as if it said nothing.
+                // Any value but the current sequence number is forged, and the calls count as not done.
                 if page.done.load(Ordering::Acquire) == self.sequence {
                     return Ok(Heard::Done(Called {
                         result: page.result.load(Ordering::Relaxed),
@@ -369,7 +372,7 @@ impl Runner {
         }
     }
 
-    /// Stopped and seen stopped. False if it is dead.
+    /// Stops the runner and waits until it is stopped. Returns false if it is dead.
     pub(crate) fn stop(&mut self) -> Result<bool, RunnerError> {
         if self.is_dead()? {
             return Ok(false);
@@ -381,15 +384,15 @@ impl Runner {
         Ok(self.handle.cont()?)
     }
 
-    /// CPU time of all its threads, those that ended included: exact while it is stopped. While it runs, what the threads
-    /// on other CPUs used since the scheduler last looked is left out.
+    /// The CPU time of all its threads, including those that ended. Exact while it is stopped. While it runs, the
+    /// time that threads on other CPUs used since the last scheduler tick is missing.
     pub(crate) fn cpu_time(&self) -> Result<Duration, RunnerError> {
         Ok(self.handle.cpu_time()?)
     }
 
     pub(crate) fn counts(&self) -> Option<Counts> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.handle.pid())).ok()?;
-        // After the parenthesised name: state is field 3, num_threads field 20, processor field 39.
+        // After the parenthesised name come state (field 3), num_threads (field 20) and processor (field 39).
         let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
         Some(Counts {
             threads: fields.nth(20 - 3)?.parse().ok()?,
@@ -397,7 +400,7 @@ impl Runner {
         })
     }
 
-    /// How long its first thread has waited for a CPU while it could have run; none where the kernel does not tell.
+    /// How long its first thread was ready to run but waited for a CPU; `None` if the kernel does not report it.
     pub(crate) fn waited(&self) -> Option<Duration> {
         run_delay(&format!("/proc/{}/schedstat", self.handle.pid()))
     }
@@ -410,7 +413,7 @@ impl Runner {
         if self.handle.wait_dead(DEATH_TIMEOUT)? { Ok(()) } else { Err(RunnerError::Undead) }
     }
 
-    /// Asks the supervisor to end it, for a reason that is written down first.
+    /// Asks the supervisor to kill it. The reason is recorded first.
     pub(crate) fn end_for(&mut self, link: &Link, reason: KillReason) -> Result<(), RunnerError> {
         link.kill_wanted(self.handle.pid(), reason)?;
         if !self.handle.wait_dead(link.answer_timeout())? {
@@ -419,7 +422,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Ends it if it still lives, tells the supervisor, reaps it, and says all that is known.
+    /// Kills the runner if it is still alive, reports its end to the supervisor, reaps it, and returns everything
+    /// known about its death.
     pub(crate) fn finish(mut self, link: &Link) -> Result<Death, RunnerError> {
         if !self.is_dead()? {
             self.handle.kill()?;
@@ -463,7 +467,7 @@ impl Runner {
     }
 }
 
-/// The second figure of a `schedstat`: nanoseconds on a run queue.
+/// Reads the second field of a `schedstat` file: the time spent on a run queue, in nanoseconds.
 pub(super) fn run_delay(path: &str) -> Option<Duration> {
     let text = std::fs::read_to_string(path).ok()?;
     Some(Duration::from_nanos(text.split_ascii_whitespace().nth(1)?.parse().ok()?))

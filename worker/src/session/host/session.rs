@@ -1,4 +1,4 @@
-//! One runner as a session: its commands, its outputs, its end.
+//! A session that is one runner: its commands, its outputs, its end.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
@@ -29,13 +29,13 @@ pub(super) struct HostSession<'b> {
     pub(super) entries: &'b [Placed],
     pub(super) outputs: Vec<Outputs>,
     pub(super) runner: Runner,
-    /// For what is timed.
+    /// Present if the session is timed.
     pub(super) view: Option<View>,
-    /// What variants of its inputs lie in, and how much there is.
+    /// The file that holds variants of its inputs, and its size.
     variants: Option<(OwnedFd, Bytes)>,
-    /// The runner was seen stopped, and has not been continued since.
+    /// True if the runner was seen stopped and has not been continued since.
     pub(super) stopped: bool,
-    /// The entry it was called with last.
+    /// The entry that was called last.
     called: usize,
     pub(super) watch: Stopwatch,
 }
@@ -92,7 +92,7 @@ impl<'b> HostSession<'b> {
         })
     }
 
-    /// Shows the runner its entries.
+    /// Announces the entries to the runner.
     fn show(
         runner: Runner,
         callable: &Callable,
@@ -116,7 +116,7 @@ impl<'b> HostSession<'b> {
         Ok(runner)
     }
 
-    /// Inputs and outputs of an entry are in no cache any more. What the candidate keeps in memory of its own is where it was.
+    /// Evicts the inputs and outputs of an entry from the caches. Memory that the candidate allocated is not evicted.
     pub(super) fn evict(&self, entry: usize) -> rustix::io::Result<()> {
         self.entries[entry].evict()?;
         if let Some((variants, bytes)) = &self.variants {
@@ -126,13 +126,13 @@ impl<'b> HostSession<'b> {
         evict(outputs.descriptor(), 0, outputs.memfd_bytes().get())
     }
 
-    /// Ends a runner that took too long, with the reason on disk first.
+    /// Kills a runner that took too long. The reason is recorded on disk first.
     pub(super) fn end_for<T>(&mut self, limit: Duration) -> Result<Answer<T>, RunnerError> {
         self.runner.end_for(self.link, timeout::reason(self.runner.pid(), limit))?;
         Ok(Answer::Died)
     }
 
-    /// Stops the runner, whatever state it is in. False if it is dead.
+    /// Stops the runner, whatever it is doing. Returns false if it is dead.
     pub(super) fn settle(&mut self) -> Result<bool, RunnerError> {
         if !self.stopped {
             self.stopped = self.runner.stop()?;
@@ -161,7 +161,7 @@ impl<'b> HostSession<'b> {
         match self.runner.wait_done(Duration::ZERO, limit)? {
             Heard::Done(called) => {
                 let called = Called { elapsed: started.elapsed(), ..called };
-                // Outputs are read from a stopped runner only.
+                // Outputs are only read while the runner is stopped.
                 Ok(if self.settle()? { Answer::Done(called) } else { Answer::Died })
             }
             Heard::Died => Ok(Answer::Died),
@@ -175,7 +175,7 @@ impl<'b> HostSession<'b> {
     }
 }
 
-/// An entry's number as a runner has it.
+/// The number of an entry in the runner.
 fn number(entry: usize) -> u32 {
     u32::try_from(entry).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Inputs that are new for every timed call: memory that this worker writes, and that runners map and can only read.
+//! Inputs that differ in every timed call: memory that this worker writes and that runners map read-only.
 
 use std::fs::File;
 use std::io;
@@ -11,10 +11,10 @@ use crate::memfd;
 use crate::residency::device::DeviceError;
 use crate::session::VariantMemory;
 
-/// One for all sessions that are timed together: they are shown the same bytes.
+/// Shared by all sessions that are timed together, so they see the same bytes.
 pub(crate) struct HostVariants {
     memory: File,
-    /// Can only be read.
+    /// Opened read-only.
     reader: File,
     bytes: Bytes,
 }

@@ -1,8 +1,8 @@
-//! Outputs as this process sees them while their runner runs: single elements, read at the moment at which a candidate says that
+//! A view of outputs while their runner runs: reads single elements at the moment at which a candidate reports that
 //! it is done.
 //!
-//! Everything else reads outputs with `pread`, from a runner that stands still. That takes ten times as long, and the second stamp
-//! of a block comes after these reads.
+//! All other reads of outputs use `pread` while the runner is stopped. That takes ten times as long, and a timed
+//! block ends only after these reads.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -32,7 +32,7 @@ impl View {
         Ok(Self { start, bytes })
     }
 
-    /// Has the pages of these elements in the page table, and no others: a write fault brings no neighbours along, which would
+    /// Faults in the pages of these elements and no others. A write fault maps no neighbouring pages, which would
     /// count as this process's memory. Nothing is written.
     pub(super) fn prepare(&self, elements: impl Iterator<Item = u64>) {
         let page = rustix::param::page_size();
@@ -41,28 +41,28 @@ impl View {
             // SAFETY: a page of our own map; the advice changes no content.
             let populated = unsafe { madvise(self.at(from), page, Advice::LinuxPopulateWrite) };
             if populated.is_err() {
-                // Before Linux 5.14: the fault comes now, with its neighbours.
+                // Before Linux 5.14: a read fault, which maps neighbours too.
                 self.read(offset as u64, 1);
             }
         }
     }
 
-    /// Bytes of a candidate that may be writing them. Zeros for what lies outside.
+    /// Reads bytes that the candidate may be writing. Bytes outside the memfd read as zero.
     pub(super) fn read(&self, offset: u64, width: usize) -> Element {
         let mut element = Element::default();
         let from = to_index(offset);
         for (number, byte) in element.iter_mut().enumerate().take(width) {
             let at = from.saturating_add(number);
             if at < self.bytes {
-                // SAFETY: inside our own map, which lives as long as `self`; another process may write it at any time, so it is
-                // read byte by byte and volatile, and every value is a valid one.
+                // SAFETY: inside our own map, which lives as long as `self`. Another process may write to it at any
+                // time, so it is read byte by byte with volatile reads, and every value is valid.
                 *byte = unsafe { self.start.as_ptr().add(at).read_volatile() };
             }
         }
         element
     }
 
-    /// Takes all of it out of the page table: what was looked at counts as this process's memory no longer.
+    /// Unmaps all of its pages, so that they no longer count as this process's memory.
     pub(super) fn forget(&self) {
         // SAFETY: our own shared map; its content stays in the memfd.
         let _ = unsafe { madvise(self.at(0), self.bytes, Advice::LinuxDontNeed) };
@@ -88,7 +88,7 @@ mod tests {
     use crate::memfd;
 
     #[test]
-    fn an_element_is_read_as_it_is_now() {
+    fn view_reads_current_contents() {
         let bytes = Bytes::kib(64);
         let memfd = memfd::fixed("opt-test", bytes).expect("a memfd");
         let view = View::of(memfd.as_fd(), bytes).expect("mapped");
@@ -100,14 +100,14 @@ mod tests {
         assert_eq!(view.read(40_000, 4), expected);
         view.forget();
         assert_eq!(view.read(40_000, 4), expected);
-        // Outside: nothing, and no fault.
+        // Outside the map: zeros, and no fault.
         assert_eq!(view.read(1 << 40, 16), Element::default());
         assert_eq!(view.read(u64::MAX, 16), Element::default());
     }
 
-    /// Sixty-four looks must not count as four megabytes.
+    /// A read of 64 elements must not count as 4 MiB of memory.
     #[test]
-    fn looking_at_an_element_takes_its_page_and_no_neighbours() {
+    fn prepare_maps_only_the_elements_pages() {
         let resident = || {
             let status = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
             let map = status.split("/memfd:opt-looked-at").nth(1).expect("the map");

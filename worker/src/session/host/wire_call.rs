@@ -1,4 +1,4 @@
-//! How a runner's interpreter is told to call an entry.
+//! Describes to a runner's interpreter how to call an entry.
 
 use opt_shared::arguments::{ArgumentValue, BindError, Call, Entry, EntryError, Form, Signature, call};
 use serde::Serialize;
@@ -17,13 +17,13 @@ pub(super) enum CallError {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct CallText<'a> {
     call: Call,
     tensors: &'a [u32],
     outputs: Vec<Output<'a>>,
 }
 
-/// What a returned value is held to before it is copied.
+/// The properties that a returned value must have before it is copied.
 #[derive(Serialize)]
 struct Output<'a> {
     path: &'a str,
@@ -50,8 +50,8 @@ pub(super) fn wire_call(
         dtype: leaf.tensor.dtype.name(),
         shape: &leaf.tensor.shape,
     });
-    let told = Told { call, tensors: &tensors, outputs: outputs.collect() };
-    let text = serde_json::to_string(&told).map_err(|source| CallError::Text { entry: name(), source })?;
+    let wire = CallText { call, tensors: &tensors, outputs: outputs.collect() };
+    let text = serde_json::to_string(&wire).map_err(|source| CallError::Text { entry: name(), source })?;
     Ok(WireCall { text, tensors })
 }
 
@@ -61,12 +61,12 @@ mod tests {
     use crate::session::scripted::entries_of;
 
     #[test]
-    fn an_entry_is_told_with_its_tensors_and_what_it_returns() {
+    fn wire_call_names_tensors_and_outputs() {
         let (entries, signature) = entries_of("torch_nn_functional_embedding", &[0]);
         let recorded = Recorded::open(&entries[0], &signature).expect("a fixture");
-        let told = wire_call(&recorded, &signature, Form::Settled).expect("told");
-        let text: serde_json::Value = serde_json::from_str(&told.text).expect("JSON");
-        assert_eq!(told.tensors, [0, 1]);
+        let wire = wire_call(&recorded, &signature, Form::Settled).expect("a call");
+        let text: serde_json::Value = serde_json::from_str(&wire.text).expect("JSON");
+        assert_eq!(wire.tensors, [0, 1]);
         assert_eq!(text["call"]["positional"][0]["tensor"], 0, "{text}");
         assert_eq!(text["outputs"][0]["dtype"], "float32", "{text}");
     }

@@ -1,7 +1,7 @@
-//! This worker's zygote: an interpreter that imported torch once, and of which its runners are copies.
+//! This worker's zygote: an interpreter that has imported torch, from which runners are copied.
 //!
-//! There is one, of the interpreter and the environment that were asked for last: another one replaces it. Where none can be
-//! had, runners start their own interpreter, and the supervisor is told why.
+//! There is at most one. If another interpreter or environment is asked for, a new zygote replaces it. If none can be
+//! started, runners start their own interpreter, and the supervisor is told why.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CString;
@@ -21,21 +21,21 @@ use crate::sandbox::spawn::{Namespaces, SOCKET_FD, SpawnedRunner, spawn_runner};
 use crate::sandbox::streams::Stream;
 use crate::sandbox::timeout::Timeout;
 
-/// An import reads some hundred megabytes at the disk's rate; this is a disk that hangs.
+/// An import reads some hundred megabytes at the disk's rate; a timeout means that the disk hangs.
 const READY_TIMEOUT: Duration = Duration::from_mins(10);
-/// A copy takes milliseconds; this is a machine that drowns.
+/// A copy takes milliseconds; a timeout means that the machine is overloaded.
 const CLONE_TIMEOUT: Duration = Duration::from_mins(1);
 const WAIT_SLICE: Duration = Duration::from_millis(100);
-/// Kept of what it prints, which is nothing unless it fails.
+/// How much of its output is kept. It prints nothing unless it fails.
 const OUTPUT: Bytes = Bytes::kib(64);
-/// Of what it printed last, in the reason why there is none.
+/// How much of its last output, in characters, goes into the reason why there is no zygote.
 const PRINTED: usize = 300;
 
 /// What decides which zygote serves a runner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) python: Python,
-    /// As a runner would be started with.
+    /// The environment with which a runner would be started.
     pub(super) environment: Vec<CString>,
 }
 
@@ -43,22 +43,22 @@ pub(super) struct Wanted {
 #[derive(Default)]
 pub(crate) struct Zygotes {
     current: RefCell<Option<Zygote>>,
-    /// For which there is none: they were tried.
+    /// Failed before, so not tried again.
     given_up: RefCell<Vec<Wanted>>,
 }
 
-/// A copy that waits to be told what it is.
+/// A copied process that waits for its setup.
 pub(super) struct Copied {
     pub(super) handle: RunnerHandle,
-    /// Private memory that it has from its zygote and shares with it until it writes there.
+    /// Private memory of the zygote that the copy shares with it until it writes there.
     pub(super) inherited: Bytes,
 }
 
-/// Why a zygote is of no use.
-enum Trouble {
-    /// It has ended, or does not answer: another one may do.
+/// Why a zygote cannot be used.
+enum ZygoteError {
+    /// It has ended or does not answer; another one may work.
     Lost(String),
-    /// No other one would do better.
+    /// Another one would fail as well.
     Useless(String),
 }
 
@@ -67,20 +67,20 @@ struct Zygote {
     handle: RunnerHandle,
     socket: OwnedFd,
     printed: Stream,
-    /// It has said so.
+    /// Whether it has reported that it is ready.
     ready: Cell<bool>,
 }
 
 impl Zygotes {
-    /// Lets one import what will be wanted, and does not wait for it.
+    /// Starts the zygote that will be needed, without waiting for it.
     pub(super) fn prepare(&self, link: &Link, wanted: &Wanted) {
         if !self.given_up.borrow().contains(wanted) {
-            // Why not is told when one is needed.
+            // The error is reported when a zygote is needed.
             let _ = self.current(link, wanted);
         }
     }
 
-    /// A copy with these descriptors; none where the runner has to start its own interpreter.
+    /// Returns a copy with these descriptors; `None` if the runner must start its own interpreter.
     pub(super) fn copy(
         &self,
         link: &Link,
@@ -90,21 +90,21 @@ impl Zygotes {
         if self.given_up.borrow().contains(wanted) {
             return Ok(None);
         }
-        // One that was killed since it was last used is replaced.
+        // A zygote that was killed since it was last used is replaced once.
         let mut again = true;
         loop {
             let copied = self.current(link, wanted).and_then(|()| {
                 let current = self.current.borrow();
-                let zygote = current.as_ref().ok_or_else(|| Trouble::Lost("it is gone".to_owned()))?;
+                let zygote = current.as_ref().ok_or_else(|| ZygoteError::Lost("it is gone".to_owned()))?;
                 zygote.copy(link.namespaces(), descriptors)
             });
             let why = match copied {
                 Ok(copied) => return Ok(Some(copied)),
-                Err(Trouble::Lost(_)) if std::mem::take(&mut again) => {
+                Err(ZygoteError::Lost(_)) if std::mem::take(&mut again) => {
                     self.current.take();
                     continue;
                 }
-                Err(Trouble::Lost(why) | Trouble::Useless(why)) => why,
+                Err(ZygoteError::Lost(why) | ZygoteError::Useless(why)) => why,
             };
             self.current.take();
             self.given_up.borrow_mut().push(wanted.clone());
@@ -113,16 +113,16 @@ impl Zygotes {
         }
     }
 
-    /// Has the one that is wanted as the current one.
-    fn current(&self, link: &Link, wanted: &Wanted) -> Result<(), Trouble> {
+    /// Makes the wanted zygote the current one.
+    fn current(&self, link: &Link, wanted: &Wanted) -> Result<(), ZygoteError> {
         let mut current = self.current.borrow_mut();
         if current.as_ref().is_some_and(|zygote| zygote.wanted == *wanted && !zygote.is_dead()) {
             return Ok(());
         }
-        // The former one first: two at a time are in nobody's prediction.
+        // The former one is ended first, because the prediction has no room for two.
         *current = None;
         *current = Some(Zygote::start(link, wanted).map_err(|error| {
-            Trouble::Useless(format!("it cannot be started: {}", opt_shared::causes::chain(&error)))
+            ZygoteError::Useless(format!("it cannot be started: {}", opt_shared::causes::chain(&error)))
         })?);
         Ok(())
     }
@@ -141,7 +141,7 @@ impl Zygote {
             (printed.descriptor(), 2),
             (theirs.as_fd(), SOCKET_FD),
         ];
-        // As no namespace's first process: that one cannot have siblings.
+        // Not as the first process of a namespace, because that cannot have siblings.
         let handle: RunnerHandle = spawn_runner(
             link.executable(),
             &[c"opt-zygote", crate::ZYGOTE_ARGUMENT],
@@ -156,12 +156,12 @@ impl Zygote {
         Ok(Self { wanted: wanted.clone(), handle, socket: ours, printed, ready: Cell::new(false) })
     }
 
-    fn copy(&self, namespaces: Namespaces, descriptors: &[BorrowedFd<'_>]) -> Result<Copied, Trouble> {
+    fn copy(&self, namespaces: Namespaces, descriptors: &[BorrowedFd<'_>]) -> Result<Copied, ZygoteError> {
         if !self.ready.get() {
             match self.hear(READY_TIMEOUT)? {
                 (FromZygote::Ready, _) => self.ready.set(true),
                 (FromZygote::Trouble { text } | FromZygote::Refused { text }, _) => {
-                    return Err(Trouble::Useless(text));
+                    return Err(ZygoteError::Useless(text));
                 }
                 (FromZygote::Cloned { .. }, _) => return Err(out_of_order()),
             }
@@ -173,16 +173,18 @@ impl Zygote {
                 let spawned = SpawnedRunner { pid, pidfd, namespaces_used: namespaces, protections };
                 Ok(Copied { handle: spawned.into(), inherited: private_bytes(self.handle.pid()) })
             }
-            (FromZygote::Refused { text } | FromZygote::Trouble { text }, _) => Err(Trouble::Useless(text)),
+            (FromZygote::Refused { text } | FromZygote::Trouble { text }, _) => {
+                Err(ZygoteError::Useless(text))
+            }
             (FromZygote::Cloned { .. } | FromZygote::Ready, _) => Err(out_of_order()),
         }
     }
 
-    fn hear(&self, timeout: Duration) -> Result<(FromZygote, Option<OwnedFd>), Trouble> {
+    fn hear(&self, timeout: Duration) -> Result<(FromZygote, Option<OwnedFd>), ZygoteError> {
         let mut limit = Timeout::of(self.handle.pid(), timeout);
         while !readable(&self.socket, WAIT_SLICE).map_err(|error| self.lost(&error))? {
             if limit.ends_after(WAIT_SLICE) {
-                return Err(Trouble::Useless(format!("it did not answer within {timeout:?}")));
+                return Err(ZygoteError::Useless(format!("it did not answer within {timeout:?}")));
             }
         }
         match receive_frame(self.socket.as_fd()) {
@@ -191,10 +193,10 @@ impl Zygote {
         }
     }
 
-    fn lost(&self, error: &(dyn std::error::Error + 'static)) -> Trouble {
+    fn lost(&self, error: &(dyn std::error::Error + 'static)) -> ZygoteError {
         let printed = self.printed.tail(PRINTED);
         let last = printed.trim().lines().last().unwrap_or("it printed nothing");
-        Trouble::Lost(format!("{} ({last})", opt_shared::causes::chain(error)))
+        ZygoteError::Lost(format!("{} ({last})", opt_shared::causes::chain(error)))
     }
 
     fn is_dead(&self) -> bool {
@@ -202,11 +204,11 @@ impl Zygote {
     }
 }
 
-fn out_of_order() -> Trouble {
-    Trouble::Useless(opt_shared::causes::chain(&FrameError::Malformed { what: "order" }))
+fn out_of_order() -> ZygoteError {
+    ZygoteError::Useless(opt_shared::causes::chain(&FrameError::Malformed { what: "order" }))
 }
 
-/// What a process has of private memory, in the page tables that a copy of it gets, too.
+/// The private memory of a process, whose page tables a copy shares.
 fn private_bytes(pid: u32) -> Bytes {
     let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
     let mut pages = text.split_ascii_whitespace().skip(1).map_while(|pages| pages.parse::<u64>().ok());

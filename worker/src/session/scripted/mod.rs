@@ -1,7 +1,7 @@
-//! A backend that plays a script: policy is tested against every answer there is, without a process.
+//! A backend that plays a script, so that policies can be tested against every possible answer without a process.
 //!
-//! Entries are real captures of `tests/data`, so that what is compared is what was recorded. A script says what each call
-//! of a session does to the outputs and what is claimed of it; the log has what policy asked for.
+//! Entries are real captures from `tests/data`, so outputs are compared with recorded ones. A script says what each
+//! call of a session does to the outputs and what is claimed about it; the log records what the policy asked for.
 
 mod clock;
 mod plays;
@@ -32,18 +32,19 @@ use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
 
 pub(crate) struct ScriptedBackend {
-    /// Of the sessions in the order in which they are started: of any candidate, or of the one that is named.
+    /// The scripts of sessions, in the order in which these are started. A script with a name is for that candidate
+    /// only.
     scripts: RefCell<VecDeque<(Option<String>, Script)>>,
-    /// Candidates whose last script was played at least once.
+    /// Candidates whose last script has been played at least once.
     lasting: RefCell<BTreeSet<String>>,
     pub(crate) asked: Rc<RefCell<Vec<Asked>>>,
     /// How many entries share a session.
     pub(crate) together: usize,
     /// Entries that cannot be opened.
     pub(crate) broken: Vec<usize>,
-    /// Files that lose their bytes once they are open.
+    /// Files that are truncated once they are open.
     pub(crate) emptied: Vec<PathBuf>,
-    /// After so many sessions no other can be started.
+    /// The number of sessions after which no other one can be started.
     pub(crate) lost_after: usize,
 }
 
@@ -60,13 +61,13 @@ impl ScriptedBackend {
         }
     }
 
-    /// The sessions of each candidate play its scripts in order, and the last of them for ever.
+    /// Plays each candidate's scripts in order; the last one repeats.
     pub(crate) fn playing_each(scripts: &[(&str, Script)]) -> Self {
         let named = scripts.iter().map(|(name, script)| (Some((*name).to_owned()), script.clone()));
         Self { scripts: RefCell::new(named.collect()), ..Self::playing(&[]) }
     }
 
-    /// Every script was played.
+    /// Returns true if every script was played.
     pub(crate) fn is_over(&self) -> bool {
         let lasting = self.lasting.borrow();
         self.scripts.borrow().iter().all(|(name, _)| name.as_ref().is_some_and(|name| lasting.contains(name)))
@@ -164,7 +165,7 @@ impl Backend for ScriptedBackend {
     }
 }
 
-/// Memory that sessions read as they were told to.
+/// Memory that sessions read as instructed.
 pub(crate) struct ScriptedVariants {
     bytes: Rc<RefCell<Vec<u8>>>,
 }
@@ -189,8 +190,8 @@ impl ScriptedBackend {
         self.asked.borrow_mut().push(Asked::Start(candidate.0.clone(), names));
         let mut scripts = self.scripts.borrow_mut();
         let mine = scripts.iter().position(|(name, _)| name.as_ref().is_none_or(|name| *name == candidate.0));
-        let at = mine.expect("a session that no script is for");
-        // The last one of a candidate goes on for ever, where runners are many.
+        let at = mine.expect("a script for this session");
+        // The last script of a candidate repeats, because tests may start many runners.
         let more = scripts.iter().skip(at + 1).any(|(name, _)| *name == scripts[at].0);
         let script = if scripts[at].0.is_none() || more {
             scripts.remove(at).expect("found").1
@@ -262,7 +263,7 @@ struct ScriptedSession<'b> {
     script: Script,
     timed: bool,
     varied: Option<Varied<'b, ScriptedVariants>>,
-    /// By entry, output and slot. Where calls are verified all slots are one memory.
+    /// Keyed by entry, output and slot. In verification, all slots share one memory.
     outputs: BTreeMap<(usize, usize, u32), Vec<u8>>,
     beside: Option<Trespass>,
     unreadable: bool,
@@ -292,7 +293,7 @@ impl ScriptedSession<'_> {
         }
     }
 
-    /// The variant of its only input that a call is shown; none where nothing varies.
+    /// The variant of its only input that a call gets; `None` if nothing varies.
     fn shown(&self, entry: usize, slot: u32) -> Option<Vec<u8>> {
         let varied = self.varied?;
         let variants = varied.entries.get(entry)?;
@@ -302,7 +303,7 @@ impl ScriptedSession<'_> {
         Some(varied.memory.bytes.borrow()[at..at + bytes].to_vec())
     }
 
-    /// Writes what the play writes, and says what is claimed of it; none if it dies.
+    /// Does what the play says to the outputs, and returns its claims; `None` if it dies.
     fn play(
         &mut self,
         entry: usize,
@@ -422,7 +423,7 @@ impl Session for ScriptedSession<'_> {
     }
 }
 
-/// Entries with inputs that vary are calls of `relu` on one tensor of 32-bit floats.
+/// Computes `relu` on one tensor of 32-bit floats: entries with varied inputs are calls of it.
 fn relu_of(input: &[u8], output: &mut [u8]) {
     for (to, from) in output.chunks_exact_mut(4).zip(input.chunks_exact(4)) {
         let value = f32::from_le_bytes([from[0], from[1], from[2], from[3]]);

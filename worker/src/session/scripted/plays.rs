@@ -1,4 +1,4 @@
-//! What scripts say: what a call does, what a block comes to, what a session is.
+//! The parts of a script: what a call does, the result of a block, the course of a session.
 
 use std::time::Duration;
 
@@ -10,44 +10,44 @@ use crate::session::{Answer, Called, Loaded, Trespass};
 /// What a call does.
 #[derive(Clone, Debug)]
 pub(crate) enum Play {
-    /// Every output as its inputs demand.
+    /// Writes the right output for the current inputs.
     Right,
-    /// As recorded, whatever the inputs are now.
+    /// Writes the recorded output, whatever the inputs are.
     Remembered,
-    /// As recorded, but for every element from this one on, which is something else.
+    /// Writes the recorded output, but wrong values from this element on.
     WrongFrom(usize),
-    /// As recorded, but for every element from this one on, which stays as it was.
+    /// Writes the recorded output, but leaves all elements from this one on unwritten.
     UnwrittenFrom(usize),
-    /// As recorded, with bytes written beside an output.
+    /// Writes the recorded output, and bytes beside an output.
     Beside(Trespass),
-    /// Writes nothing, and claims this.
+    /// Writes nothing, and makes these claims.
     Claims(Called),
-    /// As recorded, in outputs that the worker cannot read.
+    /// Writes the recorded output, but the worker cannot read it.
     Unreadable,
     Dies,
-    /// The worker's own trouble.
+    /// Fails with an error of the worker.
     Fails,
 }
 
 impl Play {
-    /// Returns a code other than 0.
+    /// Returns this code.
     pub(crate) fn code(result: i32) -> Self {
         Self::Claims(Called { result, ..Called::default() })
     }
 }
 
-/// What a timed block is.
+/// The course of a timed block.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockPlay {
-    /// What each of its calls does, by its number in the block.
+    /// What each call does, by its number in the block.
     pub(crate) play: fn(u32) -> Play,
     pub(crate) per_call: Duration,
-    /// The candidate's own clock, over ours.
+    /// The time on the candidate's clock, relative to ours.
     pub(crate) claim: f64,
-    /// For a CPU.
+    /// The time for which it waited for a CPU.
     pub(crate) waited: Duration,
     pub(crate) threads: u32,
-    /// Which of the looks finds another element at the standstill.
+    /// The index of the look whose element has changed once the candidate is stopped.
     pub(crate) changed: Option<usize>,
 }
 
@@ -64,7 +64,7 @@ impl BlockPlay {
     }
 }
 
-/// One session. The last of `calls`, `blocks` and `idle` goes on for ever.
+/// The course of one session. The last item of `calls`, `blocks` and `idle` repeats.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) load: Answer<Loaded>,
@@ -74,9 +74,9 @@ pub(crate) struct Script {
     pub(crate) blocks: Vec<BlockPlay>,
     /// Whether this process may spin beside it.
     pub(crate) leaves_room: bool,
-    /// CPU time in idle rounds; none if it dies in one.
+    /// CPU time in idle rounds; `None` if it dies in one.
     pub(crate) idle: Vec<Option<Duration>>,
-    /// What its death is called.
+    /// The verdict on its death.
     pub(crate) death: (Status, &'static str),
     pub(crate) end: RunnerEnd,
     pub(crate) peak_owed: Bytes,
@@ -107,7 +107,7 @@ pub(crate) fn done(calls_done: u32) -> Called {
     Called { calls_done, elapsed: Duration::from_micros(3), ..Called::default() }
 }
 
-/// A block that policy asked for.
+/// A block that the policy requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AskedBlock {
     pub(crate) candidate: String,
@@ -120,14 +120,14 @@ pub(crate) struct AskedBlock {
     pub(crate) limit: Duration,
 }
 
-/// What policy asked for.
+/// A request of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// Groups of so many entries in all.
+    /// Groups over this many entries in total.
     Groups(usize),
-    /// A session of this candidate will be started.
+    /// A session of this candidate is prepared.
     Prepare(String),
-    /// A session of this candidate over these entries.
+    /// A session of this candidate over these entries is started.
     Start(String, Vec<String>),
     Plan(usize),
     /// Entry, slot, poison.

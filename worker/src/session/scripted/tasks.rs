@@ -1,4 +1,4 @@
-//! What tasks over real captures are made of.
+//! Parts of tasks over real captures.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use opt_shared::outcome::Artifact;
 use opt_shared::settings::{LimitSettings, Nonfinite, ToleranceProfile, VerifySettings};
 use opt_shared::units::Bytes;
 
-/// The recorded calls of an op of `tests/data`, as a task refers to them.
+/// The recorded calls of an op in `tests/data`, as tasks refer to them.
 pub(crate) fn entries_of(op: &str, numbers: &[u32]) -> (Vec<EntryRef>, Signature) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/captures").join(op);
     let mut builder = SignatureBuilder::new(None, BTreeMap::new());

@@ -19,7 +19,7 @@ use crate::sandbox::spawn::{Namespaces, SpawnError, spawn_runner};
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
-fn stopped_runner_stands_still_until_it_is_continued() {
+fn stopped_runner_does_not_run_until_continued() {
     as_every_user(|| {
         for namespaces in [Namespaces::ALL, Namespaces::NONE] {
             let folder = tempfile::tempdir().expect("a temporary folder");
@@ -67,7 +67,7 @@ fn stopped_runner_stands_still_until_it_is_continued() {
 
 /// A profile relies on this to detect idle work: the clock of another process, read while it is stopped.
 #[test]
-fn clock_between_stops_shows_who_works() {
+fn cpu_clock_between_stops_shows_work() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     // The minimum and maximum of many rounds, because a busy machine disturbs some of them.
     let measure = |scenario| {

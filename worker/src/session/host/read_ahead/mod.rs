@@ -1,10 +1,12 @@
-//! Reading of mapped inputs in verification: a sparse kernel reads what it touches, a dense one at the disk's rate.
+//! Reads mapped inputs ahead of a candidate in verification: a sparse kernel causes reads of what it touches, a dense
+//! one reads at the disk's rate.
 //!
-//! On a cold file every fault fetches a whole read-ahead window, and a kernel that looks up some rows pulls in the
-//! table. So the runner maps inputs without read-ahead (`MADV_RANDOM`), and while it calls, a thread of the worker looks
-//! at which pages came into the cache and reads ahead where that pays. Owns that thread and what it counts; `policy`
-//! decides, `sight` looks at the cache and `touches` at the runner's page tables. Nothing here touches the candidate, and nothing of it runs while anything is timed. Hints
-//! that fail change the speed and never a byte.
+//! On a cold file, every fault fetches a whole read-ahead window, so a kernel that looks up a few rows pulls in the
+//! whole table. Therefore the runner maps inputs without read-ahead (`MADV_RANDOM`). While it calls, a thread of the
+//! worker watches which pages come into the cache, and reads ahead where that pays. This module owns the thread and
+//! its counters; `policy` decides, `sight` looks at the cache, and `touches` at the runner's page tables. It never
+//! touches the candidate, and it does not run while anything is timed. A hint that fails changes the speed, never a
+//! byte.
 
 mod policy;
 mod sight;
@@ -32,54 +34,53 @@ use super::placed::Placed;
 use crate::recorded::ask_for;
 use crate::runner::frame::InputRange;
 
-/// Smaller inputs are read whole before the call, and nothing beside them: looking costs more than reading.
+/// Inputs smaller than this, in bytes, are read whole before the call: watching them costs more than reading them.
 const WHOLE_BELOW: u64 = 1 << 20;
-/// What is read rather than asked for: so much in one piece.
-const LONG_READ: u64 = 4 << 20;
-/// Bytes of one read: as much as the kernel reads at once for a disk with little read-ahead.
+/// Ranges of at least this many bytes are read with `pread` instead of requested with a hint.
+const MIN_LONG_READ: u64 = 4 << 20;
+/// The size of one read, in bytes: what the kernel reads at once for a disk with little read-ahead.
 const SCRATCH: usize = 1 << 20;
-/// Windows whose pages are asked for together, to find out where something changed.
+/// How many windows are checked with one request, to find out where something changed.
 const GROUP: usize = 64;
-/// Between two looks while something happens, and while nothing does.
+/// The pause between two looks: while something happens, and while nothing does.
 const BUSY_PAUSE: Duration = Duration::from_micros(500);
 const IDLE_PAUSE: Duration = Duration::from_millis(20);
-/// The same while a stream waits for the candidate: half of what is ahead of it is read in several times that.
+/// The pause while a stream waits for the candidate, which takes several times as long to read half of what is ahead.
 const STREAM_PAUSE: Duration = Duration::from_millis(4);
-/// Looks at a runner's maps before it is given up that the inputs are ever among them.
-const MOST_TRIES: u32 = 200;
-/// Looking takes at most one part in so many of the time.
+/// How often a runner's maps are searched for the inputs before the thread gives up.
+const MAX_TRIES: u32 = 200;
+/// Looking takes at most this fraction (1/n) of the time.
 const LOOKING_PART: u32 = 8;
 
-/// The inputs of one entry, looked at before its runner maps them.
+/// The inputs of one entry, examined before its runner maps them.
 pub struct ReadAhead {
     inputs: Vec<Input>,
     small: Vec<(Arc<File>, Range<u64>)>,
     unseen: u32,
 }
 
-/// The inputs of an entry that were read as a whole, by their place among its inputs.
+/// The inputs of an entry that were read as a whole, by index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Whole(Vec<usize>);
 
 /// One large input that is not in the cache.
 struct Input {
-    /// Its place among the entry's inputs.
+    /// Its index among the entry's inputs.
     index: usize,
     file: Arc<File>,
-    /// File offset of the first whole page.
+    /// The file offset of its first whole page.
     offset: u64,
     page: u64,
     sight: Sight,
     policy: ReadaheadPolicy,
-    /// What is still to be read, one after the other.
+    /// Ranges still to be read, in order.
     due: VecDeque<Range<u64>>,
-    /// An open file of its own, which the kernel may read ahead of: our other ones are told that they are read in no
-    /// order.
+    /// A separate open file for which the kernel may read ahead. The other ones are marked as read in random order.
     in_order: Option<File>,
 }
 
 impl ReadAhead {
-    /// One range of a file, to be measured.
+    /// Covers one range of a file; used by measurements.
     pub fn over_file(file: &Arc<File>, bytes: Range<u64>) -> Self {
         let range = InputRange {
             source: 0,
@@ -128,14 +129,14 @@ impl ReadAhead {
         it
     }
 
-    /// Whether the runner is to map its inputs without the kernel's read-ahead. Not where all of them are in the cache
-    /// already, or where nobody could see what is touched.
+    /// Whether the runner should map its inputs without the kernel's read-ahead. False if all of them are cached
+    /// already, or if touches cannot be observed.
     pub fn page_by_page(&self) -> bool {
         !self.inputs.is_empty() && self.unseen == 0
     }
 
-    /// From here on the files are read as far as somebody asks, and no further: read-ahead behind a small record would
-    /// reach into the table beside it.
+    /// Turns the kernel's read-ahead off for these files: behind a small record it would reach into the table beside
+    /// it.
     pub fn read_exactly(&self) {
         if self.page_by_page() {
             let small = self.small.iter().map(|(file, _)| file);
@@ -145,8 +146,8 @@ impl ReadAhead {
         }
     }
 
-    /// Watches until it is stopped. What the entry before read as a whole is read before anybody comes there, a little of
-    /// it, once the disk has nothing left to do for that entry.
+    /// Starts the watch. Inputs that the previous entry read as a whole are expected to be read whole again: their
+    /// beginning is read before the candidate touches it, once the disk has finished with the previous entry.
     pub(crate) fn start_expecting(self, expected: Expected) -> Watch {
         if !self.page_by_page() {
             let report = ReadReport { left_to_kernel: self.unseen, ..ReadReport::default() };
@@ -155,7 +156,7 @@ impl ReadAhead {
         for (file, range) in &self.small {
             ask_for(file, range.start..range.end);
         }
-        let (tell, told) = channel();
+        let (tell, commands) = channel();
         let (done, turn) = channel();
         let watcher = Watcher {
             inputs: self.inputs,
@@ -166,26 +167,27 @@ impl ReadAhead {
             tries: 0,
         };
         let started =
-            std::thread::Builder::new().name("read-ahead".to_owned()).spawn(move || watcher.run(&told));
-        // Without the thread the candidate reads page by page: slow, and right.
+            std::thread::Builder::new().name("read-ahead".to_owned()).spawn(move || watcher.run(&commands));
+        // Without the thread, the candidate reads page by page: slower, but correct.
         let thread = started.ok().map(|thread| (thread, tell));
         Watch { seen: Seen::default(), thread, turn: Some(Turn(turn)) }
     }
 
-    /// Watches until it is stopped.
+    /// Starts the watch; it runs until it is stopped.
     pub fn start(self) -> Watch {
         self.start_expecting(Expected::default())
     }
 }
 
-/// What an entry will use all of, as far as the one before tells, and when the disk is free for it.
+/// The inputs that an entry is expected to read as a whole, judging by the previous entry, and when the disk is free
+/// for it.
 #[derive(Default)]
 pub(crate) struct Expected {
     pub(crate) whole: Whole,
     pub(crate) turn: Option<Turn>,
 }
 
-/// Comes when the disk has nothing left to do for an entry.
+/// Signals that the disk has nothing left to read for an entry.
 pub(crate) struct Turn(Receiver<Infallible>);
 
 impl Turn {
@@ -194,8 +196,8 @@ impl Turn {
     }
 }
 
-enum Word {
-    /// The process that maps the inputs, or will in a moment.
+enum Command {
+    /// The process that maps the inputs, now or soon.
     Runner(u32),
     Stop,
 }
@@ -206,33 +208,33 @@ struct Seen {
     whole: Whole,
 }
 
-/// The thread, while the candidate is called.
+/// A running watch.
 pub struct Watch {
     seen: Seen,
-    thread: Option<(JoinHandle<Seen>, Sender<Word>)>,
+    thread: Option<(JoinHandle<Seen>, Sender<Command>)>,
     turn: Option<Turn>,
 }
 
 impl Watch {
-    /// Who touches the inputs. Unknown, what was touched is told by what came into the cache.
+    /// Sets the process that touches the inputs. Until it is known, touches are inferred from new pages in the cache.
     pub fn runs_in(&self, pid: u32) {
         if let Some((_, tell)) = &self.thread {
-            let _ = tell.send(Word::Runner(pid));
+            let _ = tell.send(Command::Runner(pid));
         }
     }
 
-    /// For the entry that comes next.
+    /// Returns the signal for the entry that comes next.
     pub(crate) fn take_turn(&mut self) -> Option<Turn> {
         self.turn.take()
     }
 
-    /// Nothing is read ahead after this.
+    /// Stops reading ahead, and returns the report.
     pub fn stop(mut self) -> ReadReport {
         self.end();
         self.seen.report
     }
 
-    /// And which inputs were read as a whole.
+    /// Like `stop`; also returns which inputs were read as a whole.
     pub(crate) fn stop_and_learn(mut self) -> (ReadReport, Whole) {
         self.end();
         let Seen { report, whole } = std::mem::take(&mut self.seen);
@@ -241,7 +243,7 @@ impl Watch {
 
     fn end(&mut self) {
         if let Some((thread, tell)) = self.thread.take() {
-            let _ = tell.send(Word::Stop);
+            let _ = tell.send(Command::Stop);
             self.seen = thread.join().unwrap_or_default();
         }
     }
@@ -253,27 +255,27 @@ impl Drop for Watch {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Watcher {
     inputs: Vec<Input>,
-    /// Until its turn has come.
+    /// Set until the entry's turn has come.
     expected: Option<Expected>,
-    /// Dropped once there is nothing left to read.
+    /// Dropped when there is nothing left to read.
     done: Option<Sender<Infallible>>,
     runner: Option<u32>,
     touches: Option<Touches>,
-    /// To find them.
+    /// Failed attempts to find the inputs in the runner's maps.
     tries: u32,
 }
 
 impl Watcher {
-    fn run(mut self, told: &Receiver<Word>) -> Seen {
+    fn run(mut self, commands: &Receiver<Command>) -> Seen {
         let mut pause = BUSY_PAUSE;
         let mut scratch = Vec::new();
         loop {
-            match told.recv_timeout(pause) {
-                Ok(Word::Runner(pid)) => self.runner = Some(pid),
-                Ok(Word::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+            match commands.recv_timeout(pause) {
+                Ok(Command::Runner(pid)) => self.runner = Some(pid),
+                Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let start = Instant::now();
@@ -282,7 +284,7 @@ impl Watcher {
             let touches = self.touches.as_ref();
             let looks: Vec<Look> =
                 self.inputs.iter_mut().enumerate().map(|(at, input)| input.look(at, touches)).collect();
-            // A stream that gets on has the disk wait for us; else looking must stay cheap.
+            // While a stream advances, the disk waits for this thread; otherwise looking must stay cheap.
             pause = if looks.contains(&Look::Read) {
                 BUSY_PAUSE
             } else {
@@ -297,7 +299,7 @@ impl Watcher {
                 self.done = None;
             }
         }
-        // What came in after the last look counts too; nothing more is read.
+        // Pages that came in after the last look count too, but nothing more is read.
         let touches = self.touches.as_ref();
         self.inputs.iter_mut().for_each(|input| input.policy.end());
         self.inputs.iter_mut().enumerate().for_each(|(at, input)| input.count(at, touches));
@@ -306,7 +308,7 @@ impl Watcher {
         Seen { report: report(&self.inputs), whole }
     }
 
-    /// A piece of each input, so that nobody waits for long who wants this thread to end.
+    /// Reads one piece of each input, so that the thread notices soon when it is stopped.
     fn read_some(&mut self, scratch: &mut Vec<u8>) -> bool {
         let mut more = false;
         for input in self.inputs.iter_mut().filter(|input| !input.due.is_empty()) {
@@ -319,7 +321,7 @@ impl Watcher {
     fn begin_expected(&mut self) {
         let waits = |expected: &mut Expected| expected.turn.as_ref().is_none_or(Turn::has_come);
         let Some(Expected { whole, .. }) = self.expected.take_if(waits) else { return };
-        // What is read before anybody comes is bounded for all of them together.
+        // What is read in advance is bounded for all inputs together.
         let mut expected: Vec<&mut Input> =
             self.inputs.iter_mut().filter(|input| whole.0.contains(&input.index)).collect();
         let each = LONG_STEPS_AHEAD.checked_div(expected.len()).unwrap_or(0).max(1);
@@ -329,9 +331,9 @@ impl Watcher {
         }
     }
 
-    /// Only once there is a stream: a sparse candidate is not looked at so closely.
+    /// Called only once there is a stream: a sparse candidate is not watched this closely.
     fn find_touches(&mut self) {
-        let Some(runner) = self.runner.filter(|_| self.touches.is_none() && self.tries < MOST_TRIES) else {
+        let Some(runner) = self.runner.filter(|_| self.touches.is_none() && self.tries < MAX_TRIES) else {
             return;
         };
         if !self.inputs.iter().any(|input| input.policy.has_streams()) {
@@ -345,7 +347,7 @@ impl Watcher {
                 self.touches = Some(touches);
                 self.inputs.iter_mut().for_each(|input| input.policy.see_touches());
             }
-            Err(Blind::NotYet) if self.tries < MOST_TRIES => {}
+            Err(Blind::NotYet) if self.tries < MAX_TRIES => {}
             Err(_) => {
                 (self.runner, self.expected) = (None, None);
                 self.inputs.iter_mut().for_each(|input| input.policy.lose_sight());
@@ -354,7 +356,7 @@ impl Watcher {
     }
 }
 
-/// What a look came to.
+/// The result of a look.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Look {
     Still,
@@ -363,7 +365,7 @@ enum Look {
 }
 
 impl Input {
-    /// `at` is its number among those that are looked at.
+    /// `at` is the input's index among those that are watched.
     fn look(&mut self, at: usize, touches: Option<&Touches>) -> Look {
         let mut read = false;
         let before = self.policy.touched();
@@ -392,7 +394,7 @@ impl Input {
         let pages = self.policy.pages_of(window..window + 1);
         let touched = match touches {
             Some(touches) => Some(touches.touched(at, pages.clone())),
-            // Nobody has come there yet whose touches could be seen.
+            // The candidate has not touched anything here yet.
             None => self.policy.may_overshoot().then_some(0),
         };
         self.policy.seen(window, self.sight.resident(pages), touched)
@@ -405,7 +407,7 @@ impl Input {
         }
     }
 
-    /// Windows that were not read by us, in groups that are not as they were.
+    /// Returns the windows that were not read by this thread, in groups that have changed.
     fn changed(&self) -> Vec<usize> {
         let windows = self.policy.windows();
         let groups = (0..windows).step_by(GROUP).map(|first| first..windows.min(first + GROUP));
@@ -424,7 +426,7 @@ impl Input {
         let any = !due.is_empty();
         for pages in due {
             let bytes = self.offset + pages.start * self.page..self.offset + pages.end * self.page;
-            if LONG_READ <= bytes.end - bytes.start && self.policy.may_overshoot() {
+            if MIN_LONG_READ <= bytes.end - bytes.start && self.policy.may_overshoot() {
                 self.due.push_back(bytes);
             } else {
                 ask_for(&self.file, bytes);
@@ -433,8 +435,9 @@ impl Input {
         any
     }
 
-    /// Reads the next piece of what is due. What the kernel reads in order it reads in large pieces and holds in large pages:
-    /// that takes less time than asking for it, and far less to map and to drop. Whether more is due.
+    /// Reads the next piece of what is due; returns true if more is due. What the kernel reads in order it reads in
+    /// large pieces and keeps in large pages: that is faster than requesting pages, and makes mapping and dropping
+    /// them much cheaper.
     fn read_some(&mut self, scratch: &mut [u8]) -> bool {
         let Some(bytes) = self.due.front_mut() else { return false };
         if self.in_order.is_none() {

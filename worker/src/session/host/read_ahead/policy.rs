@@ -1,46 +1,46 @@
-//! What to read ahead of a candidate, from which pages of an input came into the cache: pure.
+//! Decides what to read ahead of a candidate, from which pages of an input came into the cache. Pure.
 //!
 //! An input starts without any read-ahead: each page that the candidate touches is read alone, and seen in the cache.
-//! A window in which many were touched is read whole, and a *stream* goes on behind it: steps that double, each
-//! with a *tripwire*, its first page: once the candidate has come there, the stream goes on; if it never comes, nothing
-//! more is read. So what is read without being used is bounded, and nobody has to ask the candidate. Where nobody sees
-//! which pages were touched, a tripwire is left out of what is read: once it is in the cache, the candidate has come.
-//! An input of which the entry before used all starts with a stream.
+//! Once many pages of a window were touched, the window is read whole, and a *stream* continues behind it in steps of
+//! doubling length. The first page of each step is its *tripwire*: when the candidate reaches it, the stream
+//! advances; if it never does, nothing more is read. So the amount that is read without being used is bounded. If
+//! touches cannot be observed, tripwires are left unread: a tripwire in the cache shows that the candidate has
+//! reached it. An input that the previous entry used as a whole starts with a stream.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use opt_shared::units::to_index;
 
-/// What is looked at, and read, as one.
+/// The unit of looking and reading, in bytes.
 const WINDOW_BYTES: u64 = 512 << 10;
-/// A step of a stream is never longer, in windows: 8 MiB.
+/// The longest step of a stream, in windows: 8 MiB.
 const MAX_STEP: u64 = 16;
-/// Steps of one stream that the candidate has not come to yet, while it grows, and once its steps are long.
+/// How many steps of one stream may be ahead of the candidate: while the steps grow, and once they are long.
 const STEPS_AHEAD: usize = 4;
 pub(super) const LONG_STEPS_AHEAD: usize = 8;
-/// Read ahead of all streams of one input and not come to yet, in windows: 64 MiB.
+/// How much may be read ahead of the candidate by all streams of one input, in windows: 64 MiB.
 const MAX_AHEAD: u64 = 128;
-/// A window is dense if one in so many of its pages is touched.
+/// A window is dense if at least this fraction (1/n) of its pages was touched.
 const DENSE_PART: u64 = 2;
-/// Where one in so many pages of the whole input was touched, page by page costs more time than reading it all would:
-/// from then on so small a part of a window is enough.
+/// Once this fraction (1/n) of the whole input was touched, reading page by page is slower than reading all of it. From
+/// then on, a window counts as dense at this fraction too.
 const USED_PART: u64 = 16;
 
-/// One input, in pages that are counted from its first whole one.
+/// The policy's state for one input. Pages are counted from its first whole one.
 #[derive(Debug)]
 pub(super) struct ReadaheadPolicy {
     pages: u64,
     window_pages: u64,
     windows: Vec<Window>,
-    /// The one that got on last stands last.
+    /// Ordered by their last advance; the most recent one comes last.
     streams: Vec<Stream>,
     touched: u64,
     ahead: u64,
     turned_after: Option<u64>,
-    /// Somebody sees what was touched: no tripwire has to be left out.
+    /// Touches are observed, so tripwires need not be left unread.
     touches_are_seen: bool,
-    /// Nothing more is read.
+    /// No more is read.
     over: bool,
 }
 
@@ -49,17 +49,17 @@ struct Window {
     before: u32,
     resident: u32,
     touched: u32,
-    /// Read by us: what is in the cache tells nothing any more.
+    /// Read by us, so its pages in the cache no longer show what was touched.
     read: bool,
 }
 
 #[derive(Debug)]
 struct Stream {
-    /// First window that it has not read.
+    /// The first window that it has not read.
     next: u64,
-    /// In windows.
+    /// The length of the next step, in windows.
     step: u64,
-    /// Those that were not come to.
+    /// The steps that the candidate has not reached.
     steps: VecDeque<Step>,
 }
 
@@ -73,12 +73,12 @@ struct Step {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tripwire {
     pub(super) page: u64,
-    /// Not read: it comes into the cache with the candidate.
+    /// Not read: it comes into the cache when the candidate touches it.
     pub(super) left_out: bool,
 }
 
 impl ReadaheadPolicy {
-    /// `resident` tells how many of some pages are in the cache before the candidate runs.
+    /// `resident` returns how many of the given pages are in the cache before the candidate runs.
     pub(super) fn new(pages: u64, page_bytes: u64, mut resident: impl FnMut(Range<u64>) -> u64) -> Self {
         let window_pages = (WINDOW_BYTES / page_bytes).max(2);
         let windows = (0..pages.div_ceil(window_pages))
@@ -101,8 +101,8 @@ impl ReadaheadPolicy {
         }
     }
 
-    /// All of it will be used, as far as anybody can tell, and what is touched will be seen. Gives the pages to read at
-    /// once, in so many steps.
+    /// Expects that the whole input will be used, and that touches will be observed. Returns the pages to read at
+    /// once, in this many steps.
     pub(super) fn expect_all(&mut self, steps: usize) -> Vec<Range<u64>> {
         self.touches_are_seen = true;
         let mut stream = Stream { next: 0, step: MAX_STEP, steps: VecDeque::new() };
@@ -111,7 +111,7 @@ impl ReadaheadPolicy {
         due
     }
 
-    /// From here on `follow` is told of every page that was touched.
+    /// From now on, `follow` is told of every page that was touched.
     pub(super) const fn see_touches(&mut self) {
         self.touches_are_seen = true;
     }
@@ -120,28 +120,30 @@ impl ReadaheadPolicy {
         !self.streams.is_empty()
     }
 
-    /// Nobody sees touches after all. Streams whose tripwires were read never get on: what follows them begins anew.
+    /// Touches cannot be observed after all. Streams whose tripwires were read would never advance; what follows them
+    /// starts over.
     pub(super) fn lose_sight(&mut self) {
         self.touches_are_seen = false;
         self.streams.retain(|stream| stream.steps.iter().all(|step| step.tripwire.left_out));
     }
 
-    /// From here on what is seen is counted, and nothing is read because of it.
+    /// From now on, touches are counted, and nothing is read because of them.
     pub(super) const fn end(&mut self) {
         self.over = true;
     }
 
-    /// Long steps are read as a file is, with what the kernel reads ahead of that: nobody is led astray by it.
+    /// True if long steps may be read like a file, with the kernel's read-ahead behind them: extra pages do not
+    /// mislead the policy.
     pub(super) const fn may_overshoot(&self) -> bool {
         self.touches_are_seen
     }
 
-    /// Nothing is left to read.
+    /// True if nothing is left to read.
     pub(super) fn is_read(&self) -> bool {
         self.windows.iter().all(|window| window.read)
     }
 
-    /// Most of what had not been in the cache was used.
+    /// True if most of what was not in the cache before was used.
     pub(super) fn was_used_whole(&self) -> bool {
         let before: u64 = self.windows.iter().map(|window| u64::from(window.before)).sum();
         let waiting: u64 = self.streams.iter().map(Stream::waiting).sum();
@@ -158,7 +160,7 @@ impl ReadaheadPolicy {
         windows.start as u64 * self.window_pages..self.pages.min(end)
     }
 
-    /// Pages of these windows that are in the cache as far as is known.
+    /// The number of pages of these windows that are known to be in the cache.
     pub(super) fn known(&self, windows: Range<usize>) -> u64 {
         self.windows[windows].iter().map(|window| u64::from(window.resident)).sum()
     }
@@ -167,7 +169,7 @@ impl ReadaheadPolicy {
         self.windows[window].read
     }
 
-    /// Pages that were touched and found missing, as far as was seen.
+    /// The number of pages that were seen to be touched and were not in the cache before.
     pub(super) const fn touched(&self) -> u64 {
         self.touched
     }
@@ -176,13 +178,14 @@ impl ReadaheadPolicy {
         self.ahead
     }
 
-    /// Pages touched when the first window was read whole.
+    /// The number of pages that had been touched when the first window was read whole.
     pub(super) const fn turned_after(&self) -> Option<u64> {
         self.turned_after
     }
 
-    /// So many pages of a window are in the cache now, and so many were touched where that is seen: then what the kernel
-    /// read on its own, behind what it was asked for, is told apart. Gives the pages to read because of it.
+    /// Takes the number of pages of a window that are now in the cache and, if touches are observed, the number that
+    /// were touched: this sets pages that the kernel read ahead on its own apart. Returns the pages to read as a
+    /// result.
     pub(super) fn seen(&mut self, window: usize, resident: u64, touched: Option<u64>) -> Vec<Range<u64>> {
         let pages = self.pages_of(window..window + 1);
         let length = pages.end - pages.start;
@@ -192,7 +195,7 @@ impl ReadaheadPolicy {
             return Vec::new();
         }
         it.resident = count(resident);
-        // What has left the cache meanwhile is touched like all that was never there.
+        // A page that has left the cache meanwhile counts as touched when it comes back.
         it.before = it.before.min(it.resident);
         let missed = it.resident.saturating_sub(it.before);
         let touched = touched.map_or(missed, |touched| missed.min(count(touched))).max(it.touched);
@@ -215,7 +218,7 @@ impl ReadaheadPolicy {
         due
     }
 
-    /// Looks at the tripwires; `come_to` tells of one. Gives the pages to read because of them.
+    /// Checks the tripwires; `come_to` tells whether one was reached. Returns the pages to read as a result.
     pub(super) fn follow(&mut self, mut come_to: impl FnMut(Tripwire) -> bool) -> Vec<Range<u64>> {
         let mut due = Vec::new();
         let (mut still, mut moved) = (Vec::new(), Vec::new());
@@ -235,7 +238,7 @@ impl ReadaheadPolicy {
         let mut all = still;
         let waiting = all.len();
         all.append(&mut moved);
-        // Those that do not get on make room for those that do.
+        // Streams that do not advance make room for those that do.
         let mut forgotten = 0;
         for at in waiting..all.len() {
             let mut stream = std::mem::replace(&mut all[at], Stream::empty());
@@ -256,7 +259,7 @@ impl ReadaheadPolicy {
         due
     }
 
-    /// Reads on until `steps` wait for the candidate, or what follows was read already.
+    /// Reads on until `steps` steps are ahead of the candidate, or until it meets windows that were read already.
     fn advance(&mut self, stream: &mut Stream, steps: usize) -> Vec<Range<u64>> {
         let mut due = Vec::new();
         while !self.over && stream.steps.len() < steps {

@@ -1,7 +1,8 @@
-//! Which pages of a file are in the cache: `cachestat`, or `mincore` on a map of our own where the kernel is older.
+//! Looks up which pages of a file are in the cache, with `cachestat`, or with `mincore` on a private map on older
+//! kernels.
 //!
-//! Both tell only the file's owner and those who may write to it. `mincore` lies to others (every page is there), so
-//! it is not asked then. Nothing here reads a byte of the file.
+//! The kernel answers only the file's owner and processes that may write to it. To others `mincore` reports every
+//! page as present, so it is not used then. No byte of the file is read.
 
 use std::fs::File;
 use std::ops::Range;
@@ -13,17 +14,17 @@ use opt_shared::cache::cached_pages_in;
 use opt_shared::units::to_index;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Pages that one call of `mincore` tells of.
+/// How many pages one call of `mincore` covers.
 const AT_ONCE: u64 = 4096;
 
-/// Ways of looking, the better one first.
+/// Ways to look, in order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     CacheStat,
     MinCore,
 }
 
-/// Whole pages of a file, counted from `offset`.
+/// A view of whole pages of a file, counted from `offset`.
 pub(super) struct Sight {
     file: Arc<File>,
     offset: u64,
@@ -32,7 +33,7 @@ pub(super) struct Sight {
 }
 
 impl Sight {
-    /// None where the kernel does not tell us.
+    /// Returns `None` if the kernel does not tell us.
     pub(super) fn of(file: &Arc<File>, offset: u64, bytes: u64, way: Way) -> Option<Self> {
         let page = rustix::param::page_size() as u64;
         let map = match way {
@@ -50,7 +51,7 @@ impl Sight {
         Some(Self { file: Arc::clone(file), offset, page, map })
     }
 
-    /// How many of these pages are in the cache. A look that fails sees none.
+    /// Returns how many of these pages are in the cache; 0 if the look fails.
     pub(super) fn resident(&self, pages: Range<u64>) -> u64 {
         if pages.end <= pages.start {
             return 0;
@@ -66,7 +67,7 @@ impl Sight {
     }
 }
 
-/// What `mincore` asks: owner, or allowed to write.
+/// Returns true if `mincore` is truthful to us: we own the file or may write to it.
 fn is_ours(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let own = rustix::process::geteuid();
@@ -81,7 +82,7 @@ struct Map {
 impl Map {
     fn of(file: &File, offset: u64, bytes: u64) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok()?;
-        // SAFETY: a fresh map at a place the kernel chooses; it is never read, only asked about.
+        // SAFETY: a fresh map at an address that the kernel chooses; its contents are never read.
         let start = unsafe {
             mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::PRIVATE, file.as_fd(), offset)
         };
@@ -89,7 +90,7 @@ impl Map {
     }
 
     fn resident(&self, pages: Range<u64>, page: u64) -> u64 {
-        let mut told = [0_u8; to_index(AT_ONCE)];
+        let mut residency = [0_u8; to_index(AT_ONCE)];
         let mut resident = 0;
         let mut at = pages.start;
         while at < pages.end {
@@ -100,12 +101,13 @@ impl Map {
             if self.bytes.next_multiple_of(to_index(page)) < offset + length {
                 break;
             }
-            // SAFETY: the range lies in our map, and `told` has room for a byte per page of it.
-            let result = unsafe { libc::mincore((self.start + offset) as *mut _, length, told.as_mut_ptr()) };
+            // SAFETY: the range lies in our map, and `residency` has room for a byte per page of it.
+            let result =
+                unsafe { libc::mincore((self.start + offset) as *mut _, length, residency.as_mut_ptr()) };
             if result != 0 {
                 break;
             }
-            resident += told[..some as usize].iter().filter(|page| **page & 1 != 0).count() as u64;
+            resident += residency[..some as usize].iter().filter(|page| **page & 1 != 0).count() as u64;
             at += some;
         }
         resident

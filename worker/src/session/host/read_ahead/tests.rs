@@ -1,4 +1,4 @@
-//! Inputs that are cold, and candidates that read some of them, or all.
+//! Cold inputs, with candidates that read parts of them or all of them.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -10,13 +10,13 @@ use super::*;
 use crate::runner::map::{Mapped, map_input};
 
 const SIZE: usize = 96 << 20;
-/// For what a thread does in milliseconds on a quiet machine.
+/// Bounds work of another thread that takes milliseconds on a quiet machine.
 const TIMEOUT: Duration = Duration::from_mins(1);
-/// Where the input starts: in the middle of a page, as records of a capture do.
+/// Where the input starts: not at a page boundary, like most records of a capture.
 const START: u64 = 4 * 4096 + 64;
 
-/// A file on a disk with an input in it that is not in the cache. None where the file system is nothing but cache, or
-/// keeps what it was told to drop.
+/// Creates a file on disk with an input that is not in the cache. `None` if the file system keeps everything in
+/// memory, or ignores requests to drop pages.
 fn cold() -> Option<(Arc<File>, InputRange)> {
     let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a file");
     for chunk in 0..SIZE >> 20 {
@@ -61,7 +61,7 @@ fn watch(file: &Arc<File>, range: &InputRange, way: Way) -> Option<(Watch, Mappe
 }
 
 #[test]
-fn a_sparse_candidate_reads_about_what_it_touches() {
+fn sparse_candidate_reads_little_more_than_it_touches() {
     for way in [Way::CacheStat, Way::MinCore] {
         let Some((file, range)) = cold() else { return };
         let Some((watch, mapped)) = watch(&file, &range, way) else { continue };
@@ -79,14 +79,14 @@ fn a_sparse_candidate_reads_about_what_it_touches() {
             "{way:?}: {report:?}"
         );
         if let Some(pages) = cached_pages(file.as_fd()) {
-            // The edges of an input are read by whoever maps it.
+            // Whoever maps an input reads the partial pages at its edges.
             assert!(pages <= 502, "{way:?}: {pages} pages of the file were read");
         }
     }
 }
 
 #[test]
-fn a_dense_candidate_is_read_ahead_of() {
+fn dense_candidate_is_read_ahead() {
     for way in [Way::CacheStat, Way::MinCore] {
         let Some((file, range)) = cold() else { return };
         let Some((watch, mapped)) = watch(&file, &range, way) else { continue };
@@ -95,14 +95,14 @@ fn a_dense_candidate_is_read_ahead_of() {
         }
         let report = watch.stop();
         assert_eq!(report.turned, 1, "{way:?}: {report:?}");
-        // However late the thread came: what it read, the candidate did not wait for page by page.
+        // However late the thread was, the candidate did not wait page by page for what it read.
         assert!(0 < report.ahead_bytes.get(), "{way:?}: {report:?}");
         assert!(report.touched_bytes + report.ahead_bytes <= Bytes::from(SIZE), "{way:?}: {report:?}");
     }
 }
 
 #[test]
-fn what_the_entry_before_used_whole_is_read_from_the_start() {
+fn input_used_whole_before_is_read_from_the_start() {
     let mut whole = Whole::default();
     for known in [false, true] {
         let Some((file, range)) = cold() else { return };
@@ -120,7 +120,7 @@ fn what_the_entry_before_used_whole_is_read_from_the_start() {
         whole = learned;
         assert_eq!(whole, Whole(vec![0]), "known before: {known}");
     }
-    // Expected, and not used: what was read at first is all.
+    // The input is expected to be used but is not: nothing is read beyond the first piece.
     let Some((file, range)) = cold() else { return };
     let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore]);
     let (done, turn) = channel();
@@ -141,14 +141,14 @@ fn what_the_entry_before_used_whole_is_read_from_the_start() {
 }
 
 #[test]
-fn the_next_one_has_its_turn_once_all_is_read() {
+fn turn_comes_once_everything_is_read() {
     let Some((file, range)) = cold() else { return };
     let Some((mut watch, mapped)) = watch(&file, &range, Way::CacheStat) else { return };
     let turn = watch.take_turn().expect("not taken before");
     assert!(!turn.has_come());
     let deadline = Instant::now() + TIMEOUT;
     let mut at = 0;
-    // From front to back, and again: pages may have left the cache.
+    // Read it twice from front to back, because pages may have left the cache.
     while !turn.has_come() {
         assert!(Instant::now() < deadline, "{at}");
         at = (at + 512) % to_index(range.bytes);
@@ -158,10 +158,10 @@ fn the_next_one_has_its_turn_once_all_is_read() {
 }
 
 #[test]
-fn what_is_in_the_cache_is_let_alone() {
+fn cached_inputs_are_not_read_again() {
     let Some((file, range)) = cold() else { return };
     let warm = mapped(&file, &range, false);
-    // On a machine that is short of memory pages leave the cache at any moment: then they are read once more.
+    // On a machine that is short of memory, pages leave the cache at any moment; then they are read again.
     let mut tries = 20;
     let ahead = loop {
         (0..to_index(range.bytes)).step_by(4096).for_each(|at| assert_eq!(byte(&warm, at), right(at)));
@@ -176,7 +176,7 @@ fn what_is_in_the_cache_is_let_alone() {
 }
 
 #[test]
-fn where_nobody_tells_the_kernel_reads_ahead() {
+fn unobservable_inputs_use_kernel_read_ahead() {
     let Some((file, range)) = cold() else { return };
     let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[]);
     assert!(!ahead.page_by_page());
@@ -184,9 +184,9 @@ fn where_nobody_tells_the_kernel_reads_ahead() {
 }
 
 #[test]
-fn a_small_input_is_read_whole_and_nothing_beside_it() {
+fn small_input_is_read_whole_without_neighbours() {
     let Some((file, large)) = cold() else { return };
-    // Beside it, not in it: what is read of one is nothing that was touched of the other.
+    // The other input lies beside it: reading one must not count as touching the other.
     let large = InputRange { bytes: 32 << 20, ..large };
     let small = InputRange { source: 0, file_offset: 40 << 20, bytes: 300_000, address_phase: 0 };
     let ahead =

@@ -114,13 +114,13 @@ mod tests {
         file.write_all(&vec![1; 256 * page]).expect("written");
         let mapped = || [Mapped { file: &file, offset: 4 * page as u64 }];
         assert_eq!(Touches::of(std::process::id(), &mapped()).err(), Some(Blind::NotYet));
-        // SAFETY: a fresh map at a place of the kernel's choice, of a file that nobody changes.
+        // SAFETY: a fresh map at an address that the kernel chooses, of a file that does not change.
         let start = unsafe {
             mmap(std::ptr::null_mut(), 255 * page, ProtFlags::READ, MapFlags::PRIVATE, &file, page as u64)
         }
         .expect("mapped");
         let touches = Touches::of(std::process::id(), &mapped()).expect("it is our own process");
-        assert!(touches.touched(0, 0..250) == 0, "nobody touched it");
+        assert!(touches.touched(0, 0..250) == 0, "nothing was touched");
         // SAFETY: within the map, whose second page is the file's third.
         unsafe { start.cast::<u8>().add((4 - 1 + 7) * page).read_volatile() };
         assert_eq!(touches.touched(0, 7..8), 1);

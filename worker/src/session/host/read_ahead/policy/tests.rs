@@ -1,4 +1,4 @@
-//! Policies against a cache and a candidate that touches pages in some order.
+//! The policy against a simulated cache and a candidate that touches pages in some order.
 
 use super::*;
 
@@ -7,20 +7,20 @@ const PAGE: u64 = 4096;
 const PAGES: u64 = 32_768;
 const MIB: u64 = 256;
 
-/// A cache, a candidate that touches pages in some order, and a look after every `look_every`th touch.
+/// A simulated cache and candidate. The policy looks after every `look_every`th touch.
 struct Bench {
     policy: ReadaheadPolicy,
     cached: Vec<bool>,
     misses: u64,
-    /// Most that was ever in the cache beyond what had been touched.
+    /// The largest number of untouched pages that were in the cache at once.
     excess: u64,
 }
 
-/// What a policy begins with.
+/// How a policy starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Start {
     Unknown,
-    /// The entry before used all of it, and what is touched is seen.
+    /// The previous entry used all of it, and touches are observed.
     Whole,
 }
 
@@ -92,11 +92,11 @@ fn scattered(count: u64) -> impl Iterator<Item = u64> {
 }
 
 #[test]
-fn each_access_pattern_reads_what_the_table_says() {
+fn each_access_pattern_stays_within_its_read_limits() {
     struct Case {
         name: &'static str,
         touches: Vec<u64>,
-        /// Faults that had to wait for the disk, at most, and pages in the cache at the end, at most.
+        /// At most this many faults waited for the disk, and at most this many pages are in the cache at the end.
         misses: u64,
         resident: u64,
         turned: bool,
@@ -107,7 +107,7 @@ fn each_access_pattern_reads_what_the_table_says() {
         Case {
             name: "from front to back",
             touches: (0..PAGES).collect(),
-            // Half a window, a look, and then tripwires: one for each step.
+            // Half a window until the first look, then the tripwires: one for each step.
             misses: 64 + 64 + 30,
             resident: PAGES,
             turned: true,
@@ -136,7 +136,7 @@ fn each_access_pattern_reads_what_the_table_says() {
         Case {
             name: "every page, in no order",
             touches: scattered(PAGES).collect(),
-            // A sixteenth, after which what is known to be used is read whole.
+            // A sixteenth; after that the policy knows that the input is used and reads it whole.
             misses: PAGES / 8,
             resident: PAGES,
             turned: true,
@@ -158,53 +158,53 @@ fn each_access_pattern_reads_what_the_table_says() {
 }
 
 #[test]
-fn no_more_is_read_than_the_bound_ahead_of_what_was_touched() {
+fn reading_ahead_stays_within_its_bound() {
     for start in [0, 1, 77 * MIB] {
         let bench = Bench::run(cold(), 16, start..PAGES);
         let bound = (LONG_STEPS_AHEAD as u64 + 1) * MAX_STEP * WINDOW_BYTES / PAGE;
         assert!(bench.excess <= bound, "{} pages ahead", bench.excess);
     }
-    // Sixteen that each read a while and stop.
+    // Sixteen streams that each read for a while and stop.
     let touches = (0..16).flat_map(|start| start * 8 * MIB..start * 8 * MIB + 3 * MIB);
     let bench = Bench::run(cold(), 16, touches);
     assert!(bench.excess <= 16 * 5 * MIB, "{}", bench.excess);
 }
 
 #[test]
-fn what_is_expected_to_be_used_whole_is_read_before_anybody_comes() {
+fn expected_inputs_are_read_before_they_are_touched() {
     let bench = Bench::begun(Start::Whole, cold(), 16, 0..PAGES);
     assert_eq!(bench.misses, 0);
     assert_eq!(bench.resident(), PAGES);
     assert!(bench.policy.is_read());
     assert!(bench.policy.was_used_whole());
-    // Nobody comes: no more than was read at first, and the next entry is not read so.
+    // The candidate does not come: no more is read than at first, and the next entry does not expect it.
     let ahead = LONG_STEPS_AHEAD as u64 * MAX_STEP * WINDOW_BYTES / PAGE;
     for touched in [0..0, PAGES - 3..PAGES] {
         let bench = Bench::begun(Start::Whole, cold(), 1, touched);
         assert!(bench.resident() <= ahead + 3, "{}", bench.resident());
         assert!(!bench.policy.was_used_whole());
     }
-    // Half of it is most of it; a tenth is not.
+    // A half counts as most of it; a tenth does not.
     for (part, whole) in [(PAGES / 2 + 4 * MIB, true), (PAGES / 10, false)] {
         assert_eq!(Bench::run(cold(), 16, 0..part).policy.was_used_whole(), whole, "{part}");
     }
 }
 
 #[test]
-fn what_the_kernel_read_on_its_own_is_no_use_where_touches_are_seen() {
+fn kernel_read_ahead_does_not_count_as_touches() {
     for (touched, turned) in [(Some(3), false), (None, true)] {
         let mut policy = ReadaheadPolicy::new(PAGES, PAGE, |_| 0);
         let due = policy.seen(5, MIB / 2, touched);
         assert_eq!(due.is_empty(), !turned, "{touched:?}");
         assert_eq!(policy.touched(), touched.unwrap_or(MIB / 2));
-        // The process is gone, and with it what it touched: that was used all the same.
+        // The process has ended, and its page tables with it; its touches still count.
         let _ = policy.seen(5, MIB / 2, touched.map(|_| 0));
         assert_eq!(policy.touched(), touched.unwrap_or(MIB / 2));
     }
 }
 
 #[test]
-fn where_touches_are_not_seen_after_all_reading_goes_on_as_without() {
+fn policy_continues_without_touches_after_lose_sight() {
     let mut policy = ReadaheadPolicy::new(2 * PAGES, PAGE, |_| 0);
     let first = policy.expect_all(LONG_STEPS_AHEAD);
     let end = first.last().expect("it is read").end;
@@ -216,7 +216,7 @@ fn where_touches_are_not_seen_after_all_reading_goes_on_as_without() {
 }
 
 #[test]
-fn what_left_the_cache_meanwhile_counts_when_it_is_touched() {
+fn pages_evicted_meanwhile_count_when_touched() {
     let mut policy = ReadaheadPolicy::new(PAGES, PAGE, |pages| pages.end - pages.start);
     assert!(policy.seen(3, 0, None).is_empty());
     assert!(!policy.seen(3, MIB / 2, None).is_empty());
@@ -224,7 +224,7 @@ fn what_left_the_cache_meanwhile_counts_when_it_is_touched() {
 }
 
 #[test]
-fn at_the_end_what_is_seen_is_counted_and_nothing_is_read() {
+fn policy_reads_nothing_after_end() {
     let mut policy = ReadaheadPolicy::new(PAGES, PAGE, |_| 0);
     policy.expect_all(1);
     let ahead = policy.ahead();
@@ -236,7 +236,7 @@ fn at_the_end_what_is_seen_is_counted_and_nothing_is_read() {
 }
 
 #[test]
-fn what_is_in_the_cache_already_is_no_use_seen() {
+fn pages_cached_before_do_not_count_as_touches() {
     let warm = vec![true; to_index(PAGES)];
     let bench = Bench::run(warm, 1, 0..PAGES);
     assert_eq!((bench.policy.touched(), bench.policy.ahead()), (0, 0));
@@ -246,10 +246,10 @@ fn what_is_in_the_cache_already_is_no_use_seen() {
 }
 
 #[test]
-fn what_was_read_and_touched_adds_up() {
+fn read_and_touched_pages_add_up_to_the_input() {
     for touches in [0..PAGES, 5..6 * MIB, 3..9] {
         let mut bench = Bench::run(cold(), 1, touches);
-        // What came in after the last look.
+        // Pages that came in after the last look.
         let _ = bench.policy.follow(|tripwire| bench.cached[to_index(tripwire.page)]);
         let known = bench.policy.touched() + bench.policy.ahead();
         assert!(known <= bench.resident() && bench.resident() <= known + 64, "{known}");
