@@ -418,8 +418,8 @@ impl Page {
         let totals = &run.memory.totals;
         let facts: Vec<String> = [
             ("peak", totals.peak_owed_bytes),
-            ("predicted", totals.predicted_peak_owed_bytes),
             ("ceiling", totals.host_ceiling_bytes),
+            ("predicted without candidates and compilers", totals.predicted_peak_owed_bytes),
             ("swap peak", totals.swap_peak_bytes),
             ("least available", totals.min_available_bytes),
             ("peak on the device", totals.device_peak_bytes),
@@ -428,8 +428,8 @@ impl Page {
         .into_iter()
         .filter_map(|(name, bytes): (&str, Option<Bytes>)| Some(format!("{name} {}", bytes?)))
         .collect();
-        // Three facts are enough for a short answer: the peak, the prediction and the limit.
-        let shown = if self.style.detail == Detail::Answer { 3 } else { facts.len() };
+        // The peak and the limit are enough for a short answer.
+        let shown = if self.style.detail == Detail::Answer { 2 } else { facts.len() };
         if !facts.is_empty() {
             self.wrapped("", &format!("memory owed: {}", facts[..shown.min(facts.len())].join(", ")));
         }

@@ -29,8 +29,9 @@ bad.c:
 job        stage    predicted   measured   share  phases, worst
 embedding  verify    40.0 MiB   31.0 MiB    77 %  1, fast.c
 
-memory owed: peak 111 MiB, predicted 120 MiB, ceiling 96.0 GiB, swap peak 0 B,
-least available 110 GiB, peak on the device 350 MiB, device ceiling 7.00 GiB
+memory owed: peak 111 MiB, ceiling 96.0 GiB, predicted without candidates and
+compilers 120 MiB, swap peak 0 B, least available 110 GiB, peak on the device
+350 MiB, device ceiling 7.00 GiB
 1 memory decision: recycle 1
 run demo: FINISHED, runs/demo/summary.json
 ";
@@ -51,7 +52,7 @@ rank  candidate  status              speed-up    median   noise  peak owed
 
   bad.c: INCORRECT_NUMERICAL: entry_000003: output differs
 
-memory owed: peak 111 MiB, predicted 120 MiB, ceiling 96.0 GiB
+memory owed: peak 111 MiB, ceiling 96.0 GiB
 run demo: FINISHED, runs/demo/summary.json
 `opt-supervisor report runs/demo` shows everything
 ";
