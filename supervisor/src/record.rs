@@ -1,11 +1,10 @@
-//! The run as a document: the contents of `summary.json` and `report --format json`, field by field.
+//! The record of a run: the fields of `summary.json` and `report --format json`.
 //!
-//! Owns the names and their meaning (documented in `docs/reference/results.md`). The store loads it, the report
-//! prints it, and the driver fills in scores and ranks; nothing here decides or reads anything.
+//! This module defines the names and meanings, which `docs/reference/results.md` documents. The store loads a record,
+//! the report prints it, and the driver fills in scores and ranks.
 //!
-//! Rules: an unknown number is `null`, never 0; times are RFC 3339 in UTC; bytes are whole numbers; floats that
-//! JSON cannot represent are the texts of [`opt_shared::nonfinite`]; words of fixed lists are spelled as in their
-//! types.
+//! An unknown number is `null`, never 0. Times are RFC 3339 in UTC, and sizes are whole numbers of bytes. Floats that
+//! JSON cannot represent are written as in [`opt_shared::nonfinite`].
 
 mod compose;
 mod host;
@@ -34,7 +33,7 @@ pub use memory::{MemoryRecord, MemoryTotals, PhaseRecord, Sampling};
 pub use ranking::Ranking;
 pub use time::{NotATime, UtcTime};
 
-/// Raised by every change that could break a reader of the document.
+/// The version of the document. It is raised by every change that could break readers.
 pub const SCHEMA: u32 = 1;
 
 /// The whole document. Its long lists are type parameters, so that the store can write them row by row without
@@ -52,7 +51,7 @@ pub struct RunRecord<
     pub jobs: Jobs,
     pub workers: Workers,
     pub memory: Memory,
-    /// Empty in runs of versions without replays.
+    /// Empty in runs of versions that had no replays.
     #[serde(default)]
     pub replays: Vec<ReplayRecord>,
     pub policy: Policy,
@@ -103,11 +102,11 @@ macro_rules! words {
 words! {
     RunStatus {
         Running = "RUNNING",
-        /// Every job ended, in whatever way.
+        /// All jobs have ended, with any result.
         Finished = "FINISHED",
-        /// Can be continued with `--resume`.
+        /// The run can be continued with `--resume`.
         Interrupted = "INTERRUPTED",
-        /// The host did not let the run continue.
+        /// An error of the host ended the run.
         Failed = "FAILED",
     }
 }
@@ -131,17 +130,17 @@ words! {
 pub struct JobRecord<Candidates = Vec<CandidateRecord>> {
     pub name: String,
     pub status: JobStatus,
-    /// Why it ended this way; `None` if the status says it all.
+    /// The reason for the status; `None` if the status explains itself.
     pub detail: Option<String>,
     pub captures: CapturesRecord,
     pub baseline: Option<String>,
     pub winner: Option<String>,
-    /// Whether it was timed again in fresh processes, and still won.
+    /// Whether the winner was timed again in fresh processes and still won.
     #[serde(default)]
     pub winner_confirmed: bool,
     /// `None` while nothing is ranked.
     pub ranking: Option<Ranking>,
-    /// What is undecided, and what would help.
+    /// The reason why the ranking is unsettled, and what would settle it.
     pub unsettled_because: Option<String>,
     pub signature_digest: Option<String>,
     pub candidates: Candidates,
@@ -150,12 +149,12 @@ pub struct JobRecord<Candidates = Vec<CandidateRecord>> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapturesRecord {
     pub entries: Option<u64>,
-    /// Size of all files.
+    /// The size of all files.
     pub bytes: Option<Bytes>,
-    /// The same with every repeated storage counted once.
+    /// The size with each repeated storage counted once.
     pub unique_bytes: Option<Bytes>,
     pub digest: Option<String>,
-    /// Whether it was read from `.pt` files or from a store.
+    /// Whether the captures were read from `.pt` files or from a store.
     pub form: Option<CapturesForm>,
 }
 
@@ -182,7 +181,7 @@ impl CapturesForm {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CandidateRecord {
     pub name: String,
-    /// `None` until it has ended.
+    /// `None` until the candidate has ended.
     pub status: Option<Status>,
     pub blame: Option<Blame>,
     pub rank: Option<u32>,
@@ -191,7 +190,7 @@ pub struct CandidateRecord {
     pub failed_stage: Option<Stage>,
     pub feedback: Option<String>,
     pub source: SourceRecord,
-    /// How far its verdict can be trusted. None in runs of versions that did not say.
+    /// How far the verdict can be trusted. `None` in runs of versions without tiers.
     #[serde(default)]
     pub tier: Option<Tier>,
     pub build: Option<BuildRecord>,
@@ -202,7 +201,7 @@ pub struct CandidateRecord {
     pub failures: Vec<EntryFailure>,
     pub verify: Option<VerifyRecord>,
     pub profile: Option<ProfileRecord>,
-    /// Why it was not timed although the plan wants it to be.
+    /// The reason why the candidate was not timed although the plan asks for it.
     #[serde(default)]
     pub not_timed_because: Option<String>,
     pub speedup: Option<Estimate>,
@@ -221,7 +220,7 @@ pub struct SourceRecord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BuildRecord {
     pub compiler: Option<String>,
-    /// The whole command, the compiler first.
+    /// The whole command line, beginning with the compiler.
     pub flags: Vec<String>,
     pub log_head: String,
     #[serde(with = "nonfinite")]
@@ -248,16 +247,16 @@ pub struct VerifyRecord {
     pub output: opt_shared::outcome::OutputForm,
 }
 
-/// Times per call over all timed entries; the candidate's own row.
+/// A candidate's times per call, over all timed entries and for each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfileRecord {
-    /// The source of the times: a screen, a profile, or a confirmation. `None` in runs of versions with a single
-    /// kind.
+    /// The stage that measured the times: a screen, a profile, or a confirmation. `None` in runs of versions that had
+    /// only profiles.
     #[serde(default)]
     pub stage: Option<Stage>,
     #[serde(flatten)]
     pub times: CandidateTimes,
-    /// What ran during the timing although nothing should have.
+    /// Activity during the timing, when nothing else should have run.
     pub breaches: Vec<String>,
     pub cpus: Vec<u32>,
     #[serde(with = "nonfinite")]
@@ -268,10 +267,10 @@ pub struct ProfileRecord {
     pub entries: Vec<EntryTimingRecord>,
 }
 
-/// Over all timed entries, weighted by signature class. The driver computes them.
+/// Times over all timed entries, weighted by signature class. The driver computes them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CandidateTimes {
-    /// Time for one call of every entry of the capture set.
+    /// The time for one call of every entry in the capture set.
     #[serde(with = "nonfinite::option")]
     pub total_time_ms: Option<f64>,
     #[serde(with = "nonfinite::option")]
@@ -310,7 +309,7 @@ pub struct CandidateTimes {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryTimingRecord {
     pub entry: String,
-    /// Number of entries of the capture set in this signature class.
+    /// The number of entries of the capture set in this signature class.
     pub weight: u64,
     #[serde(flatten)]
     pub times: TimeSummary,
@@ -322,7 +321,7 @@ pub struct EntryTimingRecord {
     #[serde(with = "nonfinite")]
     pub bytes_per_second: f64,
     pub speedup: Option<Estimate>,
-    /// The baseline's times in the blocks that it was paired with.
+    /// The baseline's times in the blocks paired with this candidate's.
     pub baseline: Option<TimeSummary>,
     pub calls_per_block: u32,
     pub discarded_blocks: u32,
@@ -331,9 +330,9 @@ pub struct EntryTimingRecord {
     pub plan_ms: Option<f64>,
     #[serde(with = "nonfinite")]
     pub handoff_us: f64,
-    /// Number of processes of each side that were timed.
+    /// The number of runners that were timed, for the candidate and for the baseline each.
     pub runners: u32,
-    /// Share of the timed blocks that was spent waiting for a CPU.
+    /// The share of the timed blocks that was spent waiting for a CPU.
     #[serde(with = "nonfinite::option")]
     pub wait_share: Option<f64>,
     #[serde(default)]
@@ -348,7 +347,7 @@ pub struct EntryTimingRecord {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourcesRecord {
     pub runner_peak_owed_bytes: Option<Bytes>,
-    /// The most that an attempt reserved for it.
+    /// The largest reservation of its attempts.
     pub predicted_bytes: Option<Bytes>,
 }
 
@@ -357,7 +356,7 @@ pub struct AttemptRecord {
     pub stage: Stage,
     pub number: u32,
     pub worker: Option<WorkerId>,
-    /// `None` while it runs.
+    /// `None` while the attempt runs.
     pub status: Option<Status>,
     pub started: UtcTime,
     #[serde(with = "nonfinite::option")]
@@ -377,7 +376,7 @@ pub struct WorkerRecord {
     pub recycled_because: Option<String>,
     pub leases: u32,
     pub peak_owed_bytes: Option<Bytes>,
-    /// On the device, with its runners. None where it was not seen there.
+    /// The peak on the device, including its runners. `None` if it used no device memory.
     #[serde(default)]
     pub device_peak_bytes: Option<Bytes>,
 }
@@ -386,20 +385,20 @@ pub struct WorkerRecord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplayRecord {
     pub name: String,
-    /// `None` until it has ended.
+    /// `None` until the replay has ended.
     pub status: Option<Status>,
     pub blame: Option<Blame>,
     pub detail: Option<String>,
     pub budget_bytes: Option<Bytes>,
-    /// The smallest possible budget, from headers.
+    /// The smallest possible budget, computed from the headers.
     pub floor_bytes: Option<Bytes>,
-    /// The size of all constants, from headers.
+    /// The size of all constants, computed from the headers.
     pub all_resident_bytes: Option<Bytes>,
     pub started: Option<UtcTime>,
     pub ended: Option<UtcTime>,
     pub worker: Option<WorkerId>,
     pub attempts: u32,
-    /// What its lease reserved.
+    /// The bytes that its lease reserved.
     pub predicted_bytes: Option<Bytes>,
     pub peak_owed_bytes: Option<Bytes>,
     #[serde(with = "nonfinite::option")]
@@ -408,7 +407,7 @@ pub struct ReplayRecord {
     pub failure: Option<EntryFailure>,
 }
 
-/// A memory decision with the figures behind it.
+/// A memory decision with the figures that it was based on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PolicyRecord {
     pub t: UtcTime,
@@ -417,7 +416,7 @@ pub struct PolicyRecord {
     pub numbers: Numbers,
 }
 
-/// Names and figures, in the order in which they were given.
+/// Figures with their names, in insertion order.
 pub type Numbers = serde_json::Map<String, serde_json::Value>;
 
 #[cfg(test)]

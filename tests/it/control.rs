@@ -114,7 +114,7 @@ fn every_command_works_on_a_live_run() {
     ctl(&["resume"]).expect_exit(0).expect_stdout(&["done"]);
     ctl(&["result", "softmax/segfaults", "--wait"]).expect_exit(0).expect_stdout(&["SKIPPED"]);
     ctl(&["events"]).expect_exit(0).expect_stdout(&["pause", "set_ceiling", "cancel"]);
-    ctl(&["--run", "nowhere", "status"]).expect_exit(2).expect_stderr(&["no run is going on"]);
+    ctl(&["--run", "nowhere", "status"]).expect_exit(2).expect_stderr(&["there is no live run"]);
 
     let (outcome, summary) = run.finish(0);
     outcome.expect_equal(
@@ -204,7 +204,7 @@ fn running_job_is_cancelled_long_before_its_call_ends() {
 fn ctl_finds_a_run_by_folder_socket_or_default() {
     let scenario = slow(&[]);
     let none = scenario.run(&["ctl", "status"]).expect_exit(2);
-    none.expect_stderr(&["you have no run on this machine"]);
+    none.expect_stderr(&["you have no live run on this machine"]);
     let first = Going::start(&scenario, &["--quiet", "--keep-open"]);
     first.ctl(&["status"]).expect_exit(0);
     scenario.run(&["ctl", "status"]).expect_exit(0);
@@ -214,11 +214,11 @@ fn ctl_finds_a_run_by_folder_socket_or_default() {
         command.env("OPT_SUPERVISOR_RUNTIME_DIR", scenario.path().join("elsewhere"));
         scenario.finish(command.spawn().expect("the program starts"), arguments)
     };
-    elsewhere(&["ctl", "status"]).expect_exit(2).expect_stderr(&["you have no run on this machine"]);
+    elsewhere(&["ctl", "status"]).expect_exit(2).expect_stderr(&["you have no live run on this machine"]);
     elsewhere(&["ctl", "--run", "runs/plan", "status"]).expect_exit(0);
     let second = Going::start(&scenario, &["--quiet", "--keep-open"]);
     let both = scenario.run(&["ctl", "status"]).expect_exit(2);
-    both.expect_stderr(&["2 runs are going on", "runs/plan", "runs/plan-2"]);
+    both.expect_stderr(&["there are 2 live runs", "runs/plan", "runs/plan-2"]);
     let one = scenario.run(&["ctl", "--run", "runs/plan-2", "status", "--json"]).expect_exit(0).json();
     assert_eq!(one["run"]["pid"], second.pid());
     let socket = std::fs::read_link(first.folder().join("control.sock")).expect("a link");
@@ -232,7 +232,7 @@ fn ctl_finds_a_run_by_folder_socket_or_default() {
     scenario
         .run(&["ctl", "--run", "runs/plan", "status"])
         .expect_exit(2)
-        .expect_stderr(&["no run is going on"]);
+        .expect_stderr(&["there is no live run"]);
     second.ctl(&["shutdown"]).expect_exit(0);
     second.finish_any();
     assert!(std::path::Path::new(socket).symlink_metadata().is_ok(), "the dead one's socket");

@@ -160,7 +160,7 @@ fn timing_trial_has_bounds_of_every_copy() {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
     let outcome = scenario.finish(child, &["doctor", "--timing"]);
     outcome.expect_equal(outcome.code, Some(0), "an answer");
-    outcome.expect_stdout(&["kernel", "not known: "]);
+    outcome.expect_stdout(&["kernel", "unknown: "]);
 }
 
 #[test]

@@ -189,7 +189,7 @@ fn top_without_a_terminal_or_a_run_says_so() {
     scenario.run(&["top"]).expect_exit(2).expect_stderr(&["needs a terminal", "ctl status"]);
     let (code, said) = View::start(&scenario, &["top", "--run", "."]).finish();
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("no run is going on in ."), "{said}");
+    assert!(said.contains("there is no live run in ."), "{said}");
     let (code, said) = View::start(&scenario, &["top", "--socket", "nowhere.sock"]).finish();
     assert_eq!(code, Some(3), "{said}");
     assert!(!said.contains("\u{1b}[?1049h"), "the screen was never taken: {said}");

@@ -14,8 +14,8 @@ use opt_shared::units::Bytes;
 use super::files::{Stream, read_manifest};
 use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
-/// A store that is damaged everywhere would give a finding for each file.
-const MOST_FINDINGS: usize = 1000;
+/// The maximum number of findings. A completely damaged store would have one for each file.
+const MAX_FINDINGS: usize = 1000;
 
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
@@ -29,7 +29,7 @@ pub struct Checked {
 
 impl Checked {
     fn found(&mut self, what: String) {
-        if self.findings.len() < MOST_FINDINGS {
+        if self.findings.len() < MAX_FINDINGS {
             self.findings.push(what);
         } else {
             self.more_findings += 1;
@@ -39,7 +39,7 @@ impl Checked {
 
 pub fn check(store: &Path, begin: impl FnOnce(Bytes), tick: Tick<'_>) -> Result<Checked, CapturesError> {
     if form_of(store) == FolderForm::Files && !store.join(INDEX).exists() {
-        return Err(CapturesError::Refused(format!("{} is no capture store", store.display())));
+        return Err(CapturesError::Refused(format!("{} is not a capture store", store.display())));
     }
     let mut checked = Checked::default();
     top_level(store, &mut checked)?;
@@ -58,10 +58,10 @@ pub fn check(store: &Path, begin: impl FnOnce(Bytes), tick: Tick<'_>) -> Result<
 
 /// Checks the top level of the store for files that do not belong there.
 fn top_level(store: &Path, checked: &mut Checked) -> Result<(), CapturesError> {
-    for entry in fs::read_dir(store).map_err(failed("looking into", store))? {
-        let entry = entry.map_err(failed("looking into", store))?;
+    for entry in fs::read_dir(store).map_err(failed("listing", store))? {
+        let entry = entry.map_err(failed("listing", store))?;
         let name = entry.file_name();
-        let kind = entry.file_type().map_err(failed("looking at", &entry.path()))?;
+        let kind = entry.file_type().map_err(failed("reading the metadata of", &entry.path()))?;
         if name == PARTIAL {
             checked.found(format!("{PARTIAL}: packing was interrupted (run `captures pack` again)"));
         } else if !(kind.is_file() && (name == INDEX || name == INDEX_DIGEST)
@@ -73,7 +73,7 @@ fn top_level(store: &Path, checked: &mut Checked) -> Result<(), CapturesError> {
     Ok(())
 }
 
-/// Who needs a blob, and its expected size.
+/// A blob that an entry needs, with its expected size.
 struct Wanted {
     bytes: u64,
     by: String,
@@ -120,7 +120,7 @@ fn manifest(folder: &Path, entry: &IndexEntry) -> Result<Manifest, String> {
     }
     let manifest = Manifest::parse(&bytes).map_err(|error| error.to_string())?;
     if (manifest.file_bytes, manifest.file_digest) != (entry.bytes, entry.blake3) {
-        return Err("it is of another file than the index says".to_owned());
+        return Err("it describes another file than the index says".to_owned());
     }
     Ok(manifest)
 }
@@ -138,7 +138,7 @@ fn blobs(
         let id = name.rsplit('/').next().and_then(|last| last.parse::<BlobId>().ok());
         let at_its_place = |id: &BlobId| Path::new(BLOBS).join(&name) == blob_path(*id);
         let Some(id) = id.filter(at_its_place).filter(|_| is_file) else {
-            checked.found(format!("{BLOBS}/{name}: it is no blob"));
+            checked.found(format!("{BLOBS}/{name}: it is not a blob"));
             continue;
         };
         if wanted.remove(&id).is_none() {
@@ -168,12 +168,12 @@ fn blobs(
     Ok(())
 }
 
-/// If the digest is right, so is the size.
+/// Describes the damage of a blob, if any. An equal digest implies an equal size.
 fn damage(store: &Path, id: BlobId, tick: Tick<'_>) -> Option<String> {
     let path = store.join(blob_path(id));
     let hash = || -> Result<BlobId, CapturesError> {
         let file = open_blob(store, id).map_err(failed("opening the blob", &path))?;
-        let bytes = file.metadata().map_err(failed("looking at the blob", &path))?.len();
+        let bytes = file.metadata().map_err(failed("reading the size of the blob", &path))?.len();
         let mut hasher = blake3::Hasher::new();
         Stream::new(&path, file).each_chunk(bytes, &mut vec![0; CHUNK], tick, |chunk| {
             hasher.update(chunk);
@@ -188,12 +188,11 @@ fn damage(store: &Path, id: BlobId, tick: Tick<'_>) -> Option<String> {
     }
 }
 
-/// The paths, with `/` as separator, of everything below a folder except folders, and whether each is a regular
-/// file.
+/// The paths of everything below a folder except folders, with `/` as separator, and whether each is a regular file.
 fn below(folder: &Path) -> Result<Vec<(String, bool)>, CapturesError> {
     let mut names = Vec::new();
     for entry in walkdir::WalkDir::new(folder).min_depth(1).sort_by_file_name() {
-        let entry = entry.map_err(|error| failed("looking into", folder)(error.into()))?;
+        let entry = entry.map_err(|error| failed("listing", folder)(error.into()))?;
         if !entry.file_type().is_dir() {
             let name = entry.path().strip_prefix(folder).unwrap_or(entry.path());
             names.push((name.to_string_lossy().into_owned(), entry.file_type().is_file()));

@@ -1,5 +1,5 @@
-//! Files of a store: written to a draft, flushed, then renamed; read in chunks that are dropped from the page
-//! cache.
+//! Writes and reads the files of a store. A file is written as a draft, flushed and renamed. Reads are in chunks that
+//! are dropped from the page cache.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -15,9 +15,9 @@ use rustix::io::Errno;
 
 use super::{CHUNK, CapturesError, Tick, failed};
 
-/// Written bytes after which a copy is flushed to disk.
+/// The number of written bytes after which a draft is flushed to disk.
 const FLUSH_EVERY: u64 = 256 << 20;
-/// Bytes read before they are dropped from the page cache.
+/// The number of read bytes after which they are dropped from the page cache.
 const DROP_EVERY: u64 = 16 << 20;
 
 /// A file that is read once from start to end.
@@ -48,7 +48,7 @@ impl Stream {
         self.position = position;
     }
 
-    /// Fills the buffer. It is an error if the file ends before that.
+    /// Fills the buffer. Fails if the file ends before that.
     pub(super) fn fill(&mut self, buffer: &mut [u8]) -> Result<(), CapturesError> {
         self.file.read_exact_at(buffer, self.position).map_err(failed("reading", &self.path))?;
         self.position += buffer.len() as u64;
@@ -80,7 +80,7 @@ impl Stream {
     }
 }
 
-/// A file being written. It is removed unless it is renamed to its final name.
+/// A file that is being written. Dropping it removes the file, unless it was renamed to its final name.
 pub(super) struct Draft {
     path: PathBuf,
     file: File,
@@ -89,8 +89,8 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Replaces a draft that an interrupted run left under this name. The old file is removed first, because it
-    /// may be a link to someone else's file.
+    /// Creates a draft. One that an interrupted run left under this name is removed, not overwritten, because it could be
+    /// a link to another user's file.
     pub(super) fn create(path: PathBuf) -> Result<Self, CapturesError> {
         match fs::remove_file(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -116,22 +116,22 @@ impl Draft {
 
     fn flush(&mut self) -> Result<(), CapturesError> {
         self.file.sync_all().map_err(failed("flushing", &self.path))?;
-        // What was just written is not read next. If the kernel ignores the advice, only cache is lost.
+        // These bytes are not read soon. If the kernel ignores the advice, the page cache is just less useful.
         let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
         self.unflushed = 0;
         Ok(())
     }
 
-    /// Flushes the file, renames it, and flushes the folder: after a power cut the file is complete or absent.
+    /// Flushes the file, renames it, and flushes the folder. After a power failure, the file is complete or absent.
     pub(super) fn place(self, target: &Path, mode: u32) -> Result<(), CapturesError> {
         self.finish(target, mode, |draft| fs::rename(draft, target))
     }
 
-    /// Like `place`, but fails if the target has come into existence meanwhile.
+    /// Like `place`, but fails if the target exists.
     pub(super) fn place_new(self, target: &Path, mode: u32) -> Result<(), CapturesError> {
         self.finish(target, mode, |draft| {
             match renameat_with(CWD, draft, CWD, target, RenameFlags::NOREPLACE) {
-                // The file system does not support that; the caller has just checked that nothing is there.
+                // The file system does not support `RENAME_NOREPLACE`. The target was checked just before.
                 Err(Errno::INVAL | Errno::NOSYS) if target.symlink_metadata().is_err() => {
                     fs::rename(draft, target)
                 }
@@ -159,7 +159,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if !self.placed {
-            // Otherwise the next run would remove it.
+            // If this fails, the next run removes the file.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -169,14 +169,14 @@ pub(super) fn sync_folder(folder: &Path) -> Result<(), CapturesError> {
     File::open(folder).and_then(|file| file.sync_all()).map_err(failed("flushing the folder", folder))
 }
 
-/// The absolute path of a folder, with links resolved as far as it exists.
+/// The absolute path of a folder that may not exist yet. Links in the existing part are resolved.
 pub(super) fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
     let absolute = std::path::absolute(folder).map_err(failed("resolving", folder))?;
     let there = absolute.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
     let mut resolved = fs::canonicalize(there).map_err(failed("resolving", there))?;
     for part in absolute.strip_prefix(there).unwrap_or(Path::new("")).components() {
         match part {
-            // A part that does not exist is no link, but a `..` after it can lead back to one.
+            // A missing part cannot be a link, but a `..` after it can lead back to one.
             Component::ParentDir => drop(resolved.pop()),
             part => {
                 resolved.push(part);
@@ -199,14 +199,14 @@ pub(super) fn make_folder(folder: &Path) -> Result<(), CapturesError> {
         make_folder(above)?;
     }
     match fs::create_dir(folder) {
-        // Another thread created it first.
+        // Another thread was faster.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-        made => made.map_err(failed("making the folder", folder))?,
+        made => made.map_err(failed("creating the folder", folder))?,
     }
     sync_folder(above.unwrap_or(Path::new(".")))
 }
 
-/// Reads a manifest from disk, unless it is too long to be one.
+/// Reads a manifest. Fails if the file is too long to be one.
 pub(super) fn read_manifest(path: &Path) -> Result<Vec<u8>, CapturesError> {
     let file = open_plain(path).map_err(failed("opening the manifest", path))?;
     let mut bytes = Vec::new();
@@ -220,7 +220,7 @@ pub(super) fn read_manifest(path: &Path) -> Result<Vec<u8>, CapturesError> {
 pub(super) fn require_space(folder: &Path, needed: Bytes) -> Result<(), CapturesError> {
     let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
     let found = rustix::fs::statvfs(there)
-        .map_err(|error| failed("asking for the free space of", there)(error.into()))?;
+        .map_err(|error| failed("reading the free space of", there)(error.into()))?;
     let free = Bytes::new(found.f_bavail).saturating_mul(found.f_frsize);
     if free < needed {
         return Err(CapturesError::NoSpace { needed, free, path: folder.to_owned() });

@@ -1,7 +1,7 @@
-//! The progress of an unfinished `pack`: `partial/journal`, with one JSON line for the whole and one for each
-//! finished entry.
+//! The journal of an unfinished `pack`, `partial/journal`: one JSON line about the store, then one for each finished
+//! entry.
 //!
-//! A line is written only after everything it refers to is on disk. A line that a crash cut short is removed.
+//! A line is written only after everything that it refers to is on disk. An incomplete line, left by a crash, is removed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -34,7 +34,7 @@ pub(super) struct Journal {
 pub(super) struct Earlier {
     pub(super) provenance: Provenance,
     pub(super) done: BTreeMap<String, Line>,
-    /// Offset of the end of the last complete line.
+    /// The offset of the end of the last complete line.
     good: u64,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> 
     let mut good = next(&mut line)? as u64;
     let provenance = serde_json::from_slice(&line).map_err(|error| CapturesError::Damaged {
         path: path.clone(),
-        what: format!("its first line is not ours: {error}"),
+        what: format!("its first line is not that of a journal: {error}"),
     })?;
     let mut done = BTreeMap::new();
     while next(&mut line)? != 0 && line.ends_with(b"\n") {
@@ -118,7 +118,7 @@ impl Journal {
 
 /// Removes everything except the journal: drafts that an interrupted run left.
 pub(super) fn remove_drafts(partial: &Path) -> Result<(), CapturesError> {
-    for entry in fs::read_dir(partial).map_err(failed("looking into", partial))?.flatten() {
+    for entry in fs::read_dir(partial).map_err(failed("listing", partial))?.flatten() {
         if entry.file_name() != NAME {
             fs::remove_file(entry.path()).map_err(failed("removing", &entry.path()))?;
         }

@@ -8,14 +8,14 @@ use opt_shared::capture::{CaptureFile, ErrorKind, RecordRange};
 use super::CapturesError;
 
 pub(super) struct Layout {
-    /// In the file's order; the bytes between them go into the manifest.
+    /// The ranges that become blobs, in file order. The bytes between them become literals of the manifest.
     pub(super) holes: Vec<RecordRange>,
-    /// Why the whole file is a single blob, if it is.
+    /// The reason why the whole file is a single blob; `None` if it is not.
     pub(super) kept_whole: Option<String>,
 }
 
-/// Reads the file's headers. A file that is not a capture is kept whole, because a store has to give back what it
-/// was given.
+/// Reads the headers of a file. A file that is not a capture becomes a single blob, because `unpack` must restore every
+/// file.
 pub(super) fn of_file(path: &Path, bytes: u64) -> Result<Layout, CapturesError> {
     match CaptureFile::open(path) {
         Ok(capture) if capture.is_packed() => {
@@ -35,23 +35,23 @@ fn whole(bytes: u64, why: String) -> Layout {
 
 fn of_records(records: &[RecordRange], file_bytes: u64) -> Layout {
     let mut holes = records.to_vec();
-    // The smallest storages stay in the manifest.
+    // If there are too many records, the smallest stay in the manifest.
     holes.sort_by_key(|hole| (std::cmp::Reverse(hole.bytes), hole.offset));
     holes.truncate(MAX_BLOBS);
     holes.sort_unstable();
     let mut end = 0;
     for hole in &holes {
         if hole.offset < end {
-            return whole(file_bytes, "storages of it overlap".to_owned());
+            return whole(file_bytes, "its storages overlap".to_owned());
         }
         end = hole.offset.saturating_add(hole.bytes);
     }
     let in_blobs = holes.iter().fold(0u64, |sum, hole| sum.saturating_add(hole.bytes));
     if file_bytes < end {
-        return whole(file_bytes, "a storage of it reaches behind its end".to_owned());
+        return whole(file_bytes, "a storage extends beyond the end of the file".to_owned());
     }
     if MAX_LITERAL_BYTES < file_bytes - in_blobs {
-        return whole(file_bytes, "too much of it is no tensor".to_owned());
+        return whole(file_bytes, "too much of it is not tensors".to_owned());
     }
     Layout { holes, kept_whole: None }
 }

@@ -1,7 +1,7 @@
 //! Packs capture sets into stores that hold every tensor once; unpacks and checks stores.
 //!
-//! `opt_shared::capture::store` defines the format. This module moves the bytes: it streams on a few threads,
-//! leaves nothing in the page cache, and may be killed at any moment. Only the command line uses it.
+//! `opt_shared::capture::store` defines the format; this module reads and writes the bytes. It streams on a few threads,
+//! leaves nothing in the page cache, and can be killed at any moment. Only the command line uses it.
 
 pub mod check;
 mod claims;
@@ -23,14 +23,14 @@ use opt_shared::capture::CaptureError;
 use opt_shared::capture::store::{IndexError, ManifestError};
 use opt_shared::units::Bytes;
 
-/// Reading and hashing on this many threads saturates any disk.
-const MOST_THREADS: usize = 4;
-/// Bytes read, hashed and written at a time by each thread.
+/// The maximum number of threads. This many saturate any disk.
+const MAX_THREADS: usize = 4;
+/// The number of bytes that each thread reads, hashes and writes at a time.
 const CHUNK: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CapturesError {
-    /// The given folders cannot be used in this way.
+    /// The given files or folders cannot be used.
     #[error("{0}")]
     Refused(String),
     #[error("{doing} {}", path.display())]
@@ -38,11 +38,11 @@ pub enum CapturesError {
     #[error(transparent)]
     Capture(#[from] CaptureError),
     #[error(
-        "{needed} have to be written to {}, and {free} are free there (make room, or name another place)",
+        "{needed} must be written to {}, which has {free} free (free some space, or use another folder)",
         path.display()
     )]
     NoSpace { needed: Bytes, free: Bytes, path: PathBuf },
-    #[error("{} was changed while it was read (start again once the captures no longer change)", path.display())]
+    #[error("{} changed while it was read (start again once the captures no longer change)", path.display())]
     Changed { path: PathBuf },
     #[error("reading the index of the store {}", path.display())]
     Index { path: PathBuf, source: IndexError },
@@ -50,7 +50,7 @@ pub enum CapturesError {
     Manifest { path: PathBuf, source: ManifestError },
     #[error("{} is damaged: {what} (run `captures check`)", path.display())]
     Damaged { path: PathBuf, what: String },
-    #[error("stopped because another part of the work failed")]
+    #[error("stopped because another thread failed")]
     GivenUp,
 }
 
@@ -87,20 +87,20 @@ impl CapturesError {
     }
 }
 
-/// Makes an error for `map_err`.
+/// Creates an error, for use with `map_err`.
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CapturesError {
     move |source| CapturesError::Io { doing, path: path.to_owned(), source }
 }
 
-/// A progress callback: called with the number of bytes processed since the last call.
+/// A progress callback. Its argument is the number of bytes processed since the last call.
 pub type Tick<'t> = &'t (dyn Fn(Bytes) + Sync);
 
-/// Number of files processed in parallel.
+/// The number of files processed in parallel.
 pub fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
+    std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }
 
-/// Runs `work` on every item, on a few threads; the first error stops the others.
+/// Runs `work` on every item, on a few threads. The first error stops all threads.
 fn in_parallel<T: Sync>(
     items: &[T],
     work: impl Fn(&T, &AtomicBool) -> Result<(), CapturesError> + Sync,
@@ -116,7 +116,7 @@ fn in_parallel<T: Sync>(
                     if let Err(error) = work(item, &stop) {
                         stop.store(true, Ordering::Relaxed);
                         let mut first = first.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                        // Threads that gave up because of another error do not count.
+                        // `GivenUp` only means that another thread had an error before.
                         if !matches!(error, CapturesError::GivenUp) {
                             first.get_or_insert(error);
                         }

@@ -1,9 +1,9 @@
 //! `captures pack`: turns a folder of `.pt` files into a store.
 //!
 //! Each file is read once from start to end, hashed as a whole, and split into literals and blobs. A storage that
-//! was seen before is only hashed. For each entry, blobs are written first, then the manifest that names them,
-//! then the line in the journal; the index is written when everything is there. So whenever `pack` is killed,
-//! what is on disk is right, and the next run continues from there.
+//! was seen before is only hashed. For each entry, the blobs are written first, then the manifest that names them,
+//! then the line in the journal. The index is written last. The files on disk are therefore valid at any moment, and
+//! after an interruption the next run continues from them.
 
 mod add;
 
@@ -31,27 +31,27 @@ use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
 pub use self::add::{Added, add};
 
-/// Mode of blobs, which are never written again.
+/// The mode of blobs: read-only, because they never change.
 const BLOB_MODE: u32 = 0o444;
-/// Disk space that a small file takes beyond its bytes.
+/// The disk space, in bytes, that a file takes in addition to its content.
 const BLOCK: u64 = 4096;
 
-/// What `pack` or `add` produced.
+/// The result of `pack` or `add`.
 #[derive(Clone, Debug, Default)]
 pub struct Packed {
     pub entries: u64,
-    /// Entries that an earlier, interrupted run had finished.
+    /// The number of entries that an earlier, interrupted run had finished.
     pub found_done: u64,
     pub bytes: Bytes,
     pub blobs: u64,
     pub blob_bytes: Bytes,
-    /// Entries that are a single blob, and why.
+    /// The entries that are a single blob, with reasons.
     pub kept_whole: Vec<String>,
-    /// Files and folders that were not packed, and why.
+    /// The files and folders that were not packed, with reasons.
     pub left_out: Vec<String>,
 }
 
-/// `origin` goes into the index; `begin` is called with the number of bytes to process.
+/// Packs a folder. `origin` is stored in the index; `begin` is called with the number of bytes to process.
 pub fn pack(
     folder: &Path,
     store: &Path,
@@ -62,7 +62,7 @@ pub fn pack(
     let Found { sources, left_out } = sources::find(folder)?;
     let folder = fs::canonicalize(folder).map_err(failed("resolving", folder))?;
     let inside = || {
-        let detail = "the store would lie inside the folder that is packed (name a place beside it)";
+        let detail = "the store would be inside the folder that is packed (use a folder beside it)";
         CapturesError::Refused(detail.to_owned())
     };
     if resolved(store)?.starts_with(&folder) {
@@ -71,8 +71,8 @@ pub fn pack(
     make_folder(store)?;
     let store = fs::canonicalize(store).map_err(failed("resolving", store))?;
     if store.starts_with(&folder) {
-        // Somebody created a link meanwhile. If the folder is empty, we have just made it; otherwise it is not
-        // ours to remove.
+        // Another process created a link meanwhile. This removes the folder only if it is empty, as it is if this
+        // function has just created it.
         let _ = fs::remove_dir(&store);
         return Err(inside());
     }
@@ -80,7 +80,7 @@ pub fn pack(
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
         CapturesError::Refused(format!("another process is packing into {}", store.display()))
     })?;
-    if let Some(packed) = tidied_up(&store)? {
+    if let Some(packed) = finish_tidying(&store)? {
         return Ok(Packed { left_out, ..packed });
     }
     let mut packing = Packing::begin(&store, &folder, origin)?;
@@ -89,21 +89,21 @@ pub fn pack(
     packing.require_space(&todo)?;
     begin(todo.iter().map(|source| Bytes::new(source.stamp.bytes)).sum());
     let found_done = (sources.len() - todo.len()) as u64;
-    let unpacked = Mutex::new(Unpacked { left_out, changed: None });
+    let not_packed = Mutex::new(NotPacked { left_out, changed: None });
     in_parallel(&todo, |source, stop| {
         let Err(error) = packing.entry(source, stop, tick) else { return Ok(()) };
-        let mut unpacked = unpacked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut not_packed = not_packed.lock().unwrap_or_else(PoisonError::into_inner);
         match error {
-            // The other entries are finished first; another run may find this file unchanged.
-            CapturesError::Changed { .. } => drop(unpacked.changed.get_or_insert(error)),
+            // The other entries are finished first. A later run can pack this one, if it no longer changes.
+            CapturesError::Changed { .. } => drop(not_packed.changed.get_or_insert(error)),
             error if error.path() == Some(&source.path) => {
-                unpacked.left_out.push(format!("{}: {}", source.path.display(), chain(&error)));
+                not_packed.left_out.push(format!("{}: {}", source.path.display(), chain(&error)));
             }
             error => return Err(error),
         }
         Ok(())
     })?;
-    let Unpacked { mut left_out, changed } = unpacked.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let NotPacked { mut left_out, changed } = not_packed.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(changed) = changed {
         return Err(changed);
     }
@@ -116,10 +116,10 @@ pub fn pack(
     Ok(Packed { found_done, left_out, ..packed })
 }
 
-/// What did not get into the store.
-struct Unpacked {
+/// The entries that were not packed.
+struct NotPacked {
     left_out: Vec<String>,
-    /// The first file that changed while it was read.
+    /// The error for the first file that changed while it was read.
     changed: Option<CapturesError>,
 }
 
@@ -137,7 +137,7 @@ struct Packing {
     done: BTreeMap<String, Line>,
     journal: Mutex<(Journal, Vec<Line>, Vec<String>)>,
     claims: Claims,
-    /// Sizes of blobs from an interrupted run: a storage of such a size is hashed before it is written.
+    /// The sizes of blobs that an interrupted run left. A storage of such a size is hashed before it is written.
     sizes: HashSet<u64>,
     drafts: AtomicU64,
 }
@@ -147,14 +147,14 @@ impl Packing {
         let partial = store.join(PARTIAL);
         let shown = store.display();
         if form_of(store) == FolderForm::Store {
-            let detail =
-                format!("{shown} is a finished store, and nothing is written over (name another place)");
+            let detail = format!("{shown} is a finished store and is not overwritten (use another folder)");
             return Err(CapturesError::Refused(detail));
         }
         if !partial.is_dir() {
-            let mut there = fs::read_dir(store).map_err(failed("looking into", store))?;
+            let mut there = fs::read_dir(store).map_err(failed("listing", store))?;
             if there.next().is_some() {
-                let detail = format!("{shown} is not empty, and no unfinished store (name another place)");
+                let detail =
+                    format!("{shown} is not empty, and is not an unfinished store (use another folder)");
                 return Err(CapturesError::Refused(detail));
             }
             make_folder(&partial)?;
@@ -169,7 +169,7 @@ impl Packing {
             Some(earlier) if earlier.provenance.source != source => {
                 let from = &earlier.provenance.source;
                 let detail =
-                    format!("{shown} was begun from {from} (go on with that folder, or remove the store)");
+                    format!("{shown} was begun from {from} (continue with that folder, or remove the store)");
                 return Err(CapturesError::Refused(detail));
             }
             Some(earlier) => (Journal::go_on(&partial, &earlier)?, earlier.provenance, earlier.done),
@@ -193,8 +193,8 @@ impl Packing {
         })
     }
 
-    /// Forgets entries that changed since they were packed, so that they are packed again, and removes manifests
-    /// without a source, including those that a kill kept out of the journal.
+    /// Forgets entries that have changed since they were packed, so that they are packed again. Removes manifests without
+    /// a source, including those that were written just before a kill and are not in the journal.
     fn forget_changed(&mut self, sources: &[Source]) -> Result<(), CapturesError> {
         let now: BTreeMap<&str, Stamp> = sources.iter().map(|it| (it.name.as_str(), it.stamp)).collect();
         let entries = self.store.join(ENTRIES);
@@ -205,7 +205,7 @@ impl Packing {
             intact && now.get(name.as_str()) == Some(&line.stamp)
         });
         for found in walkdir::WalkDir::new(&entries) {
-            let found = found.map_err(|error| failed("looking into", &entries)(error.into()))?;
+            let found = found.map_err(|error| failed("listing", &entries)(error.into()))?;
             let name = found.path().strip_prefix(&entries).unwrap_or(found.path()).to_string_lossy();
             if !found.file_type().is_dir() && !now.contains_key(name.as_ref()) {
                 fs::remove_file(found.path()).map_err(failed("removing", found.path()))?;
@@ -214,7 +214,8 @@ impl Packing {
         Ok(())
     }
 
-    /// Estimates the space from headers: storages of equal size and CRC count once.
+    /// Fails if the disk has too little space. The need is estimated from headers: storages of equal size and CRC count
+    /// once.
     fn require_space(&self, todo: &[&Source]) -> Result<(), CapturesError> {
         let mut seen = HashSet::new();
         let mut needed = Bytes::ZERO;
@@ -245,7 +246,8 @@ impl Packing {
         };
         let changed = || CapturesError::Changed { path: source.path.clone() };
         let unchanged = |reading: &Reading| {
-            let metadata = reading.stream.file().metadata().map_err(failed("looking at", &source.path))?;
+            let metadata =
+                reading.stream.file().metadata().map_err(failed("reading the metadata of", &source.path))?;
             if Stamp::of(&metadata) == source.stamp { Ok(()) } else { Err(changed()) }
         };
         unchanged(&reading)?;
@@ -268,7 +270,7 @@ impl Packing {
             segments,
         };
         let encoded = manifest.encode(&literals);
-        // Checks that this program can read its own manifest. It always should, and the check is cheap.
+        // A cheap check that this program can read the manifest that it has just written.
         Manifest::parse(&encoded)
             .map_err(|error| CapturesError::Manifest { path: source.path.clone(), source: error })?;
         let target = self.store.join(ENTRIES).join(&source.name);
@@ -293,7 +295,7 @@ impl Packing {
         Ok(())
     }
 
-    /// Reads the record once, and writes it as a blob unless the store has it already.
+    /// Writes a record as a blob, unless the store already has it. The record is usually read only once.
     fn blob(
         &self,
         reading: &mut Reading,
@@ -317,9 +319,9 @@ impl Packing {
             }
             return Ok(id);
         }
-        let likeness = hole.crc32.map(|crc| (hole.bytes, crc));
+        let size_and_crc = hole.crc32.map(|crc| (hole.bytes, crc));
         let claim =
-            likeness.filter(|_| !self.sizes.contains(&hole.bytes)).and_then(|it| self.claims.take(it));
+            size_and_crc.filter(|_| !self.sizes.contains(&hole.bytes)).and_then(|it| self.claims.take(it));
         let mut draft = if claim.is_some() { Some(self.draft()?) } else { None };
         let mut hasher = blake3::Hasher::new();
         stream.each_chunk(hole.bytes, buffer, tick, |chunk| {
@@ -334,13 +336,13 @@ impl Packing {
             }
             return Ok(id);
         }
-        if let Some(likeness) = likeness {
-            self.claims.wait(likeness, stop)?;
+        if let Some(size_and_crc) = size_and_crc {
+            self.claims.wait(size_and_crc, stop)?;
         }
         if self.has(id) {
             return Ok(id);
         }
-        // Equal in size and CRC but different, or without a CRC to compare: the record is read a second time.
+        // The record differs despite an equal size and CRC, or has no CRC, so it is read a second time and written.
         let mut draft = self.draft()?;
         let mut again = blake3::Hasher::new();
         stream.seek(hole.offset);
@@ -381,7 +383,7 @@ impl Packing {
         entries.sort_by(|one, other| one.name.cmp(&other.name));
         let used = used_blobs(&self.store, &entries)?;
         if self.resumed {
-            // Blobs of files that changed in between.
+            // These are blobs of files that changed between two runs.
             for (id, bytes) in blobs_of(&self.store)? {
                 if !used.contains(&(id, bytes)) {
                     let path = self.store.join(blob_path(id));
@@ -430,8 +432,8 @@ fn used_blobs(store: &Path, entries: &[IndexEntry]) -> Result<BTreeSet<(BlobId, 
     Ok(used)
 }
 
-/// Recognises a finished store whose run was interrupted while it removed its temporary files.
-fn tidied_up(store: &Path) -> Result<Option<Packed>, CapturesError> {
+/// Finishes a store whose last run was interrupted while it removed its temporary files. `None` for any other store.
+fn finish_tidying(store: &Path) -> Result<Option<Packed>, CapturesError> {
     let partial = store.join(PARTIAL);
     if form_of(store) != FolderForm::Store || !partial.is_dir() {
         return Ok(None);
@@ -450,7 +452,7 @@ fn remove_partial(partial: &Path) -> Result<(), CapturesError> {
 
 struct Reading {
     stream: Stream,
-    /// Hash of the whole file.
+    /// The hash of the whole file.
     whole: blake3::Hasher,
     buffer: Vec<u8>,
 }
@@ -481,10 +483,11 @@ fn blobs_of(store: &Path) -> Result<BTreeMap<BlobId, u64>, CapturesError> {
     let blobs = store.join(BLOBS);
     let mut found = BTreeMap::new();
     for entry in walkdir::WalkDir::new(&blobs).min_depth(2).max_depth(2) {
-        let entry = entry.map_err(|error| failed("looking into", &blobs)(error.into()))?;
+        let entry = entry.map_err(|error| failed("listing", &blobs)(error.into()))?;
         if let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
-            let metadata =
-                entry.metadata().map_err(|error| failed("looking at", entry.path())(error.into()))?;
+            let metadata = entry
+                .metadata()
+                .map_err(|error| failed("reading the metadata of", entry.path())(error.into()))?;
             found.insert(id, metadata.len());
         }
     }

@@ -1,4 +1,4 @@
-//! Finds the captures of a folder: every `.pt` file in it and below.
+//! Finds the captures in a folder: all `.pt` files in it and in its subfolders.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -12,13 +12,13 @@ use super::{CapturesError, failed};
 
 #[derive(Clone, Debug)]
 pub(super) struct Source {
-    /// Path below the folder, with `/` as separator.
+    /// The path below the folder, with `/` as separator.
     pub(super) name: String,
     pub(super) path: PathBuf,
     pub(super) stamp: Stamp,
 }
 
-/// Identifies a version of a file, so that changes are noticed.
+/// Identifies a version of a file, to detect changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Stamp {
     pub(super) bytes: u64,
@@ -27,7 +27,7 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
-    /// For a file that no longer exists.
+    /// The stamp of a file that no longer exists.
     pub(super) fn unknown(bytes: Bytes) -> Self {
         Self { bytes: bytes.get(), modified: 0, modified_ns: 0 }
     }
@@ -42,7 +42,7 @@ impl Stamp {
 pub(super) struct Found {
     /// Sorted by name.
     pub(super) sources: Vec<Source>,
-    /// What cannot be packed or was not looked into, and why.
+    /// The files and folders that cannot be packed, with reasons.
     pub(super) left_out: Vec<String>,
 }
 
@@ -63,20 +63,20 @@ pub(super) fn find(folder: &Path) -> Result<Found, CapturesError> {
     for entry in walkdir::WalkDir::new(folder).max_depth(MAX_NAME_DEPTH).sort_by_file_name() {
         let entry = match entry {
             Ok(entry) => entry,
-            Err(error) if error.depth() == 0 => return Err(failed("looking into", folder)(error.into())),
+            Err(error) if error.depth() == 0 => return Err(failed("listing", folder)(error.into())),
             Err(error) => {
                 let path = error.path().unwrap_or(folder).to_owned();
-                found.leave_out(&path, &format!("it could not be looked into: {error}"));
+                found.leave_out(&path, &format!("it cannot be read: {error}"));
                 continue;
             }
         };
         let path = entry.path();
         if path.is_dir() {
-            // A link to a file is packed as that file; a link to a folder may lead back up, or anywhere.
+            // A link to a file is packed like that file. A link to a folder could lead anywhere, even back up.
             if entry.path_is_symlink() {
-                found.leave_out(path, "it is a link to a folder (pack that one by itself)");
+                found.leave_out(path, "it is a link to a folder (pack that folder separately)");
             } else if entry.depth() == MAX_NAME_DEPTH && !is_empty(path) {
-                found.leave_out(path, &format!("it lies {MAX_NAME_DEPTH} folders deep (pack it by itself)"));
+                found.leave_out(path, &format!("it is {MAX_NAME_DEPTH} folders deep (pack it separately)"));
             }
             continue;
         }
@@ -85,7 +85,7 @@ pub(super) fn find(folder: &Path) -> Result<Found, CapturesError> {
         }
         let below = path.strip_prefix(folder).unwrap_or(path);
         let Some(name) = below.to_str().filter(|name| is_entry_name(name)) else {
-            found.leave_out(path, "no store takes such a name (rename it)");
+            found.leave_out(path, "a store cannot have such a name (rename it)");
             continue;
         };
         let metadata = match std::fs::metadata(path) {
@@ -95,13 +95,15 @@ pub(super) fn find(folder: &Path) -> Result<Found, CapturesError> {
                 continue;
             }
             Err(error) => {
-                found.leave_out(path, &format!("it could not be looked at: {error}"));
+                found.leave_out(path, &format!("its metadata cannot be read: {error}"));
                 continue;
             }
         };
         if found.sources.len() == MAX_STORE_ENTRIES {
             let folder = folder.display();
-            let detail = format!("{folder} holds more than {MAX_STORE_ENTRIES} captures (pack its folders)");
+            let detail = format!(
+                "{folder} has more than {MAX_STORE_ENTRIES} captures (pack its subfolders separately)"
+            );
             return Err(CapturesError::Refused(detail));
         }
         let stamp = Stamp::of(&metadata);

@@ -1,7 +1,7 @@
 //! `captures unpack`: restores the `.pt` files, byte for byte.
 //!
-//! A file gets its final name only after its digest was compared with that of the packed file. An existing file
-//! is left alone if it is the same, and refused otherwise.
+//! A file gets its final name only after its digest was compared with that of the packed file. An existing file with
+//! the same content is kept; any other existing file is an error.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,18 +17,18 @@ use opt_shared::units::Bytes;
 use super::files::{Draft, Stream, make_folder, read_manifest, require_space};
 use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
-/// What `unpack` did.
+/// The result of `unpack`.
 #[derive(Clone, Debug, Default)]
 pub struct Unpacked {
     pub written: u64,
     pub bytes: Bytes,
-    /// Number of files that were there already and are the same.
+    /// The number of files that already existed with the same content.
     pub found: u64,
-    /// Entries that could not be restored, and why.
+    /// The entries that could not be restored, with reasons.
     pub failed: Vec<String>,
 }
 
-/// Unpacks all entries, or those that `only` names (`op/entry_000003.pt`, or the same without its suffix).
+/// Unpacks all entries, or those named in `only` (`op/entry_000003.pt`, with or without the suffix).
 pub fn unpack(
     store: &Path,
     folder: &Path,
@@ -44,11 +44,11 @@ pub fn unpack(
         let target = folder.join(&entry.name);
         match std::fs::symlink_metadata(&target) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => todo.push(entry),
-            Err(error) => return Err(failed("looking at", &target)(error)),
+            Err(error) => return Err(failed("reading the metadata of", &target)(error)),
             Ok(metadata) if metadata.is_file() && is_that(&target, entry, metadata.len())? => found += 1,
             Ok(_) => {
                 let target = target.display();
-                let detail = format!("{target} is there already, and is another file (name another folder)");
+                let detail = format!("{target} exists, and has other content (use another folder)");
                 return Err(CapturesError::Refused(detail));
             }
         }
@@ -61,7 +61,7 @@ pub fn unpack(
     in_parallel(&todo, |&entry, stop| {
         let mut work = Work { store, stop, tick, buffer: vec![0; CHUNK] };
         match work.entry(entry, folder) {
-            // A bad entry does not stop the others.
+            // A damaged entry does not stop the others.
             Err(error) if error.lies_below(store) => {
                 let why = chain(&error);
                 failed.lock().unwrap_or_else(PoisonError::into_inner).push((entry, why));
@@ -87,7 +87,7 @@ fn refuse_links(folder: &Path, target: &Path) -> Result<(), CapturesError> {
         if above.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
             let above = above.display();
             let detail =
-                format!("{above} is a link, and nothing is unpacked through one (name another folder)");
+                format!("{above} is a symbolic link, which `unpack` does not follow (use another folder)");
             return Err(CapturesError::Refused(detail));
         }
     }
@@ -98,15 +98,15 @@ pub(super) fn read_index(store: &Path) -> Result<Index, CapturesError> {
     match form_of(store) {
         FolderForm::Store => {}
         FolderForm::Unfinished => {
-            let detail = format!("{} is not finished (go on with `captures pack`)", store.display());
+            let detail = format!("{} is not finished (continue with `captures pack`)", store.display());
             return Err(CapturesError::Refused(detail));
         }
         FolderForm::Files => {
-            return Err(CapturesError::Refused(format!("{} is no capture store", store.display())));
+            return Err(CapturesError::Refused(format!("{} is not a capture store", store.display())));
         }
     }
     if store.join(PARTIAL).exists() {
-        let detail = format!("{} was not tidied up (run its `captures pack` again)", store.display());
+        let detail = format!("{} still has temporary files (run its `captures pack` again)", store.display());
         return Err(CapturesError::Refused(detail));
     }
     Index::read(store).map_err(|source| CapturesError::Index { path: store.to_owned(), source })
@@ -151,7 +151,7 @@ impl Work<'_> {
         if BlobId::from(blake3::hash(&bytes)) != entry.manifest {
             return Err(CapturesError::Damaged {
                 path,
-                what: "it is not the manifest of the index".to_owned(),
+                what: "its digest differs from the one in the index".to_owned(),
             });
         }
         let manifest = Manifest::parse(&bytes)
@@ -167,7 +167,7 @@ impl Work<'_> {
                 Content::Literal { at } => {
                     let literal = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
                     let literal = literal.and_then(|rest| rest.get(..Bytes::new(segment.bytes).to_usize()));
-                    // It was checked when it was parsed.
+                    // Parsing has checked that the literal exists.
                     let literal = literal.unwrap_or_default();
                     hasher.update(literal);
                     draft.write(literal)?;
@@ -178,7 +178,7 @@ impl Work<'_> {
         }
         let found = BlobId::from(hasher.finalize());
         if found != manifest.file_digest || found != entry.blake3 {
-            let what = "what comes out is not the file that went in: a blob of it is damaged".to_owned();
+            let what = "the restored file differs from the packed one, so a blob is damaged".to_owned();
             return Err(CapturesError::Damaged { path, what });
         }
         draft.place_new(target, 0o644)
@@ -193,7 +193,7 @@ impl Work<'_> {
     ) -> Result<(), CapturesError> {
         let path = self.store.join(blob_path(id));
         let file = open_blob(self.store, id).map_err(failed("opening the blob", &path))?;
-        let found = file.metadata().map_err(failed("looking at the blob", &path))?.len();
+        let found = file.metadata().map_err(failed("reading the size of the blob", &path))?.len();
         if found != bytes {
             let what = format!("it has {found} bytes instead of {bytes}");
             return Err(CapturesError::Damaged { path, what });

@@ -1,4 +1,4 @@
-//! A leaf: its limits, its members, the kernel's counts, and its removal.
+//! A leaf: the control group of one runner or compiler, with its limits, members and event counts.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use opt_shared::units::Bytes;
 
 use super::{CgroupError, put};
 
-/// `memory.events` has nine short lines.
+/// The size limit of `memory.events`, which has nine short lines.
 const EVENTS_BYTES: usize = 4 << 10;
 
-/// Limits for all members together.
+/// The limits for all members of a leaf together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafLimits {
     pub memory: Bytes,
@@ -20,13 +20,13 @@ pub struct LeafLimits {
 /// The kernel's counts for a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// Processes that the kernel killed for lack of memory.
+    /// The number of processes that the kernel killed because of the memory limit.
     pub oom_kill: u64,
-    /// How often the limit was reached, with whatever result.
+    /// How often the memory limit was reached, whether or not a process was killed.
     pub max: u64,
 }
 
-/// A group without children. Dropping it does not remove its folder: see [`Leaf::remove`].
+/// A group without children. Dropping it does not remove its folder; see [`Leaf::remove`].
 #[derive(Debug)]
 pub struct Leaf {
     path: PathBuf,
@@ -35,7 +35,7 @@ pub struct Leaf {
 
 impl Leaf {
     pub(super) fn create(path: PathBuf, limits: LeafLimits) -> Result<Self, CgroupError> {
-        std::fs::create_dir(&path).map_err(CgroupError::io("make the group", &path))?;
+        std::fs::create_dir(&path).map_err(CgroupError::io("create the group", &path))?;
         let leaf = Self { path, limits };
         match leaf.limit() {
             Ok(()) => Ok(leaf),
@@ -65,13 +65,13 @@ impl Leaf {
         self.limits
     }
 
-    /// Moves a process with all its threads. The caller owns the pid: the process is watched, and reaped only
-    /// when we say so.
+    /// Moves a process with all its threads into the leaf. The caller must ensure that the process cannot be reaped
+    /// meanwhile, because its pid could then belong to another process.
     pub fn enter(&self, pid: u32) -> Result<(), CgroupError> {
         put(&self.path, "cgroup.procs", &pid.to_string())
     }
 
-    /// Kills all members at once. Needs Linux 5.14; without it, the caller has to send signals.
+    /// Kills all members at once. Fails before Linux 5.14; the caller must then send signals.
     pub fn kill(&self) -> Result<(), CgroupError> {
         kill(&self.path)
     }
@@ -88,7 +88,7 @@ impl Leaf {
                 _ => continue,
             };
             *figure = words.next().and_then(|word| word.parse().ok()).ok_or_else(|| {
-                CgroupError::io("find a count in it", &path)(io::ErrorKind::InvalidData.into())
+                CgroupError::io("parse a count in it", &path)(io::ErrorKind::InvalidData.into())
             })?;
         }
         Ok(events)
@@ -104,7 +104,7 @@ pub(super) fn kill(path: &Path) -> Result<(), CgroupError> {
     put(path, "cgroup.kill", "1")
 }
 
-/// Whether it is gone. A group is busy until its last member is dead.
+/// Removes a group, and returns whether it is gone. A group is busy until its last member is dead.
 pub(super) fn remove(path: &Path) -> bool {
     match std::fs::remove_dir(path) {
         Ok(()) => true,
@@ -144,10 +144,10 @@ mod tests {
     }
 
     #[test]
-    fn kernels_counts_are_read() {
+    fn events_reads_the_kernels_counts() {
         let group = tempfile::tempdir().expect("folder");
         let leaf = Leaf::create(group.path().join("leaf"), LIMITS).expect("is made");
-        assert!(leaf.events().is_err(), "no file, no evidence");
+        assert!(leaf.events().is_err(), "there is no file yet");
         let events = group.path().join("leaf/memory.events");
         std::fs::write(&events, "low 0\nhigh 0\nmax 31\noom 2\noom_kill 1\noom_group_kill 1\n")
             .expect("writes");

@@ -1,7 +1,7 @@
-//! Takes over the group in which we were started, and restores it.
+//! Takes over the group in which the supervisor was started, and restores it.
 //!
-//! What a killed supervisor left below it is cleared by the next one: the leaves of its own run with all their
-//! members, and those of other runs if they are empty.
+//! A supervisor first clears the groups that a killed one left: those of the same run with all their members, and those
+//! of other runs if they are empty.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 use super::leaf::{self, Leaf, LeafLimits};
 use super::{CgroupError, put};
 
-/// Prefix of the name of every group that we create.
+/// The prefix of the names of all groups that the supervisor creates.
 const PREFIX: &str = "opt-run-";
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
-/// A killed process leaves its group within milliseconds, unless it hangs in the kernel. The plain folders of
-/// tests are never empty.
+/// The timeout for removing a group. A killed process leaves its group within milliseconds, unless it hangs in the
+/// kernel. It is short in tests, whose plain folders never become empty.
 const REMOVAL_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2_000 });
 const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
-/// Most groups of earlier runs that are examined.
-const MOST_LEFT: usize = 10_000;
+/// The maximum number of groups of earlier runs that are examined.
+const MAX_LEFT: usize = 10_000;
 
-/// The group in which we were started.
+/// The group in which the supervisor was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Home {
     pub folder: PathBuf,
-    /// Whether it is the topmost group that we can see, so that no service manager is above it.
+    /// Whether it is the topmost visible group, so that no service manager is above it.
     pub topmost: bool,
 }
 
@@ -33,15 +33,15 @@ pub struct Subtree {
     folder: PathBuf,
     key: String,
     pid: u32,
-    /// Controllers that we switched on, and have to switch off again.
+    /// The controllers that were switched on, and must be switched off again.
     enabled: Vec<&'static str>,
-    /// Leaves that were removed from use, but are not empty yet.
+    /// Leaves that are no longer used, but are not empty yet.
     dying: Vec<Leaf>,
 }
 
 impl Subtree {
-    /// Takes over `home`. `key` identifies the run among all live ones; `root` is `/`; `pid` is this process,
-    /// which moves into a group of its own.
+    /// Takes over `home`. `key` identifies the run among all live ones, and `root` is `/`. `pid` is this process, which is
+    /// moved into a new group.
     pub fn take(root: &Path, home: &Home, key: &str, pid: u32) -> Result<Self, CgroupError> {
         let folder = home.folder.clone();
         let path = folder.join("cgroup.controllers");
@@ -59,11 +59,11 @@ impl Subtree {
         let own = subtree.own();
         match std::fs::create_dir(&own) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(CgroupError::io("make a group below it", &subtree.folder)(error));
+                return Err(CgroupError::io("create a group below it", &subtree.folder)(error));
             }
             _ => {}
         }
-        // From here on, dropping this undoes what was done.
+        // From here on, dropping `subtree` undoes all changes.
         put(&own, "cgroup.procs", &pid.to_string())?;
         subtree.enable()?;
         Ok(subtree)
@@ -91,7 +91,7 @@ impl Subtree {
         Ok(())
     }
 
-    /// Creates a leaf for a process, which has to enter it before doing anything else.
+    /// Creates a leaf for a process, which must enter it before it does anything else.
     pub fn leaf(&mut self, name: &str, limits: LeafLimits) -> Result<Leaf, CgroupError> {
         self.sweep();
         Leaf::create(self.folder.join(format!("{PREFIX}{}-{name}", self.key)), limits)
@@ -108,15 +108,15 @@ impl Subtree {
         self.dying = std::mem::take(&mut self.dying).into_iter().filter_map(|it| it.remove().err()).collect();
     }
 
-    /// Clears what killed supervisors left.
+    /// Removes the groups that killed supervisors left.
     fn clear(&self) {
         let Ok(entries) = std::fs::read_dir(&self.folder) else { return };
         let mine = format!("{PREFIX}{}-", self.key);
-        for entry in entries.flatten().take(MOST_LEFT) {
+        for entry in entries.flatten().take(MAX_LEFT) {
             let name = entry.file_name();
             let name = name.to_string_lossy();
             if name.starts_with(&mine) {
-                // We hold the run's lock, so whoever made this group is dead, and its processes are dying.
+                // This supervisor holds the run's lock, so the one that created this group is dead.
                 let _ = leaf::kill(&entry.path());
                 remove_soon(&entry.path());
             } else if name.starts_with(PREFIX) {
@@ -128,7 +128,7 @@ impl Subtree {
     fn others_divide_it(&self) -> bool {
         let mine = format!("{PREFIX}{}-", self.key);
         std::fs::read_dir(&self.folder).is_ok_and(|entries| {
-            entries.flatten().take(MOST_LEFT).any(|entry| {
+            entries.flatten().take(MAX_LEFT).any(|entry| {
                 let name = entry.file_name();
                 let name = name.to_string_lossy();
                 name.starts_with(PREFIX) && !name.starts_with(&mine)
@@ -147,7 +147,7 @@ impl Drop for Subtree {
             }
             std::thread::sleep(REMOVAL_PAUSE);
         }
-        // Another run beside us would lose its limits together with the controllers.
+        // If another run shares the group, it would lose its limits with the controllers.
         if !self.others_divide_it() {
             for controller in &self.enabled {
                 let _ = put(&self.folder, "cgroup.subtree_control", &format!("-{controller}"));
@@ -165,8 +165,8 @@ fn remove_soon(path: &Path) {
     }
 }
 
-/// Whether we may divide the group. For an ordinary user, the kernel decides when it is tried; root may write
-/// anywhere, and stays away from what a service manager has not delegated.
+/// Whether this process may create groups below `home`. For an ordinary user, the kernel decides that later. Root could
+/// write anywhere, so a group of a service manager is used only if it was delegated.
 fn may_divide(root: &Path, home: &Home) -> bool {
     let manager = root.join("run/systemd/system").is_dir();
     if home.topmost || !manager || !rustix::process::geteuid().is_root() {
@@ -205,7 +205,7 @@ mod tests {
         let folder = &home.folder;
         let mut subtree = Subtree::take(root.path(), &home, "k1", 77).expect("takes");
         assert_eq!(read(folder.join("opt-run-k1-home/cgroup.procs")), "77");
-        // Two writes; a plain file keeps only the last.
+        // There are two writes, and a plain file keeps only the last.
         assert_eq!(read(folder.join("cgroup.subtree_control")), "+pids");
         let leaf = subtree.leaf("w1-5", LIMITS).expect("a leaf");
         assert_eq!(read(folder.join("opt-run-k1-w1-5/pids.max")), "4");
@@ -218,7 +218,7 @@ mod tests {
         }
         drop(subtree);
         assert_eq!(read(folder.join("cgroup.subtree_control")), "-pids");
-        assert_eq!(read(folder.join("cgroup.procs")), "77", "back where we were");
+        assert_eq!(read(folder.join("cgroup.procs")), "77", "the process was not moved back");
         assert!(!folder.join("opt-run-k1-w1-5").exists() && !folder.join("opt-run-k1-home").exists());
     }
 
@@ -254,7 +254,7 @@ mod tests {
         }
         drop(taken);
         let topmost = Home { topmost: true, ..home };
-        assert!(Subtree::take(root.path(), &topmost, "k2", 77).is_ok(), "nobody is above it");
+        assert!(Subtree::take(root.path(), &topmost, "k2", 77).is_ok(), "no service manager is above it");
     }
 
     #[test]
@@ -264,13 +264,13 @@ mod tests {
         for name in ["opt-run-k1-w1-9", "opt-run-k2-w1-9", "opt-run-k2-home", "somebody.scope"] {
             make(name);
         }
-        std::fs::write(home.folder.join("opt-run-k2-home/cgroup.procs"), "5").expect("somebody lives there");
+        std::fs::write(home.folder.join("opt-run-k2-home/cgroup.procs"), "5").expect("writes");
         let _subtree = Subtree::take(root.path(), &home, "k1", 77).expect("takes");
         for (name, stays) in [("opt-run-k2-w1-9", false), ("opt-run-k2-home", true), ("somebody.scope", true)]
         {
             assert_eq!(home.folder.join(name).exists(), stays, "{name}");
         }
-        // Its members are killed first; in a plain folder, this file shows it.
+        // Its members are killed first. In a plain folder, this file shows that.
         assert_eq!(read(home.folder.join("opt-run-k1-w1-9/cgroup.kill")), "1");
     }
 }

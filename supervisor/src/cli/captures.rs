@@ -1,4 +1,5 @@
-//! `opt-supervisor captures`: packs a capture set so that every repeated tensor is stored once, and unpacks it.
+//! `opt-supervisor captures`: packs a capture set into a store that has each repeated tensor once; unpacks and checks
+//! stores.
 
 use std::path::{Path, PathBuf};
 
@@ -20,11 +21,11 @@ pub(super) struct CapturesArguments {
 
 #[derive(Subcommand)]
 enum CapturesCommand {
-    /// Write the captures of a folder into a store; continues where it was interrupted
+    /// Write the captures of a folder into a store; an interrupted command can be repeated to continue
     Pack {
         /// Folder with `.pt` files, in it or in its subfolders
         dir: PathBuf,
-        /// The store to make
+        /// The store to create
         store: PathBuf,
         /// Print one JSON document
         #[arg(long)]
@@ -37,7 +38,7 @@ enum CapturesCommand {
         /// The files to add
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Name of the entry, such as `op/entry_000003.pt`, instead of the file's name; only with a single file
+        /// The name of the entry, such as `op/entry_000003.pt`, instead of the file's name; only for a single file
         #[arg(long, value_name = "ENTRY")]
         name: Option<String>,
         /// Replace existing entries
@@ -60,7 +61,7 @@ enum CapturesCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Read a whole store: compare every digest, list what is missing or unused
+    /// Read a whole store: compare all digests, and list missing and unused files
     Check {
         /// The store to read
         store: PathBuf,
@@ -78,7 +79,7 @@ pub(super) fn captures(arguments: &CapturesArguments) -> Answer {
             let packed = captures::pack(dir, store, origin(), |total| bar.set_length(total.get()), &tick)
                 .map_err(failure);
             bar.finish_and_clear();
-            tell_packed(&packed?, store, *json)
+            print_packed(&packed?, store, *json)
         }
         CapturesCommand::Add { store, files, name, replace, json } => {
             let added = named(files, name.as_deref())?;
@@ -86,7 +87,7 @@ pub(super) fn captures(arguments: &CapturesArguments) -> Answer {
             let tick = |bytes: Bytes| bar.inc(bytes.get());
             let packed = captures::add(store, &added, *replace, origin(), &tick).map_err(failure);
             bar.finish_and_clear();
-            tell_packed(&packed?, store, *json)
+            print_packed(&packed?, store, *json)
         }
         CapturesCommand::Unpack { store, dir, entry, json } => {
             let bar = bar("unpacking");
@@ -104,7 +105,7 @@ pub(super) fn captures(arguments: &CapturesArguments) -> Answer {
             });
             let there = match unpacked.found {
                 0 => String::new(),
-                found => format!(", {found} were there"),
+                found => format!(", {found} already existed"),
             };
             let text = format!(
                 "{} files of {} written{there}: {}\n",
@@ -148,7 +149,7 @@ fn named(files: &[PathBuf], name: Option<&str>) -> Result<Vec<Added>, Failure> {
     match (files, name) {
         ([file], Some(name)) => Ok(vec![Added { path: file.clone(), name: name.to_owned() }]),
         (_, Some(_)) => {
-            Err(Failure::usage(anyhow::anyhow!("`--name` is for one file (add several one by one)")))
+            Err(Failure::usage(anyhow::anyhow!("`--name` is for one file (add several files one by one)")))
         }
         (_, None) => {
             let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -157,8 +158,8 @@ fn named(files: &[PathBuf], name: Option<&str>) -> Result<Vec<Added>, Failure> {
     }
 }
 
-/// Prints what a store holds now.
-fn tell_packed(packed: &Packed, store: &Path, json: bool) -> Answer {
+/// Prints the new contents of a store.
+fn print_packed(packed: &Packed, store: &Path, json: bool) -> Answer {
     for whole in &packed.kept_whole {
         eprintln!("kept as one blob: {whole}");
     }
@@ -172,7 +173,7 @@ fn tell_packed(packed: &Packed, store: &Path, json: bool) -> Answer {
     });
     let went_on = match packed.found_done {
         0 => String::new(),
-        done => format!(" ({done} were done before)"),
+        done => format!(" ({done} were already packed)"),
     };
     let text = format!(
         "{} entries of {}{went_on} in {} blobs of {}: {}\n",

@@ -1,4 +1,4 @@
-//! `opt-supervisor check`: reports everything that can be known before anything is run.
+//! `opt-supervisor check`: reports everything that is known about a plan before it is run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -41,16 +41,16 @@ pub(super) fn check(arguments: &CheckArguments) -> Answer {
         .zip(&facts)
         .map(|(job, facts)| memory_plan::of_job(&plan, job, facts, &spec, cores))
         .collect();
-    let mut looks = Vec::new();
+    let mut all_findings = Vec::new();
     for (job, facts) in plan.jobs.iter().zip(&facts) {
-        looks.push(look_at(job, facts)?);
+        all_findings.push(examine(job, facts)?);
     }
     let machine = CheckedMachine::of(&plan, &facts);
     let replays = checked(&plan, &facts, &replay_facts, cores);
     let text = if arguments.json {
-        format!("{:#}\n", document(&plan, &facts, &spec, &memory, &looks, &replays, &machine))
+        format!("{:#}\n", document(&plan, &facts, &spec, &memory, &all_findings, &replays, &machine))
     } else {
-        page(&plan, &facts, &spec, &memory, &looks, &replays, &machine)
+        page(&plan, &facts, &spec, &memory, &all_findings, &replays, &machine)
     };
     print_out(&text)?;
     Ok(if facts.iter().all(|facts| facts.broken.is_some()) {
@@ -79,13 +79,13 @@ fn page(
     facts: &[JobFacts],
     spec: &RunSpec,
     memory: &[JobMemory],
-    looks: &[Looked],
+    all_findings: &[JobFindings],
     replays: &[CheckedReplay<'_>],
     machine: &CheckedMachine,
 ) -> String {
     let mut text = String::new();
-    let of_jobs = plan.jobs.iter().zip(facts).zip(memory).zip(looks).zip(&machine.launches);
-    for ((((job, facts), memory), look), launches) in of_jobs {
+    let of_jobs = plan.jobs.iter().zip(facts).zip(memory).zip(all_findings).zip(&machine.launches);
+    for ((((job, facts), memory), findings), launches) in of_jobs {
         let classes: std::collections::BTreeSet<&str> =
             facts.entries.iter().map(|entry| entry.class.as_str()).collect();
         text.push_str(&format!(
@@ -102,8 +102,8 @@ fn page(
         if let Some(signature) = &facts.signature {
             text.push_str(&format!("  arguments: {}\n", signature.params.join(", ")));
         }
-        if plan.stages().profile && !look.inputs.is_empty() {
-            text.push_str(&look.told_of_inputs());
+        if plan.stages().profile && !findings.inputs.is_empty() {
+            text.push_str(&findings.text_of_inputs());
         }
         text.push_str("  memory\n");
         for stage in &memory.stages {
@@ -114,7 +114,7 @@ fn page(
             memory.smallest_ceiling, spec.supervisor
         ));
         text.push_str(&launches_of(launches));
-        for lint in &look.lints {
+        for lint in &findings.lints {
             text.push_str(&format!("  {}: {} ({})\n", lint.entry, lint.message, code(lint)));
         }
         text.push('\n');
@@ -130,7 +130,7 @@ fn page(
     }
     text.push_str(&machine.text());
     text.push_str(&format!(
-        "ceiling {} (floor {}), the plan needs {}\n\n# The plan as it is understood:\n{}",
+        "ceiling {} (floor {}), the plan needs {}\n\n# The plan with all settings:\n{}",
         spec.ceilings.host,
         spec.floor,
         smallest_ceiling(memory),
@@ -144,7 +144,7 @@ fn document(
     facts: &[JobFacts],
     spec: &RunSpec,
     memory: &[JobMemory],
-    looks: &[Looked],
+    all_findings: &[JobFindings],
     replays: &[CheckedReplay<'_>],
     machine: &CheckedMachine,
 ) -> serde_json::Value {
@@ -153,9 +153,9 @@ fn document(
         .iter()
         .zip(facts)
         .zip(memory)
-        .zip(looks)
+        .zip(all_findings)
         .zip(&machine.launches)
-        .map(|((((job, facts), memory), look), launches)| {
+        .map(|((((job, facts), memory), findings), launches)| {
             json!({
                 "name": job.name,
                 "entries": facts.entries.len(),
@@ -168,8 +168,8 @@ fn document(
                 "memory": memory.stages.iter().map(memory_plan::StagePlan::document).collect::<Vec<_>>(),
                 "smallest_ceiling_bytes": memory.smallest_ceiling,
                 "launches": launches.iter().map(FirstLaunch::document).collect::<Vec<_>>(),
-                "inputs": look.document_of_inputs(),
-                "lint": look.lints.iter().map(|lint| json!({
+                "inputs": findings.document_of_inputs(),
+                "lint": findings.lints.iter().map(|lint| json!({
                     "entry": lint.entry, "code": code(lint), "message": lint.message, "bytes": lint.bytes,
                     "numbers": lint.numbers,
                 })).collect::<Vec<_>>(),
@@ -198,18 +198,18 @@ fn code(lint: &Lint) -> String {
     serde_json::to_value(lint.code).ok().and_then(|code| Some(code.as_str()?.to_owned())).unwrap_or_default()
 }
 
-/// What a job's files show beyond the figures in their headers.
+/// The findings from reading a job's files.
 #[derive(Default)]
-struct Looked {
+struct JobFindings {
     lints: Vec<Lint>,
-    /// Tensor arguments by path. For each entry that has one: why it keeps its values in timed calls, or `None`
-    /// if it varies.
+    /// For each tensor argument, by path, and each entry that has it: the reason why it keeps its values in timed calls, or
+    /// `None` if it varies.
     inputs: BTreeMap<String, Vec<Option<&'static str>>>,
 }
 
-impl Looked {
-    /// Says which inputs get new values in every timed call, as far as the plan and the headers show.
-    fn told_of_inputs(&self) -> String {
+impl JobFindings {
+    /// Describes which inputs get new values in every timed call, as far as the plan and the headers show.
+    fn text_of_inputs(&self) -> String {
         let mut varied = Vec::new();
         let mut kept = Vec::new();
         for (path, entries) in &self.inputs {
@@ -250,34 +250,34 @@ impl Looked {
     }
 }
 
-fn look_at(job: &JobPlan, facts: &JobFacts) -> Result<Looked, Failure> {
+fn examine(job: &JobPlan, facts: &JobFacts) -> Result<JobFindings, Failure> {
     let files = crate::plan::entry_files(job).map_err(Failure::usage)?;
-    let mut looked = Looked::default();
-    let Some(signature) = &facts.signature else { return Ok(looked) };
+    let mut findings = JobFindings::default();
+    let Some(signature) = &facts.signature else { return Ok(findings) };
     for path in &files {
-        look_at_entry(job, facts, (path, signature), &mut looked);
+        examine_entry(job, facts, (path, signature), &mut findings);
     }
-    Ok(looked)
+    Ok(findings)
 }
 
-fn look_at_entry(
+fn examine_entry(
     job: &JobPlan,
     facts: &JobFacts,
     (path, signature): (&Path, &opt_shared::arguments::Signature),
-    looked: &mut Looked,
+    findings: &mut JobFindings,
 ) {
     let name = stem(path);
     let capture = match CaptureFile::open(path) {
         Ok(capture) => capture,
-        Err(error) => return looked.lints.push(lint::unreadable(&name, &error)),
+        Err(error) => return findings.lints.push(lint::unreadable(&name, &error)),
     };
     let entry = match Entry::from_value(capture.root()) {
         Ok(entry) => entry,
-        Err(error) => return looked.lints.push(lint::unreadable(&name, &error)),
+        Err(error) => return findings.lints.push(lint::unreadable(&name, &error)),
     };
     let (arguments, leaves) = match bind(&entry, signature).and_then(|it| Ok((it, outputs(&entry)?))) {
         Ok(bound) => bound,
-        Err(error) => return looked.lints.push(lint::unfit(&name, &error)),
+        Err(error) => return findings.lints.push(lint::unfit(&name, &error)),
     };
     let known = facts.entries.iter().find(|fact| fact.entry.name == name);
     let repeated = known.map_or(&[][..], |fact| fact.entry.repeated.as_slice());
@@ -285,7 +285,7 @@ fn look_at_entry(
     for argument in &arguments {
         if let ArgumentValue::Tensor(tensor) = &argument.value {
             let why = choice.kept_because(argument, tensor);
-            looked.inputs.entry(argument.path.clone()).or_default().push(why);
+            findings.inputs.entry(argument.path.clone()).or_default().push(why);
         }
     }
     let page = Bytes::from(rustix::param::page_size());
@@ -298,15 +298,15 @@ fn look_at_entry(
         arguments: &arguments,
         outputs: &leaves,
     };
-    looked.lints.extend(lint::of_headers(&subject, &numbers));
+    findings.lints.extend(lint::of_headers(&subject, &numbers));
     let tolerance = |dtype| absolute_tolerance(&job.verify, dtype);
-    looked.lints.extend(lint::of_values(&subject, &tolerance, &mut |id, offset, buffer| {
+    findings.lints.extend(lint::of_values(&subject, &tolerance, &mut |id, offset, buffer| {
         capture.read_range(id, offset, buffer)
     }));
 }
 
-/// The absolute tolerance at a scale of one: the plan's own figure, or that of its tolerance profile (DESIGN,
-/// "Verdicts"). Outputs have to be well above it, or zeros would pass.
+/// The absolute tolerance at a scale of one: the plan's own figure, or that of its tolerance profile. Outputs must be well
+/// above it, because zeros would pass otherwise.
 fn absolute_tolerance(settings: &VerifySettings, dtype: DType) -> f64 {
     if let Some(atol) = settings.dtype.get(&dtype).and_then(|it| it.atol) {
         return atol;

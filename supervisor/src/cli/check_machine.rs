@@ -1,4 +1,5 @@
-//! What `check` says of what a plan needs of the machine: its device, compilers and interpreters, and what the first entry launches.
+//! What `check` prints about the machine that a plan needs: device, compilers and interpreters, and the launches of the
+//! first entry.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +15,11 @@ use crate::plan::Plan;
 pub(super) struct CheckedMachine {
     pub(super) interpreters: BTreeMap<String, Asked>,
     device: Device,
-    /// What it is, where it is more than its name; or why it cannot be used.
+    /// A description of the device if it has one, or the reason why it cannot be used.
     present: Result<Option<String>, String>,
-    /// What compiles kernels without host code, or what is missing.
+    /// The compilers of kernels without host code, or the reasons why there are none.
     compilers: Vec<Result<String, String>>,
-    /// Of each job.
+    /// The launches of each job.
     pub(super) launches: Vec<Vec<FirstLaunch>>,
     not_timed: Option<&'static str>,
 }
@@ -36,13 +37,13 @@ impl CheckedMachine {
         }
     }
 
-    /// Launches that mean nothing in any entry.
+    /// Whether a launch is wrong for every entry, so that the plan is to blame.
     pub(super) fn has_mistakes(&self) -> bool {
         let mut wrong = self.launches.iter().flatten().filter_map(|first| first.resolved.as_ref().err());
         wrong.any(|error| error.problem.is_of_plan())
     }
 
-    /// This machine lacks what the plan needs.
+    /// Whether this machine lacks something that the plan needs.
     pub(super) fn is_lacking(&self) -> bool {
         self.interpreters.values().any(Result::is_err)
             || self.present.is_err()
@@ -82,7 +83,7 @@ impl CheckedMachine {
     }
 }
 
-/// The lines of one job.
+/// The text about the launches of one job.
 pub(super) fn launches_of(launches: &[FirstLaunch]) -> String {
     let mut text = String::new();
     if !launches.is_empty() {

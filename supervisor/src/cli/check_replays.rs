@@ -1,4 +1,4 @@
-//! What `check` prints about replays: the floor, and what they would owe.
+//! What `check` prints about replays: their floor, and the memory that they would owe.
 
 use opt_shared::formula::RunnerTerms;
 use opt_shared::units::Bytes;
@@ -11,7 +11,7 @@ use crate::driver::survey::needs::runner_terms;
 use crate::driver::survey::replay_facts::ReplayFacts;
 use crate::plan::{JobPlan, Plan};
 
-/// A replay, with what it would owe if the candidates that may owe most made its calls.
+/// A replay, with the memory that it would owe if its calls were made by the candidates that need the most.
 pub(super) struct CheckedReplay<'a> {
     plan: &'a crate::plan::ReplayPlan,
     facts: &'a ReplayFacts,
@@ -38,7 +38,7 @@ pub(super) fn checked<'a>(
 }
 
 impl CheckedReplay<'_> {
-    fn least_ceiling(&self, spec: &RunSpec) -> Bytes {
+    fn smallest_ceiling(&self, spec: &RunSpec) -> Bytes {
         self.prediction.spec.demand(spec.idle_worker).sum() + spec.supervisor
     }
 
@@ -69,7 +69,7 @@ impl CheckedReplay<'_> {
             floor.pinned,
             floor.whole,
             terms.join(" + "),
-            self.least_ceiling(spec)
+            self.smallest_ceiling(spec)
         )
     }
 
@@ -83,7 +83,7 @@ impl CheckedReplay<'_> {
             "all_resident_bytes": self.facts.floor.whole,
             "predicted_bytes": self.prediction.spec.predicted,
             "reserved_bytes": self.prediction.spec.reserved,
-            "smallest_ceiling_bytes": self.least_ceiling(spec),
+            "smallest_ceiling_bytes": self.smallest_ceiling(spec),
         })
     }
 }

@@ -1,7 +1,6 @@
 //! `opt-supervisor ctl`: a thin client of a run's control socket.
 //!
-//! Finds the run, sends one request and prints the answer (`ctl_text` formats it for people). Does not know what
-//! a request does.
+//! It finds the run, sends one request and prints the answer, which `ctl_text` formats for people.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +16,7 @@ use crate::driver::answer::requests::{is_alive, living};
 use crate::exit::Exit;
 
 const EXIT_CODES: &str = "Exit codes: 0 done, or nothing to do; 1 refused; 2 a wrong name or parameter, or no such run; 3 the run cannot be \
-reached. With `submit --wait` and `result --wait` the answer says how the candidate ended.";
+reached. With `submit --wait` and `result --wait`, the answer has the candidate's result.";
 
 #[derive(Args)]
 #[command(after_help = EXIT_CODES)]
@@ -37,20 +36,20 @@ pub(super) struct CtlArguments {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// The run, its jobs, leases and memory
+    /// Show the run, its jobs, leases and memory
     Status,
-    /// The workers and their runners
+    /// Show the workers and their runners
     Workers,
     /// Replace a worker: its number, or a role
     #[command(visible_alias = "restart")]
     Recycle {
         /// `verifier`, `profiler`, `worker-3` or `3`
         who: Who,
-        /// `drain`: after its lease; `now`: at once, and its work is repeated
+        /// `drain`: after its lease; `now`: at once, and the lease is repeated
         #[arg(long, default_value = "drain")]
         mode: When,
     },
-    /// Start nothing new; what is running continues
+    /// Start no new leases; those that are running continue
     Pause,
     /// Continue after a pause
     Resume,
@@ -65,12 +64,12 @@ enum Verb {
         #[arg(value_name = "host_ceiling=VALUE")]
         what: String,
     },
-    /// Explain in a sentence the state of a worker or candidate
+    /// Explain the state of a worker or candidate in a sentence
     Why {
         /// `worker-3`, or JOB/CANDIDATE
         what: String,
     },
-    /// The latest decisions; with --follow, everything as it happens
+    /// Show the latest decisions; with --follow, all events as they happen
     Events {
         /// Continue until the run ends
         #[arg(long)]
@@ -78,19 +77,19 @@ enum Verb {
     },
     /// End the run
     Shutdown {
-        /// `drain`: let what is running finish; `now`: end it
+        /// `drain`: let running leases finish; `now`: end them
         #[arg(long, default_value = "drain")]
         mode: When,
     },
     /// Submit a candidate
     Submit {
-        /// Its source files, or a library
+        /// The candidate's source files, or a library
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// The job that it is for; required if the plan has several
+        /// The candidate's job; required if the plan has several
         #[arg(long)]
         job: Option<String>,
-        /// Its name, if not that of its first file
+        /// The candidate's name [default: that of the first file]
         #[arg(long)]
         name: Option<String>,
         /// The function to call [default: run]
@@ -100,11 +99,11 @@ enum Verb {
         #[arg(long)]
         wait: bool,
     },
-    /// The state or the result of a candidate
+    /// Show the state or the result of a candidate
     Result {
         /// JOB/CANDIDATE, or just the candidate if only one job has it
         candidate: String,
-        /// Wait until it has ended
+        /// Wait until the candidate has ended
         #[arg(long)]
         wait: bool,
     },
@@ -146,7 +145,7 @@ fn worker_number(text: &str) -> Option<u32> {
     text.strip_prefix("worker-").unwrap_or(text).parse().ok()
 }
 
-/// How many decisions `ctl events` prints without --follow.
+/// The number of decisions that `ctl events` prints without --follow.
 const LATEST: u32 = 20;
 
 pub(super) fn ctl(arguments: &CtlArguments) -> Answer {
@@ -212,7 +211,7 @@ fn request(verb: &Verb) -> Result<(&'static str, Value), Failure> {
     })
 }
 
-/// Makes a path absolute, because the run may work in another folder.
+/// Makes a path absolute, because the run can have another working folder.
 pub(super) fn absolute(file: &Path) -> Result<String, Failure> {
     let path = std::fs::canonicalize(file)
         .map_err(|error| Failure::usage(anyhow::anyhow!("cannot find {}: {error}", file.display())))?;
@@ -223,7 +222,7 @@ pub(super) fn absolute(file: &Path) -> Result<String, Failure> {
 
 fn events(client: &mut Client, follow: bool, json: bool) -> Answer {
     if follow {
-        // Before the past is read, so that no event falls between the two.
+        // The subscription comes before the past events are read, so that no event is missed in between.
         client.call("events", &json!({})).map_err(failure)?;
         client.wait_for_ever().map_err(failure)?;
         while let Some(event) = client.event().map_err(failure)? {
@@ -244,7 +243,7 @@ fn connect(run: Option<&Path>, socket: Option<&Path>) -> Result<Client, Failure>
     Client::connect(&socket_path(run, socket)?).map_err(failure)
 }
 
-/// The socket of the named run, or of the only one.
+/// The socket of the given run, or of the only live one.
 pub(super) fn socket_path(run: Option<&Path>, socket: Option<&Path>) -> Result<PathBuf, Failure> {
     match (socket, run) {
         (Some(socket), _) => Ok(socket.to_owned()),
@@ -257,14 +256,14 @@ fn socket_of(run: &Path) -> Result<PathBuf, Failure> {
     let link = run.join(socket::LINK);
     if !is_alive(run) {
         let error = anyhow::anyhow!(
-            "no run is going on in {} (`opt-supervisor report` shows how it ended, `run --resume` continues it)",
+            "there is no live run in {} (`opt-supervisor report` shows how it ended, `run --resume` continues it)",
             run.display()
         );
         return Err(Failure::usage(error));
     }
-    // The link's own path may be too long for a socket address.
+    // The link is resolved, because its own path can be too long for a socket address.
     std::fs::read_link(&link).map_err(|error| {
-        let why = format!("the run in {} has no control socket (its log says why)", run.display());
+        let why = format!("the run in {} has no control socket (see its log for the reason)", run.display());
         Failure::host(anyhow::Error::new(error).context(why))
     })
 }
@@ -276,15 +275,15 @@ fn only_one() -> Result<socket::Found, Failure> {
     }
     if all.is_empty() {
         let error = anyhow::anyhow!(
-            "you have no run on this machine (for one with another runtime folder, give --run RUN_DIR)"
+            "you have no live run on this machine (use --run RUN_DIR for a run with another runtime folder)"
         );
         return Err(Failure::usage(error));
     }
     let list: Vec<String> = all.iter().map(|found| format!("  --run {}", found.run.display())).collect();
-    Err(Failure::usage(anyhow::anyhow!("{} runs are going on: name one\n{}", all.len(), list.join("\n"))))
+    Err(Failure::usage(anyhow::anyhow!("there are {} live runs: name one\n{}", all.len(), list.join("\n"))))
 }
 
-/// The exit code of a failed request: 1 if the run's state was the reason, 2 for a wrong name or parameter.
+/// The failure of a request. Its exit code is 1 if the run's state is the reason, and 2 for a wrong name or parameter.
 pub(super) fn failure(error: ClientError) -> Failure {
     let exit = match error.code() {
         Some("refused") => Exit::NonePassed,

@@ -103,14 +103,14 @@ fn lease(lease: &Value) -> String {
 fn workers(answer: &Value) -> String {
     let all = list(&answer["workers"]);
     if all.is_empty() {
-        return "no worker lives\n".to_owned();
+        return "there are no workers\n".to_owned();
     }
     let rows = all.iter().map(|it| {
-        let goes = if it["asked_to_go"] == true { ", goes" } else { "" };
+        let ending = if it["asked_to_go"] == true { ", ending" } else { "" };
         vec![
             format!("worker-{}", it["id"]),
             text(&it["role"]),
-            format!("{}{goes}", text(&it["state"])),
+            format!("{}{ending}", text(&it["state"])),
             it["pid"].to_string(),
             seconds(&it["age_s"]),
             it["leases"].to_string(),
@@ -145,7 +145,7 @@ pub(super) fn result(answer: &Value) -> String {
     out
 }
 
-/// A line of `events`.
+/// Formats a line of `events`.
 pub(super) fn event(event: &Value) -> String {
     let t = text(&event["t"]);
     let rest = match event["kind"].as_str() {
@@ -198,7 +198,7 @@ fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
     out
 }
 
-/// Text that cannot control a terminal, because names and details come from strangers.
+/// Text without control characters, because names and details are untrusted.
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(answer("pause", &done), "done: x\n");
         let already = json!({ "outcome": "already", "message": "it is paused" });
         assert_eq!(answer("pause", &already), "nothing to do: it is paused\n");
-        assert_eq!(answer("workers", &json!({ "workers": [] })), "no worker lives\n");
+        assert_eq!(answer("workers", &json!({ "workers": [] })), "there are no workers\n");
         let ended = json!({
             "candidate": "softmax/fast", "done": true, "status": "PASSED", "rank": 1, "feedback": null,
             "speedup": { "value": 2.0, "ci_low": 1.9, "ci_high": 2.1 }
@@ -258,11 +258,11 @@ mod tests {
                      two     running  12     1.00 MiB\n\
                      three   waiting  12     1.00 MiB\n";
         assert!(answer("status", &replays).ends_with(table), "{}", answer("status", &replays));
-        assert!(!answer("status", &json!({})).contains("replay"), "none, no table");
-        let told = json!({
+        assert!(!answer("status", &json!({})).contains("replay"), "there is a table without replays");
+        let decision = json!({
             "kind": "policy", "t": "T", "decision": "recycle", "reason": "why\u{1b}[0m",
             "numbers": { "worker": 3, "candidate": 7, "owed_bytes": 1048576 }, "names": { "candidate": "a/b" }
         });
-        assert_eq!(event(&told), "T  recycle      why [0m  worker 3, candidate a/b, owed 1.00 MiB\n");
+        assert_eq!(event(&decision), "T  recycle      why [0m  worker 3, candidate a/b, owed 1.00 MiB\n");
     }
 }

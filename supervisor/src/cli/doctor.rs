@@ -1,5 +1,5 @@
-//! `opt-supervisor doctor`: which protections this machine can enforce, tested by canaries, and other facts about
-//! it.
+//! `opt-supervisor doctor`: shows which protections this machine can enforce, as tested by canaries, and other facts
+//! about the machine.
 
 mod devices;
 mod timing;
@@ -30,7 +30,7 @@ use crate::pool::Executable;
 /// The default in configs/default.toml.
 const PYTHON: &str = "python3";
 
-/// Everything found out about this machine.
+/// All findings about this machine.
 struct Findings {
     protections: Vec<Protection>,
     canaries_ms: f64,
@@ -43,11 +43,11 @@ struct Findings {
     disturbance: Disturbance,
     /// The timing trial and its result, if it was requested.
     trial: Option<Result<Trial, String>>,
-    /// The interpreter for a plan that names none.
+    /// The default interpreter.
     python: Asked,
-    /// The first card, if the driver has one.
+    /// A description of the first card, or the reason why there is none.
     card: Result<Option<String>, String>,
-    /// What compiles kernels without host code, for a plan that names no folder.
+    /// The default compiler for kernels without host code.
     cuda_compiler: Result<String, String>,
     devices: Devices,
 }
@@ -60,7 +60,7 @@ impl Findings {
         let root = Path::new("/");
         let group = cgroup::own_group(root).ok().flatten().map(|own| own.folder.display().to_string());
         let started = Instant::now();
-        // Several doctors may run at the same time, so each uses its own key.
+        // Several of these commands can run at the same time, so each uses its own key.
         let mut leaves = Leaves::open(&format!("doctor{}", std::process::id()));
         let protections = protections::try_all(&executable, &mut leaves);
         drop(leaves);
@@ -83,7 +83,7 @@ impl Findings {
         })
     }
 
-    /// Missing protections without which untrusted candidates should not be run here.
+    /// The missing protections that are needed to run untrusted candidates.
     fn missed(&self) -> Vec<&str> {
         let needed = |name: &str| protection::known(name).is_none_or(|kind| kind.needed);
         self.protections
@@ -176,7 +176,7 @@ impl Findings {
                 "load": self.disturbance.load,
                 "trial": self.trial.as_ref().and_then(|trial| trial.as_ref().ok()).map(Trial::document),
                 "no_trial_because": match &self.trial {
-                    None => Some("it was not asked for (--timing)"),
+                    None => Some("it was not requested (--timing)"),
                     Some(Err(why)) => Some(why.as_str()),
                     Some(Ok(_)) => None,
                 },
@@ -198,35 +198,35 @@ impl Findings {
         for it in &self.protections {
             let kind = protection::known(&it.name);
             let mark = if it.present { "yes" } else { "NO " };
-            let said = match kind {
+            let description = match kind {
                 Some(kind) if it.present => kind.proof,
                 _ => it.detail.as_str(),
             };
-            let _ = write!(text, "{mark}  {:<width$}  {said}", it.name);
+            let _ = write!(text, "{mark}  {:<width$}  {description}", it.name);
             match kind {
                 _ if it.present && !it.detail.is_empty() => {
                     let _ = write!(text, " ({})", it.detail);
                 }
                 Some(kind) if !it.present => {
                     let needed = if kind.needed { "; needed" } else { "" };
-                    let _ = write!(text, "{needed}\n     {:<width$}  to have it: {}", "", kind.remedy);
+                    let _ = write!(text, "{needed}\n     {:<width$}  remedy: {}", "", kind.remedy);
                 }
                 _ => {}
             }
             text.push('\n');
         }
-        let _ = writeln!(text, "     (tried in {:.0} ms)\n", self.canaries_ms);
+        let _ = writeln!(text, "     (tested in {:.0} ms)\n", self.canaries_ms);
         for (name, value) in self.facts() {
             let _ = writeln!(text, "{name:<14} {value}");
         }
         text.push('\n');
         let missed = self.missed();
         if missed.is_empty() {
-            text.push_str("Every protection that is needed holds here.\n");
+            text.push_str("All needed protections are present.\n");
         } else {
             let _ = writeln!(
                 text,
-                "NOT SAFE for candidates that you do not trust: {} missing. A run here says so, and goes on.",
+                "NOT SAFE for candidates that you do not trust: {} missing. A run warns about this, but is not refused.",
                 missed.join(", ")
             );
         }
@@ -234,21 +234,21 @@ impl Findings {
     }
 
     fn timing(&self) -> String {
-        let mut told = vec![match &self.trial {
-            None => "not tried (`doctor --timing` does, in some ten seconds)".to_owned(),
+        let mut parts = vec![match &self.trial {
+            None => "not measured (`doctor --timing` does it, in about ten seconds)".to_owned(),
             Some(Ok(trial)) => trial.text(),
-            Some(Err(why)) => format!("not known: {why}"),
+            Some(Err(why)) => format!("unknown: {why}"),
         }];
         if let Some(load) = self.disturbance.load {
-            told.push(format!("load {load}"));
+            parts.push(format!("load {load}"));
         }
         if !self.disturbance.governors.is_empty() {
-            told.push(format!("governor {}", self.disturbance.governors.join(", ")));
+            parts.push(format!("governor {}", self.disturbance.governors.join(", ")));
         }
         if self.disturbance.smt == Some(true) {
-            told.push("two threads a core".to_owned());
+            parts.push("two threads per core".to_owned());
         }
-        told.join("; ")
+        parts.join("; ")
     }
 
     fn facts(&self) -> Vec<(&'static str, String)> {
@@ -265,17 +265,17 @@ impl Findings {
         let cgroup = format!(
             "{}{}{}",
             self.cgroup_version().unwrap_or("none"),
-            self.group.as_ref().map(|group| format!(", ours is {group}")).unwrap_or_default(),
+            self.group.as_ref().map(|group| format!(", own group {group}")).unwrap_or_default(),
             self.limit
                 .as_ref()
                 .map(|it| format!(", limited to {} by {}", it.limit, it.path.display()))
                 .unwrap_or_default(),
         );
-        let said = |answer: &Result<String, String>| match answer {
+        let or_reason = |answer: &Result<String, String>| match answer {
             Ok(what) => what.clone(),
             Err(why) => format!("none: {why}"),
         };
-        let gpu = said(&self.card.clone().map(Option::unwrap_or_default));
+        let gpu = or_reason(&self.card.clone().map(Option::unwrap_or_default));
         vec![
             ("kernel", self.host.kernel.clone().unwrap_or_else(unknown)),
             ("processor", self.host.cpu.clone().unwrap_or_else(unknown)),
@@ -304,7 +304,7 @@ impl Findings {
             ("Landlock", self.landlock_abi().map_or("none".to_owned(), |abi| format!("ABI {abi}"))),
             ("seccomp", yes(self.has("system_calls")).to_owned()),
             ("Python", self.python.clone().unwrap_or_else(|why| format!("none for kernels: {why}"))),
-            ("CUDA compiler", said(&self.cuda_compiler)),
+            ("CUDA compiler", or_reason(&self.cuda_compiler)),
             ("GPU", gpu),
             ("NVML", self.devices.text(self.ram())),
         ]

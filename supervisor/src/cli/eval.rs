@@ -1,7 +1,7 @@
-//! `opt-supervisor eval`: submits one candidate and prints one answer.
+//! `opt-supervisor eval`: submits one candidate and prints its result.
 //!
-//! Submits the file to an open run of the plan, whose workers and baseline are warm. If there is none, makes a
-//! short run of the baseline and this candidate.
+//! The file goes to an open run of the plan, whose workers and baseline are warm. If there is none, `eval` makes a short
+//! run of the baseline and this candidate.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(super) struct EvalArguments {
     plan: PathBuf,
     /// The candidate: a source file, or a library
     file: PathBuf,
-    /// The job that it is for; required if the plan has several
+    /// The candidate's job; required if the plan has several
     #[arg(long)]
     job: Option<String>,
     /// Print one JSON document
@@ -93,7 +93,7 @@ fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<Value, Failure
         .into_iter()
         .flat_map(|job| job.candidates)
         .nth(id.index())
-        .ok_or_else(|| Failure::host(anyhow::anyhow!("{} holds no result", folder.display())))?;
+        .ok_or_else(|| Failure::host(anyhow::anyhow!("{} has no result", folder.display())))?;
     let mut result = json!({ "candidate": full_name, "done": candidate.status.is_some() });
     let fields = serde_json::to_value(candidate).map_err(Failure::host)?;
     if let (Some(result), Value::Object(fields)) = (result.as_object_mut(), fields) {
@@ -113,7 +113,7 @@ fn cut_down(plan: &mut Plan, wanted: Option<&str>, file: &Path) -> Result<Candid
         None if plan.jobs.len() == 1 => 0,
         None => {
             let names: Vec<&str> = plan.jobs.iter().map(|job| job.name.as_str()).collect();
-            return Err(Failure::usage(anyhow::anyhow!("name a --job of {}", names.join(", "))));
+            return Err(Failure::usage(anyhow::anyhow!("give a --job: one of {}", names.join(", "))));
         }
     };
     let mut job = plan.jobs.swap_remove(at);

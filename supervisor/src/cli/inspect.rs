@@ -88,7 +88,7 @@ fn folder(path: &Path, json: bool) -> Answer {
     Ok(if unreadable.is_empty() { Exit::Good } else { Exit::NonePassed })
 }
 
-/// The size of a capture's file and the call that it holds, or why it holds none.
+/// The size of a capture's file and its call, or the reason why the call cannot be read.
 pub(super) fn open(file: &Path) -> Result<(Bytes, Entry), String> {
     let capture = CaptureFile::open(file).map_err(|error| chain(&error))?;
     let entry = Entry::from_value(capture.root()).map_err(|error| chain(&error))?;
@@ -99,7 +99,7 @@ pub(super) fn open(file: &Path) -> Result<(Bytes, Entry), String> {
 pub(super) fn captures_in(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     let path = &opt_shared::capture::store::entries_folder(path);
     let entries = std::fs::read_dir(path).map_err(|error| {
-        Failure::usage(anyhow::Error::new(error).context(format!("looking into {}", path.display())))
+        Failure::usage(anyhow::Error::new(error).context(format!("listing {}", path.display())))
     })?;
     let mut files: Vec<PathBuf> = entries
         .flatten()

@@ -1,5 +1,5 @@
-//! The `tracing` log: readable lines on standard error and JSON lines in the run folder. Each output has its own
-//! filter and its own limit of lines per call site.
+//! The `tracing` log: readable lines on standard error, and JSON lines in the run folder. Each output has its own
+//! filter, and its own limit on the lines of a call site.
 
 mod limit;
 #[cfg(test)]
@@ -26,22 +26,22 @@ use self::limit::{LeftOut, Limit};
 use crate::outlet::{Drain, Outlet, Room};
 use crate::record::UtcTime;
 
-/// The period for which the limits below hold.
+/// The period of the limits below.
 const EVERY: Duration = Duration::from_secs(10);
-/// Lines of one call site shown to people in a period: reporting what a machine cannot enforce takes a dozen.
-const MOST_SHOWN: u32 = 20;
-/// Lines of one call site kept in the file in a period: each decision and attempt is a line, and a run may make
-/// dozens per second.
-const MOST_KEPT: u32 = 1000;
-/// Longest excerpt in a line that reports omitted ones.
-const MOST_LETTERS: usize = 120;
+/// The maximum number of lines of one call site shown in a period. The report of missing protections alone takes a dozen.
+const MAX_SHOWN: u32 = 20;
+/// The maximum number of lines of one call site kept in the file in a period. Each decision and attempt is a line, and a
+/// run can have dozens of them per second.
+const MAX_KEPT: u32 = 1000;
+/// The maximum length, in characters, of the excerpt in a line that reports omitted ones.
+const MAX_EXCERPT_CHARS: usize = 120;
 
 /// Limits for lines that wait for a blocked terminal or disk: their number and their bytes.
 const ROOM: Room = Room { items: 4096, weight: 512 << 10 };
-/// Time for the last lines to be written.
+/// The timeout for writing the last lines.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Where the JSON lines go, once the run folder is known.
+/// The file for the JSON lines, once the run folder is known.
 static RUN_LOG: OnceLock<File> = OnceLock::new();
 static LOG: OnceLock<Arc<Log>> = OnceLock::new();
 /// The threads that write to standard error and to the file, once they have been started.
@@ -49,8 +49,8 @@ static BACKGROUND: OnceLock<[Outlet<Vec<u8>>; 2]> = OnceLock::new();
 const PEOPLE: usize = 0;
 const PROGRAMS: usize = 1;
 
-/// Starts the log. `RUST_LOG` filters what is shown (`debug`, or `opt_supervisor=trace`); the file gets debug and
-/// above.
+/// Starts the log. `RUST_LOG` filters the shown lines (`debug`, or `opt_supervisor=trace`); the file gets all lines from
+/// level debug up.
 pub(super) fn start() {
     let shown = std::env::var("RUST_LOG")
         .ok()
@@ -65,15 +65,15 @@ pub(super) fn start() {
     }
 }
 
-/// From now on, the log is also written to `log.jsonl` in the folder.
+/// Writes the log to `log.jsonl` in this folder too, from now on.
 pub(super) fn write_to(folder: &Path) -> io::Result<()> {
     let file = File::options().create(true).append(true).open(folder.join("log.jsonl"))?;
     let _ = RUN_LOG.set(file);
     Ok(())
 }
 
-/// From now on, threads write the lines, so that a blocked terminal or disk delays nothing else. Call with
-/// signals blocked, or the threads would receive them.
+/// Starts threads that write the lines from now on, so that a blocked terminal or disk delays nothing else. Signals must
+/// be blocked, because the threads would receive them otherwise.
 pub(super) fn write_in_background() -> io::Result<()> {
     let outlets =
         [Outlet::open("log-shown", ROOM, Lines(PEOPLE))?, Outlet::open("log-kept", ROOM, Lines(PROGRAMS))?];
@@ -82,7 +82,7 @@ pub(super) fn write_in_background() -> io::Result<()> {
 }
 
 /// Shows a line to people regardless of the filter.
-pub(super) fn say(line: &str) {
+pub(super) fn print_line(line: &str) {
     put(PEOPLE, format!("{line}\n").as_bytes());
 }
 
@@ -101,7 +101,7 @@ fn write(output: usize, line: &[u8]) {
     }
 }
 
-/// Writes the lines of one output, which has this index.
+/// Writes the lines of the output with this index.
 struct Lines(usize);
 
 impl Drain<Vec<u8>> for Lines {
@@ -110,7 +110,7 @@ impl Drain<Vec<u8>> for Lines {
     }
 
     fn lost(&mut self, lines: u64) {
-        let what = format!("{lines} lines are missing here: nobody took them for a while");
+        let what = format!("{lines} log lines were dropped here, because writing them blocked");
         let line = if self.0 == PEOPLE {
             format!(" WARN {what}\n")
         } else {
@@ -124,17 +124,17 @@ impl Drain<Vec<u8>> for Lines {
     }
 }
 
-/// Reports omitted lines whose period is over. Has to be called regularly, because there may be no other line.
-pub(super) fn tell_left_out() {
+/// Reports omitted lines whose period is over. It must be called regularly, because there may be no further line.
+pub(super) fn report_omitted() {
     if let Some(log) = LOG.get() {
-        log.tell_left_out(Some(Instant::now()));
+        log.report_omitted(Some(Instant::now()));
     }
 }
 
-/// Reports all omitted lines, and waits a moment until they are written.
-pub(super) fn tell_rest() {
+/// Reports all omitted lines, and waits until they are written, at most for a short timeout.
+pub(super) fn report_all_omitted() {
     if let Some(log) = LOG.get() {
-        log.tell_left_out(None);
+        log.report_omitted(None);
     }
     for outlet in BACKGROUND.get().into_iter().flatten() {
         outlet.flush(FAREWELL);
@@ -191,7 +191,7 @@ struct Output {
     limit: Mutex<Limit<Site>>,
     sink: Sink,
     /// Formats the line that reports omitted ones.
-    says: fn(&LeftOut<Site>, Duration) -> String,
+    report: fn(&LeftOut<Site>, Duration) -> String,
 }
 
 impl Output {
@@ -203,7 +203,7 @@ impl Output {
         if !self.wants(event.metadata()) {
             return;
         }
-        self.tell_left_out(Some(Instant::now()));
+        self.report_omitted(Some(Instant::now()));
         let site = Site(event.metadata());
         if self.limit().admits(site, Instant::now(), || message(event)) {
             self.lines.on_event(event, context);
@@ -215,14 +215,14 @@ impl Output {
     }
 
     /// Reports the omitted lines whose period is over, or all of them if no time is given.
-    fn tell_left_out(&self, now: Option<Instant>) {
+    fn report_omitted(&self, now: Option<Instant>) {
         let mut limit = self.limit();
         let left_out = match now {
             Some(now) => limit.over(now),
             None => limit.rest(),
         };
         for it in &left_out {
-            (self.sink.0)((self.says)(it, limit.every()).as_bytes());
+            (self.sink.0)((self.report)(it, limit.every()).as_bytes());
         }
     }
 }
@@ -237,25 +237,25 @@ impl Log {
             Targets::new().with_default(LevelFilter::INFO).with_target("opt_supervisor", LevelFilter::DEBUG);
         let readable =
             fmt::layer().with_writer(people.clone()).with_ansi(color).with_target(false).without_time();
-        let output = |filter, lines, most, sink, says| Output {
+        let output = |filter, lines, max, sink, report| Output {
             filter,
             lines,
-            limit: Mutex::new(Limit::new(most, EVERY)),
+            limit: Mutex::new(Limit::new(max, EVERY)),
             sink,
-            says,
+            report,
         };
         let json = fmt::layer().json().with_writer(file.clone());
         Self {
             outputs: [
-                output(shown, readable.boxed(), MOST_SHOWN, people, for_people as fn(&_, _) -> _),
-                output(kept, json.boxed(), MOST_KEPT, file, for_programs as fn(&_, _) -> _),
+                output(shown, readable.boxed(), MAX_SHOWN, people, for_people as fn(&_, _) -> _),
+                output(kept, json.boxed(), MAX_KEPT, file, for_programs as fn(&_, _) -> _),
             ],
         }
     }
 
-    fn tell_left_out(&self, now: Option<Instant>) {
+    fn report_omitted(&self, now: Option<Instant>) {
         for output in &self.outputs {
-            output.tell_left_out(now);
+            output.report_omitted(now);
         }
     }
 }
@@ -295,8 +295,8 @@ fn message(event: &Event<'_>) -> String {
     }
     let mut message = Message(String::new());
     event.record(&mut message);
-    // It may contain foreign text.
-    message.0.chars().take(MOST_LETTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    // The message can contain untrusted text.
+    message.0.chars().take(MAX_EXCERPT_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 fn for_people(it: &LeftOut<Site>, every: Duration) -> String {

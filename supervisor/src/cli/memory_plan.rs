@@ -1,7 +1,7 @@
-//! The memory plan that `check` prints: for each job and stage the terms, their sum, the entry that decides it
-//! and the batches; and the smallest ceiling under which everything runs.
+//! The memory plan that `check` prints: for each job and stage, the terms, their sum, the entry that decides it and the
+//! batches, and the smallest ceiling under which everything runs.
 //!
-//! The figures come from the formulas and the spec that a run would use; nothing is computed in a second way.
+//! All figures come from the same formulas and the same spec that a run uses.
 
 use std::ops::Range;
 
@@ -19,19 +19,19 @@ use crate::driver::survey::needs::JobNeeds;
 use crate::plan::{CandidatePlan, JobPlan, Plan};
 use opt_shared::settings::ProfileEntries;
 
-/// Smaller batches are not mentioned if they save less than this.
-const WORTH_SAYING: Bytes = Bytes::mib(1);
-/// Beyond this number, batches are counted instead of named.
-const NAMED_BATCHES: usize = 8;
+/// The minimum saving for which smaller batches are mentioned.
+const MIN_SAVING: Bytes = Bytes::mib(1);
+/// The maximum number of batches that are listed by name. If there are more, only their number is given.
+const MAX_NAMED_BATCHES: usize = 8;
 
-/// A stage of a job, with the figures of the candidate that takes most.
+/// A stage of a job, with the figures of the candidate that needs the most memory.
 pub(super) struct StagePlan {
     stage: Stage,
     candidate: String,
     prediction: Prediction,
-    /// What it takes in the smallest batches, if there is more than one way.
-    least: Bytes,
-    /// The entries to which the indices in `prediction` refer.
+    /// The bytes that it needs with the smallest possible batches.
+    smallest: Bytes,
+    /// The entries that the indices in `prediction` refer to.
     entries: Vec<EntryRef>,
     idle_worker: Bytes,
 }
@@ -54,7 +54,8 @@ pub(super) fn of_job(plan: &Plan, job: &JobPlan, facts: &JobFacts, spec: &RunSpe
     let mut needs = JobNeeds::new(job, facts, plan.stages(), plan.device(), cores);
     let stages: Vec<StagePlan> =
         stages(plan).into_iter().filter_map(|stage| of_stage(stage, job, facts, &mut needs, spec)).collect();
-    let smallest_ceiling = stages.iter().map(|stage| stage.least + spec.supervisor).max().unwrap_or_default();
+    let smallest_ceiling =
+        stages.iter().map(|stage| stage.smallest + spec.supervisor).max().unwrap_or_default();
     JobMemory { stages, smallest_ceiling }
 }
 
@@ -66,35 +67,35 @@ fn of_stage(
     spec: &RunSpec,
 ) -> Option<StagePlan> {
     let paired = |candidate: &CandidatePlan| job.baseline.is_some_and(|baseline| baseline != candidate.id);
-    let mut least = |candidate: &CandidatePlan| {
+    let mut smallest = |candidate: &CandidatePlan| {
         needs.of(candidate).least(stage).map(|least| {
             let demand = least.demand(spec.idle_worker);
             if spec.ceilings.unified { demand.sum() } else { demand.host }
         })
     };
-    // The first of the candidates that take most.
-    let most = job.candidates.iter().rev().max_by_key(|candidate| least(candidate))?;
-    let least = least(most)?;
+    // If several candidates need the most memory, this is the first of them.
+    let largest = job.candidates.iter().rev().max_by_key(|candidate| smallest(candidate))?;
+    let smallest = smallest(largest)?;
     let name = |fact: &EntryFact| fact.entry.clone();
     let (prediction, entries) = match stage {
-        Stage::Build => (needs.build(most).into_iter().next()?, Vec::new()),
+        Stage::Build => (needs.build(largest).into_iter().next()?, Vec::new()),
         Stage::Verify => {
-            let shared = needs.verify(most).into_iter().next()?;
+            let shared = needs.verify(largest).into_iter().next()?;
             (shared, facts.verified().into_iter().map(name).collect())
         }
         Stage::Profile => {
-            let distinct = most.profile.entries == ProfileEntries::Distinct;
-            let whole = needs.profile(most, paired(most)).into_iter().next()?;
+            let distinct = largest.profile.entries == ProfileEntries::Distinct;
+            let whole = needs.profile(largest, paired(largest)).into_iter().next()?;
             (whole, facts.profiled(distinct).iter().map(name).collect())
         }
-        // Screens and confirmations take what a profile takes; a replay belongs to no job.
+        // Screens and confirmations need as much as a profile, and a replay belongs to no job.
         Stage::Screen | Stage::Confirm | Stage::Replay => return None,
     };
     Some(StagePlan {
         stage,
-        candidate: most.name.clone(),
+        candidate: largest.name.clone(),
         prediction,
-        least,
+        smallest,
         entries,
         idle_worker: spec.idle_worker,
     })
@@ -166,17 +167,17 @@ impl StagePlan {
                 .prediction
                 .batches
                 .iter()
-                .take(NAMED_BATCHES)
+                .take(MAX_NAMED_BATCHES)
                 .map(|range| format!("{} {}", self.batch_name(range), self.batch_bytes(range)))
                 .collect();
-            let more = self.prediction.batches.len().saturating_sub(NAMED_BATCHES);
+            let more = self.prediction.batches.len().saturating_sub(MAX_NAMED_BATCHES);
             let more = if more == 0 { String::new() } else { format!("; and {more} more") };
             let what = if self.stage == Stage::Verify { "sharing a runner" } else { "timed together" };
             text.push_str(&format!("             {what}: {}{more}\n", named.join("; ")));
-            if self.least + WORTH_SAYING <= self.reserved() {
+            if self.smallest + MIN_SAVING <= self.reserved() {
                 text.push_str(&format!(
-                    "             one entry at a time it reserves {}, where the ceiling asks for that\n",
-                    self.least
+                    "             with one entry at a time, if the ceiling requires it: {}\n",
+                    self.smallest
                 ));
             }
         }
@@ -192,7 +193,7 @@ impl StagePlan {
             "candidate": self.candidate,
             "predicted_bytes": self.predicted(),
             "reserved_bytes": self.reserved(),
-            "least_reserved_bytes": self.least,
+            "least_reserved_bytes": self.smallest,
             "predicted_terms": terms(&self.predicted_terms()),
             "reserved_terms": terms(&self.prediction.beyond),
             "device_bytes": self.prediction.spec.device,
@@ -207,7 +208,7 @@ impl StagePlan {
     }
 }
 
-/// Terms of zero are left out, unless there is no other.
+/// Prints a sum. Terms of zero are left out, unless all are zero.
 fn sum(terms: &[Term]) -> String {
     let shown: Vec<String> = terms
         .iter()

@@ -1,7 +1,7 @@
-//! The command line: which commands there are, and where they are implemented.
+//! The command line: defines all commands, and calls the file that implements each.
 //!
-//! Parsing has no effect; each command has its own file. Results go to standard output, everything else to
-//! standard error. Errors are printed here, once, with their causes.
+//! Parsing has no effect. Results go to standard output, everything else to standard error. Errors are printed here,
+//! once, with their causes.
 
 mod captures;
 mod check;
@@ -29,8 +29,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::exit::Exit;
 use crate::store::StoreError;
 
-/// Check candidate kernels against recorded calls of an op, and time the ones that are right. Each runs in a process
-/// of its own, under a memory limit.
+/// Check candidate kernels against recorded calls of an op, and time those that are correct. Each kernel runs in its own
+/// process, under a memory limit.
 #[derive(Parser)]
 #[command(name = "opt-supervisor", version, max_term_width = 100, after_help = EXIT_CODES)]
 struct Arguments {
@@ -40,7 +40,7 @@ struct Arguments {
 
 const EXIT_CODES: &str = "Exit codes of `run`: 0 every job has a candidate other than its baseline that passed and \
 was timed (a job that has only a baseline counts by it); 1 finished, but some job has none, or its baseline failed; \
-2 usage or plan error; 3 host error, or a candidate has no verdict because of the host; 4 interrupted, `run --resume` goes on.";
+2 usage or plan error; 3 host error, or a candidate has no verdict because of the host; 4 interrupted, `run --resume` continues it.";
 
 const EVAL_CODES: &str =
     "Exit codes: 0 the candidate PASSED; 1 it did not; 2 usage or plan error; 3 host error.";
@@ -49,15 +49,15 @@ const EVAL_CODES: &str =
 enum Command {
     /// Write a first plan and a C skeleton for a folder of captures
     Init(InitArguments),
-    /// Read everything that a plan names, and run nothing: mistakes, odd captures, argument order, memory
+    /// Check a plan without running anything: mistakes, odd captures, argument order, memory
     Check(CheckArguments),
     /// Build, verify and time the candidates of a plan
     Run(RunArguments),
-    /// Run one failing call of a run again, alone
+    /// Repeat one failing call of a run
     Repro(ReproArguments),
-    /// Show what is in a capture, or the signature classes of a folder of captures
+    /// Show the contents of a capture, or the signature classes of a folder of captures
     Inspect(InspectArguments),
-    /// Print the result of a run, or compare two
+    /// Print the result of a run, or compare two runs
     Report(ReportArguments),
     /// Store each repeated tensor of a capture set once; unpack or check such a store
     Captures(captures::CapturesArguments),
@@ -67,7 +67,7 @@ enum Command {
     Ctl(ctl::CtlArguments),
     /// Watch and control a live run in a terminal
     Top(top::TopArguments),
-    /// Try one candidate, in an open run of the plan or in a short run of its own
+    /// Test one candidate, in an open run of the plan or in a short separate run
     Eval(eval::EvalArguments),
     /// Print completions for a shell
     Completions {
@@ -101,7 +101,7 @@ struct InitArguments {
 struct CheckArguments {
     /// The plan, a TOML file
     plan: PathBuf,
-    /// Print argument order, kinds and a C prototype of every job
+    /// Print the order and kinds of arguments and a C prototype for every job
     #[arg(long)]
     signature: bool,
     /// Print one JSON document
@@ -129,7 +129,7 @@ struct RunArguments {
     /// Override a key of the plan, such as `verify.repeats=3`
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Exit with 0 only if each job has a candidate whose speed-up is at least this, at the lower end of its interval
+    /// Exit with 0 only if each job has a candidate with at least this speed-up, at the lower end of its interval
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     min_speedup: Option<f64>,
     /// When all work is done, wait for candidates (`ctl submit`, `eval`) until `ctl shutdown` or Ctrl-C
@@ -154,11 +154,11 @@ struct RunArguments {
 
 #[derive(Args)]
 struct ReproArguments {
-    /// The folder of the run in which it failed, such as `runs/latest`
+    /// The folder of the run in which the call failed, such as `runs/latest`
     run_dir: PathBuf,
     /// JOB/CANDIDATE, or just the candidate if only one job has it
     candidate: String,
-    /// The entry to call it with, such as `entry_000123`
+    /// The entry to call the candidate with, such as `entry_000123`
     #[arg(long)]
     entry: String,
 }
@@ -184,7 +184,7 @@ struct ReportArguments {
     /// What to print
     #[arg(long, default_value = "text")]
     format: ReportFormat,
-    /// Write to this file instead of standard output; the file is complete or absent
+    /// Write to this file instead of standard output; an incomplete file is never left
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// With jsonl: the `workloads.json` of an imported data set, which describes the entries
@@ -224,8 +224,8 @@ impl Failure {
         Self { exit: Exit::Host, error: error.into() }
     }
 
-    /// An error from reading a run folder that the user named: a usage error if it is no run folder, a host error
-    /// if it is damaged.
+    /// The failure for an error while reading a run folder: a usage error if it is not a run folder, a host error if it is
+    /// damaged.
     fn reading(error: StoreError) -> Self {
         match error {
             StoreError::Missing { .. } | StoreError::Foreign { .. } => Self::usage(error),
@@ -271,7 +271,7 @@ pub fn main() -> u8 {
     }
 }
 
-/// Prints an error with its causes, once. Plan errors format themselves.
+/// Prints an error with its causes. Plan errors have their own format.
 fn print_error(error: &anyhow::Error) {
     if let Some(errors) = error.downcast_ref::<crate::plan::PlanErrors>() {
         eprintln!("{}", errors.render(color_on_stderr()));

@@ -1,4 +1,4 @@
-//! The destination of a result: standard output, or a file that is complete or absent.
+//! The destination of a result: standard output, or a file that is never left incomplete.
 
 use std::fs::File;
 use std::io::{self, BufWriter, StdoutLock, Write};
@@ -17,7 +17,7 @@ impl Output {
     pub(super) fn open(path: Option<&Path>) -> Result<Self, Failure> {
         let Some(path) = path else { return Ok(Self::Standard(BufWriter::new(io::stdout().lock()))) };
         let fail = |error| failure(error, path);
-        // A link stays a link; its target is replaced.
+        // The target of a link is replaced, not the link.
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let special = std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file());
         let temporary = if special { path.clone() } else { beside(&path) };

@@ -20,10 +20,11 @@ use crate::report::trace::{TraceWriter, Workloads};
 use crate::report::{html, markdown};
 use crate::store::{Document, Order, Store};
 
-/// Steps in a drawing's timeline, several for each pixel, so that figures added up are from the same moment.
+/// The number of steps in the timeline of a drawing. There are several for each pixel, so that added figures are from
+/// the same moment.
 const TIMELINE_STEPS: usize = 4096;
 
-/// A description of ten thousand workloads has a few MiB.
+/// The size limit of a file of workloads. Ten thousand workloads take a few MiB.
 const MAX_WORKLOADS: Bytes = Bytes::mib(256);
 
 pub(super) fn report(arguments: &ReportArguments) -> Answer {
@@ -40,7 +41,7 @@ pub(super) fn report(arguments: &ReportArguments) -> Answer {
     Ok(Exit::Good)
 }
 
-/// The description that `--workloads` names.
+/// Reads the file given with `--workloads`.
 fn workloads(arguments: &ReportArguments) -> Result<Workloads, Failure> {
     let Some(path) = &arguments.workloads else { return Ok(Workloads::new()) };
     if arguments.format != ReportFormat::Jsonl || arguments.other_run_dir.is_some() {
@@ -103,7 +104,7 @@ fn write_run(
     forgive_closed_pipe(written)
 }
 
-/// Visits candidates with one in memory at a time. The inner result is the visitor's.
+/// Calls `visit` with each candidate, keeping only one in memory. The inner result is that of `visit`.
 fn each(
     document: &Document<'_>,
     order: Order,
@@ -137,7 +138,7 @@ fn digest(store: &Store, document: &Document<'_>, limits: Limits) -> Result<Dige
     Ok(digest)
 }
 
-/// The result of a run folder as text, in colour only on a terminal.
+/// The result of a run folder as text. It has colour only on a terminal.
 pub(super) fn result_text(folder: &Path, on_terminal: bool, detail: Detail) -> Result<String, Failure> {
     let store = Store::read(folder).map_err(Failure::reading)?;
     let record = store.load().map_err(Failure::host)?;
@@ -146,8 +147,8 @@ pub(super) fn result_text(folder: &Path, on_terminal: bool, detail: Detail) -> R
     Ok(text::render(&record, &timeline, folder, style))
 }
 
-/// Loads the timeline. Damaged samples are reported and left out, because the results are useful without a
-/// drawing.
+/// Loads the timeline. If samples are damaged, this is reported and the timeline is empty, because the results are useful
+/// without a drawing.
 fn timeline(store: &Store) -> Timeline {
     store.timeline(TIMELINE_STEPS).unwrap_or_else(|error| {
         eprintln!("warning: memory over time is not shown: {error}");
@@ -188,7 +189,7 @@ fn write_comparison(
         }
         ReportFormat::Jsonl | ReportFormat::Csv | ReportFormat::Html => {
             return Err(Failure::usage(anyhow::anyhow!(
-                "two runs are compared as text, md or json (report each of them for the other formats)"
+                "two runs can be compared only as text, md or json (report each run for other formats)"
             )));
         }
     })

@@ -1,7 +1,7 @@
-//! `opt-supervisor repro`: makes one call of an earlier run again, alone.
+//! `opt-supervisor repro`: repeats one call of an earlier run.
 //!
-//! It uses the same plan, stages and rules, reduced to one candidate and one entry, in a run folder of its own
-//! below the first one.
+//! It uses the same plan, stages and rules, reduced to one candidate and one entry. Its run folder is inside that of the
+//! earlier run.
 
 use std::path::Path;
 
@@ -17,19 +17,19 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
     let text = Store::read(&arguments.run_dir)
         .and_then(|store| store.stored_plan())
         .map_err(Failure::reading)?
-        .ok_or_else(|| Failure::usage(anyhow::anyhow!("{} holds no plan", arguments.run_dir.display())))?;
-    // The stored plan is resolved: its paths are absolute, so the plan's own path does not matter.
+        .ok_or_else(|| Failure::usage(anyhow::anyhow!("{} has no plan", arguments.run_dir.display())))?;
+    // All paths in the stored plan are absolute, so the path of the plan itself does not matter.
     let mut plan = Plan::parse(&text, Path::new("/stored-plan.toml"), &[]).map_err(Failure::usage)?;
     crate::driver::answer::submissions::restore(&mut plan, &arguments.run_dir);
     let (job, candidate) = find(&plan, &arguments.candidate)?;
-    // Nothing else of the plan remains, so that the answer is about this call alone.
+    // The rest of the plan is removed, so that the result is about this call only.
     let mut job = plan.jobs.swap_remove(job);
     let wanted = format!("{}/{}", job.name, job.candidates[candidate].name);
     let mut candidate = job.candidates.swap_remove(candidate);
     (candidate.id, candidate.job, job.id) = (CandidateId(0), JobId(0), JobId(0));
     (job.candidates, job.baseline) = (vec![candidate], None);
     let name = arguments.entry.trim_end_matches(".pt");
-    // The order of arguments follows from all entries; one entry alone might give another order.
+    // The order of arguments is derived from all entries. One entry alone could give a different order.
     let files = crate::plan::entry_files(&job).map_err(Failure::usage)?;
     let facts = JobFacts::read(&job, &files);
     let signature = facts.signature.ok_or_else(|| {
@@ -64,12 +64,12 @@ fn find(plan: &Plan, wanted: &str) -> Result<(usize, usize), Failure> {
         [one] => Ok(*one),
         [] => Err(Failure::usage(anyhow::anyhow!("the run has no candidate `{wanted}`"))),
         _ => Err(Failure::usage(anyhow::anyhow!(
-            "several jobs have a candidate `{wanted}`: name it JOB/{wanted}"
+            "several jobs have a candidate `{wanted}` (write JOB/{wanted})"
         ))),
     }
 }
 
-/// The name as a folder name.
+/// The name with all characters replaced that a folder name should not have.
 fn job_safe(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect()
 }

@@ -12,12 +12,12 @@ use crate::plan::Plan;
 use crate::report::text::Detail;
 use crate::signal::Signals;
 
-/// Limits for results that wait for a reader of standard output: their number and their bytes, part of the 20 MiB
-/// that the supervisor may owe.
+/// The limits of results that wait to be written to standard output: their number and their bytes. The bytes are part of
+/// the 20 MiB that the supervisor can owe.
 const ROOM: Room = Room { items: 4096, weight: 4 << 20 };
-/// How long a reader may take when the run is over; an interrupt ends the wait …
+/// The timeout for writing the last results after the run. An interrupt ends the wait.
 const FAREWELL: Duration = Duration::from_secs(24 * 3600);
-/// … and if there was one before, this is the limit.
+/// The same timeout if the run itself was interrupted.
 const SHORT_FAREWELL: Duration = Duration::from_secs(2);
 
 pub(super) fn run(arguments: RunArguments) -> Answer {
@@ -52,7 +52,7 @@ pub(super) fn run(arguments: RunArguments) -> Answer {
     Ok(exit)
 }
 
-/// Options for a run of a whole plan in its own folder that shows nothing and ends when its work is done.
+/// Options for a run of a whole plan in its own folder. It prints no progress, and ends when its work is done.
 pub(super) fn plain(plan: Plan) -> RunOptions {
     RunOptions {
         plan,
@@ -64,11 +64,11 @@ pub(super) fn plain(plan: Plan) -> RunOptions {
         keep_open: false,
         each_candidate: None,
         metrics: None,
-        each_look: super::log::tell_left_out,
+        each_look: super::log::report_omitted,
     }
 }
 
-/// Prints a line for each candidate that ends. A closed pipe (`| head`) does not end the run.
+/// Prints a line for each candidate when it ends. A closed pipe (`| head`) does not end the run.
 struct ResultLines;
 
 impl Drain<String> for ResultLines {
@@ -78,17 +78,17 @@ impl Drain<String> for ResultLines {
 
     fn lost(&mut self, lines: u64) {
         tracing::warn!(
-            "{lines} results were not printed, because nobody read them for a while (`report --format jsonl` has them)"
+            "{lines} results were not printed, because standard output was blocked (`report --format jsonl` has them)"
         );
     }
 }
 
-/// Runs with signals blocked and with its own temporary folder. Call before any thread is started. `lines`: print
-/// a line for each candidate that ends.
+/// Runs a plan with signals blocked and with a separate temporary folder. It must be called before any thread is
+/// started. If `lines` is set, a line is printed for each candidate that ends.
 pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, std::path::PathBuf), Failure> {
     let temporary = TemporaryFolder::create().map_err(Failure::host)?;
     // SAFETY: no thread has been started yet, so no other thread reads the environment. ipc-channel puts its
-    // sockets below TMPDIR, whose path has to be short.
+    // sockets below TMPDIR, whose path must be short.
     unsafe { std::env::set_var("TMPDIR", temporary.path()) };
     let signals = Signals::block().map_err(Failure::host)?;
     log::write_in_background().map_err(Failure::host)?;
@@ -105,8 +105,8 @@ pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, s
     let ended = driver::run(options, &signals, &|folder| {
         if is_open {
             let folder = folder.display();
-            log::say(&format!(
-                "open: `opt-supervisor ctl --run {folder} submit FILE` hands in a candidate, `… shutdown` ends it"
+            log::print_line(&format!(
+                "open: `opt-supervisor ctl --run {folder} submit FILE` submits a candidate, `… shutdown` ends the run"
             ));
         }
         if let Err(error) = log::write_to(folder) {
@@ -115,13 +115,13 @@ pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, s
     })
     .map_err(|error| Failure { exit: error.exit(), error: error.into() });
     drop(temporary);
-    // Only printing is left, and a reader may delay that for as long as it likes.
+    // Only printing is left, which a slow reader can delay.
     let exit = ended.as_ref().map_or_else(|failure: &Failure| failure.exit, |ended| ended.exit);
     signals.end_with(exit.code());
     if let Some(results) = results {
         results.flush(if exit == Exit::Interrupted { SHORT_FAREWELL } else { FAREWELL });
     }
-    log::tell_rest();
+    log::report_all_omitted();
     let ended = ended?;
     Ok((ended.exit, ended.folder))
 }

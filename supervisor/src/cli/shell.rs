@@ -14,10 +14,10 @@ pub(super) fn completions(shell: clap_complete::Shell) -> Answer {
 pub(super) fn man() -> Answer {
     let mut text = Vec::new();
     let mut command = Arguments::command();
-    // Gives every command its full name.
+    // This sets the full name of every command.
     command.build();
     clap_mangen::Man::new(command.clone()).render(&mut text).map_err(Failure::host)?;
-    // A single page: the list of commands is followed by each command's arguments.
+    // One page has all commands: first the list of commands, then the arguments of each.
     for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
         let page = clap_mangen::Man::new(sub.clone());
         text.extend(format!(".SH \"OPT-SUPERVISOR {}\"\n", sub.get_name().to_uppercase()).bytes());

@@ -1,4 +1,4 @@
-//! `opt-supervisor top`: finds the run as `ctl` does, and shows it.
+//! `opt-supervisor top`: finds the run like `ctl`, and shows it.
 
 use std::path::PathBuf;
 

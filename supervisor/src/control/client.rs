@@ -1,5 +1,5 @@
-//! The client side of the control socket, for `ctl` and for programs that drive a run from Rust: blocking, with a
-//! time limit on every answer.
+//! The client side of the control socket, for `ctl` and for Rust programs that control a run. Calls block, with a
+//! timeout for every answer.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,28 +8,28 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// Time limit for an answer. The server sends it at once, but a supervisor that swaps may be slow.
+/// The timeout for an answer. The server answers at once, but can be slow if it is swapped out.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest answer; larger than any queue of the server.
+/// The maximum length of an answer, in bytes. It is larger than any queue of the server.
 const MAX_ANSWER: u64 = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("connecting to the control socket {path}")]
     Connect { path: PathBuf, source: io::Error },
-    #[error("talking to the run")]
+    #[error("communicating with the run")]
     Io(#[from] io::Error),
     #[error("the run closed the connection (the run has ended, or this client exceeded a limit)")]
     Closed,
     #[error("the run's answer is not JSON-RPC")]
     Garbled(#[source] Option<serde_json::Error>),
-    /// The run refused the request, with its own message.
+    /// The run refused the request; the message is the run's.
     #[error("{message} ({code})")]
     Refused { code: String, message: String },
 }
 
 impl ClientError {
-    /// The stable code of a refusal.
+    /// The code of a refusal; `None` for other errors.
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Refused { code, .. } => Some(code),
@@ -52,7 +52,7 @@ impl Client {
         Ok(Self { reader: BufReader::new(socket), next: 1 })
     }
 
-    /// Removes the time limit, for answers that may take any time.
+    /// Removes the timeout, for answers that can take arbitrarily long.
     pub fn wait_for_ever(&mut self) -> Result<(), ClientError> {
         Ok(self.reader.get_ref().set_read_timeout(None)?)
     }
@@ -63,7 +63,7 @@ impl Client {
         self.next += 1;
         let mut line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
         line.push('\n');
-        // A server that refuses us may have closed the connection already: its message is still to be read.
+        // A server that refuses the connection may have closed it already, but its message can still be read.
         let written = self.reader.get_mut().write_all(line.as_bytes());
         loop {
             let mut answer = match self.message() {
@@ -85,7 +85,7 @@ impl Client {
         }
     }
 
-    /// The next event of the run, after `events` was called; `None` when the run has ended.
+    /// Waits for the next event of the run. `None` when the run has ended. The method `events` must be called first.
     pub fn event(&mut self) -> Result<Option<Value>, ClientError> {
         loop {
             match self.message() {

@@ -1,6 +1,6 @@
 //! JSON-RPC 2.0 with one message per line: parses requests and formats answers.
 //!
-//! Parameters are parsed straight into the method's type; nothing else of a line is kept.
+//! Parameters are parsed directly into the method's type. The rest of a line is not kept.
 
 use std::borrow::Cow;
 
@@ -11,14 +11,14 @@ use serde_json::value::RawValue;
 use super::methods::{self, Request};
 use super::refusal::{Code, Refusal, Reply};
 
-/// Longest id as written: enough for a UUID in quotes.
+/// The maximum length of an id in JSON, in bytes: enough for a UUID in quotes.
 const MAX_ID: usize = 128;
 
-/// An event for connections that listen.
+/// An event for connections that asked for events.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notification(pub Value);
 
-/// A parsed line, and the id to answer to, if an answer is expected.
+/// A parsed line, with the id of the answer if one is expected.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) id: Option<Box<str>>,
@@ -37,24 +37,24 @@ struct Envelope<'line> {
     params: Option<&'line RawValue>,
 }
 
-/// `"id": null` is an id; a missing one is not.
+/// Distinguishes `"id": null`, which is an id, from a missing id.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// Parses a line. It never fails: a malformed line yields the error to answer with.
+/// Parses a line. It never fails: a malformed line gives the error to answer with.
 pub(super) fn read(line: &[u8]) -> Asked {
     let refuse =
         |code, message: String| Asked { id: Some("null".into()), request: Err(Refusal { code, message }) };
     if line.trim_ascii_start().first() == Some(&b'[') {
-        let message = "batches are not served: send one request a line".to_owned();
+        let message = "batches are not supported: send one request per line".to_owned();
         return refuse(Code::BatchRefused, message);
     }
     let envelope: Envelope<'_> = match serde_json::from_slice(line) {
         Ok(envelope) => envelope,
         Err(error) => {
             let code = if error.is_data() { Code::InvalidRequest } else { Code::ParseError };
-            return refuse(code, format!("the line is no request: {error}"));
+            return refuse(code, format!("the line is not a request: {error}"));
         }
     };
     let id = match envelope.id.map(RawValue::get) {
@@ -63,7 +63,7 @@ pub(super) fn read(line: &[u8]) -> Asked {
             return refuse(Code::InvalidRequest, format!("the id is longer than {MAX_ID} bytes"));
         }
         Some(id) if id.starts_with(['{', '[', 't', 'f']) => {
-            return refuse(Code::InvalidRequest, "an id is a number, a text or null".to_owned());
+            return refuse(Code::InvalidRequest, "the id must be a number, a string or null".to_owned());
         }
         Some(id) => Some(Box::from(id)),
     };
@@ -71,14 +71,14 @@ pub(super) fn read(line: &[u8]) -> Asked {
     let request = match (envelope.jsonrpc.as_deref(), envelope.method) {
         (Some("2.0"), Some(method)) => methods::read(&method, envelope.params.map(RawValue::get)),
         (Some("2.0"), None) => invalid("`method` is missing"),
-        _ => invalid("`jsonrpc` has to be \"2.0\""),
+        _ => invalid("`jsonrpc` must be \"2.0\""),
     };
-    // A request without an id expects no answer, but an error is reported all the same.
+    // A request without an id expects no answer, but gets one if it is an error.
     let id = if id.is_none() && request.is_err() { Some("null".into()) } else { id };
     Asked { id, request }
 }
 
-/// An answer as a line, with its newline.
+/// Formats an answer as a line, including the newline.
 pub(super) fn write(id: &str, reply: &Reply) -> Vec<u8> {
     #[derive(Serialize)]
     struct Error<'a> {
@@ -120,7 +120,7 @@ pub(super) fn notify(notification: &Notification) -> Vec<u8> {
 }
 
 fn line<T: Serialize>(message: &T) -> Vec<u8> {
-    // Our values contain only maps with string keys, so this cannot fail.
+    // Messages contain only maps with string keys, so this cannot fail.
     let mut bytes = serde_json::to_vec(message).unwrap_or_default();
     bytes.push(b'\n');
     bytes

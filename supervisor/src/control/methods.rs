@@ -1,4 +1,4 @@
-//! Every method, with its parameters. An unknown parameter is an error: a misspelt `mode` must not mean the default.
+//! All methods with their parameters. An unknown parameter is an error, so a misspelt `mode` does not mean the default.
 
 use opt_shared::language::Language;
 use opt_shared::message::Role;
@@ -46,7 +46,7 @@ pub(super) const METHODS: [&str; 16] = [
     "result",
 ];
 
-/// Either `worker` or `role`.
+/// Exactly one of `worker` and `role` is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecycleParams {
@@ -69,17 +69,17 @@ pub struct CancelParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetParams {
-    /// As in a plan: a size, or a share of the machine.
+    /// A size, or a share of the machine's memory, as in a plan.
     pub host_ceiling: String,
 }
 
-/// Either `candidate` or `worker`.
+/// Exactly one of `candidate` and `worker` is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WhyParams {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<u32>,
-    /// JOB/CANDIDATE, or just the candidate if only one job has it.
+    /// `JOB/CANDIDATE`, or only the candidate's name if it is unique in the plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<String>,
 }
@@ -87,7 +87,7 @@ pub struct WhyParams {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CandidatesParams {
-    /// Position of the first item; an answer holds one page.
+    /// The index of the first item of the page to send.
     #[serde(default)]
     pub from: u32,
 }
@@ -95,7 +95,7 @@ pub struct CandidatesParams {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryParams {
-    /// Seconds since the run began, as in earlier answers.
+    /// The start, in seconds since the run began, as in earlier answers.
     #[serde(default)]
     pub since_s: f64,
 }
@@ -106,26 +106,26 @@ pub struct DecisionsParams {
     pub most: u32,
 }
 
-/// Either `sources` or `text`.
+/// Exactly one of `sources` and `text` is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubmitParams {
-    /// May be left out if the plan has one job.
+    /// The job's name. It is optional if the plan has only one job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
-    /// Absolute paths of files, which are copied.
+    /// The absolute paths of the source files, which are copied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Language of `text`; for files the suffix decides.
+    /// The language of `text`. That of files follows from their suffix.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
         deserialize_with = "Language::deserialize_runnable"
     )]
     pub language: Option<Language>,
-    /// If the name is taken, a number is appended.
+    /// The candidate's name. If it is taken, a number is appended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,7 +136,7 @@ pub struct SubmitParams {
 #[serde(deny_unknown_fields)]
 pub struct ResultParams {
     pub candidate: String,
-    /// Answer only when the candidate has ended.
+    /// Whether to send the answer only when the candidate has ended.
     #[serde(default)]
     pub wait: bool,
 }
@@ -183,15 +183,15 @@ pub(super) fn read(method: &str, params: Option<&str>) -> Result<Request, Refusa
         }
         "result" => typed(method, params).map(Request::Result),
         _ => {
-            // A long nonsense name is not sent back in full.
+            // An unknown name can be very long, so only its beginning is sent back.
             let shown: String = method.chars().take(40).collect();
             let known = METHODS.join(", ");
-            Err(Refusal::new(Code::UnknownMethod, format!("no method `{shown}`; there are {known}")))
+            Err(Refusal::new(Code::UnknownMethod, format!("no method `{shown}`; the methods are {known}")))
         }
     }
 }
 
-/// Parses named parameters; missing ones count as an empty object.
+/// Parses named parameters. If there are none, they count as an empty object.
 fn typed<T: DeserializeOwned>(method: &str, params: Option<&str>) -> Result<T, Refusal> {
     let text = params.unwrap_or("{}");
     if text.starts_with('[') {

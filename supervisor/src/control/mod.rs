@@ -1,17 +1,17 @@
-//! The control socket: who may use it, what a line may be, and which requests exist.
+//! The control socket: admission, the format and limits of lines, and all requests.
 //!
-//! Owns connections, their limits and the protocol (JSON-RPC 2.0, one message per line), but no state of the run:
-//! it passes typed requests to the driver and sends its answers. Everything is non-blocking and driven by the
-//! run's only loop. `socket` decides where the socket is; `client` is the other end, for `ctl`.
+//! This room handles connections, their limits and the protocol (JSON-RPC 2.0, one message per line). It has no state of
+//! the run: it passes typed requests to the driver and sends the answers. All operations are non-blocking and run in the
+//! run's main loop. `socket` chooses the path of the socket; `client` is the other end, for `ctl`.
 //!
 //! ```text
 //!   accept ── more than 32? ─▶ "busy", closed
 //!      │ ── another uid? ────▶ "forbidden", closed
 //!      ▼
-//!   line ── too long, too slow, too many ─▶ cut off
+//!   line ── too long, too slow, too many ─▶ closed
 //!      │ ── not a request ─▶ an error with a code
 //!      ▼
-//!   Request ─▶ driver ─▶ core ─▶ Reply ─▶ out queue ── never read ─▶ cut off
+//!   Request ─▶ driver ─▶ core ─▶ Reply ─▶ out queue ── never read ─▶ closed
 //! ```
 
 pub mod client;
@@ -32,10 +32,10 @@ pub use methods::{
 pub use refusal::{Code, Refusal, Reply};
 pub use server::{ControlError, Server, Token};
 
-/// Whether a line is a request that would be carried out. Has no effect.
+/// Whether a line is a valid request. It is only parsed.
 pub fn understands(line: &[u8]) -> bool {
     message::read(line).request.is_ok()
 }
 
-/// Longest request line; answers may be as long as their queue.
+/// The maximum length of a request line, in bytes. The length of answers is limited by their queue.
 pub const MAX_LINE: usize = 64 << 10;

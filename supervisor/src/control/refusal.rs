@@ -3,13 +3,13 @@
 use serde::Serialize;
 use serde_json::Value;
 
-/// Why a request was refused: stable words that programs may rely on.
+/// The reason of a refusal. Programs can rely on these words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
     /// The line is not JSON.
     ParseError,
-    /// It is JSON, but not a request.
+    /// The line is JSON, but not a request.
     InvalidRequest,
     BatchRefused,
     LineTooLong,
@@ -17,7 +17,7 @@ pub enum Code {
     InvalidParams,
     /// The request was understood, but nothing was changed.
     Refused,
-    /// It names a worker, job or candidate that the run does not have.
+    /// The request names a worker, job or candidate that the run does not have.
     NotFound,
     /// Too many connections, or too many requests waiting for a result.
     Busy,
@@ -26,7 +26,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// The error number that JSON-RPC requires.
+    /// The number of this error in JSON-RPC.
     pub(super) const fn number(self) -> i32 {
         match self {
             Self::ParseError => -32_700,

@@ -1,4 +1,4 @@
-//! The listening end: accepts, reads, answers and closes connections, in bounded steps.
+//! The server: accepts, reads, answers and closes connections, in bounded steps.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,26 +13,27 @@ use rustix::net::{
 };
 use rustix::process::Uid;
 
-use super::connection::{Connection, Cut};
+use super::connection::{CloseReason, Connection};
 use super::message::{self, Notification};
 use super::methods::Request;
 use super::refusal::{Code, Refusal, Reply};
 use super::socket::{RunSocket, SocketError};
 
-/// Largest number of connections; a program needs one, a person two.
-const MOST_CONNECTIONS: usize = 32;
-/// Connections refused as busy before the others are served again.
-const MOST_REFUSED_AT_ONCE: usize = 64;
+/// The maximum number of connections. A program needs one, a person two.
+const MAX_CONNECTIONS: usize = 32;
+/// The maximum number of connections refused as busy in one step.
+const MAX_REFUSED_AT_ONCE: usize = 64;
 const BACKLOG: i32 = 128;
-/// Pause after running out of descriptors. The waiting connection would wake the loop again at once.
+/// The pause in accepting after running out of descriptors. Without it, the waiting connection would wake the loop at
+/// once.
 const REST: Duration = Duration::from_secs(1);
-/// Bytes that all connections together may hold, in both directions: part of the 20 MiB that the supervisor may
-/// owe.
+/// The maximum number of bytes buffered for all connections, in both directions. It is part of the 20 MiB that the
+/// supervisor can owe.
 const BUDGET: usize = 4 << 20;
-/// Requests of one connection that wait for a result.
-const MOST_PENDING: u32 = 64;
-/// Lines served in one step, so that the run's own events do not wait long.
-const LINES_A_TURN: usize = 64;
+/// The maximum number of requests of one connection that wait for a result.
+const MAX_PENDING: u32 = 64;
+/// The maximum number of lines served in one step, so that the run's own events do not wait long.
+const LINES_PER_STEP: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
@@ -42,7 +43,7 @@ pub enum ControlError {
     Io { action: &'static str, path: PathBuf, source: Errno },
 }
 
-/// The connection to answer. If it is gone, the answer is dropped.
+/// Identifies the connection and request to answer. If the connection is closed, the answer is dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     connection: u64,
@@ -56,12 +57,12 @@ pub struct Server {
     next: u64,
     /// No connection is accepted before this time.
     rests_until: Option<Instant>,
-    /// Number of connections closed for a broken limit, for the log.
-    cut: u64,
+    /// The number of connections closed because of a limit, for the log.
+    closed: u64,
 }
 
 impl Server {
-    /// Binds the socket. An existing socket belongs to a dead supervisor, because we hold the run's lock.
+    /// Binds the socket. An existing socket belongs to a dead supervisor, because this one holds the run's lock.
     pub fn open(socket: RunSocket) -> Result<Self, ControlError> {
         let path = socket.path().to_owned();
         let fail = |action| {
@@ -73,12 +74,12 @@ impl Server {
         let listener =
             socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(fail("making"))?;
         bind(&listener, &address).map_err(fail("binding"))?;
-        // Nobody can connect before it listens, so nobody could use it with another mode.
+        // Clients cannot connect before `listen`, so none could use it with its old mode.
         rustix::fs::chmod(&path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
-            .map_err(fail("closing to others"))?;
+            .map_err(fail("restricting access to"))?;
         listen(&listener, BACKLOG).map_err(fail("listening on"))?;
         socket.publish()?;
-        Ok(Self { listener, socket, connections: BTreeMap::new(), next: 1, rests_until: None, cut: 0 })
+        Ok(Self { listener, socket, connections: BTreeMap::new(), next: 1, rests_until: None, closed: 0 })
     }
 
     pub fn path(&self) -> &std::path::Path {
@@ -94,7 +95,7 @@ impl Server {
             .chain(self.connections.values().filter(|it| !it.has_hung_up()).map(watched))
     }
 
-    /// When it has to be served even if nothing arrives.
+    /// The next time at which `serve` must be called even if nothing arrives.
     pub fn next_moment(&self) -> Option<Instant> {
         self.connections.values().filter_map(Connection::next_moment).chain(self.rests_until).min()
     }
@@ -103,7 +104,7 @@ impl Server {
         self.connections.values().any(|it| it.listens)
     }
 
-    /// Does one bounded step of work, and returns the requests to answer.
+    /// Does one bounded step of work. Returns the requests to answer.
     pub fn serve(&mut self, now: Instant) -> Vec<(Token, Request)> {
         for (id, seen) in self.ready() {
             let Some(it) = self.connections.get_mut(&id) else { continue };
@@ -114,23 +115,23 @@ impl Server {
             let readable = seen.contains(PollFlags::IN) || it.has_hung_up();
             let moved =
                 written.and_then(|()| if readable && it.wants_to_read() { it.fill(now) } else { Ok(()) });
-            if let Err(cut) = moved {
-                self.cut_off(id, cut, now);
+            if let Err(reason) = moved {
+                self.close_connection(id, reason, now);
             }
         }
         let requests = self.requests(now);
-        let late: Vec<(u64, Cut)> =
+        let late: Vec<(u64, CloseReason)> =
             self.connections.iter().filter_map(|(&id, it)| Some((id, it.overdue(now)?))).collect();
-        for (id, cut) in late {
-            self.cut_off(id, cut, now);
+        for (id, reason) in late {
+            self.close_connection(id, reason, now);
         }
         self.connections.retain(|_, it| !it.is_over());
-        self.keep_the_budget(now);
+        self.enforce_budget(now);
         self.accept(now);
         requests
     }
 
-    /// Which connections can be read from and written to; those that hung up are always included.
+    /// The connections that are ready, with what they are ready for. Those that hung up are always included.
     fn ready(&self) -> Vec<(u64, PollFlags)> {
         if self.connections.is_empty() {
             return Vec::new();
@@ -147,12 +148,12 @@ impl Server {
             .collect()
     }
 
-    /// Takes one line from each connection in turn, so that none crowds out the others.
+    /// Takes one line from each connection in turn, so that no connection crowds out the others.
     fn requests(&mut self, now: Instant) -> Vec<(Token, Request)> {
         let mut requests = Vec::new();
         let mut served = 0;
         let mut more = true;
-        while more && served < LINES_A_TURN {
+        while more && served < LINES_PER_STEP {
             more = false;
             let ids: Vec<u64> = self.connections.keys().copied().collect();
             for id in ids {
@@ -173,8 +174,8 @@ impl Server {
                     }
                     Ok(request) => {
                         let Some(it) = self.connections.get_mut(&id) else { continue };
-                        if MOST_PENDING <= it.pending {
-                            let why = format!("{MOST_PENDING} requests wait for their answers already");
+                        if MAX_PENDING <= it.pending {
+                            let why = format!("{MAX_PENDING} requests are already waiting for answers");
                             self.write(&token, &Err(Refusal::new(Code::Busy, why)), now);
                             continue;
                         }
@@ -188,7 +189,7 @@ impl Server {
         requests
     }
 
-    /// Answers a request. Every request that was returned is answered exactly once.
+    /// Answers a request. Every request that `serve` returned must be answered exactly once.
     pub fn answer(&mut self, token: &Token, reply: &Reply, now: Instant) {
         if let Some(it) = self.connections.get_mut(&token.connection) {
             it.pending = it.pending.saturating_sub(1);
@@ -200,11 +201,11 @@ impl Server {
         let Some(id) = &token.id else { return };
         let line = message::write(id, reply);
         if let Some(it) = self.connections.get_mut(&token.connection)
-            && let Err(cut) = it.queue(&line, now)
+            && let Err(reason) = it.queue(&line, now)
         {
-            self.cut_off(token.connection, cut, now);
+            self.close_connection(token.connection, reason, now);
         }
-        self.keep_the_budget(now);
+        self.enforce_budget(now);
     }
 
     pub fn tell(&mut self, notification: &Notification, now: Instant) {
@@ -213,11 +214,11 @@ impl Server {
             self.connections.iter().filter(|(_, it)| it.listens).map(|(&id, _)| id).collect();
         for id in listeners {
             let queued = self.connections.get_mut(&id).map_or(Ok(()), |it| it.queue(&line, now));
-            if let Err(cut) = queued {
-                self.cut_off(id, cut, now);
+            if let Err(reason) = queued {
+                self.close_connection(id, reason, now);
             }
         }
-        self.keep_the_budget(now);
+        self.enforce_budget(now);
     }
 
     /// Whether the connection to answer still exists.
@@ -225,11 +226,11 @@ impl Server {
         self.connections.contains_key(&token.connection)
     }
 
-    fn cut_off(&mut self, id: u64, cut: Cut, now: Instant) {
-        if cut == Cut::LineTooLong
+    fn close_connection(&mut self, id: u64, reason: CloseReason, now: Instant) {
+        if reason == CloseReason::LineTooLong
             && let Some(it) = self.connections.get_mut(&id)
         {
-            let why = format!("a line holds at most {} bytes", super::MAX_LINE);
+            let why = format!("a line can have at most {} bytes", super::MAX_LINE);
             let line = message::write("null", &Err(Refusal::new(Code::LineTooLong, why)));
             it.close_after();
             if it.queue(&line, now).is_ok() {
@@ -237,21 +238,24 @@ impl Server {
             }
         }
         self.connections.remove(&id);
-        if cut != Cut::Left {
-            self.cut += 1;
-            // A client can cause this as often as it likes, so only powers of two are logged.
-            if self.cut.is_power_of_two() {
-                tracing::info!("control socket: {} clients were cut off, the last one: {cut:?}", self.cut);
+        if reason != CloseReason::Left {
+            self.closed += 1;
+            // Clients can cause this arbitrarily often, so only every power of two is logged.
+            if self.closed.is_power_of_two() {
+                tracing::info!(
+                    "control socket: {} connections closed at a limit, the last one: {reason:?}",
+                    self.closed
+                );
             }
         }
     }
 
-    /// Closes the connections that hold the most, until all of them together are within the limit.
-    fn keep_the_budget(&mut self, now: Instant) {
+    /// Closes connections, those with the largest buffers first, until all buffers together are within the limit.
+    fn enforce_budget(&mut self, now: Instant) {
         while BUDGET < self.connections.values().map(Connection::buffered).sum() {
             let largest = self.connections.iter().max_by_key(|(_, it)| it.buffered()).map(|(&id, _)| id);
             let Some(id) = largest else { return };
-            self.cut_off(id, Cut::DoesNotRead, now);
+            self.close_connection(id, CloseReason::DoesNotRead, now);
         }
     }
 
@@ -260,7 +264,7 @@ impl Server {
             return;
         }
         self.rests_until = None;
-        for _ in 0..MOST_REFUSED_AT_ONCE {
+        for _ in 0..MAX_REFUSED_AT_ONCE {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match accept_with(&self.listener, flags) {
                 Ok(socket) => socket,
@@ -271,11 +275,11 @@ impl Server {
                 Err(_) => return,
             };
             let mut connection = Connection::new(socket, now);
-            if let Err(refusal) = is_one_of_us(connection.descriptor()) {
-                last_word(&mut connection, refusal, now);
-            } else if MOST_CONNECTIONS <= self.connections.len() {
-                let why = format!("{MOST_CONNECTIONS} connections are served already: try again later");
-                last_word(&mut connection, Refusal::new(Code::Busy, why), now);
+            if let Err(refusal) = check_peer(connection.descriptor()) {
+                send_refusal(&mut connection, refusal, now);
+            } else if MAX_CONNECTIONS <= self.connections.len() {
+                let why = format!("there are already {MAX_CONNECTIONS} connections: try again later");
+                send_refusal(&mut connection, Refusal::new(Code::Busy, why), now);
             } else {
                 self.connections.insert(self.next, connection);
                 self.next += 1;
@@ -283,7 +287,7 @@ impl Server {
         }
     }
 
-    /// Sends the last answers, as far as clients read them.
+    /// Sends the remaining answers to clients that read them within `timeout`, then closes all connections.
     pub fn close(mut self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         loop {
@@ -310,21 +314,21 @@ fn watched(connection: &Connection) -> PollFd<'_> {
     PollFd::from_borrowed_fd(connection.descriptor(), flags)
 }
 
-fn last_word(connection: &mut Connection, refusal: Refusal, now: Instant) {
-    // It fits into any socket's buffer; if not, the client sees the connection close.
+fn send_refusal(connection: &mut Connection, refusal: Refusal, now: Instant) {
+    // The message fits into the buffer of any new socket. If not, the client only sees the connection close.
     let _ = connection.queue(&message::write("null", &Err(refusal)), now);
 }
 
-/// Only the run's own user and root are admitted.
+/// Whether a user is admitted. Only the run's user and root are.
 pub(super) fn is_admitted(peer: Uid, own: Uid) -> bool {
     peer == own || peer.is_root()
 }
 
-/// Checks with the kernel that the other end belongs to our own user or to root.
-fn is_one_of_us(socket: BorrowedFd<'_>) -> Result<(), Refusal> {
+/// Asks the kernel for the user at the other end, and refuses all but the run's user and root.
+fn check_peer(socket: BorrowedFd<'_>) -> Result<(), Refusal> {
     let forbidden = |why: String| Refusal::new(Code::Forbidden, why);
     let peer = sockopt::socket_peercred(socket)
-        .map_err(|errno| forbidden(format!("who you are cannot be told: {errno}")))?;
+        .map_err(|errno| forbidden(format!("cannot determine your user: {errno}")))?;
     if is_admitted(peer.uid, rustix::process::geteuid()) {
         return Ok(());
     }

@@ -1,34 +1,36 @@
-//! Where sockets are, and how a run is found: a folder of the user's own, with a socket and a link to the run's
-//! folder for each run.
+//! The paths of sockets, and how clients find a run: each user has a folder with a socket and a link to the run's folder
+//! for each run.
 //!
-//! A socket is stale if nobody holds its run's lock. This is never found out by connecting or from a pid; the
-//! caller, who knows the lock, has to say.
+//! A socket is stale if its run's lock is free. Only the lock counts, not a connection attempt and not a pid, so callers
+//! must check it.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// A socket's path holds at most 107 bytes.
-const LONGEST: usize = 107;
-/// Environment variable with the folder for sockets, for users who want a folder of their own.
+/// The maximum length of a socket's path, in bytes.
+const MAX_PATH_BYTES: usize = 107;
+/// The environment variable with which users choose the folder of sockets.
 const RUNTIME_VARIABLE: &str = "OPT_SUPERVISOR_RUNTIME_DIR";
-/// Name of the link in the run's folder.
+/// The name of the link in the run's folder.
 pub const LINK: &str = "control.sock";
 const SOCKET: &str = "sock";
 const RUN: &str = "run";
-/// Length of a socket's name, in hexadecimal digits.
+/// The length of a socket's name, in hexadecimal digits.
 const NAME: usize = 16;
-/// Largest number of links looked at in one folder.
-const MOST_RUNS: usize = 4096;
+/// The maximum number of links read in one folder.
+const MAX_RUNS: usize = 4096;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     #[error("{action} {path}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("{path} is too long for a folder of sockets (a socket's path holds {LONGEST} bytes)")]
+    #[error(
+        "{path} is too long for a folder of sockets (a socket's path can have at most {MAX_PATH_BYTES} bytes)"
+    )]
     TooLong { path: PathBuf },
-    #[error("{path} is not a folder of yours alone (remove it, or set XDG_RUNTIME_DIR)")]
+    #[error("{path} is not a folder that only you can use (remove it, or set XDG_RUNTIME_DIR)")]
     Foreign { path: PathBuf },
 }
 
@@ -46,12 +48,13 @@ pub struct RunSocket {
 }
 
 impl RunSocket {
-    /// Takes the socket's path for a run whose lock the caller holds. Whatever is there belongs to a dead
-    /// supervisor.
+    /// Prepares the socket's path for a run. The caller must hold the run's lock, so existing files belong to a dead
+    /// supervisor and are removed.
     pub fn take(run: &Path) -> Result<Self, SocketError> {
         let name = name_of(run);
         let all = folders();
-        let fits = |folder: &&PathBuf| folder.as_os_str().len() + 1 + NAME + 1 + SOCKET.len() <= LONGEST;
+        let fits =
+            |folder: &&PathBuf| folder.as_os_str().len() + 1 + NAME + 1 + SOCKET.len() <= MAX_PATH_BYTES;
         let Some(folder) = all.iter().find(fits).cloned() else {
             return Err(SocketError::TooLong { path: all.into_iter().next().unwrap_or_else(fallback) });
         };
@@ -63,7 +66,7 @@ impl RunSocket {
             link: run.join(LINK),
         };
         for path in [&place.socket, &place.back, &place.link] {
-            remove(path).map_err(failed("removing what a dead supervisor left at", path))?;
+            remove(path).map_err(failed("removing the file of a dead supervisor", path))?;
         }
         Ok(place)
     }
@@ -72,10 +75,10 @@ impl RunSocket {
         &self.socket
     }
 
-    /// Creates the links from the run's folder and to it.
+    /// Creates the link from the run's folder to the socket, and the one back.
     pub(super) fn publish(&self) -> Result<(), SocketError> {
-        symlink(&self.run, &self.back).map_err(failed("making the link", &self.back))?;
-        symlink(&self.socket, &self.link).map_err(failed("making the link", &self.link))
+        symlink(&self.run, &self.back).map_err(failed("creating the link", &self.back))?;
+        symlink(&self.socket, &self.link).map_err(failed("creating the link", &self.link))
     }
 }
 
@@ -101,12 +104,12 @@ pub struct Found {
     pub socket: PathBuf,
 }
 
-/// Every run that has left a link, running or not.
+/// All runs with a link in one of the folders, running or not.
 pub fn runs() -> Vec<Found> {
     let mut found = Vec::new();
     for folder in folders() {
         let Ok(entries) = fs::read_dir(&folder) else { continue };
-        for entry in entries.flatten().take(MOST_RUNS) {
+        for entry in entries.flatten().take(MAX_RUNS) {
             let back = entry.path();
             if back.extension().is_some_and(|it| it == RUN)
                 && let Ok(run) = fs::read_link(&back)
@@ -120,7 +123,7 @@ pub fn runs() -> Vec<Found> {
     found
 }
 
-/// Removes what is left of a dead run. The caller holds its lock, and so knows that it is dead.
+/// Removes the socket and links of a dead run. The caller must hold the run's lock.
 pub fn clear(found: &Found) {
     for path in [&found.socket.with_extension(RUN), &found.socket] {
         let _ = remove(path);
@@ -133,7 +136,7 @@ fn name_of(run: &Path) -> String {
     blake3::hash(run.as_os_str().as_bytes()).to_hex()[..NAME].to_owned()
 }
 
-/// The possible folders, the preferred one first. If the user names one, it is the only one.
+/// The possible folders, the preferred one first. If the user sets a folder, it is the only one.
 fn folders() -> Vec<PathBuf> {
     if let Some(named) = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from).filter(|it| it.is_absolute()) {
         return vec![named];
@@ -149,7 +152,7 @@ fn fallback() -> PathBuf {
     PathBuf::from(format!("/tmp/opt-supervisor-{}", rustix::process::geteuid().as_raw()))
 }
 
-/// Where sockets lie, made if it is not there: the user's alone, and the same for all of their runs.
+/// The folder of sockets, created if necessary. It is private to the user, and shared by all of the user's runs.
 pub fn runtime_folder() -> Result<PathBuf, SocketError> {
     let folder = folders().into_iter().next().unwrap_or_else(fallback);
     make_private(&folder)?;
@@ -161,11 +164,11 @@ fn make_private(folder: &Path) -> Result<(), SocketError> {
         .recursive(true)
         .mode(0o700)
         .create(folder)
-        .map_err(failed("making the folder", folder))?;
+        .map_err(failed("creating the folder", folder))?;
     let metadata = fs::symlink_metadata(folder).map_err(failed("looking at", folder))?;
     if !metadata.is_dir() || metadata.uid() != rustix::process::geteuid().as_raw() {
         return Err(SocketError::Foreign { path: folder.to_owned() });
     }
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
-        .map_err(failed("closing to others", folder))
+        .map_err(failed("restricting access to", folder))
 }

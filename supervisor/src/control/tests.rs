@@ -1,5 +1,4 @@
-//! The server over real sockets, without a run: who is served, which connections are closed, and that no line
-//! does harm.
+//! Tests of the server over real sockets, without a run: admission, limits, and malformed lines.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,7 +15,7 @@ use super::message::{self, Notification};
 use super::socket::RunSocket;
 use super::{Code, MAX_LINE, Request, Server, Token};
 
-/// A server in its own folder. What the run's folder holds does not matter.
+/// A server with an empty folder as its run's folder.
 struct Bench {
     server: Server,
     now: Instant,
@@ -36,7 +35,7 @@ impl Bench {
         socket
     }
 
-    /// Serves everything that is there now; each request is answered with its own name.
+    /// Serves everything that has arrived. Each request is answered with its name.
     fn serve(&mut self) -> Vec<Request> {
         let mut all = Vec::new();
         loop {
@@ -56,17 +55,17 @@ impl Bench {
     }
 }
 
-fn say(socket: &mut UnixStream, line: &str) {
+fn send(socket: &mut UnixStream, line: &str) {
     socket.write_all(line.as_bytes()).expect("written");
 }
 
-fn hear(socket: &UnixStream) -> Value {
+fn receive(socket: &UnixStream) -> Value {
     let mut line = String::new();
     BufReader::with_capacity(1, socket).read_line(&mut line).expect("an answer");
     serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
 }
 
-/// Whether the other end is closed and has sent nothing more.
+/// Whether the other end has closed the connection without sending more.
 fn is_closed(mut socket: &UnixStream) -> bool {
     let mut rest = Vec::new();
     match socket.read_to_end(&mut rest) {
@@ -83,15 +82,15 @@ fn code(answer: &Value) -> &str {
 fn requests_are_typed_and_answered_by_their_id() {
     let mut bench = Bench::new();
     let mut socket = bench.connect();
-    say(&mut socket, "{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"method\":\"status\"}\n");
-    say(
+    send(&mut socket, "{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"method\":\"status\"}\n");
+    send(
         &mut socket,
         "{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"restart\",\"params\":{\"role\":\"verifier\",\"mode\":\"now\"}}\r\n\n",
     );
     bench.serve();
-    assert_eq!(bench.serve().len(), 2, "an empty line is nothing");
-    assert_eq!(hear(&socket), json!({ "jsonrpc": "2.0", "id": "a", "result": "Status" }));
-    let answer = hear(&socket);
+    assert_eq!(bench.serve().len(), 2, "an empty line is ignored");
+    assert_eq!(receive(&socket), json!({ "jsonrpc": "2.0", "id": "a", "result": "Status" }));
+    let answer = receive(&socket);
     assert_eq!(answer["id"], 2);
     let text = answer["result"].as_str().expect("a text");
     assert!(
@@ -141,7 +140,7 @@ fn malformed_line_is_answered_with_its_error() {
 
 proptest! {
     #[test]
-    fn no_line_does_harm(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn server_survives_any_line(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let asked = message::read(&bytes);
         let id = asked.id.unwrap_or_else(|| "null".into());
         let answer = message::write(&id, &asked.request.map(|_| Value::Null));
@@ -149,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn a_mutated_request_is_a_request_or_an_error(at in 0usize..80, byte in any::<u8>(), cut in 0usize..100) {
+    fn mutated_request_gives_a_request_or_an_error(at in 0usize..80, byte in any::<u8>(), cut in 0usize..100) {
         let mut line =
             b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"cancel\",\"params\":{\"job\":\"j\",\"candidate\":\"c\"}}".to_vec();
         if at < line.len() {
@@ -174,24 +173,24 @@ fn thirty_third_connection_is_refused_as_busy() {
         })
         .collect();
     for socket in &sockets[32..] {
-        assert_eq!(code(&hear(socket)), "busy");
+        assert_eq!(code(&receive(socket)), "busy");
         assert!(is_closed(socket));
     }
     for socket in &mut sockets[..32] {
-        say(socket, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"workers\"}\n");
+        send(socket, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"workers\"}\n");
     }
     bench.serve();
     for socket in &sockets[..32] {
-        assert_eq!(hear(socket)["result"], "Workers");
+        assert_eq!(receive(socket)["result"], "Workers");
     }
-    // There is room again once a client has left.
+    // Once a client has left, another can connect.
     drop(sockets);
     bench.serve();
     let mut late = bench.connect();
-    say(&mut late, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}\n");
+    send(&mut late, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}\n");
     bench.serve();
     bench.serve();
-    assert_eq!(hear(&late)["result"], "Status");
+    assert_eq!(receive(&late)["result"], "Status");
 }
 
 #[test]
@@ -207,9 +206,9 @@ fn too_long_line_closes_the_connection() {
     }
     bench.serve();
     socket.set_nonblocking(false).expect("set");
-    assert_eq!(code(&hear(&socket)), "line_too_long");
+    assert_eq!(code(&receive(&socket)), "line_too_long");
     assert!(is_closed(&socket));
-    assert!(bench.server.next_moment().is_none(), "nobody is left");
+    assert!(bench.server.next_moment().is_none(), "no connection is left");
 }
 
 #[test]
@@ -217,8 +216,8 @@ fn slow_or_silent_client_is_closed() {
     let mut bench = Bench::new();
     let (mut slow, silent, mut listener) = (bench.connect(), bench.connect(), bench.connect());
     bench.serve();
-    say(&mut slow, "{\"jsonrpc\"");
-    say(&mut listener, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"events\"}\n");
+    send(&mut slow, "{\"jsonrpc\"");
+    send(&mut listener, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"events\"}\n");
     bench.serve();
     assert!(bench.server.has_listeners());
     bench.pass(LINE_TIME);
@@ -227,27 +226,27 @@ fn slow_or_silent_client_is_closed() {
     bench.pass(IDLE_TIME);
     bench.serve();
     assert!(is_closed(&silent));
-    assert!(bench.server.has_listeners(), "who listens need not talk");
-    assert_eq!(hear(&listener)["result"]["outcome"], "done");
+    assert!(bench.server.has_listeners(), "an event stream has no idle timeout");
+    assert_eq!(receive(&listener)["result"]["outcome"], "done");
     bench.server.tell(&Notification(json!({ "kind": "policy" })), bench.now);
-    assert_eq!(hear(&listener)["params"]["kind"], "policy");
+    assert_eq!(receive(&listener)["params"]["kind"], "policy");
 }
 
 #[test]
 fn client_that_never_reads_is_closed_at_the_limit_of_its_queue() {
     let mut bench = Bench::new();
     let mut socket = bench.connect();
-    say(&mut socket, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"events\"}\n");
+    send(&mut socket, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"events\"}\n");
     bench.serve();
     bench.serve();
     let event = Notification(json!({ "kind": "policy", "reason": "x".repeat(10_000) }));
-    let mut told = 0;
+    let mut sent = 0;
     while bench.server.has_listeners() {
         bench.server.tell(&event, bench.now);
-        told += 1;
-        assert!(told < 1_000, "it is still there");
+        sent += 1;
+        assert!(sent < 1_000, "the connection is still open");
     }
-    assert!(MAX_QUEUED / 10_000 < told, "it had its queue: {told}");
+    assert!(MAX_QUEUED / 10_000 < sent, "closed before its queue was full: {sent}");
 }
 
 #[test]
@@ -255,22 +254,26 @@ fn busy_client_does_not_crowd_out_the_others() {
     let mut bench = Bench::new();
     let (mut loud, mut quiet) = (bench.connect(), bench.connect());
     bench.serve();
-    say(&mut loud, &"{\"jsonrpc\":\"2.0\",\"method\":\"status\"}\n".repeat(1_000));
-    say(&mut quiet, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"workers\"}\n");
+    send(&mut loud, &"{\"jsonrpc\":\"2.0\",\"method\":\"status\"}\n".repeat(1_000));
+    send(&mut quiet, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"workers\"}\n");
     let served = bench.serve();
-    assert!(served.contains(&Request::Workers), "the other one's was among {}", served.len());
-    assert!(served.len() < 300, "a rate is kept: {}", served.len());
+    assert!(
+        served.contains(&Request::Workers),
+        "the other client's request is missing among {}",
+        served.len()
+    );
+    assert!(served.len() < 300, "the rate limit was exceeded: {}", served.len());
     let before = served.len();
     assert!(bench.server.next_moment().is_some_and(|at| at < bench.now + Duration::from_secs(1)));
     bench.pass(Duration::from_secs(1));
-    assert!(!bench.serve().is_empty(), "the rest after {before} comes in time");
+    assert!(!bench.serve().is_empty(), "the requests after the first {before} were not served");
 }
 
 #[test]
 fn requests_of_a_client_that_left_are_carried_out() {
     let mut bench = Bench::new();
     let mut socket = bench.connect();
-    say(&mut socket, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"pause\"}\n");
+    send(&mut socket, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"pause\"}\n");
     drop(socket);
     let mut served = bench.server.serve(bench.now);
     served.extend(bench.server.serve(bench.now));
@@ -282,21 +285,21 @@ fn requests_of_a_client_that_left_are_carried_out() {
     assert!(bench.server.next_moment().is_none());
 }
 
-/// As `echo … | socat - UNIX-CONNECT:…` does.
+/// Behaves like `echo … | socat - UNIX-CONNECT:…`.
 #[test]
 fn client_that_stopped_writing_still_gets_its_answers() {
     let mut bench = Bench::new();
     let mut socket = bench.connect();
-    say(&mut socket, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}\n");
+    send(&mut socket, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}\n");
     socket.shutdown(std::net::Shutdown::Write).expect("half closed");
     bench.server.serve(bench.now);
     let mut served = bench.server.serve(bench.now);
     let (token, _) = served.pop().expect("the request");
-    // It waits for a slow result.
+    // The client waits for a slow result.
     bench.pass(IDLE_TIME * 2);
     bench.serve();
     bench.server.answer(&token, &Ok(json!("late")), bench.now);
-    assert_eq!(hear(&socket)["result"], "late");
+    assert_eq!(receive(&socket)["result"], "late");
     bench.serve();
     assert!(is_closed(&socket) && bench.server.next_moment().is_none());
 }
@@ -318,7 +321,7 @@ fn socket_folder_is_private_and_cleared() {
     drop(server);
     assert!(!path.exists() && ours(folder.path()).is_none());
     assert!(std::fs::symlink_metadata(folder.path().join("control.sock")).is_err());
-    // A socket that a killed supervisor left is taken over.
+    // A new server replaces the socket that a killed supervisor left.
     std::mem::forget(Server::open(RunSocket::take(folder.path()).expect("a place")).expect("a server"));
     assert!(path.exists());
     drop(Server::open(RunSocket::take(folder.path()).expect("a place")).expect("a server"));

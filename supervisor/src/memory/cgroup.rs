@@ -1,6 +1,6 @@
-//! The least memory limit of the control groups that this process is in: version 2, version 1, or both at once.
+//! Finds the control groups that contain this process, and their lowest memory limit, for version 1 and version 2.
 //!
-//! Reads only. Making groups of our own, where that is allowed, is not done here: it only says where we are.
+//! This module only reads. The room `cgroup` of the supervisor creates groups.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -11,20 +11,21 @@ use opt_shared::units::Bytes;
 use super::SampleError;
 use super::text::{lines, number, read_small, words};
 
-/// A line for each mount; hosts of many containers have thousands.
+/// The size limit of `mountinfo`. It has a line for each mount; hosts with many containers have thousands.
 const MOUNTINFO_BYTES: usize = 8 << 20;
-/// A line for each hierarchy, each with a path.
+/// The size limit of `/proc/self/cgroup`. It has a line with a path for each hierarchy.
 const CGROUP_BYTES: usize = 64 << 10;
-/// One number.
+/// The size limit of a file that contains one number.
 const LIMIT_BYTES: usize = 64;
-/// Version 1 says "no limit" with a number near 2^63, rounded to a page. No machine has an exbibyte.
+/// Numbers from this one on mean "no limit". Version 1 writes a number near 2^63, rounded to a page; no machine has an
+/// exbibyte of memory.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// The limit that binds first, and the group whose it is.
+/// The lowest limit of all groups that contain this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupLimit {
     pub limit: Bytes,
-    /// The file that says so.
+    /// The file that contains the limit.
     pub path: PathBuf,
 }
 
@@ -43,36 +44,37 @@ impl Version {
     }
 }
 
-/// Below which no group lets us go on. `root` is `/`. None where there are no groups or no limit.
+/// The lowest memory limit of all groups that contain this process; `root` is `/`. `None` if there are no groups or no
+/// limit.
 pub fn memory_limit(root: &Path) -> Result<Option<GroupLimit>, SampleError> {
     let Some(groups) = read_small(&root.join("proc/self/cgroup"), CGROUP_BYTES)? else { return Ok(None) };
     let mounts_path = root.join("proc/self/mountinfo");
     let Some(mounts) = read_small(&mounts_path, MOUNTINFO_BYTES)? else { return Ok(None) };
 
-    let mut least: Option<GroupLimit> = None;
+    let mut lowest: Option<GroupLimit> = None;
     for line in lines(&groups) {
         let Some((version, group)) = memory_group(line) else { continue };
-        let Some((mount_point, below)) = place(root, &mounts, version, &group) else { continue };
+        let Some((mount_point, below)) = locate(root, &mounts, version, &group) else { continue };
         for ancestor in below.ancestors() {
             let path = mount_point.join(ancestor).join(version.limit_file());
             let Some(limit) = read_limit(&path)? else { continue };
-            if least.as_ref().is_none_or(|least| limit < least.limit) {
-                least = Some(GroupLimit { limit, path });
+            if lowest.as_ref().is_none_or(|lowest| limit < lowest.limit) {
+                lowest = Some(GroupLimit { limit, path });
             }
         }
     }
-    Ok(least)
+    Ok(lowest)
 }
 
-/// Our own group of version 2.
+/// The group of this process in the version 2 hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnGroup {
     pub folder: PathBuf,
-    /// Nothing of the tree is above it, as far as we can see.
+    /// Whether it is the topmost group that this process can see.
     pub topmost: bool,
 }
 
-/// None where version 2 is not mounted.
+/// The version 2 group of this process. `None` if version 2 is not mounted.
 pub fn own_group(root: &Path) -> Result<Option<OwnGroup>, SampleError> {
     let Some(groups) = read_small(&root.join("proc/self/cgroup"), CGROUP_BYTES)? else { return Ok(None) };
     let Some(mounts) = read_small(&root.join("proc/self/mountinfo"), MOUNTINFO_BYTES)? else {
@@ -80,22 +82,22 @@ pub fn own_group(root: &Path) -> Result<Option<OwnGroup>, SampleError> {
     };
     let group = lines(&groups).filter_map(memory_group).find(|(version, _)| *version == Version::Two);
     let Some((version, group)) = group else { return Ok(None) };
-    let placed = place(root, &mounts, version, &group);
-    Ok(placed.map(|(mount_point, below)| OwnGroup {
+    let located = locate(root, &mounts, version, &group);
+    Ok(located.map(|(mount_point, below)| OwnGroup {
         topmost: below.as_os_str().is_empty(),
-        // Joining nothing would add a slash.
+        // Joining an empty path would add a slash.
         folder: if below.as_os_str().is_empty() { mount_point } else { mount_point.join(below) },
     }))
 }
 
-/// Which versions are mounted.
+/// The mounted versions of control groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mounted {
     pub one: bool,
     pub two: bool,
 }
 
-/// With version 1, the hierarchy that has the memory controller counts.
+/// Finds the mounted versions. Version 1 counts only if its memory controller is mounted.
 pub fn mounted(root: &Path) -> Result<Mounted, SampleError> {
     let mut mounted = Mounted::default();
     let Some(mounts) = read_small(&root.join("proc/self/mountinfo"), MOUNTINFO_BYTES)? else {
@@ -110,16 +112,16 @@ pub fn mounted(root: &Path) -> Result<Mounted, SampleError> {
     Ok(mounted)
 }
 
-/// Where a version is mounted, and what of a group's path lies below that.
-fn place(root: &Path, mounts: &[u8], version: Version, group: &Path) -> Option<(PathBuf, PathBuf)> {
+/// The mount point of a version, and the part of a group's path below it.
+fn locate(root: &Path, mounts: &[u8], version: Version, group: &Path) -> Option<(PathBuf, PathBuf)> {
     let mounted = lines(mounts).filter_map(mount).find(|mount| mount.version == version)?;
-    // The group's path is the host's; the mount may show only a part of the tree, or start below it.
+    // The group's path can be the host's, while the mount shows only a part of the tree.
     let below = group.strip_prefix(&mounted.root).unwrap_or(Path::new(""));
     let below: PathBuf = below.components().filter(|part| matches!(part, Component::Normal(_))).collect();
     Some((root.join(mounted.point.strip_prefix("/").unwrap_or(&mounted.point)), below))
 }
 
-/// `7:memory:/path` or `0::/path`; none for hierarchies without the memory controller.
+/// Parses a line such as `7:memory:/path` or `0::/path`. `None` for hierarchies without the memory controller.
 fn memory_group(line: &[u8]) -> Option<(Version, PathBuf)> {
     let mut parts = line.splitn(3, |&byte| byte == b':');
     let (hierarchy, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -138,7 +140,7 @@ struct Mount {
     point: PathBuf,
 }
 
-/// `31 23 0:28 /root /point rw - cgroup2 cgroup2 rw`; none for other file systems and other controllers.
+/// Parses a line such as `31 23 0:28 /root /point rw - cgroup2 cgroup2 rw`. `None` for other file systems and controllers.
 fn mount(line: &[u8]) -> Option<Mount> {
     let mut fields = words(line);
     let (root, point) = (fields.nth(3)?, fields.next()?);
@@ -157,7 +159,7 @@ fn mount(line: &[u8]) -> Option<Mount> {
     Some(Mount { version, root: unescape(root), point: unescape(point) })
 }
 
-/// Space, tab, line end and backslash are written as three octal digits.
+/// Decodes a path, in which spaces, tabs, line ends and backslashes are written as three octal digits.
 fn unescape(text: &[u8]) -> PathBuf {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -205,8 +207,8 @@ mod tests {
     const TWO: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
 
     #[test]
-    fn the_least_limit_on_the_way_up_binds() {
-        /// Groups, mounts, limit files, and the limit that binds.
+    fn memory_limit_is_the_lowest_of_all_ancestors() {
+        /// Groups, mounts, limit files, and the expected limit.
         type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], Option<u64>);
         let cases: &[Case<'_>] = &[
             (
@@ -224,7 +226,7 @@ mod tests {
             ("0::/\n", TWO, &[("sys/fs/cgroup/memory.max", "77\n")], Some(77)),
             ("0::/a\n", TWO, &[("sys/fs/cgroup/a/memory.max", "max\n")], None),
             ("0::/a\n", "", &[("sys/fs/cgroup/a/memory.max", "5\n")], None),
-            // Version 1, with its own "no limit", beside an empty version 2.
+            // Version 1, whose "no limit" is a large number, beside an empty version 2.
             (
                 "5:cpu:/x\n4:cpuset,memory:/pod/c\n0::/\n",
                 "35 31 0:32 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n35 31 0:32 / /sys/fs/cgroup/mem rw - cgroup cgroup rw,memory\n",
@@ -235,7 +237,7 @@ mod tests {
                 ],
                 Some(2000),
             ),
-            // In a container the mount shows the container's own part, under a name with a space in it.
+            // In a container, the mount shows only the container's part. Here its path contains a space.
             (
                 "0::/docker/abc/x\n",
                 "30 23 0:26 /docker/abc /my\\040groups rw - cgroup2 c rw\n",
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_group_is_found() {
+    fn own_group_is_found_below_its_mount_point() {
         for (groups, mounts, folder, topmost) in [
             ("4:memory:/x\n0::/user.slice/run-7.scope\n", TWO, "sys/fs/cgroup/user.slice/run-7.scope", false),
             ("0::/\n", TWO, "sys/fs/cgroup", true),
@@ -267,14 +269,14 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_its_file() {
+    fn memory_limit_reports_a_malformed_file() {
         let root = fake("0::/\n", TWO, &[("sys/fs/cgroup/memory.max", "-5\n")]);
         let error = memory_limit(root.path()).expect_err("refuses").to_string();
         assert!(error.contains("memory.max") && error.contains("-5"), "{error}");
     }
 
     #[test]
-    fn this_machine_answers() {
+    fn memory_limit_is_read_on_this_machine() {
         memory_limit(Path::new("/")).expect("reads");
     }
 }

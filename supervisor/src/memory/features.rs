@@ -1,28 +1,28 @@
-//! What the kernel of this machine offers to those who watch memory: asked once, by trying.
+//! Detects which of the kernel's interfaces for watching memory exist on this machine, by trying them.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 
-/// "More than 150 ms of stalls in 2 s". Without privilege a window must be a multiple of two seconds.
+/// Fires when tasks were stalled for 150 ms within 2 s. Without privileges, the window must be a multiple of 2 s.
 const TRIGGER: &[u8] = b"some 150000 2000000\0";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// `/proc/pressure/memory` can be read.
+    /// Whether `/proc/pressure/memory` can be read.
     pub pressure: bool,
-    /// … and a trigger can be armed.
+    /// Whether a trigger can be armed on it.
     pub pressure_trigger: bool,
-    /// `/proc/PID/task/TID/children`.
+    /// Whether `/proc/PID/task/TID/children` exists.
     pub children: bool,
-    /// `/proc/PID/smaps_rollup`.
+    /// Whether `/proc/PID/smaps_rollup` exists.
     pub smaps_rollup: bool,
-    /// A driver of NVIDIA's has loaded, as far as files say.
+    /// Whether files show that NVIDIA's driver is loaded.
     pub nvidia: bool,
 }
 
 impl Features {
-    /// `root` is `/`. A trigger that is armed goes with this call.
+    /// Tries each interface; `root` is `/`. A trigger armed on the way is removed again when its file is closed.
     pub fn detect(root: &Path) -> Self {
         let proc = root.join("proc");
         let own = proc.join("self");
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_is_found() {
+    fn detect_finds_existing_interfaces() {
         let root = tempfile::tempdir().expect("folder");
         let none = Features {
             pressure: false,

@@ -1,13 +1,13 @@
-//! What stands in the result about the machine: processor, cores, memory, kernel. Asked once per run.
+//! Describes the machine for the results: processor, cores, memory, kernel. Detected once per run.
 
 use opt_shared::units::Bytes;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
-/// What is not known is none.
+/// The machine that a run uses. A field is `None` if it could not be detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     pub cpu: Option<String>,
-    /// That this process may run on.
+    /// The number of CPUs that this process can run on.
     pub cores: Option<u32>,
     pub ram: Option<Bytes>,
     pub kernel: Option<String>,
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_has_cores_memory_and_a_kernel() {
+    fn detect_finds_cores_memory_and_kernel() {
         let host = Host::detect();
         assert!(host.cores.is_some_and(|cores| cores > 0));
         assert!(host.ram.is_some_and(|ram| ram > Bytes::mib(64)));

@@ -1,6 +1,6 @@
-//! What the machine has: memory and swap, from kept descriptors of `/proc/meminfo` and `/proc/vmstat`.
+//! Samples the machine's memory and swap, from descriptors of `/proc/meminfo` and `/proc/vmstat` that stay open.
 //!
-//! In a container these are the host's figures; the limit of the container is `cgroup`'s to find.
+//! In a container these are the host's figures; `cgroup` finds the container's limit.
 
 use std::path::Path;
 
@@ -9,23 +9,23 @@ use opt_shared::units::Bytes;
 use super::text::{KeptFile, kilobytes, lines, name_and_value, number, words};
 use super::{SampleError, page_size};
 
-/// About 1.5 KiB today.
+/// The size limit of `/proc/meminfo`, which has about 1.5 KiB.
 const MEMINFO_BYTES: usize = 16 << 10;
-/// About 4 KiB today; a line for every counter the kernel was built with.
+/// The size limit of `/proc/vmstat`, which has about 4 KiB: one line for each counter that the kernel was built with.
 const VMSTAT_BYTES: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineSample {
     pub total: Bytes,
-    /// What could be had without swapping, as the kernel guesses.
+    /// The kernel's estimate of the memory available without swapping.
     pub available: Bytes,
     pub free: Bytes,
-    /// None on a kernel without swap.
+    /// `None` on a kernel without swap.
     pub swap_total: Option<Bytes>,
     pub swap_free: Option<Bytes>,
 }
 
-/// Bytes moved from and to swap since boot. None on a kernel without swap.
+/// The bytes read from and written to swap since boot. `None` on a kernel without swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapTraffic {
     pub read: Option<Bytes>,
@@ -40,13 +40,13 @@ pub struct MachineSampler {
 }
 
 impl MachineSampler {
-    /// `proc` is `/proc`.
+    /// Opens the files; `proc` is `/proc`.
     pub fn open(proc: &Path) -> Result<Self, SampleError> {
         let path = proc.join("meminfo");
         let Some(meminfo) = KeptFile::open(path.clone(), MEMINFO_BYTES)? else {
             return Err(SampleError::io(&path, "open it", std::io::ErrorKind::NotFound.into()));
         };
-        // Containers may hide it; then swap traffic is unknown.
+        // Some containers hide this file; swap traffic is then unknown.
         let vmstat = KeptFile::open(proc.join("vmstat"), VMSTAT_BYTES)?;
         Ok(Self { meminfo, vmstat, page: page_size() })
     }
@@ -69,13 +69,13 @@ impl MachineSampler {
             };
             *figure = Some(kilobytes(path, line, value)?);
         }
-        let needed = |figure: Option<Bytes>, wanted| {
+        let required = |figure: Option<Bytes>, wanted| {
             figure.ok_or_else(|| SampleError::Absent { path: path.to_owned(), wanted })
         };
         Ok(MachineSample {
-            total: needed(total, "MemTotal")?,
-            available: needed(available, "MemAvailable")?,
-            free: needed(free, "MemFree")?,
+            total: required(total, "MemTotal")?,
+            available: required(available, "MemAvailable")?,
+            free: required(free, "MemFree")?,
             swap_total,
             swap_free,
         })
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_and_swap_are_read() {
+    fn sampler_reads_totals_and_swap() {
         let root = fake(MEMINFO, Some("nr_free_pages 5\npswpin 3\npswpout 4\npswpout_other 9\n"));
         let mut sampler = MachineSampler::open(root.path()).expect("opens");
         let sample = sampler.sample().expect("reads");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_swap_has_no_swap_figures() {
+    fn kernel_without_swap_has_no_swap_figures() {
         let root = fake("MemTotal: 8 kB\nMemFree: 4 kB\nMemAvailable: 6 kB\n", None);
         let mut sampler = MachineSampler::open(root.path()).expect("opens");
         let sample = sampler.sample().expect("reads");
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn errors_name_the_missing_figure_and_its_file() {
         let root = fake("MemTotal: 8 kB\nMemFree: 4 kB\n", Some("pswpin many\n"));
         let mut sampler = MachineSampler::open(root.path()).expect("opens");
         let error = sampler.sample().expect_err("refuses").to_string();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_read() {
+    fn sampler_reads_this_machine() {
         let mut sampler = MachineSampler::open(Path::new("/proc")).expect("opens");
         let sample = sampler.sample().expect("reads");
         assert!(sample.available <= sample.total && sample.total > Bytes::mib(64));

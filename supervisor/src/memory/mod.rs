@@ -1,9 +1,7 @@
-//! Samples of memory, and nothing but samples: what a process owes, what the machine has, what a control group
-//! allows. What follows from a number is decided elsewhere.
+//! Samples memory: what a process owes, what the machine has, what a control group allows. Nothing is decided here.
 //!
-//! Every path starts at a root that is an argument (`/` or `/proc` in production), so that tests can build one.
-//! What does not exist is never taken for zero: an absent figure is `None`, a process that is gone is
-//! [`Seen::Gone`].
+//! Every function takes its root as an argument (`/` or `/proc` in production), so tests can use a fake one. An absent
+//! figure is `None`, never 0, and a process that has ended is [`Seen::Gone`].
 
 pub mod cgroup;
 pub mod device;
@@ -20,13 +18,13 @@ use std::path::{Path, PathBuf};
 
 use opt_shared::units::Bytes;
 
-/// What a look at a process found.
+/// The result of sampling a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen<T> {
     Alive(T),
-    /// It has given its memory back (a zombie, not reaped yet) or never had any (a kernel thread).
+    /// The process has no memory: it is a zombie, or a kernel thread.
     NoMemory,
-    /// There is no such process, or it is no longer the one that was opened.
+    /// The process does not exist any more, or another one has its pid now.
     Gone,
 }
 
@@ -39,7 +37,7 @@ impl<T> Seen<T> {
     }
 }
 
-/// Why a sample could not be taken. That a process has gone is no error.
+/// An error while sampling. The end of a process is not an error, but [`Seen::Gone`].
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
     #[error("{path}: could not {operation} (is it mounted, and may this user read it?)")]
@@ -61,9 +59,9 @@ pub enum SampleError {
 
 impl SampleError {
     fn line(path: &Path, line: &[u8], wanted: &'static str) -> Self {
-        // Lines of proc are short; a long one is shown by its head.
-        const SHOWN: usize = 120;
-        let shown = &line[..line.len().min(SHOWN)];
+        // Lines in `/proc` are short. If one is long, its beginning is enough.
+        const MAX_SHOWN: usize = 120;
+        let shown = &line[..line.len().min(MAX_SHOWN)];
         Self::Line { path: path.to_owned(), line: String::from_utf8_lossy(shown).into_owned(), wanted }
     }
 
@@ -72,7 +70,7 @@ impl SampleError {
     }
 }
 
-/// Page size of this machine; 4 KiB, 16 KiB and 64 KiB all occur.
+/// The page size of this machine: 4, 16 or 64 KiB.
 pub fn page_size() -> Bytes {
     Bytes::from(rustix::param::page_size())
 }

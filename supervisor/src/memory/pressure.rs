@@ -1,6 +1,6 @@
-//! The kernel's word that processes wait for memory: a pressure trigger, armed where the kernel has one.
+//! A trigger of the kernel's pressure stall information (PSI), which reports that tasks are waiting for memory.
 //!
-//! Owns one descriptor to poll for priority events. What is done about pressure is the core's.
+//! The main loop polls its descriptor; the core decides how to react.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -8,14 +8,14 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// Some task stalled for 150 ms within 2 s. Without privileges a window has to be a multiple of two seconds.
+/// Fires when tasks were stalled for 150 ms within 2 s. Without privileges, the window must be a multiple of 2 s.
 const TRIGGER: &[u8] = b"some 150000 2000000\0";
 
 #[derive(Debug)]
 pub struct PressureTrigger(OwnedFd);
 
 impl PressureTrigger {
-    /// `proc` is `/proc`. An error where the kernel keeps no pressure figures, or does not let us arm a trigger.
+    /// Arms a trigger; `proc` is `/proc`. Fails if the kernel has no PSI, or does not allow triggers.
     pub fn arm(proc: &Path) -> Result<Self, Errno> {
         let path = proc.join("pressure/memory");
         let file = rustix::fs::open(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
@@ -25,7 +25,7 @@ impl PressureTrigger {
 }
 
 impl AsFd for PressureTrigger {
-    /// Ready for `POLLPRI` each time the trigger fires; `POLLERR` means that it is worth nothing any more.
+    /// Ready for `POLLPRI` each time the trigger fires. `POLLERR` means that it will not fire again.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -36,13 +36,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_without_pressure_figures_is_an_error_and_no_more() {
+    fn arm_fails_on_a_kernel_without_psi() {
         let root = tempfile::tempdir().expect("folder");
         assert_eq!(PressureTrigger::arm(root.path()).map(|_| ()), Err(Errno::NOENT));
     }
 
     #[test]
-    fn what_is_armed_is_what_the_kernel_reads() {
+    fn arm_writes_the_trigger() {
         let root = tempfile::tempdir().expect("folder");
         std::fs::create_dir(root.path().join("pressure")).expect("folder");
         std::fs::write(root.path().join("pressure/memory"), "").expect("writes");

@@ -1,8 +1,8 @@
-//! What one process owes and what it could give back, from kept descriptors of `/proc/PID/statm` (cheap, for the
-//! hot loop) and `/proc/PID/status` (the split).
+//! Samples the memory of one process: `/proc/PID/statm` is cheap enough for the hot loop, and `/proc/PID/status` splits
+//! memory into what is owed and what is reclaimable.
 //!
-//! A kept descriptor speaks of the process it was opened for and never of a later one with the same pid. Nothing
-//! here allocates after `open`.
+//! Both files stay open. An open descriptor always describes the process that it was opened for, never a later one with
+//! the same pid. No allocation happens after `open`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,14 +11,14 @@ use opt_shared::units::Bytes;
 use super::text::{KeptFile, kilobytes, lines, name_and_value, number, read_small, words};
 use super::{SampleError, Seen, page_size};
 
-/// Seven numbers of at most 20 digits.
+/// The size limit of `statm`: seven numbers of at most 20 digits.
 const STATM_BYTES: usize = 512;
-/// A status has about 1.5 KiB; its lists of CPUs and memory nodes grow with the machine.
+/// The size limit of `status`, which has about 1.5 KiB. Its lists of CPUs and memory nodes grow with the machine.
 const STATUS_BYTES: usize = 64 << 10;
-/// `/proc/PID/stat`: 52 numbers and a name.
+/// The size limit of `stat`: 52 numbers and a name.
 const STAT_BYTES: usize = 4 << 10;
 
-/// The split of one process's memory. A figure that the kernel did not give is none.
+/// The memory of a process by kind. A figure that the kernel does not report is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessSample {
     pub rss_anon: Option<Bytes>,
@@ -29,18 +29,18 @@ pub struct ProcessSample {
 }
 
 impl ProcessSample {
-    /// What only its death, or itself, gives back. None unless all four figures are known.
+    /// The memory that only the process itself, or its death, can free. `None` unless all four figures are known.
     pub fn owed(&self) -> Option<Bytes> {
         Some(self.rss_anon? + self.rss_shmem? + self.vm_swap? + self.vm_pte?)
     }
 
-    /// Pages of files, which the kernel takes back when it wants.
+    /// Pages of files, which the kernel can reclaim at any time.
     pub fn reclaimable(&self) -> Option<Bytes> {
         self.rss_file
     }
 }
 
-/// The cheap look: a bound on what a process owes that needs no split.
+/// The cheap sample, which gives an upper bound of what a process owes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
     /// Anonymous, shared and file pages.
@@ -55,7 +55,7 @@ impl Resident {
     }
 }
 
-/// One process, watched.
+/// Samples one process.
 #[derive(Debug)]
 pub struct ProcessSampler {
     statm: KeptFile,
@@ -64,7 +64,7 @@ pub struct ProcessSampler {
 }
 
 impl ProcessSampler {
-    /// `proc` is `/proc`. None where there is no such process.
+    /// Opens the files of a process; `proc` is `/proc`. `None` if there is no such process.
     pub fn open(proc: &Path, pid: u32) -> Result<Option<Self>, SampleError> {
         let folder = process_folder(proc, pid);
         let Some(statm) = KeptFile::open(folder.join("statm"), STATM_BYTES)? else { return Ok(None) };
@@ -72,7 +72,7 @@ impl ProcessSampler {
         Ok(Some(Self { statm, status, page: page_size() }))
     }
 
-    /// About 0.4 µs.
+    /// Takes the cheap sample, in about 0.4 µs.
     pub fn resident(&mut self) -> Result<Seen<Resident>, SampleError> {
         let wanted = "seven page counts";
         let Some((path, text)) = self.statm.read()? else { return Ok(Seen::Gone) };
@@ -89,7 +89,7 @@ impl ProcessSampler {
         Ok(Seen::Alive(Resident { resident: pages(resident), shared: pages(shared) }))
     }
 
-    /// About 2.5 µs.
+    /// Takes the full sample, in about 2.5 µs.
     pub fn sample(&mut self) -> Result<Seen<ProcessSample>, SampleError> {
         let Some((path, text)) = self.status.read()? else { return Ok(Seen::Gone) };
         let mut sample = ProcessSample::default();
@@ -109,15 +109,15 @@ impl ProcessSampler {
     }
 }
 
-/// What tells a process from a later one with its pid, and whose child it is.
+/// The parent and start time of a process. The start time distinguishes it from a later process with the same pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub parent: u32,
-    /// Clock ticks after boot.
+    /// In clock ticks since boot.
     pub start_time: u64,
 }
 
-/// None where there is no such process. A zombie still has an identity.
+/// Reads the identity of a process. `None` if there is no such process; a zombie still has an identity.
 pub fn identity(proc: &Path, pid: u32) -> Result<Option<Identity>, SampleError> {
     let path = process_folder(proc, pid).join("stat");
     let Some(text) = read_small(&path, STAT_BYTES)? else { return Ok(None) };
@@ -134,7 +134,8 @@ pub fn start_time(proc: &Path, pid: u32) -> Result<Option<u64>, SampleError> {
     Ok(identity(proc, pid)?.map(|identity| identity.start_time))
 }
 
-/// Field 2 is the name in parentheses and may hold spaces, parentheses and line ends; no field after it holds any.
+/// Parses the text of `/proc/PID/stat`. Field 2, the name in parentheses, can contain spaces, parentheses and line ends;
+/// later fields cannot, so parsing begins after the last parenthesis.
 fn parse_stat(text: &[u8]) -> Option<Identity> {
     const FIRST_FIELD_AFTER_NAME: usize = 3;
     let end = text.iter().rposition(|&byte| byte == b')')?;
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A proc with one process, as these files say.
+    /// A fake `/proc` with one process, which has these files.
     fn fake(pid: u32, files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("folder");
         let folder = process_folder(root.path(), pid);
@@ -175,7 +176,7 @@ mod tests {
         VmSwap:\t       4 kB\nThreads:\t1\n";
 
     #[test]
-    fn a_status_is_split_into_owed_and_reclaimable() {
+    fn sample_splits_memory_into_owed_and_reclaimable() {
         let (_root, mut sampler) = sampler("10 9 8 1 0 2 0\n", STATUS);
         let sample = sampler.sample().expect("reads").alive().expect("alive");
         assert_eq!(sample.owed(), Some(Bytes::kib(100 + 30 + 4 + 12)));
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_figure_is_not_zero() {
+    fn owed_is_unknown_if_a_figure_is_missing() {
         for missing in ["RssAnon", "RssShmem", "VmPTE", "VmSwap"] {
             let status: String = STATUS
                 .lines()
@@ -200,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn a_zombie_has_no_memory() {
+    fn zombie_has_no_memory() {
         let (_root, mut sampler) = sampler("0 0 0 0 0 0 0\n", "Name:\tx\nState:\tZ (zombie)\nThreads:\t1\n");
         assert_eq!(sampler.sample().expect("reads"), Seen::NoMemory);
         assert_eq!(sampler.resident().expect("reads"), Seen::NoMemory);
     }
 
     #[test]
-    fn what_cannot_be_read_names_file_line_and_wish() {
+    fn errors_name_the_file_and_the_malformed_line() {
         for (statm, status) in [
             ("10 x 8\n", "RssAnon:\t 12 MB\n"),
             ("", "RssAnon:\t-1 kB\n"),
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_an_answer() {
+    fn missing_process_is_not_an_error() {
         let root = fake(7, &[]);
         assert!(ProcessSampler::open(root.path(), 7).expect("an answer").is_none());
         assert!(ProcessSampler::open(root.path(), 8).expect("an answer").is_none());
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_dies_under_its_sampler() {
+    fn sampler_reports_a_zombie_and_then_gone() {
         let mut child = std::process::Command::new("cat")
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::null())
@@ -246,7 +247,7 @@ mod tests {
         assert_eq!(parent(proc, child.id()).expect("reads"), Some(std::process::id()));
 
         child.kill().expect("kills");
-        // WNOWAIT: dead and not reaped.
+        // WNOWAIT leaves the dead child unreaped.
         let dead = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
         let pid = rustix::process::Pid::from_child(&child);
         rustix::process::waitid(rustix::process::WaitId::Pid(pid), dead).expect("waits");
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_owes_something() {
+    fn sampler_reads_this_process() {
         let mut sampler =
             ProcessSampler::open(Path::new("/proc"), std::process::id()).expect("opens").expect("is there");
         let sample = sampler.sample().expect("reads").alive().expect("alive");
@@ -270,7 +271,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_name_hides_parent_and_start(name in "[a-z() \n\\[\\]0-9]{0,15}", parent in 0u32.., start in 0u64..) {
+        fn parse_stat_accepts_any_process_name(name in "[a-z() \n\\[\\]0-9]{0,15}", parent in 0u32.., start in 0u64..) {
             let text = format!(
                 "42 ({name}) S {parent} 42 42 0 -1 4194304 1 0 0 0 1 2 0 0 20 0 1 0 {start} 5000000 900\n"
             );
@@ -279,7 +280,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_the_reader_panic(text in proptest::collection::vec(proptest::num::u8::ANY, 0..300)) {
+        fn sampler_does_not_panic_on_any_text(text in proptest::collection::vec(proptest::num::u8::ANY, 0..300)) {
             let root = fake(7, &[]);
             let folder = process_folder(root.path(), 7);
             for name in ["stat", "statm", "status"] {

@@ -1,4 +1,4 @@
-//! The text of proc files: reading it into a buffer that stays, and finding numbers in it without allocating.
+//! Reads files of `/proc` into a fixed buffer, and parses numbers in them without allocating.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -8,7 +8,7 @@ use opt_shared::units::Bytes;
 
 use super::SampleError;
 
-/// A proc file that is kept open and read again and again from its start, into one buffer.
+/// A file of `/proc` that stays open and is read repeatedly from its start into one buffer.
 #[derive(Debug)]
 pub(super) struct KeptFile {
     file: File,
@@ -17,10 +17,10 @@ pub(super) struct KeptFile {
 }
 
 impl KeptFile {
-    /// None where there is no such file.
-    pub(super) fn open(path: PathBuf, most: usize) -> Result<Option<Self>, SampleError> {
+    /// Opens a file whose content is shorter than `limit` bytes. `None` if it does not exist.
+    pub(super) fn open(path: PathBuf, limit: usize) -> Result<Option<Self>, SampleError> {
         match File::open(&path) {
-            Ok(file) => Ok(Some(Self { file, path, buffer: vec![0; most].into_boxed_slice() })),
+            Ok(file) => Ok(Some(Self { file, path, buffer: vec![0; limit].into_boxed_slice() })),
             Err(error) if is_gone(&error) => Ok(None),
             Err(source) => Err(SampleError::io(&path, "open it", source)),
         }
@@ -30,10 +30,10 @@ impl KeptFile {
         &self.path
     }
 
-    /// Its text now; none where what it spoke of has gone.
+    /// Reads the current text, and returns it with the path. `None` if the process that it describes has ended.
     pub(super) fn read(&mut self) -> Result<Option<(&Path, &[u8])>, SampleError> {
         let mut length = 0;
-        // The kernel may hand out a long file in pieces.
+        // The kernel can return a long file in several pieces.
         loop {
             match self.file.read_at(&mut self.buffer[length..], length as u64) {
                 Ok(0) => break,
@@ -50,14 +50,14 @@ impl KeptFile {
     }
 }
 
-/// A process that was reaped answers ESRCH on a kept descriptor, ENOENT on a path.
+/// Whether an error means that the process has ended: ESRCH on an open descriptor, ENOENT on a path.
 pub(super) fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// A whole small file at once; none where it does not exist.
-pub(super) fn read_small(path: &Path, most: usize) -> Result<Option<Vec<u8>>, SampleError> {
-    let Some(mut file) = KeptFile::open(path.to_owned(), most)? else { return Ok(None) };
+/// Reads a file whose content is shorter than `limit` bytes. `None` if it does not exist.
+pub(super) fn read_small(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, SampleError> {
+    let Some(mut file) = KeptFile::open(path.to_owned(), limit)? else { return Ok(None) };
     Ok(file.read()?.map(|(_, text)| text.to_vec()))
 }
 
@@ -65,7 +65,7 @@ pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty())
 }
 
-/// A line `Name:   123 kB`: its name and its number of bytes.
+/// Parses `value`, the part `123 kB` of a line `Name:   123 kB`. The whole `line` is for the error.
 pub(super) fn kilobytes(path: &Path, line: &[u8], value: &[u8]) -> Result<Bytes, SampleError> {
     let wanted = "a size in kB";
     let mut words = words(value);
@@ -76,7 +76,7 @@ pub(super) fn kilobytes(path: &Path, line: &[u8], value: &[u8]) -> Result<Bytes,
     }
 }
 
-/// `Name:` and what follows it.
+/// Splits a line at its first colon.
 pub(super) fn name_and_value(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let colon = line.iter().position(|&byte| byte == b':')?;
     Some((&line[..colon], &line[colon + 1..]))
@@ -86,7 +86,7 @@ pub(super) fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
 }
 
-/// Digits only: no sign, no overflow.
+/// Parses a number that consists of digits only. `None` if it has a sign or overflows.
 pub(super) fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -104,14 +104,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_are_read_as_the_standard_library_does(text in "[0-9+ -]{0,24}") {
+        fn number_agrees_with_the_standard_library(text in "[0-9+ -]{0,24}") {
             let strict = if text.starts_with('+') { None } else { text.parse().ok() };
             prop_assert_eq!(number(text.as_bytes()), strict);
         }
     }
 
     #[test]
-    fn a_file_that_does_not_end_is_refused() {
+    fn read_small_refuses_long_files() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("long");
         std::fs::write(&path, [b'x'; 100]).expect("writes");

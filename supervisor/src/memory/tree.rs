@@ -1,9 +1,10 @@
-//! Which processes live below one: from `/proc/PID/task/*/children`, or, where the kernel was built without it, from
-//! one walk over the parents of all processes.
+//! Finds the descendants of a process, from `/proc/PID/task/*/children` or, on kernels without it, from the parents of
+//! all processes.
 //!
-//! Either way a walk over a tree that changes meanwhile: what was born or orphaned during it may be missing or already
-//! gone. Buffers are kept, so that a walk allocates only when the tree has grown. The second way costs by the number
-//! of processes on the machine: how often is the caller's affair ([`TreeWalker::is_cheap`]).
+//! The tree can change during a walk: a process that started or was orphaned meanwhile may be missing, and one in the
+//! result may have ended. Buffers are reused, so a walk allocates only when the tree has grown. The cost of the second
+//! method grows with the number of processes on the machine, so callers should use it less often
+//! ([`TreeWalker::is_cheap`]).
 
 use std::io::Write as _;
 use std::mem::MaybeUninit;
@@ -17,15 +18,16 @@ use super::SampleError;
 use super::procfs::{parent, process_folder};
 use super::text::{number, words};
 
-/// More than our tree can have by its own limits (16 runners of `limits.processes`); a fork bomb ends here.
+/// The maximum number of descendants. Limits keep the supervisor's tree smaller (16 runners with `limits.processes`
+/// each), so only a fork bomb exceeds it.
 pub const MAX_DESCENDANTS: usize = 16 << 10;
-/// Processes of the whole machine that are looked at; the default limit of pids is half of this.
+/// The maximum number of processes visited on the machine, twice the kernel's default limit of pids.
 pub const MAX_PROCESSES: usize = 64 << 10;
-/// Pids of the children of one thread, as text: the bound above, at 8 bytes each.
+/// The size limit of the list of a thread's children, at 8 bytes for each pid.
 const CHILDREN_BYTES: usize = MAX_DESCENDANTS * 8;
-/// Folder entries taken from the kernel at a time.
+/// The size of the buffer for folder entries.
 const FOLDER_BYTES: usize = 8 << 10;
-/// `PID/children` with its closing zero.
+/// The size of the buffer for `PID/children` with its terminating zero.
 const NAME_BYTES: usize = 32;
 
 #[derive(Debug)]
@@ -35,21 +37,22 @@ pub struct TreeWalker {
     entries: Box<[MaybeUninit<u8>]>,
     text: Box<[u8]>,
     found: Vec<u32>,
-    /// (parent, child), of every process; only where children are not listed.
+    /// All processes as (parent, child); used only if the kernel lists no children.
     pairs: Vec<(u32, u32)>,
-    way: Way,
+    method: Method,
 }
 
-/// How children are found.
+/// The method of finding children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Method {
+    /// The kernel lists the children of each thread.
     Listed,
-    /// The kernel lists none.
+    /// The kernel does not, so the parent of every process is read.
     Parents,
 }
 
 impl TreeWalker {
-    /// `proc` is `/proc`.
+    /// Opens `proc`, which is `/proc`.
     pub fn open(proc: &Path) -> Result<Self, SampleError> {
         let folder = rustix::fs::openat(CWD, proc, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| SampleError::io(proc, "open it", error.into()))?;
@@ -60,28 +63,28 @@ impl TreeWalker {
             text: vec![0; CHILDREN_BYTES].into_boxed_slice(),
             found: Vec::new(),
             pairs: Vec::new(),
-            way: Way::Listed,
+            method: Method::Listed,
         })
     }
 
-    /// Whether a walk costs by the size of the tree, not of the machine. Known after the first walk.
+    /// Whether the cost of a walk depends only on the size of the tree, not on the machine. Known after the first walk.
     pub fn is_cheap(&self) -> bool {
-        self.way == Way::Listed
+        self.method == Method::Listed
     }
 
-    /// Every process below this one, itself excluded, sorted.
+    /// All descendants of a process, sorted.
     pub fn descendants(&mut self, pid: u32) -> Result<&[u32], SampleError> {
-        if self.way == Way::Listed {
+        if self.method == Method::Listed {
             match self.by_lists(pid) {
-                // It stays so for as long as the kernel runs.
-                Err(SampleError::Absent { .. }) => self.way = Way::Parents,
+                // This will not change while the kernel runs.
+                Err(SampleError::Absent { .. }) => self.method = Method::Parents,
                 other => other?,
             }
         }
-        if self.way == Way::Parents {
+        if self.method == Method::Parents {
             self.by_parents(pid)?;
         }
-        // One that was orphaned during the walk may have been seen below its old parent and below us.
+        // A process that was orphaned during the walk can be found twice, below its old and its new parent.
         self.found.sort_unstable();
         self.found.dedup();
         Ok(&self.found)
@@ -146,7 +149,7 @@ impl TreeWalker {
             let children = match children {
                 Ok(children) => children,
                 Err(Errno::NOENT | Errno::SRCH) => {
-                    // The thread has gone; or it is there and the kernel does not list children.
+                    // Either the thread has ended, or the kernel does not list children.
                     let mut name = [0; NAME_BYTES];
                     if open_below(tasks.as_fd(), &mut name, format_args!("{thread}"), OFlags::DIRECTORY)
                         .is_ok()
@@ -181,7 +184,7 @@ impl TreeWalker {
     }
 }
 
-/// The children of one process, sorted, by a walk over the parents of all.
+/// The children of one process, sorted, found by reading the parents of all processes.
 pub fn children(proc: &Path, of: u32) -> Result<Vec<u32>, SampleError> {
     let mut children = Vec::new();
     parents(proc, |child, parent| {
@@ -193,8 +196,8 @@ pub fn children(proc: &Path, of: u32) -> Result<Vec<u32>, SampleError> {
     Ok(children)
 }
 
-/// Tells of every process and its parent. One that ends meanwhile is left out.
-fn parents(proc: &Path, mut tell: impl FnMut(u32, u32)) -> Result<(), SampleError> {
+/// Calls `visit` with every process and its parent. Processes that end meanwhile are skipped.
+fn parents(proc: &Path, mut visit: impl FnMut(u32, u32)) -> Result<(), SampleError> {
     let entries = std::fs::read_dir(proc).map_err(|error| SampleError::io(proc, "list it", error))?;
     let mut seen = 0;
     for entry in entries {
@@ -206,13 +209,13 @@ fn parents(proc: &Path, mut tell: impl FnMut(u32, u32)) -> Result<(), SampleErro
         }
         seen += 1;
         if let Some(parent) = parent(proc, pid)? {
-            tell(pid, parent);
+            visit(pid, parent);
         }
     }
     Ok(())
 }
 
-/// Opens a name that is made of numbers and fixed words, without allocating for it.
+/// Opens a file below a folder. The name is formatted into a buffer, without an allocation.
 fn open_below(
     folder: BorrowedFd<'_>,
     buffer: &mut [u8; NAME_BYTES],
@@ -225,7 +228,7 @@ fn open_below(
     rustix::fs::openat(folder, name, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// How much the file holds; none where it is more than the buffer does.
+/// Reads a file into a buffer and returns its length. `None` if the file is longer than the buffer.
 fn read_to_end(file: &OwnedFd, buffer: &mut [u8]) -> rustix::io::Result<Option<usize>> {
     let mut length = 0;
     while length < buffer.len() {
@@ -243,7 +246,7 @@ fn read_to_end(file: &OwnedFd, buffer: &mut [u8]) -> rustix::io::Result<Option<u
 mod tests {
     use super::*;
 
-    /// Threads of processes with the children of each.
+    /// A fake `/proc` with these threads, each given as process, thread and list of children.
     fn fake(threads: &[(u32, u32, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("folder");
         for (pid, thread, children) in threads {
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn every_thread_of_every_generation_counts() {
+    fn descendants_include_children_of_all_threads() {
         let root = fake(&[
             (10, 10, "11 "),
             (10, 15, "20 21 "),
@@ -271,14 +274,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_without_an_end_is_refused() {
+    fn descendants_stop_at_the_limit() {
         let root = fake(&[(1, 1, "2 "), (2, 2, "1 ")]);
         let error = TreeWalker::open(root.path()).expect("opens").descendants(1).expect_err("refuses");
         assert!(matches!(error, SampleError::TooMany { limit: MAX_DESCENDANTS, .. }), "{error}");
     }
 
     #[test]
-    fn a_kernel_that_lists_no_children_is_walked_by_parents() {
+    fn descendants_are_found_by_parents_if_no_children_are_listed() {
         let root = fake(&[(10, 10, "11 "), (11, 11, "")]);
         for (pid, parent) in [(10, 1), (11, 10), (12, 11), (13, 11), (20, 1), (21, 20)] {
             let folder = process_folder(root.path(), pid);
@@ -304,15 +307,15 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_in_a_list_is_named() {
+    fn malformed_list_of_children_is_reported() {
         let root = fake(&[(1, 1, "two")]);
         let error = TreeWalker::open(root.path()).expect("opens").descendants(1).expect_err("refuses");
         assert!(error.to_string().contains("1/task/1/children: `two`"), "{error}");
     }
 
-    /// A child and a grandchild of this process, on whatever way this kernel has and on the one that all have.
+    /// Finds a child and a grandchild of this process with the method of this kernel and with the one that always works.
     #[test]
-    fn a_real_tree_is_found_on_both_ways() {
+    fn both_methods_find_a_real_tree() {
         use std::io::BufRead as _;
         let mut child = std::process::Command::new("sh")
             .args(["-c", "sleep 600 & echo $!; wait"])
@@ -321,14 +324,14 @@ mod tests {
             .expect("sh");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("piped");
-        std::io::BufReader::new(stdout).read_line(&mut line).expect("says its child");
+        std::io::BufReader::new(stdout).read_line(&mut line).expect("prints the pid of its child");
         let grandchild: u32 = line.trim().parse().expect("a pid");
-        for way in [Way::Listed, Way::Parents] {
+        for method in [Method::Listed, Method::Parents] {
             let mut walker = TreeWalker::open(Path::new("/proc")).expect("opens");
-            walker.way = way;
+            walker.method = method;
             let found = walker.descendants(std::process::id()).expect("walks").to_vec();
-            assert!(found.contains(&child.id()) && found.contains(&grandchild), "{way:?}: {found:?}");
-            assert_eq!(walker.descendants(child.id()).expect("walks"), [grandchild], "{way:?}");
+            assert!(found.contains(&child.id()) && found.contains(&grandchild), "{method:?}: {found:?}");
+            assert_eq!(walker.descendants(child.id()).expect("walks"), [grandchild], "{method:?}");
         }
         rustix::process::kill_process(
             rustix::process::Pid::from_raw(i32::try_from(grandchild).expect("a pid")).expect("a pid"),

@@ -1,8 +1,8 @@
-//! Just enough HTTP/1.1 for a scraper: one GET, one answer, then the connection is closed. Driven by the run's
-//! only loop; never waits.
+//! A minimal HTTP/1.1 server for scrapers: one GET, one answer, then the connection is closed. It runs in the main loop
+//! of a run and never blocks.
 //!
-//! Scrapers are not trusted: the size of a request, its duration and the number of connections are limited, and
-//! nothing of a request is kept.
+//! Scrapers are not trusted: the size and duration of a request and the number of connections are limited, and no part of
+//! a request is kept.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-/// Connections at the same time; later ones wait in the kernel.
-const MOST_CLIENTS: usize = 8;
-/// Longest request, headers included.
+/// The maximum number of simultaneous connections. Further ones wait in the kernel.
+const MAX_CLIENTS: usize = 8;
+/// The maximum length of a request with its headers, in bytes.
 const MAX_REQUEST: usize = 8 << 10;
-/// Time from connecting to the last byte.
+/// The timeout from accepting a connection to the last byte of the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause after accepting has failed.
+/// The pause after a failed accept.
 const REST: Duration = Duration::from_secs(1);
 
-/// What OpenMetrics calls itself.
+/// The media type of OpenMetrics.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +62,7 @@ impl Responder {
     }
 
     pub fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let room = self.clients.len() < MOST_CLIENTS;
+        let room = self.clients.len() < MAX_CLIENTS;
         let listener =
             room.then(|| PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN)).into_iter();
         listener.chain(self.clients.iter().map(|client| {
@@ -75,12 +75,12 @@ impl Responder {
         self.clients.iter().map(|client| client.until).chain(self.rests_until).min()
     }
 
-    /// Serves connections. `page` is called only if someone requests it.
+    /// Serves connections. `page` is called only for a request of the metrics.
     pub fn serve(&mut self, now: Instant, page: &dyn Fn() -> Option<String>) {
         if self.rests_until.is_some_and(|until| until <= now) {
             self.rests_until = None;
         }
-        while self.clients.len() < MOST_CLIENTS && self.rests_until.is_none() {
+        while self.clients.len() < MAX_CLIENTS && self.rests_until.is_none() {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) => {
@@ -152,14 +152,14 @@ fn answer(request: &[u8], page: &dyn Fn() -> Option<String>) -> Vec<u8> {
     let mut words = line.split(|&byte| byte == b' ');
     let (method, target, version) = (words.next(), words.next(), words.next());
     if !version.is_some_and(|version| version.starts_with(b"HTTP/1.")) || words.next().is_some() {
-        return plain("400 Bad Request", "this is no HTTP/1.1\n");
+        return plain("400 Bad Request", "the request is not HTTP/1.1\n");
     }
     if method != Some(b"GET") {
-        return plain("405 Method Not Allowed", "only GET\n");
+        return plain("405 Method Not Allowed", "only GET is supported\n");
     }
     let path = target.unwrap_or_default().split(|&byte| byte == b'?').next().unwrap_or_default();
     if path != b"/metrics" {
-        return plain("404 Not Found", "only /metrics\n");
+        return plain("404 Not Found", "there is only /metrics\n");
     }
     match page() {
         Some(page) => response("200 OK", CONTENT_TYPE, &page),
@@ -183,23 +183,23 @@ fn response(status: &str, kind: &str, body: &str) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn served(responder: &mut Responder, said: &[u8]) -> String {
+    fn served(responder: &mut Responder, request: &[u8]) -> String {
         let mut socket = TcpStream::connect(responder.address()).expect("a connection");
-        socket.write_all(said).expect("written");
+        socket.write_all(request).expect("written");
         socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a time limit");
-        let (now, mut heard) = (Instant::now(), Vec::new());
+        let (now, mut answer) = (Instant::now(), Vec::new());
         // The loop and the reader alternate until the answer is complete.
         for _ in 0..500 {
             responder.serve(now, &|| Some("figures\n# EOF\n".to_owned()));
             let mut chunk = [0u8; 4096];
             match socket.read(&mut chunk) {
                 Ok(0) => break,
-                Ok(count) => heard.extend_from_slice(&chunk[..count]),
+                Ok(count) => answer.extend_from_slice(&chunk[..count]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => break,
             }
         }
-        String::from_utf8(heard).expect("text")
+        String::from_utf8(answer).expect("text")
     }
 
     #[test]
@@ -211,31 +211,31 @@ mod tests {
             "{good}"
         );
         assert!(good.contains(CONTENT_TYPE));
-        for (said, status) in [
+        for (request, status) in [
             (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
             (b"POST /metrics HTTP/1.1\r\n\r\n", "405"),
             (b"nonsense\r\n\r\n", "400"),
             (b"GET /metrics HTTP/1.1 x\r\n\r\n", "400"),
             (&[b'x'; MAX_REQUEST + 1], "431"),
         ] {
-            let heard = served(&mut responder, said);
-            assert!(heard.starts_with(&format!("HTTP/1.1 {status} ")), "{status}: {heard}");
+            let answer = served(&mut responder, request);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{status}: {answer}");
         }
-        assert!(responder.next_moment().is_none(), "nobody is left");
+        assert!(responder.next_moment().is_none(), "a connection is left");
     }
 
     #[test]
     fn silent_client_is_dropped_and_the_others_wait() {
         let mut responder = Responder::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
         let now = Instant::now();
-        let sockets: Vec<TcpStream> = (0..MOST_CLIENTS + 2)
+        let sockets: Vec<TcpStream> = (0..MAX_CLIENTS + 2)
             .map(|_| TcpStream::connect(responder.address()).expect("a connection"))
             .collect();
-        while responder.clients.len() < MOST_CLIENTS {
+        while responder.clients.len() < MAX_CLIENTS {
             responder.serve(now, &|| None);
         }
         responder.serve(now, &|| None);
-        assert_eq!(responder.clients.len(), MOST_CLIENTS);
+        assert_eq!(responder.clients.len(), MAX_CLIENTS);
         responder.serve(now + TIMEOUT, &|| None);
         assert!(responder.clients.len() <= 2);
         drop(sockets);

@@ -1,8 +1,6 @@
-//! Metrics of a run for a monitoring system, in the OpenMetrics text format (`docs/reference/control.md` lists
-//! them).
+//! The metrics of a run for a monitoring system, in the OpenMetrics text format. `docs/reference/control.md` lists them.
 //!
-//! Owns names and counters. Counters start with the process; gauges have the values that were set last. `http`
-//! serves them.
+//! Counters start with the process; gauges show the current state. `http` serves the page.
 
 pub mod http;
 
@@ -41,7 +39,7 @@ pub struct Metrics {
     phases: Seconds,
 }
 
-/// The state of the run at a scrape.
+/// The values of all gauges, sampled for one scrape.
 #[derive(Clone, Debug, Default)]
 pub struct GaugeValues {
     /// Role and state of each worker.
@@ -53,7 +51,7 @@ pub struct GaugeValues {
     pub ceiling: Bytes,
     pub reclaimable: Bytes,
     pub available: Bytes,
-    /// On the device; none where there is none, or nothing was seen of it yet.
+    /// Device memory held by the run's processes. `None` without a device, or if it was not sampled yet.
     pub device: Option<Bytes>,
     pub device_ceiling: Option<Bytes>,
 }
@@ -79,27 +77,27 @@ impl Default for Metrics {
             phases: Family::default(),
         };
         let registry = &mut it.registry;
-        registry.register("workers", "Workers that live", it.workers.clone());
-        registry.register("leases", "Leases that are held", it.leases.clone());
+        registry.register("workers", "Live workers", it.workers.clone());
+        registry.register("leases", "Leases held now", it.leases.clone());
         let mut bytes = |name, help, gauge: &Gauge| {
             registry.register_with_unit(name, help, Unit::Bytes, gauge.clone());
         };
-        bytes("owed", "Owed by the whole process tree", &it.owed);
-        bytes("charged", "Charged by the ledger: leases, and what is owed beyond them", &it.charged);
-        bytes("host_ceiling", "The ceiling of what may be charged", &it.ceiling);
+        bytes("owed", "Memory owed by the whole process tree", &it.owed);
+        bytes("charged", "Memory charged by the ledger: leases, and memory owed beyond them", &it.charged);
+        bytes("host_ceiling", "The limit of charged memory", &it.ceiling);
         bytes("reclaimable", "Clean file pages of the process tree", &it.reclaimable);
-        bytes("available", "Memory that the machine has available", &it.available);
+        bytes("available", "Available memory of the machine", &it.available);
         for (name, help, gauges) in [
-            ("device_owed", "Held on the device by the whole process tree", &it.device),
-            ("device_ceiling", "The ceiling of what may be held on the device", &it.device_ceiling),
+            ("device_owed", "Device memory held by the whole process tree", &it.device),
+            ("device_ceiling", "The limit of device memory", &it.device_ceiling),
         ] {
             registry.register_with_unit(name, help, Unit::Bytes, gauges.clone());
         }
-        registry.register("leases_granted", "Leases that were granted", it.granted.clone());
-        registry.register("attempts", "Attempts that ended", it.attempts.clone());
-        registry.register("candidates", "Candidates that came to their end", it.candidates.clone());
+        registry.register("leases_granted", "Granted leases", it.granted.clone());
+        registry.register("attempts", "Ended attempts", it.attempts.clone());
+        registry.register("candidates", "Ended candidates", it.candidates.clone());
         registry.register("recycles", "Healthy workers that were replaced", it.recycles.clone());
-        registry.register("worker_ends", "Workers that ended", it.deaths.clone());
+        registry.register("worker_ends", "Ended workers", it.deaths.clone());
         registry.register_with_unit("phase", "Time spent in attempts", Unit::Seconds, it.phases.clone());
         it
     }
@@ -126,9 +124,9 @@ impl Metrics {
         }
     }
 
-    /// The whole page.
+    /// The text of the whole page.
     pub fn page(&self, gauges: &GaugeValues) -> Result<String, fmt::Error> {
-        // Labels that no longer occur disappear, instead of staying at zero.
+        // Clearing removes labels that no longer occur, instead of leaving them at zero.
         self.workers.clear();
         self.leases.clear();
         for &(role, state) in &gauges.workers {
@@ -194,6 +192,6 @@ mod tests {
         assert!(page.ends_with("# EOF\n"));
         let later = metrics.page(&GaugeValues::default()).expect("a page");
         assert!(!later.contains("state=\"idle\""), "{later}");
-        assert!(!later.contains("device_owed_bytes{}"), "what is not known is not zero: {later}");
+        assert!(!later.contains("device_owed_bytes{}"), "an unknown value is shown: {later}");
     }
 }

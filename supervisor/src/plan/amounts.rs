@@ -1,6 +1,4 @@
-//! Sizes, durations and shares as values of keys: which are refused, and how the refusal is worded.
-//!
-//! What their texts mean is `quantity`'s.
+//! Codecs of sizes, durations and shares: they check ranges and word the errors. `quantity` parses the text itself.
 
 use std::time::Duration;
 
@@ -12,14 +10,14 @@ use super::print;
 use super::quantity::{self, Amount, Floor};
 use super::table::{TomlValue, describe};
 
-/// Written as a number of KiB.
-pub(super) struct Kibibytes<const MOST: u32>;
+/// A size written as a number of KiB.
+pub(super) struct Kibibytes<const MAX: u32>;
 
-impl<const MOST: u32> Codec for Kibibytes<MOST> {
+impl<const MAX: u32> Codec for Kibibytes<MAX> {
     type Value = Bytes;
 
     fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Bytes> {
-        Number::<0, MOST>::read(value, spot, findings).map(|kib| Bytes::kib(kib.into()))
+        Number::<0, MAX>::read(value, spot, findings).map(|kib| Bytes::kib(kib.into()))
     }
 
     fn print(value: &Bytes) -> String {
@@ -27,10 +25,10 @@ impl<const MOST: u32> Codec for Kibibytes<MOST> {
     }
 }
 
-/// A size of at least so many bytes.
-pub(super) struct Size<const LEAST: u64>;
+/// A size of at least `MIN` bytes.
+pub(super) struct Size<const MIN: u64>;
 
-impl<const LEAST: u64> Codec for Size<LEAST> {
+impl<const MIN: u64> Codec for Size<MIN> {
     type Value = Bytes;
 
     fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Bytes> {
@@ -40,8 +38,8 @@ impl<const LEAST: u64> Codec for Size<LEAST> {
             findings.report(spot, format!("{} is not a size", describe(value.get_ref()))).expected(FORM);
             return None;
         };
-        if size < Bytes::new(LEAST) {
-            let least = quantity::print_size(Bytes::new(LEAST));
+        if size < Bytes::new(MIN) {
+            let least = quantity::print_size(Bytes::new(MIN));
             findings.report(spot, format!("{text} is too small")).expected(format!("at least \"{least}\""));
             return None;
         }
@@ -80,7 +78,7 @@ impl Codec for Time {
     }
 }
 
-/// A percentage, kept as a fraction.
+/// A percentage, stored as a fraction.
 pub(super) struct Percentage<const ZERO: bool>;
 
 impl<const ZERO: bool> Codec for Percentage<ZERO> {
@@ -107,7 +105,7 @@ impl<const ZERO: bool> Codec for Percentage<ZERO> {
     }
 }
 
-/// A share or a size, not zero.
+/// A share or a size, above zero.
 pub(super) struct Ceiling;
 
 impl Codec for Ceiling {

@@ -1,4 +1,4 @@
-//! From what a job says about its candidates (tables, patterns, a baseline) to the list of them, each with a name.
+//! Turns the tables, patterns and baseline of a job into its list of candidates, each with a name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::layers::Layers;
 use super::names::{NameOf, objection};
 use super::render::label;
 
-/// A baseline of a later version.
+/// A baseline that this version does not support.
 const COMPILED: &str = "torch.compile";
 
 /// A candidate whose settings are not settled yet.
@@ -25,34 +25,34 @@ pub(super) struct Draft {
     pub(super) source: CandidateSource,
     pub(super) partial: Option<bool>,
     pub(super) launch: Arc<Launch>,
-    /// The settings of its table; boxed, because most candidates are files and have none.
+    /// The settings of its table. Boxed, because most candidates are files and have none.
     pub(super) layers: Option<Box<Layers>>,
     pub(super) spot: Rc<Spot>,
     naming: Naming,
 }
 
 enum Naming {
-    /// Named by its table.
+    /// The name given in the candidate's table.
     Given,
-    /// Named by its file, without the suffix unless that names two.
+    /// The name of the file. The suffix is left out unless another candidate has the same short name.
     File { short: String, long: String },
 }
 
-/// The candidates of a job, and the place of the baseline among them.
+/// The candidates of a job, and the index of the baseline among them.
 pub(super) struct Roster {
     pub(super) drafts: Vec<Draft>,
     pub(super) baseline: Option<usize>,
 }
 
-/// At most `most` candidates.
-pub(super) fn enlist(job: &RawJob, most: usize, findings: &mut Findings) -> Roster {
+/// Lists the candidates of a job, at most `max`.
+pub(super) fn enlist(job: &RawJob, max: usize, findings: &mut Findings) -> Roster {
     let before = findings.count();
     let mut drafts: Vec<Draft> = job.candidates.iter().filter_map(|raw| from_table(raw, findings)).collect();
-    // A file that a table names is that table's: `patterns` over its folder do not make a second candidate of it.
+    // A pattern does not make a second candidate of a file that a table already names.
     let mut seen: BTreeSet<PathBuf> =
         drafts.iter().flat_map(|draft| draft.source.sources.iter().map(|path| identity(path))).collect();
     for pattern in &job.patterns {
-        let room = most.saturating_sub(drafts.len());
+        let room = max.saturating_sub(drafts.len());
         from_pattern(pattern, room, &mut seen, &mut drafts, findings);
     }
     assign_names(&mut drafts);
@@ -115,7 +115,7 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
     }
     if is_prebuilt(language) && raw.sources.len() > 1 {
         findings
-            .report(&raw.sources[1].spot, "what was built elsewhere is a candidate by itself")
+            .report(&raw.sources[1].spot, "a prebuilt file must be the only source of its candidate")
             .expected("one source");
         return None;
     }
@@ -142,22 +142,20 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
     })
 }
 
-/// Launches are needed where nobody else can launch, and understood nowhere else. None if it was reported.
+/// Checks that a candidate has launches if it has no host code, and only then. Reports a mistake and returns `None`
+/// otherwise.
 fn check_launch(raw: &RawCandidate, language: Language, findings: &mut Findings) -> Option<()> {
     let launch = raw.launch.as_ref()?;
-    let says = !launch.steps.is_empty() || !launch.workspaces.is_empty();
-    if !language.is_device_code() && says {
+    let has_launches = !launch.steps.is_empty() || !launch.workspaces.is_empty();
+    if !language.is_device_code() && has_launches {
         findings
-            .report(&raw.spot, format!("`{}` launches for itself, and the plan says how to", language.name()))
+            .report(&raw.spot, format!("`{}` has host code and cannot have launches", language.name()))
             .help("a file of `__global__` functions alone is `language = \"cuda-device\"`");
         return None;
     }
     if language.is_device_code() && launch.steps.is_empty() {
         findings
-            .report(
-                &raw.spot,
-                format!("`{}` has no host code, and no launch says how to call it", language.name()),
-            )
+            .report(&raw.spot, format!("`{}` has no host code and needs launches", language.name()))
             .expected("a `[[job.candidate.launch]]` with `symbol`, `grid`, `block` and `args`");
         return None;
     }
@@ -168,7 +166,7 @@ fn layers_of(raw: &RawCandidate) -> Option<Box<Layers>> {
     (!raw.layers.is_empty()).then(|| Box::new(raw.layers.clone()))
 }
 
-/// The recorded function as a candidate.
+/// A candidate that is the recorded function itself.
 fn draft_of_function(language: Language, spot: Spot) -> Draft {
     Draft {
         name: language.name().to_owned(),
@@ -181,7 +179,7 @@ fn draft_of_function(language: Language, spot: Spot) -> Draft {
     }
 }
 
-/// The one language that all sources of a candidate have by their suffixes.
+/// The language of a candidate's sources, which must all have suffixes of the same language.
 fn language_of_all(sources: &[Located<String>], findings: &mut Findings) -> Option<Language> {
     let mut common: Option<Language> = None;
     for source in sources {
@@ -198,7 +196,7 @@ fn language_of_all(sources: &[Located<String>], findings: &mut Findings) -> Opti
         }
         if common.is_some_and(|common| common != language) {
             findings
-                .report(&source.spot, "the sources of this candidate are of two languages")
+                .report(&source.spot, "the sources of this candidate are in two languages")
                 .help("give the candidate a `language`");
             return None;
         }
@@ -249,7 +247,7 @@ fn from_pattern(
             }
         }
     }
-    // One message per pattern, whatever it swept up.
+    // One message per pattern, however many files it matched.
     if let Some((why, first)) = missing.first() {
         let which = format!("{} of {total} matching files, such as `{}`", missing.len(), quote(first));
         findings.report(&pattern.spot, format!("{why}: {which}")).help("narrow the pattern");
@@ -263,16 +261,16 @@ fn from_pattern(
     }
 }
 
-/// Why a file alone is no candidate.
+/// The reason why a file of this language cannot be a candidate by itself.
 fn unusable_file(language: Language) -> Option<&'static str> {
-    let no_launch = "device code needs launches, in a `[[job.candidate]]` of its own";
+    let no_launch = "device code needs launches: describe it in a `[[job.candidate]]`";
     language.kind().missing.or_else(|| language.is_device_code().then_some(no_launch))
 }
 
 fn hint(error: &super::glob::GlobError) -> Option<String> {
     use super::glob::GlobError;
     match error {
-        GlobError::Empty => Some("patterns are relative to the plan; `**` stands for any folders".to_owned()),
+        GlobError::Empty => Some("patterns are relative to the plan; `**` matches any folders".to_owned()),
         GlobError::NoFolder(_) | GlobError::NoFile(_) => Some("paths are relative to the plan".to_owned()),
         GlobError::TooMany(_) | GlobError::TooManyMatches { .. } => Some("narrow the pattern".to_owned()),
         _ => None,
@@ -292,20 +290,20 @@ fn draft_of_file(path: PathBuf, relative: String, language: Language, spot: Rc<S
     }
 }
 
-/// A name without its suffix serves as long as nothing else is called so.
+/// Names candidates after their files, without the suffix if the short name is unique.
 fn assign_names(drafts: &mut [Draft]) {
-    let mut bearers: BTreeMap<String, usize> = BTreeMap::new();
+    let mut uses: BTreeMap<String, usize> = BTreeMap::new();
     for draft in drafts.iter() {
         let wanted = match &draft.naming {
             Naming::Given => &draft.name,
             Naming::File { short, .. } => short,
         };
-        *bearers.entry(wanted.clone()).or_default() += 1;
+        *uses.entry(wanted.clone()).or_default() += 1;
     }
     for draft in drafts {
         if let Naming::File { short, long } = &draft.naming {
-            let alone = bearers.get(short).is_none_or(|&count| count == 1);
-            draft.name = if alone { short } else { long }.clone();
+            let unique = uses.get(short).is_none_or(|&count| count == 1);
+            draft.name = if unique { short } else { long }.clone();
         }
     }
 }
@@ -328,15 +326,16 @@ fn report_duplicates(drafts: &[Draft], findings: &mut Findings) {
     }
 }
 
-/// A candidate's name comes first, then the recorded function, then a file; what is no candidate yet becomes one.
+/// Finds the baseline: a candidate by its name, else the recorded function, else a file. The latter two are added to the
+/// candidates if they are not there yet.
 fn find_baseline(
     baseline: &Located<String>,
     drafts: &mut Vec<Draft>,
     sound: bool,
     findings: &mut Findings,
 ) -> Option<usize> {
-    if let Some(place) = drafts.iter().position(|draft| draft.name == baseline.value) {
-        return Some(place);
+    if let Some(index) = drafts.iter().position(|draft| draft.name == baseline.value) {
+        return Some(index);
     }
     if baseline.value == Language::Torch.name() {
         drafts.push(draft_of_function(Language::Torch, baseline.spot.clone()));
@@ -346,14 +345,14 @@ fn find_baseline(
         findings
             .report(
                 &baseline.spot,
-                "`torch.compile` starts compilers while it runs, which this version does not let it",
+                "`torch.compile` starts compilers while it runs, which this version does not allow",
             )
             .help("`torch` is the recorded function in eager mode");
         return None;
     }
     let path = findings.absolute(&baseline.value);
     if !path.is_file() {
-        // With a candidate missing for another reason, the name may well be that one's.
+        // If another mistake dropped a candidate, the name may be that candidate's.
         if sound {
             let near = nearest(&baseline.value, drafts.iter().map(|draft| draft.name.as_str()));
             let help = near.map(|near| format!("did you mean the candidate `{near}`?"));
@@ -370,12 +369,12 @@ fn find_baseline(
     let wanted = identity(&path);
     let made_of_it: Vec<usize> = (0..drafts.len())
         .filter(
-            |&place| matches!(drafts[place].source.sources.as_slice(), [only] if identity(only) == wanted),
+            |&index| matches!(drafts[index].source.sources.as_slice(), [only] if identity(only) == wanted),
         )
         .collect();
     match made_of_it.as_slice() {
         [] => {}
-        [place] => return Some(*place),
+        [index] => return Some(*index),
         [first, second, ..] => {
             findings
                 .report(&baseline.spot, "several candidates are made of this file")
@@ -387,7 +386,7 @@ fn find_baseline(
         findings
             .report(&baseline.spot, "the suffix of this file does not tell the language")
             .expected(suffixes())
-            .help("describe it in a `[[job.candidate]]` with a `language`, and name that");
+            .help("describe it in a `[[job.candidate]]` with a `language`, and name that candidate");
         return None;
     };
     if let Some(why) = unusable_file(language) {
@@ -404,17 +403,17 @@ fn find_baseline(
     Some(drafts.len() - 1)
 }
 
-/// Two paths to one file are one candidate.
+/// The canonical path of a file, because two paths to one file are one candidate.
 fn identity(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// Told where one of them was expected.
+/// The list of known suffixes, for messages.
 fn suffixes() -> String {
     list(&Language::suffixes().collect::<Vec<_>>())
 }
 
-/// Its one source is the artifact.
+/// Whether candidates of this language need no build: their only source is the artifact.
 pub(super) fn is_prebuilt(language: Language) -> bool {
     language.kind().toolchain == Toolchain::Prebuilt
 }

@@ -1,6 +1,5 @@
-//! How one value of a plan is read, checked, laid over a weaker one, and printed again.
-//!
-//! One zero-sized type per kind of value. Which key has which kind stands in `schema`.
+//! Codecs: one zero-sized type per kind of value, which reads, checks, merges and prints it. `schema` says which key has
+//! which kind.
 
 use std::marker::PhantomData;
 
@@ -14,24 +13,24 @@ use super::table::{TomlValue, describe, wrong_type};
 pub(super) trait Codec {
     type Value: Clone + PartialEq + std::fmt::Debug;
 
-    /// `None` if something was reported.
+    /// Reads and checks a value. `None` if a mistake was reported.
     fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Self::Value>;
 
-    /// As TOML, on one line; read back as the same value.
+    /// Prints a value as TOML on one line that reads back as the same value.
     fn print(value: &Self::Value) -> String;
 
-    /// Lays a stronger layer's value over this one.
+    /// Merges the value of a stronger layer into that of a weaker one.
     fn lay_over(weaker: &mut Self::Value, stronger: &Self::Value) {
         *weaker = stronger.clone();
     }
 
-    /// What has to be laid over `weaker` to get `value`; `None` if nothing.
+    /// The value that must be laid over `weaker` to get `value`; `None` if they are equal.
     fn difference(weaker: &Self::Value, value: &Self::Value) -> Option<Self::Value> {
         (weaker != value).then(|| value.clone())
     }
 }
 
-/// Any text without NUL, which no program takes as an argument.
+/// A string without NUL characters, which cannot be passed in the arguments of a program.
 pub(super) struct Text;
 
 impl Codec for Text {
@@ -40,7 +39,7 @@ impl Codec for Text {
     fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<String> {
         let text = string(value, spot, "a string", findings)?;
         if text.contains('\0') {
-            findings.report(spot, "holds a NUL character");
+            findings.report(spot, "contains a NUL character");
             return None;
         }
         Some(text)
@@ -51,7 +50,7 @@ impl Codec for Text {
     }
 }
 
-/// A text that names something.
+/// A string that is not blank.
 pub(super) struct NonEmptyText;
 
 impl Codec for NonEmptyText {
@@ -90,18 +89,18 @@ impl Codec for Flag {
 }
 
 /// A whole number between two bounds, both included.
-pub(super) struct Number<const LEAST: u32, const MOST: u32>;
+pub(super) struct Number<const MIN: u32, const MAX: u32>;
 
-impl<const LEAST: u32, const MOST: u32> Codec for Number<LEAST, MOST> {
+impl<const MIN: u32, const MAX: u32> Codec for Number<MIN, MAX> {
     type Value = u32;
 
     fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<u32> {
-        let number = integer(value, spot, &format!("a whole number from {LEAST} to {MOST}"), findings)?;
-        let checked = u32::try_from(number).ok().filter(|n| (LEAST..=MOST).contains(n));
+        let number = integer(value, spot, &format!("a whole number from {MIN} to {MAX}"), findings)?;
+        let checked = u32::try_from(number).ok().filter(|n| (MIN..=MAX).contains(n));
         if checked.is_none() {
             findings
                 .report(spot, format!("{number} is out of range"))
-                .expected(format!("a whole number from {LEAST} to {MOST}"));
+                .expected(format!("a whole number from {MIN} to {MAX}"));
         }
         checked
     }
@@ -129,10 +128,10 @@ impl Codec for Seed {
     }
 }
 
-/// A word that stands for "as the machine has it", or a value.
+/// A value, or a word that leaves the choice to the program.
 pub(super) struct OrWord<W, C>(PhantomData<(W, C)>);
 
-/// A word as a type.
+/// A word at the type level.
 pub(super) trait WordName {
     const WORD: &'static str;
 }
@@ -169,7 +168,7 @@ impl<W: WordName, C: Codec> Codec for OrWord<W, C> {
     }
 }
 
-/// A ratio above 0 and at most 1, as a number.
+/// A number above 0 and at most 1.
 pub(super) struct Ratio;
 
 impl Codec for Ratio {
@@ -190,7 +189,7 @@ impl Codec for Ratio {
     }
 }
 
-/// A tolerance.
+/// A tolerance: a finite number, 0 or more.
 pub(super) struct NonNegative;
 
 impl Codec for NonNegative {
@@ -211,7 +210,7 @@ impl Codec for NonNegative {
     }
 }
 
-/// An enum whose values are words.
+/// An enum whose values are written as words.
 pub(super) trait Words: Copy + PartialEq + std::fmt::Debug + 'static {
     const ALL: &'static [(&'static str, Self)];
 }
@@ -241,7 +240,7 @@ impl<E: Words> Codec for Word<E> {
     }
 }
 
-/// One of a closed list that is too long to be shown whole.
+/// Reports a word that is not in `known`. If the list is long, only the nearest word is shown.
 pub(super) fn unknown_word(text: &str, known: &[&str], spot: &Spot, what: &str, findings: &mut Findings) {
     findings
         .report(spot, format!("`{}` is not {what}", super::error::quote(text)))
@@ -278,7 +277,7 @@ pub(super) fn integer(
     parsed
 }
 
-/// A float, or an integer that stands for one.
+/// Reads a float. An integer is accepted too.
 pub(super) fn number(value: &TomlValue<'_>, spot: &Spot, form: &str, findings: &mut Findings) -> Option<f64> {
     match value.get_ref() {
         DeValue::Float(float) => {

@@ -1,11 +1,11 @@
-//! What differs between two settled plans, by the names of the keys: `--resume` goes on only with the same plan.
+//! Lists the keys in which two settled plans differ. `--resume` continues only with the same plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use toml::{Table, Value};
 
-/// Keys whose values differ between two texts of `resolved_toml`, in order of name. Jobs and candidates are told
-/// apart by their names: `job.embedding.candidate.naive.symbol`. One that only one text has is one key.
+/// The keys whose values differ between two texts of `resolved_toml`, sorted by name. Keys of jobs and candidates include
+/// their names: `job.embedding.candidate.naive.symbol`. A job or candidate that only one text has counts as one key.
 pub fn changed_keys(old: &str, new: &str) -> Vec<String> {
     if old == new {
         return Vec::new();
@@ -16,7 +16,7 @@ pub fn changed_keys(old: &str, new: &str) -> Vec<String> {
             compare_tables(&old, &new, "", &mut changed);
             changed.into_iter().collect()
         }
-        // Written by us, so damaged since; nothing in it can be trusted to be the same.
+        // `resolved_toml` wrote both texts, so one was damaged since, and none of its keys can be trusted.
         _ => vec!["the whole plan".to_owned()],
     }
 }
@@ -47,7 +47,7 @@ fn compare_tables(old: &Table, new: &Table, path: &str, changed: &mut BTreeSet<S
     }
 }
 
-/// An array of tables in its order, each with its name.
+/// The tables of an array with their names, in order. `None` if the value is not an array of named tables.
 fn named(value: Option<&Value>) -> Option<Vec<(&str, &Table)>> {
     let array = value?.as_array()?;
     if array.is_empty() {
@@ -75,7 +75,7 @@ fn compare_named(old: &[(&str, &Table)], new: &[(&str, &Table)], path: &str, cha
             }
         }
     }
-    // Jobs and candidates are numbered by their places.
+    // Jobs and candidates are numbered by position, so a changed order is a difference.
     let order = |these: &[(&str, &Table)], others: &BTreeMap<&str, &Table>| -> Vec<String> {
         these
             .iter()
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changed_keys_have_names() {
+    fn changed_keys_include_names_of_jobs_and_candidates() {
         let old = "[verify]\nseed = 0\n[[job]]\nname = \"a\"\ncaptures = \"x\"\n[[job.candidate]]\nname = \"k/v 1\"\n\
                    symbol = \"run\"\n[[job.candidate]]\nname = \"n\"\n[[job]]\nname = \"b\"\n";
         assert_eq!(changed_keys(old, old), Vec::<String>::new());

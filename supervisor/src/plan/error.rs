@@ -1,35 +1,35 @@
-//! What is wrong with a plan: every mistake with its place, and the collector that all modules of the plan report to.
+//! The mistakes of a plan with their positions, and the collector that all modules of `plan` report to.
 //!
-//! How a mistake is drawn for people belongs to `render`; which mistakes there are, to the rest.
+//! The other modules find mistakes; `render` shows them to people.
 
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Most characters of a name or value quoted in a message; more says nothing and may fill a terminal.
-const LONGEST_QUOTE: usize = 80;
+/// The maximum length of a name or value quoted in a message, in characters. More would fill a terminal.
+const MAX_QUOTE_CHARS: usize = 80;
 
-/// One mistake. Messages are lowercase fragments without the key, which stands in front when they are shown.
+/// One mistake. Its message is a lowercase fragment; the key is put in front of it when it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
-    /// The plan's path, `configs/default.toml`, or the `--set` argument.
+    /// The source: the plan's path, `configs/default.toml`, or the `--set` argument.
     pub file: String,
-    /// From 1; 0 where the file as a whole is meant.
+    /// The line, from 1; 0 means the whole file.
     pub line: usize,
-    /// In characters, from 1.
+    /// The column in characters, from 1.
     pub column: usize,
-    /// `job.verify.repeats`; empty where no key is at fault.
+    /// The key, such as `job.verify.repeats`; empty if the mistake is not about a key.
     pub key: String,
-    /// What stands at that place.
+    /// The text at that position.
     pub text: String,
     pub message: String,
     pub expected: Option<String>,
-    /// What to do about it.
+    /// A suggestion how to correct it.
     pub help: Option<String>,
     pub(super) source: usize,
     pub(super) span: Range<usize>,
-    /// The text is not even TOML there; what its value then seems to be is no second mistake.
+    /// Whether this is a TOML syntax error. Other errors about the same text are then not reported.
     syntax: bool,
 }
 
@@ -56,17 +56,17 @@ impl PlanError {
     }
 }
 
-/// A text that mistakes can stand in.
+/// A text that was read, in which mistakes have positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Source {
     pub(super) label: String,
     pub(super) text: Arc<str>,
-    /// Where each line begins, so that a plan full of mistakes is still read in one pass.
+    /// The offset of each line, so that the positions of many mistakes are found quickly.
     line_starts: Vec<usize>,
 }
 
 impl Source {
-    /// Line and column, both from 1, of a byte of the text.
+    /// The line and column of a byte offset, both from 1.
     fn position(&self, byte: usize) -> (usize, usize) {
         let mut byte = byte.min(self.text.len());
         while !self.text.is_char_boundary(byte) {
@@ -78,7 +78,7 @@ impl Source {
     }
 }
 
-/// All mistakes of a plan, in the order in which they stand there. Exit code 2.
+/// All mistakes of a plan, in order of position. They lead to exit code 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanErrors {
     /// Never empty.
@@ -95,7 +95,7 @@ impl fmt::Display for PlanErrors {
 impl std::error::Error for PlanErrors {}
 
 impl PlanErrors {
-    /// A file that could not even be read.
+    /// The error for a file that could not be read.
     pub(super) fn of_file(label: String, message: String, help: Option<String>) -> Self {
         let error = PlanError {
             file: label,
@@ -114,7 +114,7 @@ impl PlanErrors {
     }
 }
 
-/// A place in one of the texts, and the key it belongs to.
+/// A range in one of the texts, and the key that it belongs to.
 #[derive(Clone, Debug)]
 pub(super) struct Spot {
     pub(super) source: usize,
@@ -123,20 +123,20 @@ pub(super) struct Spot {
 }
 
 impl Spot {
-    /// The same key elsewhere: an element of an array, or the key itself instead of its value.
+    /// Another range for the same key: an element of an array, or the key itself instead of its value.
     pub(super) fn at(&self, span: Range<usize>) -> Self {
         Self { source: self.source, span, key: self.key.clone() }
     }
 }
 
-/// Something read from a plan that may turn out wrong later.
+/// A value with its position, for checks that come later.
 #[derive(Clone, Debug)]
 pub(super) struct Located<T> {
     pub(super) value: T,
     pub(super) spot: Spot,
 }
 
-/// Collects mistakes, so that one look at a plan finds them all.
+/// Collects mistakes, so that all of them are reported at once.
 #[derive(Debug)]
 pub(super) struct Findings {
     base_dir: PathBuf,
@@ -159,7 +159,7 @@ impl Findings {
         self.errors.len()
     }
 
-    /// Takes back what was reported since `count` was as given.
+    /// Removes and returns the mistakes reported since there were `count` of them.
     pub(super) fn split_off(&mut self, count: usize) -> Vec<PlanError> {
         self.errors.split_off(count.min(self.errors.len()))
     }
@@ -195,9 +195,9 @@ impl Findings {
         }
     }
 
-    /// A path of the plan, seen from the plan's folder.
+    /// Resolves a path against the plan's folder.
     pub(super) fn absolute(&self, path: &str) -> PathBuf {
-        // Collecting the components drops `.` and doubled slashes; `..` stays, for a link may stand before it.
+        // Collecting the components drops `.` and doubled slashes. It keeps `..`, which may follow a symbolic link.
         self.base_dir.join(path).components().collect()
     }
 
@@ -205,20 +205,20 @@ impl Findings {
         &self.base_dir
     }
 
-    /// `value`, unless something was reported.
+    /// Returns `value`, or the mistakes if any were reported.
     pub(super) fn finish<T>(mut self, value: Option<T>) -> Result<T, PlanErrors> {
         if self.errors.is_empty() {
             if let Some(value) = value {
                 return Ok(value);
             }
-            // A value is only ever missing because of something reported; this keeps `errors` from being empty.
+            // A value is missing only because of a reported mistake; this keeps `errors` from being empty.
             return Err(PlanErrors::of_file(
                 self.sources.last().map(|source| source.label.clone()).unwrap_or_default(),
                 "the plan could not be settled".to_owned(),
                 None,
             ));
         }
-        // Stable: two mistakes in one place keep the order in which they were found.
+        // The sort is stable: two mistakes at one position keep the order in which they were found.
         self.errors.sort_by_key(|error| (error.source, error.span.start));
         self.errors.dedup_by(|later, first| {
             first.syntax && !later.syntax && (first.source, &first.span) == (later.source, &later.span)
@@ -227,7 +227,7 @@ impl Findings {
     }
 }
 
-/// The mistake just reported, for saying more about it.
+/// The mistake that was just reported, to add details to it.
 pub(super) struct Report<'f> {
     findings: &'f mut Findings,
 }
@@ -252,16 +252,16 @@ impl Report<'_> {
     }
 }
 
-/// Foreign text fit for a message: bounded, one line, nothing a terminal would obey.
+/// Makes untrusted text safe for a message: limited in length, on one line, without control characters.
 pub(super) fn quote(text: &str) -> String {
-    printable(text, LONGEST_QUOTE)
+    printable(text, MAX_QUOTE_CHARS)
 }
 
-/// At most `most` characters of a text, those that do not print escaped.
-pub(super) fn printable(text: &str, most: usize) -> String {
+/// The first `max` characters of a text, with unprintable characters escaped.
+pub(super) fn printable(text: &str, max: usize) -> String {
     let mut quoted = String::new();
     for (index, c) in text.chars().enumerate() {
-        if index == most {
+        if index == max {
             quoted.push('…');
             break;
         }
@@ -274,25 +274,25 @@ pub(super) fn printable(text: &str, most: usize) -> String {
     quoted
 }
 
-/// The known word that `word` most likely was meant to be.
+/// The known word that was most likely meant by `word`.
 pub(super) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
-    // A third of the letters may be wrong: more finds words that nobody meant. Long ones are not compared at all,
-    // for the comparison costs the product of the lengths.
-    const LONGEST: usize = 64;
-    if word.len() > LONGEST {
+    // Up to a third of the letters may be wrong; more would suggest unrelated words. Long words are not compared,
+    // because the cost is the product of the lengths.
+    const MAX_WORD_BYTES: usize = 64;
+    if word.len() > MAX_WORD_BYTES {
         return None;
     }
     let lowered = word.to_ascii_lowercase().replace('-', "_");
     known
         .into_iter()
-        .filter(|candidate| candidate.len() <= LONGEST)
+        .filter(|candidate| candidate.len() <= MAX_WORD_BYTES)
         .map(|candidate| (strsim::damerau_levenshtein(&lowered, &candidate.to_ascii_lowercase()), candidate))
         .filter(|(distance, candidate)| *distance <= (candidate.chars().count() / 3).max(1))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }
 
-/// "did you mean …", or the whole list if nothing is near.
+/// Suggests the nearest known word, or lists all of them if none is near.
 pub(super) fn suggest(word: &str, known: &[&str]) -> String {
     match nearest(word, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),

@@ -1,10 +1,10 @@
-//! The plan that `init` writes: the least one that works, and what is most often added to it.
+//! The plan that `init` writes: the smallest one that works, with common additions as comments.
 
 use std::path::Path;
 
 use super::print::string;
 
-/// Paths are written as they are given: relative to where the plan will stand.
+/// The text of a first plan. Paths are written as given, so they must be relative to the folder of the plan.
 pub fn first_plan(captures_dir: &Path, job_name: &str, baseline_file: &Path) -> String {
     let captures = string(&captures_dir.to_string_lossy());
     let name = string(job_name);
@@ -12,19 +12,19 @@ pub fn first_plan(captures_dir: &Path, job_name: &str, baseline_file: &Path) -> 
     format!(
         "\
 # A plan for opt-supervisor. `opt-supervisor check` reads it and runs nothing; `opt-supervisor run` runs it.
-# What is not said here has a default: `check` prints every setting. Paths are relative to this file.
+# Keys that are left out have defaults; `check` prints every setting. Paths are relative to this file.
 
 [[job]]
 name = {name}
 captures = {captures}
 baseline = {baseline}            # the others are compared with it
-# candidates = [\"kernels/**/*.{{c,cpp}}\"]   # files to try; a pattern that matches nothing is an error
+# candidates = [\"kernels/**/*.{{c,cpp}}\"]   # files to try; a pattern that matches no file is an error
 # entries = [\"entry_0000*.pt\"]            # only some of the recorded calls
 # dtypes = [\"float32\"]
-# params = [\"input\", \"weight\"]            # the order a kernel sees
+# params = [\"input\", \"weight\"]            # the order of a kernel's arguments
 
 # [job.build]
-# extra_flags = [\"-fopenmp\"]              # beside -O3 -march=native
+# extra_flags = [\"-fopenmp\"]              # added to -O3 -march=native
 
 # [memory]
 # host_ceiling = \"75%\"                   # of RAM, or a size: what the whole run may owe
@@ -38,7 +38,7 @@ mod tests {
     use crate::plan::Plan;
 
     #[test]
-    fn the_first_plan_is_a_plan_even_with_odd_names() {
+    fn first_plan_parses_even_with_odd_names() {
         let folder = tempfile::tempdir().unwrap();
         let captures = folder.path().join("cap \"tures\" # 1");
         std::fs::create_dir(&captures).unwrap();
@@ -49,7 +49,7 @@ mod tests {
         assert_eq!(plan.jobs[0].name, "an \"op\"");
         assert_eq!(plan.jobs[0].candidates[0].name, "na\\ive");
         assert_eq!(plan.jobs[0].captures, captures);
-        // What stands in comments is valid too.
+        // The commented keys are valid too.
         let with_more = text.replace("# extra_flags", "extra_flags").replace("# [job.build]", "[job.build]");
         let plan = Plan::parse(&with_more, &folder.path().join("plan.toml"), &[]).unwrap();
         assert_eq!(plan.jobs[0].candidates[0].build.extra_flags, ["-fopenmp"]);

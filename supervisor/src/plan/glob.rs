@@ -1,25 +1,24 @@
-//! Finds files by pattern, within bounds: candidates below a folder tree, entries in one folder.
-//!
-//! What the files are is decided elsewhere; none is opened here.
+//! Finds files by pattern: candidates in a folder tree, entries in one folder. The search is bounded, and no file is
+//! opened.
 
 use std::path::{Path, PathBuf};
 
 use globset::{GlobBuilder, GlobMatcher};
 use walkdir::WalkDir;
 
-/// A pattern is typed by a person.
-const LONGEST_PATTERN: usize = 1024;
+/// The maximum length of a pattern, in bytes.
+const MAX_PATTERN_BYTES: usize = 1024;
 
-/// Files and folders looked at for one pattern. A tree that holds more was not meant (`/**`, most likely), and
-/// walking it would seem to hang.
-const MOST_WALKED: usize = 1_000_000;
+/// The maximum number of files and folders visited for one pattern. A larger tree is probably a mistake, such as `/**`,
+/// and would take very long.
+const MAX_VISITED: usize = 1_000_000;
 
-/// Nested folders; guards against a tree that a program made by mistake.
-const DEEPEST: usize = 64;
+/// The maximum depth of nested folders, a guard against trees that a faulty program made.
+const MAX_DEPTH: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum GlobError {
-    #[error("this pattern is longer than {LONGEST_PATTERN} characters")]
+    #[error("this pattern is longer than {MAX_PATTERN_BYTES} bytes")]
     TooLong,
     #[error("this is not a pattern: {0}")]
     Malformed(String),
@@ -31,10 +30,10 @@ pub(super) enum GlobError {
     NoFile(String),
     #[error("no file matches")]
     Empty,
-    #[error("more than {MOST_WALKED} files and folders lie below `{0}`")]
+    #[error("more than {MAX_VISITED} files and folders lie below `{0}`")]
     TooMany(String),
-    #[error("more than {most} files match")]
-    TooManyMatches { most: usize },
+    #[error("more than {max} files match")]
+    TooManyMatches { max: usize },
     #[error("cannot read `{path}`: {reason}")]
     Unreadable { path: String, reason: String },
     #[error("`{0}` is not UTF-8, so no plan and no result can name it")]
@@ -45,12 +44,12 @@ pub(super) enum GlobError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Match {
     pub(super) path: PathBuf,
-    /// Below the fixed part of the pattern, with slashes.
+    /// The path below the fixed part of the pattern, with slashes.
     pub(super) relative: String,
 }
 
-/// Files that match a pattern, sorted by path. Links are followed.
-pub(super) fn expand(pattern: &str, base: &Path, most: usize) -> Result<Vec<Match>, GlobError> {
+/// The files that match a pattern, at most `max`, sorted by path. Symbolic links are followed.
+pub(super) fn expand(pattern: &str, base: &Path, max: usize) -> Result<Vec<Match>, GlobError> {
     let (root, rest) = split_fixed(pattern)?;
     let root: PathBuf = base.join(root).components().collect();
     if !is_wild(&rest) {
@@ -65,15 +64,15 @@ pub(super) fn expand(pattern: &str, base: &Path, most: usize) -> Result<Vec<Matc
         return Err(GlobError::NoFolder(super::render::label(&root)));
     }
     let matcher = compile(&rest)?;
-    let depth = if rest.contains("**") { DEEPEST } else { rest.matches('/').count() + 1 };
+    let depth = if rest.contains("**") { MAX_DEPTH } else { rest.matches('/').count() + 1 };
     let mut found = Vec::new();
     for (count, entry) in WalkDir::new(&root).follow_links(true).max_depth(depth).into_iter().enumerate() {
-        if count > MOST_WALKED {
+        if count > MAX_VISITED {
             return Err(GlobError::TooMany(super::render::label(&root)));
         }
         let entry = match entry {
             Ok(entry) => entry,
-            // A link back to a folder above leads to nothing new; one that leads nowhere is no file.
+            // A link to a parent folder leads to nothing new, and a dangling link is not a file.
             Err(error) if error.loop_ancestor().is_some() => continue,
             Err(error) if error.io_error().is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound) => {
                 continue;
@@ -92,8 +91,8 @@ pub(super) fn expand(pattern: &str, base: &Path, most: usize) -> Result<Vec<Matc
         let Some(relative) = relative.to_str() else {
             return Err(GlobError::NotUtf8(super::render::label(entry.path())));
         };
-        if found.len() == most {
-            return Err(GlobError::TooManyMatches { most });
+        if found.len() == max {
+            return Err(GlobError::TooManyMatches { max });
         }
         found.push(Match { relative: relative.to_owned(), path: entry.into_path() });
     }
@@ -104,16 +103,16 @@ pub(super) fn expand(pattern: &str, base: &Path, most: usize) -> Result<Vec<Matc
     Ok(found)
 }
 
-/// What the files of one folder give to several patterns.
+/// The files of one folder that match any of several patterns.
 pub(super) struct Listing {
-    /// Files that some pattern matches, sorted by name.
+    /// The matching files, sorted by name.
     pub(super) files: Vec<PathBuf>,
-    /// For each pattern, whether it matches any.
+    /// For each pattern, whether it matches any file.
     pub(super) hit: Vec<bool>,
 }
 
-/// Looks at one folder only, not at those in it.
-pub(super) fn list(folder: &Path, patterns: &[String], most: usize) -> Result<Listing, GlobError> {
+/// Lists the matching files of one folder, without its subfolders.
+pub(super) fn list(folder: &Path, patterns: &[String], max: usize) -> Result<Listing, GlobError> {
     let matchers = patterns.iter().map(|pattern| compile(pattern)).collect::<Result<Vec<_>, _>>()?;
     let unreadable = |error: std::io::Error| GlobError::Unreadable {
         path: super::render::label(folder),
@@ -121,7 +120,7 @@ pub(super) fn list(folder: &Path, patterns: &[String], most: usize) -> Result<Li
     };
     let mut listing = Listing { files: Vec::new(), hit: vec![false; patterns.len()] };
     for (count, entry) in std::fs::read_dir(folder).map_err(unreadable)?.enumerate() {
-        if count == MOST_WALKED {
+        if count == MAX_VISITED {
             return Err(GlobError::TooMany(super::render::label(folder)));
         }
         let entry = entry.map_err(unreadable)?;
@@ -139,8 +138,8 @@ pub(super) fn list(folder: &Path, patterns: &[String], most: usize) -> Result<Li
         if name.to_str().is_none() {
             return Err(GlobError::NotUtf8(super::render::label(&entry.path())));
         }
-        if listing.files.len() == most {
-            return Err(GlobError::TooManyMatches { most });
+        if listing.files.len() == max {
+            return Err(GlobError::TooManyMatches { max });
         }
         listing.files.push(entry.path());
     }
@@ -149,7 +148,7 @@ pub(super) fn list(folder: &Path, patterns: &[String], most: usize) -> Result<Li
 }
 
 pub(super) fn compile(pattern: &str) -> Result<GlobMatcher, GlobError> {
-    if pattern.len() > LONGEST_PATTERN {
+    if pattern.len() > MAX_PATTERN_BYTES {
         return Err(GlobError::TooLong);
     }
     GlobBuilder::new(pattern)
@@ -159,9 +158,9 @@ pub(super) fn compile(pattern: &str) -> Result<GlobMatcher, GlobError> {
         .map_err(|error| GlobError::Malformed(error.kind().to_string()))
 }
 
-/// The folder before the first wildcard, and what comes after it.
+/// Splits a pattern into the folder before the first wildcard and the rest.
 fn split_fixed(pattern: &str) -> Result<(String, String), GlobError> {
-    if pattern.len() > LONGEST_PATTERN {
+    if pattern.len() > MAX_PATTERN_BYTES {
         return Err(GlobError::TooLong);
     }
     let parts: Vec<&str> = pattern.split('/').collect();
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lie_below_the_fixed_part() {
+    fn relative_paths_begin_after_the_fixed_part() {
         let folder = tree(&["k/a.c", "k/d/b.cpp", "k/d/e/c.c", "k/d/readme.md", "x.c", "k/b{1}.c"]);
         for (pattern, expected) in [
             ("k/**/*.{c,cpp}", vec!["a.c", "b{1}.c", "d/b.cpp", "d/e/c.c"]),
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_found_is_said() {
+    fn expand_reports_patterns_without_a_match() {
         let folder = tree(&["k/a.c", "k/b.c"]);
         for (pattern, fragment) in [
             ("k/*.cu", "no file matches"),
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_a_folder_above_ends_nothing() {
+    fn expand_ignores_links_to_parents_and_dangling_links() {
         let folder = tree(&["k/a.c"]);
         std::os::unix::fs::symlink(folder.path().join("k"), folder.path().join("k/loop")).unwrap();
         std::os::unix::fs::symlink("nowhere", folder.path().join("k/dangling.c")).unwrap();

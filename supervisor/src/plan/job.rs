@@ -1,4 +1,4 @@
-//! Reads `[[job]]` and `[[job.candidate]]` as they are written. `resolve` and `candidates` look up the files that they name.
+//! Reads `[[job]]` and `[[job.candidate]]` as written. `resolve` and `candidates` look up the files that they name.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ const RESERVED: [&str; 3] = ["search", "proposer", "holdout"];
 
 #[derive(Debug)]
 pub(super) struct RawJob {
-    /// The job's header. Missing keys are reported here.
+    /// The position of the job's header, at which missing keys are reported.
     pub(super) spot: Spot,
     pub(super) name: Option<Located<String>>,
     pub(super) captures: Option<Located<String>>,
@@ -48,7 +48,7 @@ pub(super) struct RawCandidate {
     pub(super) language: Option<Located<Language>>,
     pub(super) symbol: Option<String>,
     pub(super) partial: Option<bool>,
-    /// None where a part of it is wrong, which is reported.
+    /// `None` if a launch has a mistake, which was reported.
     pub(super) launch: Option<Launch>,
     pub(super) layers: Layers,
 }
@@ -105,7 +105,7 @@ fn read_candidate(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Ra
     let sources = take_with(&mut table, "sources", findings, |value, spot, findings| {
         let sources = located_list::<NonEmptyText>(value, spot, findings)?;
         if sources.is_empty() {
-            findings.report(spot, "holds no file").expected("at least one source");
+            findings.report(spot, "has no file").expected("at least one source");
         }
         Some(sources)
     });
@@ -164,12 +164,12 @@ fn read_entries(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> 
     let patterns = located_list::<NonEmptyText>(value, spot, findings)?;
     let before = findings.count();
     if patterns.is_empty() {
-        findings.report(spot, "holds no pattern").help("leave the key out to take every entry");
+        findings.report(spot, "has no pattern").help("leave the key out to take every entry");
     }
     for pattern in &patterns {
         if pattern.value.contains('/') {
             findings
-                .report(&pattern.spot, "holds a `/`")
+                .report(&pattern.spot, "contains a `/`")
                 .expected("a pattern of file names in the folder of `captures`");
         } else if let Err(error) = super::glob::compile(&pattern.value) {
             findings.report(&pattern.spot, error.to_string());
@@ -181,7 +181,7 @@ fn read_entries(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> 
 fn read_dtypes(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Vec<DType>> {
     let dtypes = List::<DTypeName>::read(value, spot, findings)?;
     if dtypes.is_empty() {
-        findings.report(spot, "holds no data type").help("leave the key out to take entries of every type");
+        findings.report(spot, "has no data type").help("leave the key out to take entries of every type");
         return None;
     }
     Some(dtypes)

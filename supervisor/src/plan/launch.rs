@@ -1,7 +1,8 @@
-//! `[[job.candidate.launch]]` and `[[job.candidate.workspace]]`: how a candidate without host code is called.
+//! Reads and prints `[[job.candidate.launch]]` and `[[job.candidate.workspace]]`, which say how a candidate without host
+//! code is called.
 //!
-//! Reads the tables and prints them again. A mistake in an expression is shown at its place in the plan's text; what
-//! names mean is known only with the captures.
+//! A syntax error in an expression is reported at its position in the plan. Names in expressions are resolved later,
+//! with the captures.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -19,14 +20,14 @@ use super::print;
 use super::schema::home_of;
 use super::table::{TableReader, TomlValue, tables, take_with};
 
-/// Keys of a launch, for whoever writes them into the candidate's own table.
+/// The keys of a launch. They are recognised in the candidate's own table, to say where they belong.
 pub(super) const LAUNCH_KEYS: [&str; 4] = ["grid", "block", "shared_mem", "args"];
 
 const EXPRESSION: &str = "a whole number, or an expression such as \"ceil_div(out.numel, 256)\"";
 const EXTENT: &str =
     "a whole number, an expression such as \"ceil_div(out.numel, 256)\", or an array of up to three of them";
 
-/// What a candidate says about its launches. None if a part of it is wrong.
+/// Reads the launches and workspaces of a candidate. `None` if any of them is wrong.
 pub(super) fn read_launch(table: &mut TableReader<'_, '_>, findings: &mut Findings) -> Option<Launch> {
     let before = findings.count();
     let workspaces = take_with(table, "workspace", findings, |value, spot, findings| {
@@ -48,10 +49,12 @@ fn read_workspace(
     findings: &mut Findings,
 ) -> Option<Workspace> {
     const NAME: &str = "a name of letters, digits and `_`";
-    let name = needed(&mut table, "name", NAME, findings, |value, spot, findings| {
+    let name = required(&mut table, "name", NAME, findings, |value, spot, findings| {
         let name = string(value, spot, NAME, findings)?;
         if !is_name(&name) {
-            findings.report(spot, format!("`{}` cannot stand in an expression", quote(&name))).expected(NAME);
+            findings
+                .report(spot, format!("`{}` cannot be used in an expression", quote(&name)))
+                .expected(NAME);
             return None;
         }
         if !names.insert(name.clone()) {
@@ -60,13 +63,13 @@ fn read_workspace(
         }
         Some(name)
     });
-    let bytes = needed(&mut table, "bytes", EXPRESSION, findings, expression);
+    let bytes = required(&mut table, "bytes", EXPRESSION, findings, expression);
     table.finish(findings, &[], home_of);
     Some(Workspace { name: name?, bytes: bytes? })
 }
 
 fn read_step(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Option<LaunchStep> {
-    let symbol = needed(
+    let symbol = required(
         &mut table,
         "symbol",
         "the name of a `__global__` function",
@@ -81,14 +84,14 @@ fn read_step(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Option<
             Some(symbol)
         },
     );
-    let grid = needed(&mut table, "grid", EXTENT, findings, extents);
-    let block = needed(&mut table, "block", EXTENT, findings, extents);
+    let grid = required(&mut table, "grid", EXTENT, findings, extents);
+    let block = required(&mut table, "block", EXTENT, findings, extents);
     let shared_mem = take_with(&mut table, "shared_mem", findings, expression);
     let args = take_with(&mut table, "args", findings, |value, spot, findings| {
         let args = List::<Arg>::read(value, spot, findings)?;
         if args.len() > MAX_ARGS {
             findings
-                .report(spot, format!("holds {} arguments", args.len()))
+                .report(spot, format!("has {} arguments", args.len()))
                 .expected(format!("{MAX_ARGS} at most"));
             return None;
         }
@@ -104,8 +107,8 @@ fn read_step(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Option<
     })
 }
 
-/// A key that must be there.
-fn needed<T>(
+/// Reads a required key.
+fn required<T>(
     table: &mut TableReader<'_, '_>,
     key: &'static str,
     expected: &str,
@@ -125,7 +128,7 @@ fn extents(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Optio
         return Some(extents);
     };
     if array.is_empty() || extents.len() < array.len() {
-        findings.report(spot, format!("holds {} elements", array.len())).expected(EXTENT);
+        findings.report(spot, format!("has {} elements", array.len())).expected(EXTENT);
         return None;
     }
     let mut sound = true;
@@ -151,16 +154,17 @@ fn expression(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Op
     Expression::parse(&text).map_err(|error| report(&error, spot, findings)).ok()
 }
 
-/// Reports a mistake where it stands, which can be told where the text is written without escapes.
+/// Reports a syntax error of an expression. Its exact position is known only if the string has no escapes; otherwise the
+/// whole string is marked.
 fn report(error: &SyntaxError, spot: &Spot, findings: &mut Findings) {
     let whole = spot.span.clone();
-    let written_as_it_is = whole.len() == error.text.len() + 2;
+    let without_escapes = whole.len() == error.text.len() + 2;
     let at = |part: &Range<usize>| {
         let start = whole.start + 1 + part.start;
-        // What is missing stands nowhere: the quote after it is pointed to.
+        // Something missing has no extent, so one character is marked: at the end, the closing quote.
         start..(whole.start + 1 + part.end).max(start + 1)
     };
-    let place = if written_as_it_is { at(&error.at) } else { whole.clone() };
+    let place = if without_escapes { at(&error.at) } else { whole.clone() };
     findings.report(&spot.at(place), error.message.clone());
 }
 
@@ -181,7 +185,7 @@ impl Codec for Arg {
     }
 }
 
-/// Header and lines of each table.
+/// The tables of a launch, each as its header and its lines.
 pub(super) fn print_launch(launch: &Launch) -> Vec<(&'static str, Vec<(&'static str, String)>)> {
     let text = |expression: &Expression| print::string(expression.text());
     let extents = |extents: &[Expression; 3]| format!("[{}]", extents.each_ref().map(text).join(", "));

@@ -1,4 +1,4 @@
-//! Plans for devices: launches as they are read and printed, and every mistake with its place.
+//! Tests of plans for devices: launches are read and printed back, and mistakes have their positions.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ block = [256, 1, 1]
 args = ["input", "sums", "out", "1e-5:f32"]
 "#;
 
-fn place() -> tempfile::TempDir {
+fn fixture_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(folder.path().join("op")).expect("made");
     for file in ["op/entry_000000.pt", "k.cu", "k.ptx", "k.cubin", "k.c"] {
@@ -47,12 +47,12 @@ fn parse(text: &str, folder: &Path) -> Result<Plan, PlanErrors> {
 }
 
 #[test]
-fn launches_are_read_and_printed_as_they_are() {
-    let folder = place();
+fn launches_read_back_as_printed() {
+    let folder = fixture_folder();
     let plan = parse(&format!("{HEAD}{GOOD}"), folder.path()).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(plan.run.device, DeviceChoice::Named(Device::Emulated));
     assert!(plan.has_device_code());
-    // Passing is all there is.
+    // The emulated device times nothing.
     assert!(!plan.stages().profile && plan.run.stages.profile && plan.not_timed_because().is_some());
     let candidate = plan.candidates().next().expect("one");
     assert_eq!(candidate.source.language, Language::CudaDevice);
@@ -68,27 +68,26 @@ fn launches_are_read_and_printed_as_they_are() {
 }
 
 #[test]
-fn auto_is_the_cpu_for_candidates_with_host_code() {
-    let folder = place();
+fn auto_device_is_the_cpu_for_candidates_with_host_code() {
+    let folder = fixture_folder();
     let plan = parse("[[job]]\ncaptures = \"op\"\nbaseline = \"k.c\"\n", folder.path()).expect("a plan");
     assert_eq!((plan.run.device, plan.device()), (DeviceChoice::Auto, Device::Cpu));
     assert!(!plan.has_device_code() && plan.not_timed_because().is_none());
 }
 
-/// What a plan's candidate must be, and where what is wrong with it is shown.
 #[test]
-fn mistakes_of_device_code_have_their_places() {
-    let folder = place();
+fn mistakes_of_device_code_are_reported_at_their_positions() {
+    let folder = fixture_folder();
     let candidate = |lines: &str| format!("{HEAD}[[job.candidate]]\n{lines}\n");
     let launch =
         |lines: &str| candidate(&format!("sources = [\"k.ptx\"]\n[[job.candidate.launch]]\n{lines}"));
     let good = "symbol = \"f\"\ngrid = 1\nblock = 1";
-    for (text, line, column, said) in [
+    for (text, line, column, fragment) in [
         (
             candidate("sources = [\"k.ptx\"]"),
             5,
             1,
-            "`ptx` has no host code, and no launch says how to call it: expected a `[[job.candidate.launch]]`",
+            "`ptx` has no host code and needs launches: expected a `[[job.candidate.launch]]`",
         ),
         (candidate("sources = [\"k.ptx\"]\ngrid = 1"), 7, 1, "`grid` belongs in `[[job.candidate.launch]]`"),
         (candidate("sources = [\"k.cu\"]"), 6, 12, "`language = \"cuda-device\"`"),
@@ -100,7 +99,7 @@ fn mistakes_of_device_code_have_their_places() {
             28,
             "expected `)`, found `256`",
         ),
-        (launch("symbol = \"f\"\ngrid = [1, 1, 1, 1]\nblock = 1"), 9, 8, "holds 4 elements"),
+        (launch("symbol = \"f\"\ngrid = [1, 1, 1, 1]\nblock = 1"), 9, 8, "has 4 elements"),
         (launch("symbol = \"f\"\ngrid = -1\nblock = 1"), 9, 8, "is out of range"),
         (launch("symbol = \"a b\"\ngrid = 1\nblock = 1"), 8, 10, "is not a symbol"),
         (launch(&format!("{good}\nblocks = 2")), 11, 1, "did you mean `block`?"),
@@ -108,7 +107,7 @@ fn mistakes_of_device_code_have_their_places() {
             launch(&format!("{good}\n[[job.candidate.workspace]]\nname = \"a-b\"\nbytes = 1")),
             12,
             8,
-            "cannot stand in an expression",
+            "cannot be used in an expression",
         ),
         (
             launch(&format!(
@@ -137,23 +136,22 @@ fn mistakes_of_device_code_have_their_places() {
             ),
             5,
             1,
-            "`c` launches for itself",
+            "`c` has host code and cannot have launches",
         ),
         (format!("{HEAD}candidates = [\"*.ptx\"]\n"), 5, 15, "device code needs launches"),
         (format!("{HEAD}baseline = \"torch\"\n"), 5, 12, "`torch` runs on the CPU"),
     ] {
-        let errors = parse(&text, folder.path()).expect_err(said);
-        let found = errors
-            .errors
-            .iter()
-            .any(|error| (error.line, error.column) == (line, column) && error.to_string().contains(said));
-        assert!(found, "{line}:{column} {said}\n{errors}");
+        let errors = parse(&text, folder.path()).expect_err(fragment);
+        let found = errors.errors.iter().any(|error| {
+            (error.line, error.column) == (line, column) && error.to_string().contains(fragment)
+        });
+        assert!(found, "{line}:{column} {fragment}\n{errors}");
     }
 }
 
 #[test]
-fn replays_are_of_the_cpu() {
-    let folder = place();
+fn replay_is_refused_on_a_device() {
+    let folder = fixture_folder();
     let replay = "[[replay]]\nname = \"r\"\nsteps = \"recorded\"\nbudget = \"1MiB\"\n";
     let errors = parse(&format!("{HEAD}{GOOD}{replay}"), folder.path()).expect_err("refused").to_string();
     assert!(errors.contains("a replay runs on the CPU"), "{errors}");

@@ -1,8 +1,8 @@
-//! Which value wins: `configs/default.toml` < the plan's top-level tables < the job's own < the candidate's own <
-//! `--set`.
+//! Merges layers of settings, from weak to strong: `configs/default.toml`, the plan's top-level tables, those of the
+//! job, those of the candidate, `--set`.
 //!
-//! Every table is read and checked once, where it stands; only checked values are laid over one another, so that a
-//! mistake at the top is reported once and not for every job below it.
+//! Each table is checked once, before it is merged, so a mistake at the top is reported once and not for every job
+//! below it.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::schema::{
 use super::syntax;
 use super::table::TableReader;
 
-/// The tables that the top of a plan, a job and a candidate may each hold.
+/// The tables that are allowed at the top of a plan, in a job and in a candidate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Layers {
     recycle: RecycleLayer,
@@ -27,7 +27,7 @@ pub(super) struct Layers {
     limits: LimitLayer,
 }
 
-/// The tables that only the top of a plan may hold.
+/// All tables that are allowed at the top of a plan.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TopLayers {
     pub(super) run: RunLayer,
@@ -35,8 +35,8 @@ pub(super) struct TopLayers {
     pub(super) shared: Layers,
 }
 
-/// The settled settings of the plan, a job or a candidate. Shared where nothing was changed: a plan may have a
-/// hundred thousand candidates.
+/// The settled settings of the plan, a job or a candidate. Tables that a level does not change are shared with the level
+/// above, because a plan can have a hundred thousand candidates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     pub recycle: Arc<RecycleSettings>,
@@ -57,7 +57,7 @@ impl Layers {
         }
     }
 
-    /// These, with `stronger` laid over them.
+    /// These layers merged with `stronger`, whose values win.
     pub(super) fn under(&self, stronger: &Self) -> Self {
         Self {
             recycle: laid_over(&self.recycle, &stronger.recycle),
@@ -68,12 +68,12 @@ impl Layers {
         }
     }
 
-    /// With `--set` laid over everything.
+    /// These layers with `--set` applied last.
     fn overridden(&self, set: &Self) -> Self {
         let mut settled = self.under(set);
         if let Some(appended) = &set.build.extra_flags {
-            // `--set` appends last, so that it wins with the compiler. What was appended before it becomes part of
-            // `flags`, which a printed plan can show level by level; it cannot show a list that grows in the middle.
+            // `--set` appends last, because the compiler obeys the last flag. Flags that were appended earlier move to
+            // `flags`: a printed plan shows what each level adds, so it cannot show flags added between two levels.
             let own = self.build.extra_flags.clone().unwrap_or_default();
             settled.build.flags.get_or_insert_default().extend(own);
             settled.build.extra_flags = Some(appended.clone());
@@ -92,7 +92,8 @@ impl Layers {
         })
     }
 
-    /// The settled settings of something that holds `self.under(own)`, sharing what `own` leaves alone.
+    /// The settled settings of a job or candidate with the layers `own` below `self`. Tables that `own` does not change
+    /// are shared with `above`.
     pub(super) fn settle_below(
         &self,
         own: &Self,
@@ -152,9 +153,9 @@ pub(super) fn complete<S: Section>(layer: S, findings: &mut Findings, spot: &Spo
     match layer.settle() {
         Ok(settings) => Some(settings),
         Err(key) => {
-            // Only a default can be missing, and a test sees to those; what is reported already needs no echo.
+            // A test ensures that every key has a default, so a value is missing only after a reported mistake.
             if findings.count() == 0 {
-                findings.report(spot, format!("no layer gives `{}.{key}` a value", S::TABLE));
+                findings.report(spot, format!("`{}.{key}` has no value and no default", S::TABLE));
             }
             None
         }
@@ -170,7 +171,7 @@ pub(super) fn read_defaults(findings: &mut Findings) -> TopLayers {
     read_top(table.as_ref(), source, findings)
 }
 
-/// Reads a text that holds nothing but top-level settings.
+/// Reads a text that contains only top-level settings.
 fn read_top(table: Option<&DeTable<'_>>, source: usize, findings: &mut Findings) -> TopLayers {
     let Some(table) = table else { return TopLayers::default() };
     let mut root = TableReader::new(table, Spot { source, span: 0..0, key: String::new() });
@@ -179,7 +180,7 @@ fn read_top(table: Option<&DeTable<'_>>, source: usize, findings: &mut Findings)
     layers
 }
 
-/// The arguments of `--set`, later ones over earlier ones.
+/// Reads the arguments of `--set`. Later ones override earlier ones.
 pub(super) fn read_set(arguments: &[String], findings: &mut Findings) -> TopLayers {
     let mut layers = TopLayers::default();
     for argument in arguments {
@@ -188,12 +189,14 @@ pub(super) fn read_set(arguments: &[String], findings: &mut Findings) -> TopLaye
     layers
 }
 
-/// `KEY=VALUE` is TOML already if the value is. If it is not, or not what the key takes, it is taken as a string.
+/// Reads one `KEY=VALUE`. If it is not TOML, or the key does not take this value, the value is read as a string instead.
 fn read_one_set(argument: &str, findings: &mut Findings) -> TopLayers {
     let source = findings.add_source(&format!("--set {}", super::error::quote(argument)), argument);
     let whole = Spot { source, span: 0..argument.len(), key: String::new() };
     let Some((key, value)) = argument.split_once('=').filter(|_| !argument.contains(['\n', '\r'])) else {
-        findings.report(&whole, "is no setting").expected("KEY=VALUE on one line, such as verify.repeats=3");
+        findings
+            .report(&whole, "is not a setting")
+            .expected("KEY=VALUE on one line, such as verify.repeats=3");
         return TopLayers::default();
     };
     let before = findings.count();
@@ -211,8 +214,8 @@ fn read_one_set(argument: &str, findings: &mut Findings) -> TopLayers {
     if as_string_errors.is_empty() {
         return as_string;
     }
-    // The first reading is the one whose places fit the argument. If it was not TOML at all, the second one says
-    // more; its key stands where it stood.
+    // Positions of the first reading match the argument, so its errors are reported. If the argument was not TOML, the
+    // errors of the second reading explain more, and its key is at the same position.
     let is_toml = toml::de::DeTable::parse(argument).is_ok();
     findings.put_back(if is_toml { as_toml_errors } else { as_string_errors });
     TopLayers::default()

@@ -123,8 +123,8 @@ pub fn of_headers(subject: &Subject<'_>, facts: &EntryFacts) -> Vec<Lint> {
     let name = subject.name;
     if subject.outputs.is_empty() {
         let what = match &subject.entry.output {
-            None => "the capture holds no `output`",
-            Some(_) => "the `output` holds no tensor",
+            None => "the capture has no `output`",
+            Some(_) => "the `output` has no tensor",
         };
         let message = format!("{what}, so no candidate can be verified with it");
         lints.push(Lint::new(name, LintCode::NoOutput, message));
@@ -143,8 +143,8 @@ pub fn of_headers(subject: &Subject<'_>, facts: &EntryFacts) -> Vec<Lint> {
     }
     if let Some((parameter, because)) = written_input(subject) {
         let message = format!(
-            "`{parameter}` was recorded after the call, and {because}: candidates may be given the value that the call \
-             left there instead of its input (capture the call with copies of its inputs)"
+            "`{parameter}` was recorded after the call, and {because}: candidates may get the value after the call \
+             instead of the input (record the call with copies of its inputs)"
         );
         lints.push(Lint::new(name, LintCode::InPlaceDamage, message));
     }
@@ -152,7 +152,7 @@ pub fn of_headers(subject: &Subject<'_>, facts: &EntryFacts) -> Vec<Lint> {
     lints
 }
 
-/// A parameter that the call writes to, judging by its name or its arguments, and how one can tell.
+/// A parameter that the call writes to, judging by the op's name or the arguments, with the reason for the message.
 fn written_input<'a>(subject: &Subject<'a>) -> Option<(&'a str, String)> {
     let first = || tensors(subject.arguments).next().map(|(argument, _)| argument.parameter.as_str());
     let of = |wanted: &str| {
@@ -167,7 +167,7 @@ fn written_input<'a>(subject: &Subject<'a>) -> Option<(&'a str, String)> {
         return Some((first()?, "`inplace` is True".to_owned()));
     }
     if op.ends_with('_') && !op.ends_with("__") {
-        return Some((first()?, format!("`{op}` writes in place, as its name says")));
+        return Some((first()?, format!("`{op}` writes in place, judging by its name")));
     }
     if op.starts_with("embedding")
         && !matches!(plain_argument(subject, "max_norm"), None | Some(PlainValue::None))
@@ -190,7 +190,7 @@ fn tensors(arguments: &[Argument]) -> impl Iterator<Item = (&Argument, &Tensor)>
     })
 }
 
-/// The plain value of a parameter, even if the plan leaves the parameter out.
+/// The plain value of a parameter, even of one that is not among the plan's `params`.
 fn plain_argument(subject: &Subject<'_>, parameter: &str) -> Option<PlainValue> {
     let by_name = subject.entry.kwargs.iter().find(|(name, _)| **name == *parameter).map(|(_, value)| value);
     let by_position = || -> Option<&Value> {

@@ -1,4 +1,4 @@
-//! Values made of several: arrays that replace or append, environments that merge, and the folders in arrays.
+//! Codecs of composite values: arrays that replace or append, environments that merge, and paths in arrays.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -14,8 +14,8 @@ use super::table::{TableReader, TomlValue, describe};
 /// An array; a stronger layer replaces it.
 pub(super) struct List<C>(PhantomData<C>);
 
-/// The longest list of flags, folders or names that a plan may hold: no command line takes more.
-const LONGEST_LIST: usize = 4096;
+/// The maximum length of a list of flags, folders or names in a plan. No command line takes more.
+const MAX_LIST_ITEMS: usize = 4096;
 
 impl<C: Codec> Codec for List<C> {
     type Value = Vec<C::Value>;
@@ -30,7 +30,7 @@ impl<C: Codec> Codec for List<C> {
     }
 }
 
-/// The elements of an array with their places. `None` if one of them is wrong.
+/// Reads the elements of an array with their positions. `None` if any of them is wrong.
 pub(super) fn located_list<C: Codec>(
     value: &TomlValue<'_>,
     spot: &Spot,
@@ -45,10 +45,10 @@ pub(super) fn located_list<C: Codec>(
         }
         return None;
     };
-    if array.len() > LONGEST_LIST {
+    if array.len() > MAX_LIST_ITEMS {
         findings
-            .report(spot, format!("holds {} elements", array.len()))
-            .expected(format!("{LONGEST_LIST} at most"));
+            .report(spot, format!("has {} elements", array.len()))
+            .expected(format!("{MAX_LIST_ITEMS} at most"));
         return None;
     }
     let items: Vec<Option<Located<C::Value>>> = array
@@ -61,7 +61,7 @@ pub(super) fn located_list<C: Codec>(
     items.into_iter().collect()
 }
 
-/// An array of texts to which a stronger layer appends.
+/// An array of strings. A stronger layer appends to it.
 pub(super) struct Appended;
 
 impl Codec for Appended {
@@ -80,13 +80,13 @@ impl Codec for Appended {
     }
 
     fn difference(weaker: &Vec<String>, value: &Vec<String>) -> Option<Vec<String>> {
-        // Layers only ever append, so the weaker list is always the beginning (`layers` sees to it for `--set`).
+        // Layers only append, so the weaker list is always a prefix (`layers` ensures this for `--set`).
         let rest = value.strip_prefix(weaker.as_slice()).unwrap_or(value);
         (!rest.is_empty()).then(|| rest.to_vec())
     }
 }
 
-/// An existing folder, made absolute from the plan's own.
+/// An existing folder. Relative paths are resolved against the plan's folder.
 pub(super) struct Folder;
 
 impl Codec for Folder {
@@ -116,8 +116,8 @@ impl Codec for Folder {
     }
 }
 
-/// A program: a name that is looked up on PATH, or a path, made absolute from the plan's folder. Links stay what they are: a
-/// virtual environment's interpreter is one.
+/// A program: a name that is looked up on `PATH`, or a path relative to the plan's folder. Symbolic links are not
+/// resolved, because the interpreter of a virtual environment is a link.
 pub(super) struct Program;
 
 impl Codec for Program {

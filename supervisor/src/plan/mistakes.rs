@@ -1,4 +1,4 @@
-//! Every kind of mistake a plan can hold, each with the one message it gives and where.
+//! Tests of every kind of mistake in a plan: each gives one message at one position.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::{Plan, PlanError};
 use crate::snapshot;
 
 /// A folder with a capture set and some kernels, as the plans below name them.
-pub(super) fn place() -> tempfile::TempDir {
+pub(super) fn fixture_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for file in [
         "cap/entry_000000.pt",
@@ -38,12 +38,12 @@ fn errors(text: &str, folder: &Path, set: &[&str]) -> Vec<PlanError> {
     }
 }
 
-/// A job that is right, in the first three lines; mistakes are written below it, from line 4 on.
+/// A valid job in the first three lines. Tests append mistakes to it, from line 4 on.
 const JOB: &str = "[[job]]\ncaptures = \"cap\"\nbaseline = \"k/naive.c\"\n";
 
 #[test]
-fn one_mistake_gives_one_message_at_its_place() {
-    // What stands below the job; line, column, key, a part of what is said.
+fn each_mistake_gives_one_message_at_its_position() {
+    // The text below the job; line, column, key, and a part of the expected message.
     let below: &[(&str, usize, usize, &str, &str)] = &[
         ("[verify]\nrepeat = 3", 5, 1, "verify.repeat", "did you mean `repeats`?"),
         ("[verifi]\nrepeats = 3", 4, 2, "verifi", "did you mean `verify`?"),
@@ -97,7 +97,7 @@ fn one_mistake_gives_one_message_at_its_place() {
         ("[run]\nstages = []", 5, 10, "run.stages", "names no stage"),
         ("[run]\nstages = [\"build\", \"build\"]", 5, 20, "run.stages", "is listed twice"),
         ("[run]\ndevice = \"cuda\"", 5, 10, "run.device", "did you mean `cuda:0`?"),
-        ("[run]\nname = \"a/b\"", 5, 8, "run.name", "holds a `/`"),
+        ("[run]\nname = \"a/b\"", 5, 8, "run.name", "contains a `/`"),
         ("[run]\nname = \"latest\"", 5, 8, "run.name", "newest run"),
         ("[run]\njobs = 4", 5, 1, "run.jobs", "reserved for a later version"),
         ("[job.search]\nwidth = 4", 4, 6, "job.search", "reserved for a later version"),
@@ -168,7 +168,7 @@ fn one_mistake_gives_one_message_at_its_place() {
             5,
             8,
             "replay.name",
-            "holds a `/`",
+            "contains a `/`",
         ),
         ("[sandbox]\nx = 1", 4, 2, "sandbox", "reserved for a later version"),
         ("[cache]", 4, 2, "cache", "reserved for a later version"),
@@ -179,7 +179,7 @@ fn one_mistake_gives_one_message_at_its_place() {
         ("[[job]]\ncaptures = \"empty\"", 5, 12, "job.captures", "matches `*.pt`"),
         ("entries = [\"*.pt\", \"e[.pt\"]", 4, 20, "job.entries", "not a pattern"),
         ("entries = [\"*.pt\", \"e9*.pt\"]", 4, 20, "job.entries", "matches `e9*.pt`"),
-        ("entries = [\"a/*.pt\"]", 4, 12, "job.entries", "holds a `/`"),
+        ("entries = [\"a/*.pt\"]", 4, 12, "job.entries", "contains a `/`"),
         ("profile = { cache_state = \"rotate\" }", 4, 27, "job.profile.cache_state", "does not rotate"),
         ("dtypes = [\"float31\"]", 4, 11, "job.dtypes", "did you mean `float32`?"),
         ("params = [\"a\", \"a\"]", 4, 16, "job.params", "is listed twice"),
@@ -257,7 +257,7 @@ fn one_mistake_gives_one_message_at_its_place() {
             6,
             8,
             "job.candidate.name",
-            "not print",
+            "unprintable",
         ),
         (
             "[[job.candidate]]\nsources = [\"k/fast.c\"]\nprofil = {}",
@@ -278,11 +278,11 @@ fn one_mistake_gives_one_message_at_its_place() {
         ("x == 1", 4, 4, "", "not TOML"),
         ("[x", 4, 3, "", "not TOML"),
     ];
-    let folder = place();
+    let folder = fixture_folder();
     let wrong: Vec<String> = below
         .iter()
-        .filter_map(|(mistake, line, column, key, said)| {
-            check(&format!("{JOB}{mistake}\n"), &[], (*line, *column, key, said), folder.path())
+        .filter_map(|(mistake, line, column, key, fragment)| {
+            check(&format!("{JOB}{mistake}\n"), &[], (*line, *column, key, fragment), folder.path())
         })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -298,8 +298,8 @@ fn one_mistake_gives_one_message_at_its_place() {
 }
 
 #[test]
-fn mistakes_elsewhere() {
-    let folder = place();
+fn mistakes_in_other_tables_and_in_set_have_positions() {
+    let folder = fixture_folder();
     let whole: &[(&str, usize, usize, &str, &str)] = &[
         ("", 1, 1, "", "the plan has no job"),
         ("job = 3\n", 1, 7, "job", "write `[[job]]`"),
@@ -320,38 +320,43 @@ fn mistakes_elsewhere() {
             "does not tell the language",
         ),
     ];
-    for (text, line, column, key, said) in whole {
-        assert_eq!(check(text, &[], (*line, *column, key, said), folder.path()), None);
+    for (text, line, column, key, fragment) in whole {
+        assert_eq!(check(text, &[], (*line, *column, key, fragment), folder.path()), None);
     }
-    for (set, column, key, said) in [
+    for (set, column, key, fragment) in [
         ("verify.repeats=1", 16, "verify.repeats", "from 2 to 1000"),
         ("verify.repeat=3", 8, "verify.repeat", "did you mean `repeats`?"),
         ("verify.repeats", 1, "", "expected KEY=VALUE"),
         ("job.name=x", 1, "job", "unknown key at the top"),
         ("verify.tolerance=loose", 18, "verify.tolerance", "is not known here"),
     ] {
-        assert_eq!(check(JOB, &[set], (1, column, key, said), folder.path()), None);
+        assert_eq!(check(JOB, &[set], (1, column, key, fragment), folder.path()), None);
         let found = errors(JOB, folder.path(), &[set]);
         assert_eq!(found[0].file, format!("--set {set}"));
     }
 }
 
-/// Line, column, key, and a part of what is said.
+/// Line, column, key, and a part of the message.
 type Expected<'e> = (usize, usize, &'e str, &'e str);
 
-/// What is wrong with what is said about a plan's one mistake.
-fn check(text: &str, set: &[&str], (line, column, key, said): Expected<'_>, folder: &Path) -> Option<String> {
+/// Compares the errors of a plan with one expected error. Returns a description if they differ.
+fn check(
+    text: &str,
+    set: &[&str],
+    (line, column, key, fragment): Expected<'_>,
+    folder: &Path,
+) -> Option<String> {
     let found = errors(text, folder, set);
     let shown: Vec<String> = found.iter().map(ToString::to_string).collect();
     let right = found.len() == 1
         && (found[0].line, found[0].column, found[0].key.as_str()) == (line, column, key)
-        && shown[0].contains(said);
-    (!right).then(|| format!("{text}{set:?}\nwants {line}:{column} `{key}` `{said}`\ngets  {shown:#?}\n"))
+        && shown[0].contains(fragment);
+    (!right).then(|| format!("{text}{set:?}\nwants {line}:{column} `{key}` `{fragment}`\ngets  {shown:#?}\n"))
 }
 
 #[test]
-fn all_mistakes_are_reported_in_their_order() {
-    let folder = place();
+fn all_mistakes_are_reported_in_order_of_position() {
+    let folder = fixture_folder();
     let text = "\
 [run]
 verifiers = 0
@@ -372,7 +377,7 @@ candidates = [\"k/*.cc\", \"q/*.c\"]
 sources = [\"k/none.c\"]
 ";
     let found = errors(text, folder.path(), &["verify.seed=x"]);
-    let places: Vec<(usize, &str)> = found.iter().map(|error| (error.line, error.key.as_str())).collect();
+    let positions: Vec<(usize, &str)> = found.iter().map(|error| (error.line, error.key.as_str())).collect();
     let expected = [
         (2, "run.verifiers"),
         (3, "run.devise"),
@@ -385,35 +390,35 @@ sources = [\"k/none.c\"]
         (17, "job.candidate.sources"),
         (1, "verify.seed"),
     ];
-    assert_eq!(places, expected);
+    assert_eq!(positions, expected);
 }
 
-/// A job's mistake hides none of a replay, and makes none: what refers to a job with one is told of with it alone.
+/// A mistake in a job does not hide mistakes of replays. A replay's reference to that job is not reported as well.
 #[test]
-fn mistakes_of_replays_stand_beside_those_of_jobs() {
-    let folder = place();
+fn mistakes_of_replays_are_reported_beside_those_of_jobs() {
+    let folder = fixture_folder();
     let replay = "[[replay]]\nname = \"r\"\nbudget = \"1GiB\"\nsteps = [[\"cap\", \"entry_000009\"], [\"bad\", \"entry_000000\"], [\"capp\", \"e\"]]\n";
-    let place_of = |error: &PlanError| (error.line, error.key.clone());
+    let position_of = |error: &PlanError| (error.line, error.key.clone());
     let of = |job: &str| {
         let found = errors(&format!("{JOB}{job}{replay}"), folder.path(), &[]);
-        found.iter().map(place_of).collect::<Vec<_>>()
+        found.iter().map(position_of).collect::<Vec<_>>()
     };
     let at = |line: usize, key: &str| (line, key.to_owned());
-    // Named, so that what is no job at all is told from it.
+    // The job with the mistake has a name, so a reference to an unknown job is still reported.
     let named = of("[[job]]\nname = \"bad\"\ncaptures = \"nowhere\"\n");
     assert_eq!(named, [at(6, "job.captures"), at(10, "replay.steps"), at(10, "replay.steps")]);
-    // Without a name it may be any of them.
+    // Without a name, the job with the mistake could be any job that a step refers to.
     let nameless = of("[[job]]\nparams = [\"a\"]\n");
     assert_eq!(nameless, [at(4, "job"), at(9, "replay.steps")]);
-    // All entries of the one job there is, which has a mistake.
+    // The only job, whose entries are replayed, has a mistake.
     let recorded = "[[job]]\ncaptures = \"nowhere\"\n[[replay]]\nname = \"r\"\nbudget = \"1GiB\"\nsteps = \"recorded\"\n";
-    let found: Vec<_> = errors(recorded, folder.path(), &[]).iter().map(place_of).collect();
+    let found: Vec<_> = errors(recorded, folder.path(), &[]).iter().map(position_of).collect();
     assert_eq!(found, [at(2, "job.captures")]);
 }
 
 #[test]
-fn mistakes_are_drawn_where_they_stand() {
-    let folder = place();
+fn render_marks_mistakes_in_their_lines() {
+    let folder = fixture_folder();
     let text = format!("{JOB}[verify]\nrepeat = 3\nseed = -1 # süß\n");
     let errors = Plan::parse(&text, &folder.path().join("plan.toml"), &[]).unwrap_err();
     let plain = errors.render(false);
@@ -430,8 +435,8 @@ fn mistakes_are_drawn_where_they_stand() {
 }
 
 #[test]
-fn what_a_terminal_would_obey_is_never_drawn() {
-    let folder = place();
+fn render_omits_control_characters() {
+    let folder = fixture_folder();
     for mistake in [
         "x = \"\u{202e}abc\"",
         "\"\\u001b[2J\" = 1",
@@ -446,27 +451,27 @@ fn what_a_terminal_would_obey_is_never_drawn() {
 }
 
 #[test]
-fn files_that_are_no_plans() {
-    let folder = place();
+fn load_refuses_files_that_are_not_plans() {
+    let folder = fixture_folder();
     let path = folder.path().join("big.toml");
     std::fs::write(&path, vec![b'#'; (1 << 20) + 1]).unwrap();
     let latin = folder.path().join("latin.toml");
     std::fs::write(&latin, b"[run]\nname = \"\xe9\"\n").unwrap();
-    for (path, said) in [
+    for (path, fragment) in [
         (path, "larger than 1 MiB"),
-        (latin, "line 2 holds a byte"),
+        (latin, "not valid UTF-8 (line 2)"),
         (folder.path().to_owned(), "it is a folder"),
         (folder.path().join("nowhere.toml"), "cannot read the plan"),
     ] {
         let errors = Plan::load(&path, &[]).unwrap_err();
         assert_eq!(errors.errors.len(), 1);
-        assert!(errors.render(false).contains(said), "{}", errors.render(false));
+        assert!(errors.render(false).contains(fragment), "{}", errors.render(false));
     }
 }
 
 #[test]
 fn plan_full_of_mistakes_is_reported_quickly() {
-    let folder = place();
+    let folder = fixture_folder();
     let mut text = JOB.to_owned();
     for number in 0..50_000 {
         text.push_str(&format!("x{number} = 1\n"));

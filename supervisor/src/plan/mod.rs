@@ -1,7 +1,7 @@
-//! From `plan.toml` to a checked [`Plan`], or to every mistake in it with its place.
+//! Reads `plan.toml` into a checked [`Plan`], or reports every mistake in it with its position.
 //!
-//! Reads TOML, and the file system for globs and for whether things exist. Opens no capture and no source, starts
-//! nothing, uses no other module of the supervisor.
+//! It reads the TOML text, and asks the file system only to expand globs and to see whether paths exist. It opens no
+//! capture and no source, starts no process, and uses no other module of the supervisor.
 //!
 //! ```text
 //! text ──syntax──▶ tree ──schema, job──▶ layers, raw jobs ──layers──▶ settings ──resolve──▶ Plan ──print──▶ text
@@ -63,38 +63,39 @@ pub use quantity::{Amount, Floor};
 pub use resolved::resolved_toml;
 pub use submitted::{Submission, SubmissionError};
 
-/// A plan is typed by a person, or written by a small program; what is larger is some other file.
+/// The size limit of a plan. People and small programs write plans, so a larger file is probably not a plan.
 pub const MAX_PLAN_BYTES: u64 = 1 << 20;
 
-/// Each job has its capture set read and its own row in every report.
+/// The maximum number of jobs in a plan. The supervisor reads the capture set of each, and each is a row in every report.
 pub const MAX_JOBS: usize = 1000;
 
-/// Most candidates of a plan. Each costs the supervisor a few hundred bytes, and a run takes hours long before this.
+/// The maximum number of candidates in a plan. Each costs the supervisor a few hundred bytes; a run with far fewer
+/// already takes hours.
 pub const MAX_CANDIDATES: usize = 100_000;
 
-/// Most entries of one job.
+/// The maximum number of entries in a job.
 pub const MAX_ENTRIES: usize = 100_000;
 
-/// Everything a run does, with no question left open. Paths are absolute.
+/// Everything that a run needs to know: all settings have values, and all paths are absolute.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     pub source_path: PathBuf,
-    /// What relative paths are relative to.
+    /// The folder of the plan, which relative paths in it are relative to.
     pub base_dir: PathBuf,
     pub run: RunSettings,
     pub memory: MemorySettings,
-    /// What a job has unless it says otherwise.
+    /// The settings of jobs that do not override them.
     pub settings: Settings,
     pub jobs: Vec<JobPlan>,
     pub replays: Vec<ReplayPlan>,
 }
 
-/// `[[replay]]`: calls of the jobs in this order, after them, with their tensors in a pool of `budget`.
+/// `[[replay]]`: after the jobs, makes some of their calls in this order, with the tensors in a pool of `budget` bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayPlan {
-    /// Unique in the plan; a file is named after it.
+    /// The name, unique in the plan. A file is named after it.
     pub name: String,
-    /// Entries by their names, as files have them before the suffix.
+    /// The job and entry of each step. An entry is named by its file without the suffix.
     pub steps: Vec<(JobId, String)>,
     pub candidates: ReplayCandidates,
     pub budget: Bytes,
@@ -104,10 +105,10 @@ pub struct ReplayPlan {
     pub prefetch: u32,
 }
 
-/// Who makes the calls of a replay.
+/// The candidates that make the calls of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayCandidates {
-    /// The winner of each job; where there is none, its baseline.
+    /// The winner of each job, or its baseline if it has no winner.
     Winners,
     Baseline,
 }
@@ -119,20 +120,20 @@ pub struct RunSettings {
     pub device: DeviceChoice,
     pub verifiers: NonZeroU32,
     pub stages: Stages,
-    /// What all libraries of the run may take on disk together.
+    /// The disk space that all built libraries of the run can take together.
     pub max_artifacts: Bytes,
 }
 
-/// What runs the candidates.
+/// The device that runs the candidates, as the plan chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// The first card where the plan has device code and there is one; else the CPU.
+    /// The first card, if there is one and the plan has device code; otherwise the CPU.
     Auto,
     Named(Device),
 }
 
 impl DeviceChoice {
-    /// None while it is open: who opens the plan has to look at the machine.
+    /// The device that the plan names; `None` for `auto`, which is resolved by looking at the machine.
     pub fn named(self) -> Option<Device> {
         match self {
             Self::Auto => None,
@@ -141,7 +142,7 @@ impl DeviceChoice {
     }
 }
 
-/// Which stages run; each only with the ones before it.
+/// The stages that run. A stage runs only together with all earlier stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stages {
     pub build: bool,
@@ -154,7 +155,8 @@ impl Stages {
         self.flag(stage).is_some_and(|flag| *flag)
     }
 
-    /// None for a replay, which is a table of its own and no stage of a candidate, and for what a profile brings along.
+    /// The flag of a stage. `None` for a replay, which has its own table in the plan, and for stages that come with a
+    /// profile.
     fn flag(&mut self, stage: Stage) -> Option<&mut bool> {
         match stage {
             Stage::Build => Some(&mut self.build),
@@ -168,7 +170,7 @@ impl Stages {
 /// `[memory]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemorySettings {
-    /// A share of min(RAM, cgroup limit).
+    /// A size, or a share of min(RAM, cgroup limit).
     pub host_ceiling: Amount,
     pub host_floor: Floor,
     pub device_ceiling: Amount,
@@ -179,7 +181,7 @@ pub struct MemorySettings {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwapUse {
-    /// No page of our process tree goes to swap.
+    /// No page of the supervisor's process tree can be swapped out.
     Own,
     Any,
 }
@@ -196,18 +198,18 @@ pub enum Unified {
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobPlan {
     pub id: JobId,
-    /// Unique in the plan.
+    /// The name, unique in the plan.
     pub name: String,
-    /// An existing folder.
+    /// The capture folder, which exists.
     pub captures: PathBuf,
-    /// Patterns of file names in it; [`entry_files`] applies them.
+    /// Patterns of file names in `captures`; [`entry_files`] applies them.
     pub entries: Vec<String>,
     pub dtypes: Option<Vec<DType>>,
     pub params: Option<Vec<String>>,
-    /// Parameters that are the same in every timed call.
+    /// Parameters that have the same value in every timed call.
     pub constant: Vec<String>,
     pub defaults: BTreeMap<String, PlainValue>,
-    /// Candidates that do not do every entry are ranked too.
+    /// Whether candidates that do not support every entry are ranked too.
     pub partial: bool,
     pub baseline: Option<CandidateId>,
     pub candidates: Vec<CandidatePlan>,
@@ -215,16 +217,16 @@ pub struct JobPlan {
     pub build: Arc<BuildSettings>,
     pub verify: Arc<VerifySettings>,
     pub profile: Arc<ProfileSettings>,
-    /// For candidates that are handed in while the job runs, like `build`.
+    /// Like `build`, the settings of candidates that are submitted while the job runs.
     pub limits: Arc<LimitSettings>,
 }
 
-/// One candidate, the baseline included.
+/// One candidate. The baseline is one too.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CandidatePlan {
     pub id: CandidateId,
     pub job: JobId,
-    /// Unique in its job.
+    /// The name, unique in its job.
     pub name: String,
     pub source: CandidateSource,
     pub recycle: Arc<RecycleSettings>,
@@ -233,18 +235,18 @@ pub struct CandidatePlan {
     pub profile: Arc<ProfileSettings>,
     pub limits: Arc<LimitSettings>,
     pub partial: bool,
-    /// How it is called, if it has no host code.
+    /// The launches of a candidate without host code; otherwise empty.
     pub launch: Arc<Launch>,
 }
 
 impl Plan {
-    /// Reads and checks a plan. `set` are the arguments of `--set`, `KEY=VALUE` each.
+    /// Reads and checks a plan. `set` holds the arguments of `--set`, each of the form `KEY=VALUE`.
     pub fn load(path: &Path, set: &[String]) -> Result<Self, PlanErrors> {
         let text = read_bounded(path)?;
         Self::parse(&text, path, set)
     }
 
-    /// The same for a text that was read elsewhere; `path` is where it stands, or would.
+    /// Checks the text of a plan. `path` is the file that it came from, or would be in.
     pub fn parse(text: &str, path: &Path, set: &[String]) -> Result<Self, PlanErrors> {
         resolve::resolve(text, path, set)
     }
@@ -253,37 +255,37 @@ impl Plan {
         self.jobs.get(id.index())
     }
 
-    /// Candidates are numbered job by job, then those that were submitted: within a job, by their numbers.
     pub fn candidate(&self, id: CandidateId) -> Option<&CandidatePlan> {
+        // Numbers are given job by job, then to submitted candidates, so those of a job are always sorted.
         self.jobs.iter().find_map(|job| {
-            let place = job.candidates.binary_search_by_key(&id, |candidate| candidate.id).ok()?;
-            job.candidates.get(place)
+            let index = job.candidates.binary_search_by_key(&id, |candidate| candidate.id).ok()?;
+            job.candidates.get(index)
         })
     }
 
-    /// What its candidates run on, if that was left open: the CPU, unless they have no host code.
+    /// The device that the candidates run on. `auto` counts as the CPU until it is resolved.
     pub fn device(&self) -> Device {
         self.run.device.named().unwrap_or_default()
     }
 
-    /// Whether candidates have no host code.
+    /// Whether any candidate has no host code.
     pub fn has_device_code(&self) -> bool {
         self.candidates().any(|candidate| candidate.source.language.is_device_code())
     }
 
-    /// Which stages run on the run's device: where nothing can be timed, nothing is.
+    /// The stages that run on the run's device. A device that cannot time anything has no profile stage.
     pub fn stages(&self) -> Stages {
         let stages = self.run.stages;
         Stages { profile: stages.profile && self.device().kind().not_timed().is_none(), ..stages }
     }
 
-    /// Why no candidate is timed although the plan has a profile stage; `None` if candidates are timed, or the plan has
-    /// no such stage.
+    /// The reason why no candidate is timed although the plan has a profile stage; `None` if candidates are timed, or the
+    /// plan has no such stage.
     pub fn not_timed_because(&self) -> Option<&'static str> {
         self.device().kind().not_timed().filter(|_| self.run.stages.profile)
     }
 
-    /// Why this candidate is not timed although the plan has a profile stage: because of the device, or of its language.
+    /// The reason why this candidate is not timed although the plan has a profile stage: its device, or its language.
     pub fn candidate_not_timed_because(&self, candidate: &CandidatePlan) -> Option<&'static str> {
         let by_language = || candidate.source.language.not_timed().filter(|_| self.run.stages.profile);
         self.not_timed_because().or_else(by_language)
@@ -317,11 +319,11 @@ fn read_bounded(path: &Path) -> Result<String, PlanErrors> {
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let line = error.as_bytes()[..valid].iter().filter(|&&byte| byte == b'\n').count() + 1;
-        refuse(format!("the plan is not UTF-8: line {line} holds a byte that no character begins with"), "")
+        refuse(format!("the plan is not valid UTF-8 (line {line})"), "")
     })
 }
 
-/// Why the entries of a job cannot be listed.
+/// An error while listing the entries of a job.
 #[derive(Debug, thiserror::Error)]
 pub enum EntriesError {
     #[error("job `{job}`: the entries in `{}` cannot be listed", captures.display())]
@@ -338,7 +340,7 @@ pub enum EntriesError {
     None { job: String, captures: PathBuf, patterns: String },
 }
 
-/// The files of a job's capture set, sorted by name; of a store, its manifests.
+/// The files of a job's capture set, or the manifests of its capture store, sorted by name.
 pub fn entry_files(job: &JobPlan) -> Result<Vec<PathBuf>, EntriesError> {
     let folder = opt_shared::capture::store::entries_folder(&job.captures);
     let listing =

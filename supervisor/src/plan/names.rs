@@ -1,9 +1,9 @@
 //! Rules for names. People type them, read them in tables, and find them as folder names.
 
-/// The longest name, in characters. Names have to fit into a column of a table and into `--only JOB/CANDIDATE`.
-pub(super) const LONGEST_NAME: usize = 128;
+/// The longest name, in characters. Names must fit into a column of a table and into `--only JOB/CANDIDATE`.
+pub(super) const MAX_NAME_CHARS: usize = 128;
 
-/// What the name is for. This decides which characters it may contain.
+/// The kind of thing that a name is for, which decides which characters are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameOf {
     /// A run's name, which becomes a folder beside the link `latest`.
@@ -19,17 +19,17 @@ pub(super) fn objection(name: &str, of: NameOf) -> Option<&'static str> {
     if name.is_empty() {
         return Some("is empty");
     }
-    if name.chars().count() > LONGEST_NAME {
+    if name.chars().count() > MAX_NAME_CHARS {
         return Some("is longer than 128 characters");
     }
     if !name.chars().all(is_printable) {
-        return Some("holds a character that does not print");
+        return Some("contains an unprintable character");
     }
     if name.trim() != name {
         return Some("begins or ends with a space");
     }
     if matches!(of, NameOf::Run | NameOf::Job) && name.contains('/') {
-        return Some("holds a `/`");
+        return Some("contains a `/`");
     }
     if of == NameOf::Run && name.starts_with('.') {
         return Some("begins with a dot");
@@ -57,7 +57,7 @@ mod tests {
         for name in ["a", "naive v2", "größe", "a/b.c"] {
             assert_eq!(objection(name, NameOf::Candidate), None, "{name}");
         }
-        let long = "x".repeat(LONGEST_NAME + 1);
+        let long = "x".repeat(MAX_NAME_CHARS + 1);
         for name in ["", " a", "a ", "a\tb", "a\u{202e}b", "a\n", &long] {
             assert!(objection(name, NameOf::Candidate).is_some(), "{name:?}");
         }

@@ -1,8 +1,6 @@
-//! TOML text: of single values, and of a whole settled plan.
-//!
-//! The settled plan is what `check` prints and what `--resume` compares: read again, it gives the same plan.
+//! Prints single values and keys as TOML that reads back as the same value.
 
-/// A basic string on one line.
+/// A TOML basic string on one line.
 pub(super) fn string(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -21,13 +19,13 @@ pub(super) fn string(text: &str) -> String {
     quoted
 }
 
-/// Bare where it may be.
+/// A key, without quotes if TOML allows it.
 pub(super) fn key(text: &str) -> String {
     let bare = !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     if bare { text.to_owned() } else { string(text) }
 }
 
-/// The shortest text that is read back as the same number.
+/// The shortest text that reads back as the same number.
 pub(super) fn float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
@@ -35,7 +33,7 @@ pub(super) fn float(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "inf" } else { "-inf" }.to_owned();
     }
-    // `{:?}` always holds a point or an exponent, which is what tells a float from an integer.
+    // `{:?}` always prints a point or an exponent, which distinguishes a float from an integer.
     format!("{value:?}")
 }
 

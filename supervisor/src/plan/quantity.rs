@@ -1,25 +1,25 @@
-//! Amounts as a plan writes them: shares (`"60%"`), sizes or shares of a whole, `max(a, b)`, and durations.
+//! Parses and prints the amounts of a plan: shares (`"60%"`), sizes or shares of a whole, `max(a, b)`, and durations.
 //!
-//! Owns both directions, text to value and back, so that what `check` prints is read back to the same bit. Sizes
-//! alone are [`Bytes`]'s own affair; which key takes which amount is the schema's.
+//! A printed value reads back as exactly the same value. Plain sizes are parsed by [`Bytes`]; the schema decides which
+//! key takes which kind of amount.
 
 use std::time::Duration;
 
 use opt_shared::units::Bytes;
 
-/// Nothing in a run lasts longer than a year; a longer time is a slip of the pen, and would overflow deadlines.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+/// The longest duration that a plan can give. Anything longer is a typing error, and could overflow deadlines.
+const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// A part of a machine's memory.
+/// A share of a machine's memory, or a size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
-    /// As a fraction: 0.75 for `"75%"`.
+    /// A fraction: 0.75 for `"75%"`.
     Share(f64),
     Size(Bytes),
 }
 
 impl Amount {
-    /// What it comes to on a machine that has `whole`.
+    /// The amount in bytes on a machine with `whole` bytes of memory.
     pub fn of(self, whole: Bytes) -> Bytes {
         match self {
             Self::Share(share) => whole.fraction(share),
@@ -27,7 +27,7 @@ impl Amount {
         }
     }
 
-    /// As a plan writes it.
+    /// Parses an amount as a plan writes it.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         if text.ends_with('%') {
@@ -44,7 +44,7 @@ impl Amount {
     }
 }
 
-/// Memory that is left alone: one amount, or the larger of two.
+/// The amount of memory to keep free: one amount, or the larger of two.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Floor {
     Amount(Amount),
@@ -76,7 +76,7 @@ impl Floor {
     }
 }
 
-/// `"60%"` as 0.6. Between 0% and 100%, both included.
+/// Parses `"60%"` as 0.6. The range is 0% to 100%, both included.
 pub(super) fn parse_share(text: &str) -> Option<f64> {
     let number = text.trim().strip_suffix('%')?.trim();
     if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
@@ -86,12 +86,12 @@ pub(super) fn parse_share(text: &str) -> Option<f64> {
     (0.0..=100.0).contains(&percent).then_some(percent / 100.0)
 }
 
-/// The shortest percentage that is read back as this very share.
+/// The shortest percentage that reads back as exactly this share.
 pub(super) fn print_share(share: f64) -> String {
-    // `percent / 100.0` is not undone by `share * 100.0` to the last bit; a few neighbours hold the one that is.
-    const MOST_DIGITS: usize = 20;
+    // `share * 100.0` does not undo `percent / 100.0` to the last bit, but one of its neighbours does.
+    const MAX_DIGITS: usize = 20;
     let scaled = share * 100.0;
-    for digits in 0..=MOST_DIGITS {
+    for digits in 0..=MAX_DIGITS {
         for near in [scaled, scaled.next_down(), scaled.next_up()] {
             let text = format!("{near:.digits$}%");
             if parse_share(&text) == Some(share) {
@@ -102,7 +102,7 @@ pub(super) fn print_share(share: f64) -> String {
     format!("{scaled}%")
 }
 
-/// The largest binary unit that says the size exactly.
+/// Prints a size in the largest binary unit that expresses it exactly.
 pub(super) fn print_size(size: Bytes) -> String {
     let bytes = size.get();
     if bytes == 0 {
@@ -118,7 +118,8 @@ pub(super) fn print_size(size: Bytes) -> String {
 
 const DURATION_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
-/// `"10ms"`, `"60s"`, `"1h30m"`: whole numbers, units from large to small, each at most once.
+/// Parses a duration such as `"10ms"`, `"60s"` or `"1h30m"`: whole numbers with units from large to small, each at most
+/// once.
 pub(super) fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     let mut milliseconds: u64 = 0;
@@ -141,10 +142,10 @@ pub(super) fn parse_duration(text: &str) -> Option<Duration> {
         rest = tail;
     }
     let duration = Duration::from_millis(milliseconds);
-    (duration <= LONGEST).then_some(duration)
+    (duration <= MAX_DURATION).then_some(duration)
 }
 
-/// Read back as the same duration, to the millisecond, which is the smallest unit a plan can write.
+/// Prints a duration so that it reads back as the same, to the millisecond, the smallest unit in a plan.
 pub(super) fn print_duration(duration: Duration) -> String {
     let mut left = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut text = String::new();
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_with_their_units() {
+    fn parse_duration_accepts_units_from_large_to_small() {
         for (text, milliseconds) in [
             ("10ms", 10),
             ("60s", 60_000),
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_and_floors() {
+    fn amounts_and_floors_are_parsed_and_resolved() {
         let gib = |n| Amount::Size(Bytes::gib(n));
         assert_eq!(Amount::parse("75%"), Some(Amount::Share(0.75)));
         assert_eq!(Amount::parse("2GiB"), Some(gib(2)));
@@ -213,7 +214,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_back(ms in 0..=31_622_400_000_u64, bytes: u64, hundredths in 0_u32..=1_000_000) {
+        fn printed_amounts_read_back_as_the_same_value(ms in 0..=31_622_400_000_u64, bytes: u64, hundredths in 0_u32..=1_000_000) {
             let duration = Duration::from_millis(ms);
             prop_assert_eq!(parse_duration(&print_duration(duration)), Some(duration));
             prop_assert_eq!(print_size(Bytes::new(bytes)).parse(), Ok(Bytes::new(bytes)));

@@ -1,4 +1,4 @@
-//! Draws the mistakes of a plan as rustc would: the line, a mark under the culprit, and what to do.
+//! Renders the mistakes of a plan in the style of rustc: the line, a mark under the faulty part, and a help text.
 
 use std::path::Path;
 
@@ -7,26 +7,26 @@ use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet}
 use super::error::{PlanError, PlanErrors, Source, printable};
 use super::names::is_printable;
 
-/// Nobody reads more, and a plan can hold a mistake in each of its bytes.
-const MOST_SHOWN: usize = 100;
+/// The maximum number of mistakes shown. More are not useful, and a plan can have a mistake in every byte.
+const MAX_SHOWN: usize = 100;
 
-/// Longest line of the plan that is drawn; of a longer one only its place is given.
-const LONGEST_LINE: usize = 400;
+/// The maximum length of a line that is shown, in bytes. For a longer line only the position is given.
+const MAX_LINE_BYTES: usize = 400;
 
-/// What the system itself allows (PATH_MAX).
-const LONGEST_PATH: usize = 4096;
+/// The maximum length of a path in a message, in characters: the system's own limit (`PATH_MAX`).
+const MAX_PATH_CHARS: usize = 4096;
 
 impl PlanErrors {
-    /// For standard error. `color` is the caller's to decide: a terminal, and no `NO_COLOR`.
+    /// Renders the mistakes for standard error. The caller decides on `color`: yes on a terminal without `NO_COLOR`.
     pub fn render(&self, color: bool) -> String {
         let renderer = if color { Renderer::styled() } else { Renderer::plain() };
         let mut text = String::new();
-        for error in self.errors.iter().take(MOST_SHOWN) {
+        for error in self.errors.iter().take(MAX_SHOWN) {
             let group = draw(error, self.sources.get(error.source));
             text.push_str(&renderer.render(&[group]));
             text.push_str("\n\n");
         }
-        let left = self.errors.len().saturating_sub(MOST_SHOWN);
+        let left = self.errors.len().saturating_sub(MAX_SHOWN);
         if left > 0 {
             text.push_str(&format!("… and {left} more mistakes\n"));
         }
@@ -65,22 +65,23 @@ fn draw<'a>(error: &'a PlanError, source: Option<&'a Source>) -> Group<'a> {
     group
 }
 
-/// The line a mistake begins in, and the part of it that is marked.
+/// The line in which a mistake begins, and the range of it to mark.
 fn window<'t>(error: &PlanError, text: &'t str) -> Option<(&'t str, usize, usize)> {
     let before = text.get(..error.span.start)?;
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     let rest = &text[line_start..];
     let line = rest.split('\n').next().unwrap_or_default().trim_end_matches('\r');
     let start = error.span.start - line_start;
-    // A mistake that spans lines is marked to the end of its first one.
+    // A mistake that spans several lines is marked up to the end of its first line.
     let end = error.span.end.saturating_sub(line_start).min(line.len());
-    let drawable = line.len() <= LONGEST_LINE && start <= line.len() && line.is_char_boundary(end.max(start));
-    // A line that would play tricks on a terminal is named by its place only.
+    let drawable =
+        line.len() <= MAX_LINE_BYTES && start <= line.len() && line.is_char_boundary(end.max(start));
+    // A line with control characters could confuse a terminal, so only its position is given.
     let plain = line.chars().all(|c| c == '\t' || is_printable(c));
     (drawable && plain).then_some((line, start, end.max(start)))
 }
 
-/// A path as messages name it; the file system lets it hold anything.
+/// A path as shown in messages. Unprintable characters are escaped, because a file system accepts any name.
 pub(super) fn label(path: &Path) -> String {
-    printable(&path.to_string_lossy(), LONGEST_PATH)
+    printable(&path.to_string_lossy(), MAX_PATH_CHARS)
 }

@@ -1,7 +1,6 @@
-//! `[[replay]]`: recorded calls of the jobs in an order of their own, under a budget of memory.
+//! Reads and prints `[[replay]]`: recorded calls of the jobs in a given order, within a memory budget.
 //!
-//! Reads the table, looks its jobs and entries up, and prints it again. What its tensors take is not asked here: no
-//! capture is opened.
+//! It looks up the jobs and entries that a replay names. It opens no capture, so the sizes of tensors are checked later.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +20,11 @@ use super::schema::home_of;
 use super::table::{TableReader, TomlValue, describe, tables, take_with};
 use super::{JobPlan, ReplayCandidates, ReplayPlan, entry_files};
 
-/// Each is a stage of its own at the end of a run, with a result of hundreds of rows.
+/// The maximum number of replays in a plan. Each runs as a separate stage at the end and gives hundreds of result rows.
 pub const MAX_REPLAYS: usize = 16;
-/// Further ahead than a pool holds anything.
-const MOST_STEPS_AHEAD: u32 = 64;
-/// One step ahead: what the running step leaves of the budget.
+/// The maximum of `prefetch`. No pool is large enough for more.
+const MAX_PREFETCH: u32 = 64;
+/// The default of `prefetch`: one step ahead, in the memory that the running step leaves free.
 const DEFAULT_PREFETCH: u32 = 1;
 const RECORDED: &str = "recorded";
 const STEPS: &str = "[JOB, ENTRY] pairs in their order, or `recorded`";
@@ -47,7 +46,7 @@ enum Steps {
     Pairs(Vec<Located<(String, String)>>),
 }
 
-/// One step as it is written.
+/// One step: `["JOB", "ENTRY"]`.
 struct Pair;
 
 impl Codec for Pair {
@@ -64,7 +63,7 @@ impl Codec for Pair {
             array.iter().map(|item| NonEmptyText::read(item, &spot.at(item.span()), findings)).collect();
         let [job, entry] = &texts[..] else {
             findings
-                .report(spot, format!("holds {} elements", texts.len()))
+                .report(spot, format!("has {} elements", texts.len()))
                 .expected("a step: `[\"JOB\", \"ENTRY\"]`");
             return None;
         };
@@ -76,7 +75,7 @@ impl Codec for Pair {
     }
 }
 
-/// All replays of a plan.
+/// Reads all replays of a plan.
 pub(super) fn read_replays(root: &mut TableReader<'_, '_>, findings: &mut Findings) -> Vec<RawReplay> {
     let Some((value, spot)) = root.take("replay") else { return Vec::new() };
     let tables = tables(value, &spot, "[[replay]]", MAX_REPLAYS, findings);
@@ -102,7 +101,7 @@ fn read_replay(mut table: TableReader<'_, '_>, findings: &mut Findings) -> RawRe
         candidates: take::<Word<ReplayCandidates>>(&mut table, "candidates", findings).map(|it| it.value),
         budget: take::<Size<1>>(&mut table, "budget", findings).map(|it| it.value),
         pin: take::<List<NonEmptyText>>(&mut table, "pin", findings).map_or_else(Vec::new, |it| it.value),
-        prefetch: take::<Number<0, MOST_STEPS_AHEAD>>(&mut table, "prefetch", findings).map(|it| it.value),
+        prefetch: take::<Number<0, MAX_PREFETCH>>(&mut table, "prefetch", findings).map(|it| it.value),
     };
     table.finish(findings, &[], home_of);
     replay
@@ -125,20 +124,20 @@ fn read_steps(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Op
     Some(Steps::Pairs(pairs))
 }
 
-/// The jobs of the plan, for those who refer to them. One that has a mistake is told of with it, and not again.
+/// The jobs that replays can refer to. A reference to a job with a mistake is not reported, because the mistake is.
 #[derive(Clone, Copy)]
 pub(super) struct KnownJobs<'j> {
-    /// Those without a mistake.
+    /// The jobs without mistakes.
     pub(super) settled: &'j [JobPlan],
-    /// All names, where they can be told.
+    /// The names of all jobs in the plan; `None` for a job without a usable name.
     pub(super) written: &'j [Option<String>],
 }
 
 impl<'j> KnownJobs<'j> {
-    /// None where there is no such job, which is reported, or where it has a mistake.
+    /// The job with this name. `None` if it has a mistake, or does not exist, which is reported.
     fn find(self, name: &str, spot: &Spot, findings: &mut Findings) -> Option<&'j JobPlan> {
         let found = self.settled.iter().find(|job| job.name == name);
-        // One whose name nobody can tell may be the one that is meant.
+        // A job without a usable name may be the one that is meant.
         let may_be_broken = self.written.iter().any(|it| it.as_ref().is_none_or(|it| it == name));
         if found.is_none() && !may_be_broken {
             let known: Vec<&str> = self.written.iter().flatten().map(String::as_str).collect();
@@ -150,7 +149,7 @@ impl<'j> KnownJobs<'j> {
     }
 }
 
-/// What replays refer to, looked up.
+/// Looks up the jobs and entries that replays refer to.
 pub(super) fn settle_replays(
     raw: Vec<RawReplay>,
     jobs: KnownJobs<'_>,
@@ -163,7 +162,7 @@ pub(super) fn settle_replays(
     for raw in raw {
         if let Some(device) = device.filter(|device| device.runs_device_code()) {
             let why = format!("a replay runs on the CPU, and the device of this run is `{device}`");
-            findings.report(&raw.spot, why).help("give the replay a plan of its own");
+            findings.report(&raw.spot, why).help("move the replay into a separate plan");
         }
         if let Some(name) = &raw.name
             && names.insert(name.value.clone(), ()).is_some()
@@ -210,14 +209,14 @@ fn steps_of(
         Steps::Pairs(pairs) => {
             if let Some(job) = &raw.job {
                 findings
-                    .report(&job.spot, "says nothing where `steps` are pairs")
+                    .report(&job.spot, "has no effect if `steps` are pairs")
                     .help("remove it, or write `steps = \"recorded\"`");
             }
             let mut steps = Vec::with_capacity(pairs.len());
-            let mut right = true;
+            let mut all_found = true;
             for Located { value: (job, entry), spot } in pairs {
                 let Some(job) = jobs.find(job, spot, findings) else {
-                    right = false;
+                    all_found = false;
                     continue;
                 };
                 let known = entries_of(job, entries);
@@ -231,15 +230,15 @@ fn steps_of(
                     findings
                         .report(spot, format!("job `{}` has no entry `{}`", quote(&job.name), quote(entry)))
                         .help_if(near.map(|near| format!("did you mean `{near}`?")));
-                    right = false;
+                    all_found = false;
                 }
             }
-            right.then_some(steps)
+            all_found.then_some(steps)
         }
     }
 }
 
-/// In their order. One that cannot be listed was reported with its job.
+/// The names of a job's entries, in order. Empty if they cannot be listed, which was reported with the job.
 fn entries_of<'e>(job: &JobPlan, known: &'e mut BTreeMap<JobId, Vec<String>>) -> &'e [String] {
     known.entry(job.id).or_insert_with(|| {
         let stem = |path: &std::path::PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
@@ -247,7 +246,7 @@ fn entries_of<'e>(job: &JobPlan, known: &'e mut BTreeMap<JobId, Vec<String>>) ->
     })
 }
 
-/// The keys of one replay, as TOML that reads back as it.
+/// The lines of one replay, as TOML that reads back as the same replay.
 pub(super) fn print_replay(replay: &ReplayPlan, jobs: &[JobPlan]) -> Vec<(&'static str, String)> {
     let name = |id: JobId| jobs.get(id.index()).map_or_else(String::new, |job| job.name.clone());
     let pairs: Vec<(String, String)> =

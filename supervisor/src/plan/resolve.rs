@@ -1,4 +1,4 @@
-//! Puts a plan together: reads all layers, looks up what jobs refer to, numbers jobs and candidates.
+//! Assembles a plan: reads all layers, looks up the files that jobs refer to, and numbers jobs and candidates.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,10 +19,10 @@ use super::schema::home_of;
 use super::table::TableReader;
 use super::{CandidatePlan, DeviceChoice, JobPlan, MAX_CANDIDATES, MAX_ENTRIES, Plan, glob, syntax};
 
-/// Tables that have a meaning in a later version.
+/// Tables that are reserved for a later version.
 const RESERVED: [&str; 2] = ["sandbox", "cache"];
 
-/// What `torch.save` is most often told to write.
+/// The default of `entries`: the usual suffix of files that `torch.save` writes.
 const DEFAULT_ENTRIES: &str = "*.pt";
 
 pub(super) fn resolve(text: &str, path: &Path, set: &[String]) -> Result<Plan, PlanErrors> {
@@ -55,18 +55,18 @@ pub(super) fn resolve(text: &str, path: &Path, set: &[String]) -> Result<Plan, P
     findings.finish(plan)
 }
 
-/// The plan's path and its folder, absolute and UTF-8: everything a plan names is printed again.
+/// The plan's path and its folder, both absolute. They must be UTF-8, because a resolved plan is printed with its paths.
 fn absolute(path: &Path) -> Result<(PathBuf, PathBuf), PlanErrors> {
     let refuse = |message: &str| PlanErrors::of_file(label(path), message.to_owned(), None);
-    let source_path = std::path::absolute(path).map_err(|_| refuse("this is no path of a file"))?;
+    let source_path = std::path::absolute(path).map_err(|_| refuse("this is not the path of a file"))?;
     if source_path.to_str().is_none() {
         return Err(refuse("the path of the plan is not UTF-8"));
     }
-    let base_dir = source_path.parent().ok_or_else(|| refuse("this is no path of a file"))?.to_owned();
+    let base_dir = source_path.parent().ok_or_else(|| refuse("this is not the path of a file"))?.to_owned();
     Ok((source_path, base_dir))
 }
 
-/// The stem of the plan's file, made into a name that a folder can have.
+/// The stem of the plan's file, or `plan` if the stem cannot be the name of a folder.
 fn name_of_file(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     if objection(&stem, NameOf::Run).is_none() { stem } else { "plan".to_owned() }
@@ -93,12 +93,13 @@ struct Levels<'l> {
     top: &'l Layers,
     set: &'l Layers,
     whole: &'l Spot,
-    /// Of the run, unless it was left open.
+    /// The device of the run; `None` while it is `auto`.
     device: Option<Device>,
 }
 
 impl Levels<'_> {
-    /// Gives the name of each job that is written, settled or not; none where nobody can tell it.
+    /// Settles all jobs. Returns the name of each job in the plan, including those with mistakes; `None` if a job has no
+    /// usable name.
     fn settle_jobs(
         &mut self,
         raw_jobs: &[RawJob],
@@ -122,7 +123,7 @@ impl Levels<'_> {
                     .help("give one of them another `name`");
             }
             written.push(name.as_ref().map(|(name, _)| name.clone()));
-            // A job with a mistake is still looked at whole, but never used.
+            // All mistakes of a job are reported, but a job with a mistake is never used.
             let (Some(captures), Some((name, _))) = (captures, name) else { continue };
             let id = JobId(u32::try_from(jobs.len()).unwrap_or(u32::MAX));
             jobs.extend(self.settle_job(
@@ -139,7 +140,7 @@ impl Levels<'_> {
         written
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call; what was found out about one job")]
+    #[expect(clippy::too_many_arguments, reason = "called once, with everything known about one job")]
     fn settle_job(
         &self,
         raw: &RawJob,
@@ -173,7 +174,7 @@ impl Levels<'_> {
             || vec![DEFAULT_ENTRIES.to_owned()],
             |patterns| patterns.iter().map(|pattern| pattern.value.clone()).collect(),
         );
-        let baseline = roster.baseline.and_then(|place| u32::try_from(place).ok());
+        let baseline = roster.baseline.and_then(|index| u32::try_from(index).ok());
         Some(JobPlan {
             id,
             name,
@@ -184,7 +185,7 @@ impl Levels<'_> {
             constant: raw.constant.clone().unwrap_or_default(),
             defaults: raw.defaults.clone(),
             partial,
-            baseline: baseline.map(|place| CandidateId(first.saturating_add(place))),
+            baseline: baseline.map(|index| CandidateId(first.saturating_add(index))),
             candidates,
             recycle: own.recycle,
             build: own.build,
@@ -194,7 +195,7 @@ impl Levels<'_> {
         })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call; the levels above one candidate")]
+    #[expect(clippy::too_many_arguments, reason = "called once, with all levels above one candidate")]
     fn settle_candidate(
         &self,
         draft: Draft,
@@ -225,7 +226,8 @@ impl Levels<'_> {
     }
 }
 
-/// Candidates that the device of the run does not run, once for each place in the plan: a pattern may have found thousands.
+/// Reports candidates that the device of the run cannot run. Candidates found by one pattern, possibly thousands, are
+/// reported once.
 fn report_unfit(roster: &Roster, device: Option<Device>, findings: &mut Findings) {
     let Some(device) = device else { return };
     let mut reported: Option<&Rc<Spot>> = None;
@@ -239,7 +241,7 @@ fn report_unfit(roster: &Roster, device: Option<Device>, findings: &mut Findings
     }
 }
 
-/// The capture folder of a job, if it is one and every pattern of the job finds something there.
+/// The capture folder of a job. Reports a folder that does not exist, and patterns that match no file in it.
 fn captures_of(raw: &RawJob, findings: &mut Findings) -> Option<PathBuf> {
     let captures = raw.captures.as_ref()?;
     let path = findings.absolute(&captures.value);
@@ -266,17 +268,17 @@ fn captures_of(raw: &RawJob, findings: &mut Findings) -> Option<PathBuf> {
     if form_of(&path) == FolderForm::Unfinished {
         findings
             .report(&captures.spot, format!("`{}` is a capture store that is not finished", label(&path)))
-            .help("go on with `opt-supervisor captures pack`");
+            .help("continue with `opt-supervisor captures pack`");
         return None;
     }
     match glob::list(&entries_folder(&path), &patterns, MAX_ENTRIES) {
         Ok(listing) => {
-            for (place, _) in listing.hit.iter().enumerate().filter(|(_, hit)| !**hit) {
-                let pattern = raw.entries.as_ref().and_then(|patterns| patterns.get(place));
+            for (index, _) in listing.hit.iter().enumerate().filter(|(_, hit)| !**hit) {
+                let pattern = raw.entries.as_ref().and_then(|patterns| patterns.get(index));
                 let spot = pattern.map_or(&captures.spot, |pattern| &pattern.spot);
                 findings.report(
                     spot,
-                    format!("no file in `{}` matches `{}`", label(&path), quote(&patterns[place])),
+                    format!("no file in `{}` matches `{}`", label(&path), quote(&patterns[index])),
                 );
             }
         }
@@ -287,14 +289,14 @@ fn captures_of(raw: &RawJob, findings: &mut Findings) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The job's name and where it comes from.
+/// The job's name, and its position in the plan.
 fn name_of_job(raw: &RawJob, captures: Option<&Path>) -> Option<(String, Spot)> {
     if let Some(name) = &raw.name {
         return Some((name.value.clone(), name.spot.clone()));
     }
     let captures = captures?;
     let whole = captures.file_name().map(ToOwned::to_owned).or_else(|| {
-        // `..` has no name of its own.
+        // A path that ends with `..` has no file name.
         captures.canonicalize().ok()?.file_name().map(ToOwned::to_owned)
     })?;
     let spot = raw.captures.as_ref().map_or(&raw.spot, |captures| &captures.spot);

@@ -1,7 +1,7 @@
-//! The settled plan as text: what `check` prints and what `--resume` compares.
+//! Prints a settled plan as TOML: `check` shows it, and `--resume` compares it.
 //!
-//! Read again, it gives the same plan. Every setting stands once at the top; jobs and candidates say only what they
-//! have differently, and every file that a pattern found is a candidate of its own.
+//! The text reads back as the same plan. The top has every setting; jobs and candidates have only those that differ. Each
+//! file that a pattern matched is printed as a candidate.
 
 use std::fmt::Write;
 
@@ -20,7 +20,7 @@ use super::schema::{
 };
 use super::{CandidatePlan, JobPlan, Plan};
 
-/// TOML that reads back as `plan`.
+/// Prints `plan` as TOML that reads back as the same plan.
 pub fn resolved_toml(plan: &Plan) -> String {
     let mut text = String::new();
     table("", RunLayer::TABLE, RunLayer::print(&plan.run), &mut text);

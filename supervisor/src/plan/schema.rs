@@ -1,7 +1,7 @@
-//! Every table of a plan: its keys, and the kind of value each takes.
+//! The schema: every table of settings with its keys, and the kind of value each takes.
 //!
-//! One description gives the layer (what one table of one file says), how layers are laid over one another, and how
-//! the settled values are printed again. The contents of `[[job]]` are `job`'s.
+//! From one description, a macro derives the layers (the keys that one table sets), how layers are merged, and how settled
+//! values are printed. `job` reads the other keys of `[[job]]`.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -29,7 +29,7 @@ use super::print;
 use super::table::{TableReader, TomlValue};
 use super::{DeviceChoice, MemorySettings, ReplayCandidates, RunSettings, Stages, SwapUse, Unified};
 
-/// One table of a plan, read from one place; what it does not say is left to weaker layers.
+/// One table as read from one source. Keys that it does not set are left to weaker layers.
 pub(super) trait Section: Clone + Default {
     type Settings: Clone + PartialEq;
     const TABLE: &'static str;
@@ -38,11 +38,11 @@ pub(super) trait Section: Clone + Default {
     fn read(table: &mut TableReader<'_, '_>, findings: &mut Findings) -> Self;
     fn is_empty(&self) -> bool;
     fn lay_over(&mut self, stronger: &Self);
-    /// With a value for every key, or the key that no layer has.
+    /// The settings with a value for every key, or the first key that has none.
     fn settle(self) -> Result<Self::Settings, &'static str>;
-    /// Keys and their TOML.
+    /// The keys with their values as TOML.
     fn print(settings: &Self::Settings) -> Vec<(&'static str, String)>;
-    /// What has to be written over `weaker` to get `settings`.
+    /// The keys that must be written over `weaker` to get `settings`, with their values as TOML.
     fn difference(weaker: &Self::Settings, settings: &Self::Settings) -> Vec<(&'static str, String)>;
 }
 
@@ -99,7 +99,7 @@ macro_rules! sections {
         }
     )*
 
-        /// Table and keys, for telling where a misplaced key belongs.
+        /// All tables with their keys, to say where a misplaced key belongs.
         pub(super) const TABLES: &[(&str, &[&str])] = &[$(($table, $layer::KEYS),)*];
     };
 }
@@ -147,7 +147,7 @@ sections! {
         "tolerance" => tolerance: Word<ToleranceProfile>,
         "required_matched_ratio" => required_matched_ratio: Ratio,
         "nonfinite" => nonfinite: Word<Nonfinite>,
-        // One call cannot show that a kernel depends on what its output held before.
+        // One call cannot show that a kernel depends on the previous content of its output.
         "repeats" => repeats: Number<2, 1000>,
         "stop_after" => stop_after: Number<0, 1_000_000>,
         "call_timeout" => call_timeout: Time,
@@ -169,9 +169,9 @@ sections! {
     LimitLayer => LimitSettings, "limits" {
         "memory" => memory: OrWord<AutoWord, Size<1>>,
         "threads" => threads: OrWord<CoresWord, Number<1, 4096>>,
-        // The kernel's own most (PID_MAX_LIMIT).
+        // The maximum of the Linux kernel (`PID_MAX_LIMIT`).
         "processes" => processes: OrWord<AutoWord, Number<1, 4_194_304>>,
-        // Below 16 not even the loader finds its libraries.
+        // With fewer than 16, the dynamic loader cannot open its libraries.
         "open_files" => open_files: Number<16, 1_048_576>,
         "output_kib" => output: Kibibytes<65_536>,
         "env" => env: Environment,
@@ -212,10 +212,10 @@ impl Words for Language {
     };
 }
 
-/// Which table, if any, a key belongs in.
+/// The table that a key belongs in; `None` if there is none, or several.
 pub(super) fn home_of(key: &str) -> Option<&'static str> {
     let mut homes = TABLES.iter().filter(|(_, keys)| keys.contains(&key)).map(|(table, _)| *table);
-    // A key of several tables tells nothing about which was meant.
+    // If several tables have the key, it is unclear which one was meant.
     homes.next().filter(|_| homes.next().is_none())
 }
 
@@ -263,7 +263,7 @@ impl Codec for DeviceName {
     }
 }
 
-/// Said of a cache state that nobody brings about yet.
+/// The message for a cache state that is not implemented.
 const NO_ROTATION: &str = "this version does not rotate over entries";
 
 pub(super) struct CacheStateName;
@@ -286,7 +286,7 @@ impl Codec for CacheStateName {
     }
 }
 
-/// A word, or the parameters that vary.
+/// `auto`, `none`, or an array of the parameters that vary.
 pub(super) struct VaryChoice;
 
 impl Codec for VaryChoice {
@@ -318,14 +318,14 @@ impl Codec for VaryChoice {
 
 pub(super) struct Verifiers;
 
-/// More processes than any machine of today has cores for.
-const MOST_VERIFIERS: u32 = 1024;
+/// The maximum of `run.verifiers`, more than the cores of any machine.
+const MAX_VERIFIERS: u32 = 1024;
 
 impl Codec for Verifiers {
     type Value = NonZeroU32;
 
     fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<NonZeroU32> {
-        Number::<1, MOST_VERIFIERS>::read(value, spot, findings).and_then(NonZeroU32::new)
+        Number::<1, MAX_VERIFIERS>::read(value, spot, findings).and_then(NonZeroU32::new)
     }
 
     fn print(value: &NonZeroU32) -> String {
@@ -371,7 +371,7 @@ impl Codec for StageList {
     }
 }
 
-/// `[verify.dtype.NAME]`, merged figure by figure.
+/// The tables `[verify.dtype.NAME]`. Layers are merged key by key.
 pub(super) struct DTypeOverrides;
 
 impl Codec for DTypeOverrides {
@@ -421,7 +421,7 @@ impl Codec for DTypeOverrides {
     }
 
     fn difference(weaker: &Self::Value, value: &Self::Value) -> Option<Self::Value> {
-        // Figures are never taken away, so saying a changed data type whole gives it again.
+        // Layers never remove a figure, so printing a changed data type completely restores it.
         let changed: Self::Value = value
             .iter()
             .filter(|(dtype, figures)| weaker.get(dtype) != Some(figures))
@@ -433,7 +433,7 @@ impl Codec for DTypeOverrides {
 
 pub(super) struct DTypeName;
 
-/// What other tools call the types that people name most.
+/// Names of common data types in other tools, for suggestions.
 const OTHER_NAMES: [(&str, DType); 9] = [
     ("bf16", DType::BFloat16),
     ("f16", DType::Float16),
@@ -477,7 +477,7 @@ impl Codec for DTypeName {
     }
 }
 
-/// Reads one table of a section under its key, if it is there.
+/// Reads the table of a section. If it is missing, no key is set.
 pub(super) fn read_section<S: Section>(parent: &mut TableReader<'_, '_>, findings: &mut Findings) -> S {
     let Some((value, spot)) = parent.take(S::TABLE) else { return S::default() };
     read_section_at(value, &spot, findings)

@@ -1,4 +1,4 @@
-//! Candidates that are handed in while a run goes on: held to the rules of those in a plan, with the job's settings.
+//! Candidates that are submitted during a run. They follow the rules of those in a plan and use the job's settings.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use opt_shared::language::Language;
 use opt_shared::settings::CandidateSource;
 
 use super::candidates::is_prebuilt;
-use super::names::{LONGEST_NAME, NameOf, objection};
+use super::names::{MAX_NAME_CHARS, NameOf, objection};
 use super::{CandidatePlan, JobPlan};
 
-/// Room for the number that makes a name unique.
-const NUMBER_ROOM: usize = 8;
+/// Characters kept free for the number that makes a name unique.
+const NUMBER_CHARS: usize = 8;
 
-/// What is handed in. Paths are absolute.
+/// A submitted candidate. Paths are absolute.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Submission {
-    /// The first file's, if none is given. A number is added to one that is taken.
+    /// The name; by default that of the first file. If it is taken, a number is added.
     pub name: Option<String>,
     pub sources: Vec<PathBuf>,
-    /// Told by the suffixes where it is not given.
+    /// The language; by default it follows from the suffixes.
     pub language: Option<Language>,
     pub symbol: Option<String>,
 }
@@ -38,16 +38,16 @@ pub enum SubmissionError {
     TwoLanguages,
     #[error("{why}")]
     Missing { why: &'static str },
-    #[error("`{language}` is launched as a plan says: give it a `[[job.candidate]]` with its launches")]
+    #[error("`{language}` needs launches: describe it in a plan, as a `[[job.candidate]]` with its launches")]
     NoLaunch { language: &'static str },
-    #[error("a shared library is a candidate by itself")]
+    #[error("a shared library must be the only source of its candidate")]
     SeveralLibraries,
     #[error("the name `{name}` {objection}")]
     Name { name: String, objection: &'static str },
 }
 
 impl JobPlan {
-    /// The candidate as the plan would have it.
+    /// Checks a submission and turns it into a candidate of this job.
     pub fn admit(&self, id: CandidateId, submission: &Submission) -> Result<CandidatePlan, SubmissionError> {
         let first = submission.sources.first().ok_or(SubmissionError::NoSource)?;
         let language = match submission.language {
@@ -69,7 +69,7 @@ impl JobPlan {
         let stem = || first.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let wanted = submission.name.clone().unwrap_or_else(stem);
         if let Some(objection) = objection(&wanted, NameOf::Candidate) {
-            let name = wanted.chars().take(LONGEST_NAME).collect();
+            let name = wanted.chars().take(MAX_NAME_CHARS).collect();
             return Err(SubmissionError::Name { name, objection });
         }
         Ok(CandidatePlan {
@@ -96,8 +96,8 @@ impl JobPlan {
         if !taken.contains(wanted) {
             return wanted.to_owned();
         }
-        let short: String = wanted.chars().take(LONGEST_NAME - NUMBER_ROOM).collect();
-        // There are fewer candidates than numbers.
+        let short: String = wanted.chars().take(MAX_NAME_CHARS - NUMBER_CHARS).collect();
+        // There are more numbers than candidates, so one is always free.
         (2..=taken.len() + 2)
             .map(|number| format!("{}-{number}", short.trim_end()))
             .find(|name| !taken.contains(name.as_str()))
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_submission_is_held_to_the_rules_of_a_plan() {
+    fn admit_applies_the_rules_of_a_plan() {
         let mut job = job();
         let of = |name: &str| Submission { sources: vec![PathBuf::from(name)], ..Submission::default() };
         let first = job.admit(CandidateId(1), &of("/x/fast.c")).expect("admitted");
@@ -154,7 +154,7 @@ mod tests {
         let error = job.admit(CandidateId(3), &of("/x/fast.cu")).expect_err("refused");
         assert!(error.to_string().contains("launches its own kernels"), "{error}");
         let error = job.admit(CandidateId(3), &of("/x/fast.ptx")).expect_err("refused");
-        assert!(error.to_string().contains("`ptx` is launched as a plan says"), "{error}");
+        assert!(error.to_string().contains("`ptx` needs launches"), "{error}");
         let python = job.admit(CandidateId(3), &of("/x/fast.py")).expect("admitted");
         assert_eq!(python.source.language, Language::Python);
         assert!(matches!(job.admit(CandidateId(3), &Submission::default()), Err(SubmissionError::NoSource)));

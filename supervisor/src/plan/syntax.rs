@@ -1,33 +1,33 @@
-//! From text to a TOML tree with places. Turns what the parser has to say into mistakes of the plan.
+//! Parses TOML text into a tree with positions, and rewords the parser's errors as mistakes of the plan.
 
 use toml::de::DeTable;
 
 use super::error::{Findings, Spot};
 
-/// Mistakes after which the parser still knows where it is: all of them are reported, and the values are looked at.
-const MILD: [&str; 3] = ["duplicate key", "string values must be quoted", "invalid boolean"];
+/// Errors that the parser recovers from. All of them are reported, and the values are still checked.
+const RECOVERABLE: [&str; 3] = ["duplicate key", "string values must be quoted", "invalid boolean"];
 
-/// `None` if the text is broken in such a way that its keys mean nothing.
+/// Parses a text. `None` if it has an error that makes its keys meaningless.
 pub(super) fn parse<'t>(text: &'t str, source: usize, findings: &mut Findings) -> Option<DeTable<'t>> {
     let (tree, mut errors) = DeTable::parse_recoverable(text);
     errors.sort_by_key(|error| error.span().map_or(0, |span| span.start));
     for error in errors {
         let span = error.span().unwrap_or(0..0);
-        let said = error.message().split(", expected literal string").next().unwrap_or_default();
-        let mild = MILD.iter().any(|mild| said.starts_with(mild));
-        let message = match said {
+        let parser_message = error.message().split(", expected literal string").next().unwrap_or_default();
+        let recoverable = RECOVERABLE.iter().any(|recoverable| parser_message.starts_with(recoverable));
+        let message = match parser_message {
             "string values must be quoted" if span.is_empty() => "a key without a value",
             "string values must be quoted" => "a string must be quoted",
-            // A word that begins like one.
-            said if said.starts_with("invalid boolean") => {
+            // The parser takes any word that begins with `t` or `f` for a boolean.
+            parser_message if parser_message.starts_with("invalid boolean") => {
                 "a string must be quoted, a boolean is `true` or `false`"
             }
             "duplicate key" => "this key appears twice",
             other => other,
         };
         findings.report_syntax(&Spot { source, span, key: String::new() }, message);
-        if !mild {
-            // What follows is most often an echo.
+        if !recoverable {
+            // Later errors are usually consequences of this one.
             return None;
         }
     }

@@ -1,6 +1,4 @@
-//! Walks a parsed TOML table: hands out the keys that are asked for and reports those that nobody asked for.
-//!
-//! What a value must look like is the codec's affair.
+//! Reads the keys of a TOML table and reports unknown ones. Codecs check the values.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -9,10 +7,10 @@ use super::error::{Findings, Spot, nearest, suggest};
 
 pub(super) type TomlValue<'t> = Spanned<DeValue<'t>>;
 
-/// One table of a text, being read.
+/// A reader of one table. It remembers which keys were taken.
 pub(super) struct TableReader<'v, 't> {
     table: &'v DeTable<'t>,
-    /// Where the table itself is: its header, or its braces.
+    /// The position of the table: its header, or its braces.
     pub(super) spot: Spot,
     asked: Vec<&'static str>,
 }
@@ -22,7 +20,7 @@ impl<'v, 't> TableReader<'v, 't> {
         Self { table, spot, asked: Vec::new() }
     }
 
-    /// A value that must be a table.
+    /// A reader of a value that must be a table.
     pub(super) fn of(value: &'v TomlValue<'t>, spot: &Spot, findings: &mut Findings) -> Option<Self> {
         match value.get_ref() {
             DeValue::Table(table) => Some(Self::new(table, spot.clone())),
@@ -33,11 +31,10 @@ impl<'v, 't> TableReader<'v, 't> {
         }
     }
 
-    /// The value of a key, if the table has it. Every key of the schema is asked for, present or not, so that what
-    /// is left over is unknown.
+    /// The value of a key, if the table has it. The caller takes every key of the schema, present or not, so any other key
+    /// is unknown.
     pub(super) fn take(&mut self, key: &'static str) -> Option<(&'v TomlValue<'t>, Spot)> {
         self.asked.push(key);
-        // Spans are no part of what keys are ordered by.
         let value = self.table.get(key)?;
         Some((value, Spot { source: self.spot.source, span: value.span(), key: self.path_of(key) }))
     }
@@ -46,7 +43,7 @@ impl<'v, 't> TableReader<'v, 't> {
         self.table.contains_key(key)
     }
 
-    /// Every key with its value, for tables whose keys are the user's own.
+    /// All keys with their values, for tables in which the user chooses the keys.
     pub(super) fn entries(&self) -> Vec<(&'v str, &'v TomlValue<'t>, Spot, Spot)> {
         self.table
             .iter()
@@ -63,8 +60,8 @@ impl<'v, 't> TableReader<'v, 't> {
         if self.spot.key.is_empty() { key } else { format!("{}.{key}", self.spot.key) }
     }
 
-    /// Reports every key that was not asked for. `reserved` are those kept for a later version; `homes` tells in
-    /// which other table a key belongs.
+    /// Reports every key that was not taken. `reserved` lists keys of later versions; `home_of` returns the table in which
+    /// a misplaced key belongs.
     pub(super) fn finish(
         self,
         findings: &mut Findings,
@@ -96,12 +93,12 @@ impl<'v, 't> TableReader<'v, 't> {
     }
 }
 
-/// Readers for the tables of an array of tables. An array with more than `most` is reported, and none of it is read.
+/// Readers of the tables in an array. An array with more than `max` tables is reported and not read.
 pub(super) fn tables<'v, 't>(
     value: &'v TomlValue<'t>,
     spot: &Spot,
     header: &str,
-    most: usize,
+    max: usize,
     findings: &mut Findings,
 ) -> Vec<TableReader<'v, 't>> {
     let DeValue::Array(array) = value.get_ref() else {
@@ -111,10 +108,10 @@ pub(super) fn tables<'v, 't>(
             .help(format!("write `{header}`"));
         return Vec::new();
     };
-    if array.len() > most {
+    if array.len() > max {
         findings
             .report(spot, format!("there are {} of these", array.len()))
-            .expected(format!("{most} at most"));
+            .expected(format!("{max} at most"));
         return Vec::new();
     }
     array.iter().filter_map(|item| TableReader::of(item, &spot.at(item.span()), findings)).collect()
@@ -135,7 +132,7 @@ pub(super) fn wrong_type(value: &DeValue<'_>, spot: &Spot, expected: &str, findi
     findings.report(spot, format!("wrong type: found {}", describe(value))).expected(expected);
 }
 
-/// A value as a message names it.
+/// Describes a value for a message.
 pub(super) fn describe(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => format!("the string \"{}\"", super::error::quote(text)),

@@ -1,4 +1,4 @@
-//! What plans mean: layers, names, defaults, and that a settled plan is read back as itself.
+//! Tests of settled plans: layers, names, defaults, and that a printed plan reads back as the same plan.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use opt_shared::settings::{BeforeProfile, CacheState, ToleranceProfile};
 use opt_shared::units::Bytes;
 use proptest::prelude::*;
 
-use super::mistakes::place;
+use super::mistakes::fixture_folder;
 use super::schema::TABLES;
 use super::{
     Amount, DeviceChoice, Floor, Plan, Settings, Stages, SwapUse, Unified, changed_keys, entry_files,
@@ -27,10 +27,10 @@ fn names(plan: &Plan, job: usize) -> Vec<&str> {
     plan.jobs[job].candidates.iter().map(|candidate| candidate.name.as_str()).collect()
 }
 
-const LEAST: &str =
+const SMALLEST: &str =
     "[[job]]\ncaptures = \"cap\"\nbaseline = \"k/naive.c\"\ncandidates = [\"k/**/*.{c,cpp}\"]\n";
 
-/// Every key of a job, and settings on all levels.
+/// A plan with every key of a job, and with settings on all levels.
 const FULL: &str = r#"
 build.flags = ["-O2"]
 build.extra_flags = ["-top"]
@@ -89,7 +89,7 @@ baseline = "k2/naive.c"
 "#;
 
 #[test]
-fn the_defaults_have_every_key_and_no_other() {
+fn default_toml_has_exactly_the_keys_of_the_schema() {
     let text = super::layers::DEFAULTS.parse::<toml::Table>().unwrap();
     let tables: Vec<&str> = text.keys().map(String::as_str).collect();
     let mut known: Vec<&str> = TABLES.iter().map(|(table, _)| *table).collect();
@@ -106,8 +106,8 @@ fn the_defaults_have_every_key_and_no_other() {
 
 #[test]
 fn smallest_plan_has_the_documented_defaults() {
-    let folder = place();
-    let plan = plan(LEAST, folder.path(), &[]);
+    let folder = fixture_folder();
+    let plan = plan(SMALLEST, folder.path(), &[]);
     assert_eq!(plan.run.name, "plan");
     assert_eq!((plan.run.device, plan.run.verifiers.get()), (DeviceChoice::Auto, 1));
     assert_eq!(plan.run.stages, Stages { build: true, verify: true, profile: true });
@@ -148,7 +148,7 @@ fn smallest_plan_has_the_documented_defaults() {
 
 #[test]
 fn stronger_layers_win() {
-    let folder = place();
+    let folder = fixture_folder();
     let plan = plan(FULL, folder.path(), &["verify.seed=9", "limits.open_files=99", "build.cc=my cc"]);
     assert_eq!(plan.run.stages, Stages { build: true, verify: true, profile: false });
     let job = &plan.jobs[0];
@@ -179,9 +179,9 @@ fn stronger_layers_win() {
 
 #[test]
 fn jobs_and_candidates_are_named_and_numbered() {
-    let folder = place();
+    let folder = fixture_folder();
     let plan = plan(FULL, folder.path(), &[]);
-    // The file of a table is not taken by the pattern again; `fast` stands for two files.
+    // The pattern skips the file that a table names. `fast` would name two files, so both keep their suffixes.
     assert_eq!(names(&plan, 0), ["slow one", "as c++", "deep/tiled", "fast.c", "fast.cpp"]);
     assert_eq!(names(&plan, 1), ["naive"]);
     assert_eq!((plan.jobs[1].name.as_str(), plan.jobs[1].id.0), ("other", 1));
@@ -197,7 +197,7 @@ fn jobs_and_candidates_are_named_and_numbered() {
 
 #[test]
 fn set_appends_last_and_takes_plain_words() {
-    let folder = place();
+    let folder = fixture_folder();
     let plan = plan(
         FULL,
         folder.path(),
@@ -221,9 +221,9 @@ fn assert_read_back(plan: &Plan) {
 }
 
 #[test]
-fn a_settled_plan_is_read_back_as_itself() {
-    let folder = place();
-    for text in [LEAST, FULL] {
+fn settled_plan_reads_back_as_the_same_plan() {
+    let folder = fixture_folder();
+    for text in [SMALLEST, FULL] {
         let plan = plan(text, folder.path(), &[]);
         assert_read_back(&plan);
     }
@@ -233,14 +233,14 @@ fn a_settled_plan_is_read_back_as_itself() {
 }
 
 #[test]
-fn a_job_may_wait_for_its_candidates() {
-    let folder = place();
+fn job_without_candidates_is_allowed() {
+    let folder = fixture_folder();
     let plan = plan("[[job]]\ncaptures = \"cap\"\n", folder.path(), &[]);
     assert_eq!((plan.jobs[0].candidates.len(), plan.jobs[0].baseline), (0, None));
     assert_read_back(&plan);
 }
 
-/// A value for a key, and how often it is given at the top, in the job and in the candidate.
+/// Random settings, each with its level: 0 for the top of the plan, 1 for the job, 2 for the candidate.
 fn lines() -> impl Strategy<Value = Vec<(usize, &'static str)>> {
     let choices = [
         "build.flags = []",
@@ -268,10 +268,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn settled_plans_are_read_back(lines in lines(), set in prop::option::of(prop::sample::select(vec![
+    fn any_settled_plan_reads_back_as_the_same_plan(lines in lines(), set in prop::option::of(prop::sample::select(vec![
         "build.extra_flags=[\"-z\"]", "build.flags=[\"-O0\"]", "limits.env.A=3", "verify.dtype.float16.rtol=1",
     ]))) {
-        let folder = place();
+        let folder = fixture_folder();
         let mut levels = [String::new(), String::new(), String::new()];
         let mut written = std::collections::BTreeSet::new();
         for (level, line) in lines {
@@ -297,9 +297,9 @@ proptest! {
 }
 
 #[test]
-fn settings_are_all_there_is_between_levels() {
-    // A new shared table must be printed and compared too: this fails to compile when `Settings` grows.
-    let folder = place();
+fn settings_have_no_table_that_is_not_printed() {
+    // A new table must also be printed and compared. This pattern does not compile when `Settings` grows.
+    let folder = fixture_folder();
     let Settings { recycle: _, build: _, verify: _, profile: _, limits: _ } =
-        plan(LEAST, folder.path(), &[]).settings;
+        plan(SMALLEST, folder.path(), &[]).settings;
 }

@@ -1,6 +1,6 @@
-//! Canaries: short-lived processes of this program that try to break a protection (`opt_worker`'s `canary` plays them).
+//! Canaries: short-lived processes of this program that try to break a protection. `opt_worker::canary` is their code.
 //!
-//! Owns starting a canary, reading its output within limits, and ending it. Canaries run no foreign code.
+//! This module starts a canary, reads its output within limits, and ends it. Canaries run no untrusted code.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -16,8 +16,8 @@ use rustix::process::{
 use super::dies_within;
 use super::spawn::Executable;
 
-/// Most bytes read; a canary prints one line per protection.
-const MOST_SAID: u64 = 64 << 10;
+/// The size limit of a canary's output. It prints one line per protection.
+const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 
 /// A live canary. Dropping it kills and reaps it.
 pub struct Canary {
@@ -59,12 +59,15 @@ impl Canary {
     pub fn hear(&mut self, timeout: Duration) -> io::Result<String> {
         self.input = None;
         if !self.ends_within(timeout) {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no end within {timeout:?}")));
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("it did not end within {timeout:?}"),
+            ));
         }
-        let mut said = String::new();
-        // The pipe was closed by its end, and holds more than a canary prints.
-        (&self.output).take(MOST_SAID).read_to_string(&mut said)?;
-        Ok(said)
+        let mut output = String::new();
+        // The canary has ended, so the pipe is closed. Its buffer is larger than what a canary prints.
+        (&self.output).take(MAX_OUTPUT_BYTES).read_to_string(&mut output)?;
+        Ok(output)
     }
 
     pub fn kill(&self) {

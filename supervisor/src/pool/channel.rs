@@ -1,7 +1,7 @@
-//! The two threads that use a worker's ipc-channel, so that the main loop never sends, receives or accepts.
+//! A worker's ipc-channel. Two threads use it, because sending, receiving and accepting could block the main loop.
 //!
-//! The reader also does the handshake. `IpcOneShotServer::accept` has no timeout and hangs if the worker dies
-//! before it connects, so closing the channel connects to the server itself with an empty nonce.
+//! The reader also does the handshake. `IpcOneShotServer::accept` has no timeout and would hang if the worker died
+//! before connecting, so `Channel::close` connects to the server itself, with an empty nonce.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use opt_shared::message::{FromWorker, Hello, PROTOCOL_VERSION, ToWorker};
 
 use super::PoolEvent;
 
-/// Stack size of the threads, which only move messages.
+/// The stack size of the threads, in bytes. They only move messages.
 const STACK: usize = 256 * 1024;
 
 pub(super) struct Channel {
@@ -25,13 +25,13 @@ pub(super) struct Channel {
 
 /// Passes events to the main loop and wakes it.
 #[derive(Clone)]
-struct Teller {
+struct EventSender {
     events: Sender<PoolEvent>,
     wake: Arc<OwnedFd>,
 }
 
-impl Teller {
-    fn tell(&self, event: PoolEvent) {
+impl EventSender {
+    fn send(&self, event: PoolEvent) {
         if self.events.send(event).is_ok() {
             let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         }
@@ -50,23 +50,23 @@ impl Channel {
         let (outbox, to_write) = unbounded();
         let (give_sender, take_sender) = bounded(1);
         let connected = Arc::new(AtomicBool::new(false));
-        let teller = Teller { events, wake };
-        let seen = Arc::clone(&connected);
-        let told = teller.clone();
+        let events = EventSender { events, wake };
+        let accept_returned = Arc::clone(&connected);
+        let reader_events = events.clone();
         let reader =
             std::thread::Builder::new().name(format!("{worker}-reader")).stack_size(STACK).spawn(move || {
                 let accepted = server.accept();
-                seen.store(true, Ordering::SeqCst);
+                accept_returned.store(true, Ordering::SeqCst);
                 match accepted
                     .map_err(|error| error.to_string())
                     .and_then(|(_, hello)| check(hello, pid, &nonce))
                 {
                     Ok((sender, receiver)) => {
                         let _ = give_sender.send(sender);
-                        told.tell(PoolEvent::Ready { worker, pid });
-                        read(worker, &receiver, &told);
+                        reader_events.send(PoolEvent::Ready { worker, pid });
+                        read(worker, &receiver, &reader_events);
                     }
-                    Err(why) => told.tell(PoolEvent::NotReady { worker, why }),
+                    Err(why) => reader_events.send(PoolEvent::NotReady { worker, why }),
                 }
             });
         let writer = std::thread::Builder::new()
@@ -74,14 +74,14 @@ impl Channel {
             .stack_size(STACK)
             .spawn(move || write(&take_sender, &to_write));
         if let Err(error) = reader.map(drop).and(writer.map(drop)) {
-            teller.tell(PoolEvent::NotReady { worker, why: format!("starting its threads: {error}") });
+            events.send(PoolEvent::NotReady { worker, why: format!("starting its threads: {error}") });
         }
         Self { outbox, server_name, connected }
     }
 
     /// Sends a message; never blocks.
     pub(super) fn send(&self, message: ToWorker) {
-        // The writer ends with the channel; later messages would go to a dead worker.
+        // This fails once the writer has ended, when the worker is dead anyway.
         let _ = self.outbox.send(message);
     }
 
@@ -91,9 +91,9 @@ impl Channel {
             return;
         }
         let connected: Result<IpcSender<Hello>, _> = IpcSender::connect(self.server_name);
-        let Ok(poison) = connected else { return };
+        let Ok(waker) = connected else { return };
         let (Ok((to_worker, _)), Ok((_, from_worker))) = (ipc::channel(), ipc::channel()) else { return };
-        let _ = poison.send(Hello {
+        let _ = waker.send(Hello {
             version: PROTOCOL_VERSION,
             nonce: String::new(),
             pid: 0,
@@ -107,24 +107,24 @@ type Accepted = (IpcSender<ToWorker>, IpcReceiver<FromWorker>);
 
 fn check(hello: Hello, pid: u32, nonce: &str) -> Result<Accepted, String> {
     if hello.nonce.is_empty() {
-        return Err("it died before it said hello".to_owned());
+        return Err("it died before the handshake".to_owned());
     }
     if hello.nonce != nonce || hello.pid != pid {
-        return Err("somebody else connected in its place".to_owned());
+        return Err("another process connected instead of it".to_owned());
     }
     if hello.version != PROTOCOL_VERSION {
         return Err(format!(
-            "it speaks protocol {} and this supervisor {PROTOCOL_VERSION} (they are one file: was it replaced?)",
+            "it speaks protocol {}, and this supervisor speaks {PROTOCOL_VERSION} (was the program's file replaced?)",
             hello.version
         ));
     }
     Ok((hello.to_worker, hello.from_worker))
 }
 
-fn read(worker: WorkerId, receiver: &IpcReceiver<FromWorker>, teller: &Teller) {
-    // The end of the channel does not prove that the worker is dead; its pidfd does.
+fn read(worker: WorkerId, receiver: &IpcReceiver<FromWorker>, events: &EventSender) {
+    // A closed channel does not prove that the worker is dead, so it is not reported. The pidfd is.
     while let Ok(message) = receiver.recv() {
-        teller.tell(PoolEvent::Message { worker, message });
+        events.send(PoolEvent::Message { worker, message });
     }
 }
 

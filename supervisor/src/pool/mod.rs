@@ -1,9 +1,9 @@
-//! Worker processes: the only place in the supervisor that executes, kills and waits for processes.
+//! Manages worker processes. Only this module of the supervisor starts, signals and reaps processes.
 //!
-//! Owns starting a worker, the handshake, the threads of its channel, the pidfds of workers and runners, and
-//! reaping. Decides nothing: it reports `PoolEvent`s and does what it is called for. Signals go only through
-//! pidfds. Workers are reaped only here; runners are reaped by their workers, or here if they outlive them (the
-//! supervisor is a subreaper).
+//! It starts workers, does the handshake, runs the threads of their channels, and holds the pidfds of workers and
+//! runners. It decides nothing: it reports `PoolEvent`s and carries out calls. Signals are sent through pidfds only.
+//! Workers are reaped only here. Runners are reaped by their workers, or here if they outlive them, because the
+//! supervisor is a subreaper.
 
 mod canary;
 mod channel;
@@ -34,7 +34,7 @@ pub enum PoolEvent {
         worker: WorkerId,
         pid: u32,
     },
-    /// The handshake failed; the process, if there is one, still has to be killed.
+    /// The handshake failed. The process, if there is one, must still be killed.
     NotReady {
         worker: WorkerId,
         why: String,
@@ -43,14 +43,13 @@ pub enum PoolEvent {
         worker: WorkerId,
         message: FromWorker,
     },
-    /// The pidfd fired, and the process has been reaped. `left_runners`: some of its runners are alive, and are
-    /// killed now.
+    /// The worker has died and was reaped. If `left_runners` is set, some of its runners were alive and are being killed.
     Gone {
         worker: WorkerId,
         how: String,
         left_runners: bool,
     },
-    /// The last of those runners has ended.
+    /// The last runner that a dead worker left has ended.
     Returned {
         worker: WorkerId,
     },
@@ -58,7 +57,7 @@ pub enum PoolEvent {
 
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    #[error("making the event descriptor of the pool")]
+    #[error("creating the event descriptor of the pool")]
     Wake(#[source] rustix::io::Errno),
     #[error("becoming the reaper of orphaned runners")]
     Subreaper(#[source] rustix::io::Errno),
@@ -71,21 +70,22 @@ struct Member {
     pidfd: OwnedFd,
     channel: Channel,
     runners: BTreeMap<u32, Runner>,
-    /// It is stopped and will be killed.
-    doomed: bool,
+    /// Whether it was stopped and will be killed.
+    halted: bool,
 }
 
 struct Runner {
     pidfd: OwnedFd,
-    doomed: bool,
+    /// Whether it was stopped and will be killed.
+    halted: bool,
 }
 
-/// Why a runner cannot be watched.
+/// The reason why a runner cannot be watched.
 #[derive(Debug)]
 pub enum Unwatched {
     /// It has died.
     Gone,
-    /// As far as is known, it is alive.
+    /// A system call failed. The runner may be alive.
     Failed(String),
 }
 
@@ -98,28 +98,26 @@ struct Orphan {
 
 pub struct Pool {
     executable: Executable,
-    /// What every worker's kernels run on.
+    /// The device that the kernels of all workers run on.
     device: Device,
-    /// The workers' folder; their one-shot sockets are below it.
     members: BTreeMap<WorkerId, Member>,
     events: Receiver<PoolEvent>,
-    teller: Sender<PoolEvent>,
+    event_sender: Sender<PoolEvent>,
     wake: std::sync::Arc<OwnedFd>,
-    /// Killed runners of dead workers, which are reaped here.
+    /// Killed runners of dead workers, until they are reaped.
     orphans: Vec<Orphan>,
-    /// Dead workers with live runners; each is reported once, when its last runner has ended.
+    /// Dead workers with live runners. Each is reported once its last runner has ended.
     returning: BTreeSet<WorkerId>,
     log_folder: PathBuf,
     children: ChildrenOf,
-    /// Children that this process had before it became a supervisor, with their start times. Whoever called
-    /// `exec` started them, so they are not ours.
+    /// Children that this process already had when it was executed, as pid and start time. They must be left alone.
     inherited: BTreeSet<(u32, u64)>,
 }
 
-/// Returns every child of a process. Called only when a worker has died.
+/// A function that returns all children of a process. It is called only when a worker has died.
 pub type ChildrenOf = fn(u32) -> Vec<u32>;
 
-/// How long killed processes may take to die at the end of the run.
+/// The timeout for killed processes to die at the end of the run.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Pool {
@@ -131,13 +129,13 @@ impl Pool {
             rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
         )
         .map_err(PoolError::Wake)?;
-        let (teller, events) = unbounded();
+        let (event_sender, events) = unbounded();
         Ok(Self {
             executable: Executable::open().map_err(PoolError::Executable)?,
             device,
             members: BTreeMap::new(),
             events,
-            teller,
+            event_sender,
             wake: std::sync::Arc::new(wake),
             orphans: Vec::new(),
             returning: BTreeSet::new(),
@@ -147,8 +145,8 @@ impl Pool {
         })
     }
 
-    /// Starts a worker, and reports its progress in events. Call it from a thread that lives as long as the run:
-    /// the worker's parent-death signal fires when the thread that started it ends.
+    /// Starts a worker and returns its pid. Events report its progress. The calling thread must live as long as the run,
+    /// because the worker's parent-death signal fires when that thread ends.
     pub fn start(&mut self, worker: WorkerId, role: Role) -> Result<u32, SpawnError> {
         let log = self.log_folder.join(format!("{worker}.stderr"));
         let spawned = spawn::worker(&self.executable, role, self.device, &log)?;
@@ -158,12 +156,12 @@ impl Pool {
             pid,
             spawned.server,
             spawned.nonce,
-            self.teller.clone(),
+            self.event_sender.clone(),
             std::sync::Arc::clone(&self.wake),
         );
         self.members.insert(
             worker,
-            Member { pid, pidfd: spawned.pidfd, channel, runners: BTreeMap::new(), doomed: false },
+            Member { pid, pidfd: spawned.pidfd, channel, runners: BTreeMap::new(), halted: false },
         );
         Ok(pid)
     }
@@ -178,24 +176,25 @@ impl Pool {
         }
     }
 
-    /// Stops a worker, and its runners, which it can no longer watch. `kill_worker` follows when the reason is on
-    /// record.
+    /// Stops a worker and the runners that it can then no longer watch. `kill_worker` follows once the reason has been
+    /// recorded.
     pub fn halt_worker(&mut self, worker: WorkerId) {
         if let Some(member) = self.members.get_mut(&worker) {
-            member.doomed = true;
+            member.halted = true;
             member.halt();
         }
     }
 
+    /// Stops a runner. `kill_runner` follows once the reason has been recorded.
     pub fn halt_runner(&mut self, worker: WorkerId, pid: u32) {
         if let Some(runner) = self.members.get_mut(&worker).and_then(|member| member.runners.get_mut(&pid)) {
-            runner.doomed = true;
+            runner.halted = true;
             let _ = pidfd_send_signal(&runner.pidfd, Signal::STOP);
         }
     }
 
-    /// Stops them again, in case they were woken.
-    pub fn halt_the_doomed(&self) {
+    /// Stops all halted processes again, in case another process continued them.
+    pub fn halt_again(&self) {
         for member in self.members.values() {
             member.halt();
         }
@@ -203,13 +202,13 @@ impl Pool {
 
     pub fn kill_worker(&self, worker: WorkerId) {
         if let Some(member) = self.members.get(&worker) {
-            // It may be a zombie already; then its pidfd will report it.
+            // This fails if the worker is a zombie already, which its pidfd reports.
             let _ = pidfd_send_signal(&member.pidfd, Signal::KILL);
         }
     }
 
-    /// Opens a pidfd for a runner that its worker reported, and checks that it is the right process: a child of
-    /// the worker, with the reported start time.
+    /// Opens a pidfd for a runner that its worker reported, and checks that it is a child of the worker with the reported
+    /// start time.
     pub fn watch_runner(&mut self, worker: WorkerId, pid: u32, start_time: u64) -> Result<(), Unwatched> {
         let Some(member) = self.members.get_mut(&worker) else { return Err(Unwatched::Gone) };
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Unwatched::Gone)?;
@@ -218,19 +217,19 @@ impl Pool {
             errno => Unwatched::Failed(format!("opening a pidfd: {errno}")),
         })?;
         let (parent, started) = parent_and_start(pid).ok_or(Unwatched::Gone)?;
-        // The pid belongs to another process now, or the worker has died meanwhile.
+        // Otherwise another process has the pid now, or the worker has died.
         if parent != member.pid || started != start_time {
             return Err(Unwatched::Gone);
         }
-        member.runners.insert(pid, Runner { pidfd, doomed: false });
+        member.runners.insert(pid, Runner { pidfd, halted: false });
         Ok(())
     }
 
-    /// Kills a runner that was halted before; otherwise the pid might belong to another process by now. Returns
-    /// false if there is none.
+    /// Kills a runner that was halted before; without the halt, another runner could have its pid by now. Returns false
+    /// if there is no halted runner with this pid.
     pub fn kill_runner(&self, worker: WorkerId, pid: u32) -> bool {
         let runner = self.members.get(&worker).and_then(|member| member.runners.get(&pid));
-        match runner.filter(|runner| runner.doomed) {
+        match runner.filter(|runner| runner.halted) {
             Some(runner) => {
                 let _ = pidfd_send_signal(&runner.pidfd, Signal::KILL);
                 true
@@ -245,18 +244,18 @@ impl Pool {
         }
     }
 
-    /// Readable when an event waits.
+    /// A descriptor that is readable when there are events.
     pub fn wake_descriptor(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// Readable when a worker, or a runner that it left, is dead.
+    /// The pidfds of all workers and of the runners that dead workers left. Each is readable once its process is dead.
     pub fn pidfds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let orphans = self.orphans.iter().map(|orphan| orphan.pidfd.as_fd());
         self.members.values().map(|member| member.pidfd.as_fd()).chain(orphans)
     }
 
-    /// Forgets all runners of a worker, which has reaped them, whether it reported each or not.
+    /// Forgets all runners of a worker after it has reaped them, whether or not it reported each.
     pub fn forget_runners(&mut self, worker: WorkerId) {
         if let Some(member) = self.members.get_mut(&worker) {
             member.runners.clear();
@@ -271,8 +270,8 @@ impl Pool {
         self.members.is_empty()
     }
 
-    /// Everything that has happened since the last call. Messages of a worker that have arrived come before its
-    /// death; later ones are dropped.
+    /// The events since the last call. A worker's death follows the messages from it that have arrived; later ones are
+    /// dropped.
     pub fn events(&mut self) -> Vec<PoolEvent> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
@@ -281,7 +280,7 @@ impl Pool {
         let mut gone = Vec::new();
         for worker in dead {
             if let Some(member) = self.members.remove(&worker) {
-                let how = self.bury(worker, member);
+                let how = self.reap_worker(worker, member);
                 let left_runners = self.has_orphans(worker);
                 if left_runners {
                     self.returning.insert(worker);
@@ -295,29 +294,28 @@ impl Pool {
         all
     }
 
-    /// Reaps a dead worker and kills the runners that it left.
-    fn bury(&mut self, worker: WorkerId, member: Member) -> String {
+    /// Reaps a dead worker and kills the runners that it left. Returns how the worker ended.
+    fn reap_worker(&mut self, worker: WorkerId, member: Member) -> String {
         let Member { pidfd, channel, runners, .. } = member;
         let (how, orderly) = describe_end(&pidfd);
-        // Ends the handshake if the worker died before it; nothing else would.
+        // If the worker died before the handshake, only this ends the reader thread.
         channel.close();
-        // Runners of dead workers become children of this subreaper. The kernel kills them with their worker, and
-        // so do we.
+        // Runners of a dead worker become children of this subreaper. The kernel kills them when their worker dies; they
+        // are killed here too, to be sure.
         let mut left: Vec<(u32, OwnedFd)> =
             runners.into_iter().map(|(pid, runner)| (pid, runner.pidfd)).collect();
-        // A worker that ended when told to has reaped its runners. Looking for more takes time in proportion to
-        // the processes on the machine, and a profiler is waiting.
+        // A worker that exited as asked has reaped its runners. The search for others is skipped then: its cost grows
+        // with the number of processes on the machine, and a profiler is waiting.
         if !(orderly && left.is_empty()) {
-            left.extend(self.strangers());
+            left.extend(self.unknown_children());
         }
         self.kill_left(worker, left);
         how
     }
 
-    /// Children that are not workers. Workers are reaped only through their own pidfds.
-    fn strangers(&self) -> Vec<(u32, OwnedFd)> {
+    /// Children that are neither workers nor known orphans nor inherited.
+    fn unknown_children(&self) -> Vec<(u32, OwnedFd)> {
         let workers = self.members.values().map(|member| member.pid);
-        // Runners of other dead workers are being handled already.
         let known: BTreeSet<u32> = workers.chain(self.orphans.iter().map(|orphan| orphan.pid)).collect();
         (self.children)(std::process::id())
             .into_iter()
@@ -338,7 +336,7 @@ impl Pool {
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
             self.orphans.push(Orphan { worker, pid, pidfd });
         }
-        // Most are dead already, killed with the worker.
+        // The kernel killed most of them with the worker, so they can be reaped now.
         self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
     }
 
@@ -346,7 +344,7 @@ impl Pool {
         self.orphans.iter().any(|orphan| orphan.worker == worker)
     }
 
-    /// Reaps dead orphans without waiting: a process stuck in the kernel must not hang the run.
+    /// Reaps dead orphans without waiting, because a process stuck in the kernel must not block the run.
     fn reap_orphans(&mut self) -> Vec<PoolEvent> {
         self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
         let back: Vec<WorkerId> =
@@ -357,12 +355,12 @@ impl Pool {
 }
 
 impl Member {
-    /// Stops a worker with its runners, or the runners that are to be killed.
+    /// Stops a halted worker with all its runners; otherwise only the halted runners.
     fn halt(&self) {
-        if self.doomed {
+        if self.halted {
             let _ = pidfd_send_signal(&self.pidfd, Signal::STOP);
         }
-        for runner in self.runners.values().filter(|runner| self.doomed || runner.doomed) {
+        for runner in self.runners.values().filter(|runner| self.halted || runner.halted) {
             let _ = pidfd_send_signal(&runner.pidfd, Signal::STOP);
         }
     }
@@ -375,10 +373,10 @@ impl Drop for Pool {
         }
         for (worker, member) in std::mem::take(&mut self.members) {
             dies_within(&member.pidfd, ORPHAN_TIMEOUT);
-            self.bury(worker, member);
+            self.reap_worker(worker, member);
         }
-        // Whichever worker they belonged to; it no longer matters.
-        let left = self.strangers();
+        // The worker that these belonged to is unknown, and no longer matters.
+        let left = self.unknown_children();
         self.kill_left(WorkerId(0), left);
         let deadline = Instant::now() + ORPHAN_TIMEOUT;
         for orphan in self.orphans.drain(..) {
@@ -388,7 +386,7 @@ impl Drop for Pool {
     }
 }
 
-/// Whether a process is dead; reaps it if it is our child, as orphans are.
+/// Reaps a process if it is dead and a child of this process. Returns whether it is dead.
 fn reap_if_dead(pidfd: &OwnedFd) -> bool {
     let dead = is_dead(pidfd);
     if dead {
@@ -405,7 +403,7 @@ fn dies_within(pidfd: &OwnedFd, timeout: Duration) -> bool {
     readable(pidfd, timeout).unwrap_or(false)
 }
 
-/// A description of the end, and whether the process ended by itself as it should.
+/// Reaps a dead process. Returns a description of its end, and whether it exited with code 0.
 fn describe_end(pidfd: &OwnedFd) -> (String, bool) {
     let status = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
     let orderly = matches!(&status, Ok(Some(status)) if status.exit_status() == Some(0));

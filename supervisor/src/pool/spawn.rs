@@ -1,8 +1,8 @@
-//! Starts a worker: this same executable, through a descriptor opened at the start, so that an upgrade on disk
-//! during a run is harmless.
+//! Starts a worker from this program's executable, through a descriptor that was opened when the run started, so an
+//! upgrade on disk does no harm.
 //!
-//! Without `pre_exec`, which would make the standard library fork, at a cost that grows with the supervisor's
-//! memory. The worker does what is necessary in its own main.
+//! `pre_exec` is not used: it would make the standard library fork, at a cost that grows with the supervisor's memory.
+//! The worker does the necessary set-up in its own `main`.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ use opt_shared::device::Device;
 use opt_shared::message::{Hello, NONCE_VARIABLE, Role, SERVER_VARIABLE, WORKER_ARGUMENT};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// The file of this program when the run started.
+/// This program's file, opened when the run started.
 pub struct Executable {
     pub(super) file: OwnedFd,
 }
@@ -28,7 +28,7 @@ impl Executable {
 
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    #[error("making a one-shot server for a worker below {}", std::env::temp_dir().display())]
+    #[error("creating a one-shot server for a worker below {}", std::env::temp_dir().display())]
     Server(#[source] io::Error),
     #[error("opening the worker's log {path}")]
     Log { path: String, source: io::Error },
@@ -36,7 +36,7 @@ pub enum SpawnError {
     Exec(#[source] io::Error),
     #[error("opening a pidfd for a worker")]
     Pidfd(#[source] rustix::io::Errno),
-    #[error("drawing a nonce")]
+    #[error("generating a nonce")]
     Nonce(#[source] rustix::io::Errno),
 }
 
@@ -62,8 +62,8 @@ pub(super) fn worker(
         .append(true)
         .open(log)
         .map_err(|source| SpawnError::Log { path: log.display().to_string(), source })?;
-    // The child finds the executable through the parent's descriptor table while it execs, and then on its
-    // standard input, from which it moves it.
+    // While it execs, the child finds the executable through this descriptor. Afterwards it finds it on its standard
+    // input, and moves it from there to another descriptor.
     let path = format!("/proc/self/fd/{}", executable.file.as_raw_fd());
     let input = executable.file.as_fd().try_clone_to_owned().map_err(SpawnError::Exec)?;
     let child = Command::new(path)
@@ -83,12 +83,12 @@ pub(super) fn worker(
     let pid = child.id();
     let raw =
         i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(SpawnError::Pidfd(rustix::io::Errno::SRCH))?;
-    // A child that has not been reaped keeps its pid, so this is no race. `child` is dropped, because the worker
-    // is reaped through its pidfd.
+    // This is not a race: a child keeps its pid until it is reaped. `child` is dropped, because the worker is reaped
+    // through its pidfd.
     let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(SpawnError::Pidfd)?;
     Ok(Spawned { pid, pidfd, server, nonce })
 }
 
-/// The only variables of the user's environment that a worker gets: where programs and temporary files are.
+/// The only variables of the user's environment that a worker inherits.
 const KEPT_VARIABLES: &[&str] =
     &["PATH", "TMPDIR", "HOME", "LANG", "LC_ALL", "RUST_BACKTRACE", "RUST_LOG", "CUDA_HOME", "CUDA_PATH"];

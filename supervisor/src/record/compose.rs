@@ -1,6 +1,4 @@
-//! Translates a worker's reports to a candidate's record.
-//!
-//! Owns only the translation: status, blame, rank and speed-up of a candidate are decided elsewhere.
+//! Translates a worker's reports into a candidate's record. Status, blame, rank and speed-up are decided elsewhere.
 
 use opt_shared::outcome::{Body, Built, EntryProfile, Head, Profiled, Report, Status, Verified};
 use opt_shared::units::Bytes;
@@ -10,11 +8,11 @@ use super::{
     ResourcesRecord, SourceRecord, Stage, VerifyRecord,
 };
 
-/// Failing entries kept for a candidate.
+/// The maximum number of failing entries kept for a candidate.
 const MAX_FAILURES: usize = 3;
 
 impl CandidateRecord {
-    /// A candidate of which only the source is known.
+    /// A record in which only the name and the source are known.
     pub fn new(name: String, source: SourceRecord) -> Self {
         Self {
             name,
@@ -42,8 +40,8 @@ impl CandidateRecord {
         }
     }
 
-    /// Adds a stage's report, in the order of the stages. A later report of the same stage replaces the earlier
-    /// one; the evidence of a failure (signal, failing entries) is that of the last report with any.
+    /// Adds the report of a stage. It replaces an earlier report of the same stage. The evidence of a failure (signal,
+    /// failing entries) comes from the last report that has any. Reports must be added in the order of the stages.
     pub fn absorb(&mut self, stage: Stage, Report { head, body }: Report) {
         match body {
             Body::Build(built) => self.absorb_build(head, built),
@@ -96,7 +94,7 @@ impl CandidateRecord {
             entries: profiled.entries.into_iter().map(EntryTimingRecord::from).collect(),
         });
         self.absorb_runner_peak(head.peak_owed);
-        // What the baseline did in a paired profile is no evidence against the candidate.
+        // In a paired profile, a failure of the baseline is not evidence against the candidate.
         if !profiled.baseline_failed {
             self.absorb_evidence(head);
         }
@@ -122,7 +120,7 @@ impl CandidateRecord {
 }
 
 impl<Candidates> JobRecord<Candidates> {
-    /// The same job with other candidates, or none.
+    /// This job with its list of candidates replaced.
     pub fn with_candidates<To>(self, candidates: To) -> JobRecord<To> {
         let Self {
             name,

@@ -1,4 +1,4 @@
-//! The machine in a run's document, including the old name of a renamed field.
+//! The record of the machine, which also supports the old name of a renamed field.
 
 use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
@@ -11,13 +11,13 @@ pub struct HostRecord {
     pub cores: Option<u32>,
     pub ram_bytes: Option<Bytes>,
     pub kernel: Option<String>,
-    /// What this machine can enforce on runners, and what it cannot.
+    /// The protections that this machine can, or cannot, enforce on runners.
     pub protections: Vec<Protection>,
-    /// What disturbed its times. `None` in runs of versions that did not record it.
+    /// The conditions that disturb times. `None` in runs of versions that did not record them.
     pub timing: Option<TimingConditions>,
 }
 
-/// What disturbs times on a machine, or has done so since the run began; `None` if unknown.
+/// Conditions that disturb times: properties of the machine, and events since the run began. `None` means unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimingConditions {
     pub governors: Vec<String>,
@@ -31,7 +31,7 @@ pub struct TimingConditions {
     pub throttled: Option<u64>,
 }
 
-/// A `HostRecord` as written. This version writes the protections under their old name too.
+/// A `HostRecord` as it is written. This version still writes the protections under their old name too.
 #[derive(Serialize, Deserialize)]
 struct HostFields {
     cpu: Option<String>,

@@ -1,4 +1,4 @@
-//! Memory in the document: totals of the run, and each worker's time in a stage.
+//! The record of memory: totals of the run, and a phase for each time that a worker spent in a stage.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::units::Bytes;
@@ -13,7 +13,7 @@ pub struct MemoryRecord<Phases = Vec<PhaseRecord>> {
     pub phases: Phases,
 }
 
-/// Memory of the whole process tree over the whole run.
+/// Figures of the whole process tree over the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryTotals {
     pub host_ceiling_bytes: Option<Bytes>,
@@ -22,26 +22,26 @@ pub struct MemoryTotals {
     pub peak_reclaimable_bytes: Option<Bytes>,
     pub min_available_bytes: Option<Bytes>,
     pub swap_peak_bytes: Option<Bytes>,
-    /// What the whole machine swapped since the run was started or resumed, whoever's pages they were: context.
+    /// Swap traffic of the whole machine, including other programs, since the run was started or resumed.
     pub machine_swapped_in_bytes: Option<Bytes>,
     pub machine_swapped_out_bytes: Option<Bytes>,
-    /// Of a run on a card: what its processes may hold there together, and the most that they were seen to hold.
+    /// The limit of device memory for all processes of a run on a card. The next field is the observed peak.
     #[serde(default)]
     pub device_ceiling_bytes: Option<Bytes>,
     #[serde(default)]
     pub device_peak_bytes: Option<Bytes>,
-    /// How closely runners were watched.
+    /// How closely the memory of runners was sampled.
     pub sampling: Option<Sampling>,
 }
 
-/// What the watching of memory guarantees where no limit of the kernel holds.
+/// The guarantee that sampling gives if the kernel enforces no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sampling {
-    /// The fastest that any runner was seen to fill memory, or what is assumed before.
+    /// The highest rate at which a runner filled memory; an assumed rate if none was observed.
     pub worst_fill_bytes_per_second: Bytes,
-    /// The longest that a sample came after it was due.
+    /// The longest delay of a sample.
     pub worst_delay_us: u64,
-    /// How far a runner can have been above its limit before it was seen.
+    /// The maximum by which a runner can have exceeded its limit before a sample showed it.
     pub overshoot_bound_bytes: Bytes,
 }
 
@@ -58,10 +58,11 @@ impl Sampling {
 }
 
 impl MemoryTotals {
-    /// Joins this time and a later one of a resumed run: the higher peaks, the least available memory, the later ceiling.
+    /// Combines the totals of an earlier and a later part of a resumed run: the higher peaks, the lower available memory,
+    /// the later ceiling.
     #[must_use]
     pub fn and_then(self, later: Self) -> Self {
-        let least = match (self.min_available_bytes, later.min_available_bytes) {
+        let min_available = match (self.min_available_bytes, later.min_available_bytes) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
         };
@@ -70,7 +71,7 @@ impl MemoryTotals {
             predicted_peak_owed_bytes: self.predicted_peak_owed_bytes.max(later.predicted_peak_owed_bytes),
             peak_owed_bytes: self.peak_owed_bytes.max(later.peak_owed_bytes),
             peak_reclaimable_bytes: self.peak_reclaimable_bytes.max(later.peak_reclaimable_bytes),
-            min_available_bytes: least,
+            min_available_bytes: min_available,
             swap_peak_bytes: self.swap_peak_bytes.max(later.swap_peak_bytes),
             machine_swapped_in_bytes: self.machine_swapped_in_bytes.max(later.machine_swapped_in_bytes),
             machine_swapped_out_bytes: self.machine_swapped_out_bytes.max(later.machine_swapped_out_bytes),
@@ -84,28 +85,28 @@ impl MemoryTotals {
     }
 }
 
-/// One worker's time in a stage.
+/// The time that one worker spent in one stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseRecord {
     pub stage: Stage,
-    /// For a replay, its own name.
+    /// The job's name, or that of a replay.
     pub job: String,
-    /// None for a replay, whose calls are several candidates'.
+    /// `None` for a replay, in which several candidates are called.
     pub candidate: Option<String>,
     pub worker: WorkerId,
     pub predicted_bytes: Option<Bytes>,
     pub peak_owed_bytes: Option<Bytes>,
     pub peak_reclaimable_bytes: Option<Bytes>,
-    /// What its lease reserved on the device, and the most that was held there. None where it needed no card, or was not
-    /// seen there.
+    /// The device memory that its lease reserved; `None` if it needed no card.
     #[serde(default)]
     pub device_predicted_bytes: Option<Bytes>,
+    /// The peak of device memory; `None` if it used none.
     #[serde(default)]
     pub device_peak_bytes: Option<Bytes>,
-    /// Change of swapped bytes of the whole tree over this time; less in swap is negative.
+    /// The change of the whole tree's swapped memory during this phase. It is negative if less is in swap at the end.
     pub swap_delta_bytes: Option<i64>,
-    /// Microseconds in which nothing was at work, from the end of the phase before it until its lease was sent. None for
-    /// the first, and where something ran beside its start.
+    /// The idle time, in microseconds, from the end of the previous phase until this lease was sent. `None` for the first
+    /// phase, and if another phase was running then.
     pub switch_us: Option<u64>,
     pub started: UtcTime,
     pub ended: Option<UtcTime>,

@@ -1,4 +1,4 @@
-//! Whether a job's ranks can be trusted.
+//! The ranking of a job: settled or not.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! The document's fields are documented, and values without a JSON representation survive.
+//! Tests that all fields of the document are documented, and that values without a JSON representation survive.
 
 use std::collections::BTreeSet;
 
@@ -29,14 +29,14 @@ fn fields(value: &Value, place: &str, found: &mut BTreeSet<(String, String)>) {
 #[test]
 fn every_field_is_documented() {
     let mut run = sample();
-    // The other forms of the one field that has several.
+    // `failures` is the only field with several forms, so all of them are added.
     let failures = &mut run.jobs[0].candidates[0].failures;
     let mut other = failures[0].clone();
     other.mismatch.as_mut().expect("mismatch").pattern = Pattern::Tail { from: 3 };
     failures.push(other);
     let mut found = BTreeSet::new();
     fields(&serde_json::to_value(&run).expect("writes"), "", &mut found);
-    assert!(found.len() > 100, "the sample is to fill every field: {}", found.len());
+    assert!(found.len() > 100, "the sample must fill every field: {}", found.len());
     for (name, place) in found {
         assert!(
             DOCS.contains(&format!("`{name}`")),
@@ -144,7 +144,7 @@ fn document_reads_back() {
 #[test]
 fn host_writes_protections_under_their_old_name_too() {
     let host = sample().host;
-    assert!(!host.protections.is_empty(), "the sample has some");
+    assert!(!host.protections.is_empty(), "the sample has protections");
     let mut document = serde_json::to_value(&host).expect("writes");
     assert_eq!(document["rungs"], document["protections"]);
     document.as_object_mut().expect("an object").remove("protections");

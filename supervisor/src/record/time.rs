@@ -1,6 +1,6 @@
-//! A time as results show it: RFC 3339, UTC, milliseconds.
+//! A time as results show it: RFC 3339 in UTC, with milliseconds.
 //!
-//! Its width is fixed, so that texts sort like times, in the document and in the store.
+//! Its width is fixed, so the texts sort like times, both in the document and in the store.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UtcTime(Timestamp);
 
-/// The text is not a time.
+/// The error for a text that is not a time.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("`{text}` is not a time (write RFC 3339 in UTC, such as 2026-05-01T12:00:00.000Z)")]
 pub struct NotATime {

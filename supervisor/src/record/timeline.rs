@@ -19,12 +19,12 @@ use super::{Stage, UtcTime};
 
 pub use assemble::Assembly;
 
-/// Whose memory was sampled.
+/// The subject of a series of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Track {
     /// The run's whole process tree. Known memory files are counted once.
     Tree,
-    /// The machine: its available memory, and how much of our process tree is in swap.
+    /// The machine: its available memory, and the swapped memory of the run's process tree.
     Machine,
     Supervisor,
     Worker {
@@ -38,8 +38,8 @@ pub enum Track {
     },
 }
 
-/// Two figures at one moment. For processes: owed and reclaimable memory. For the machine: available memory, and our memory
-/// in swap.
+/// Two figures at one moment. For processes these are owed and reclaimable memory; for the machine, available memory and
+/// the run's memory in swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
     /// Milliseconds since 1970.
@@ -82,8 +82,8 @@ impl Series {
         let mut worst: Vec<Option<Bytes>> = vec![None; columns];
         let span = to.saturating_sub(from).max(1);
         let column = |at: u64| {
-            let place = u128::from(at.saturating_sub(from)) * columns as u128 / u128::from(span);
-            usize::try_from(place).unwrap_or(usize::MAX).min(columns.saturating_sub(1))
+            let index = u128::from(at.saturating_sub(from)) * columns as u128 / u128::from(span);
+            usize::try_from(index).unwrap_or(usize::MAX).min(columns.saturating_sub(1))
         };
         for (index, point) in self.points.iter().enumerate() {
             let until = self.points.get(index + 1).map_or(self.last, |next| next.at);
@@ -161,7 +161,7 @@ pub enum Group {
     Supervisor,
 }
 
-/// A [`Role`] with an order, in which a run uses the roles.
+/// A [`Role`], ordered as a run uses the roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     Verifier,

@@ -46,7 +46,7 @@ fn entry_is_replaced_only_on_request() {
     add(&scenario, "entry_000000.pt", "entry_000000.pt", 0, &[]);
     let before = blobs(&scenario.path().join("store"));
     let refused = add(&scenario, "entry_000001.pt", "entry_000000.pt", 2, &[]);
-    refused.expect_stderr(&["has an entry op/entry_000000.pt (say --replace)"]);
+    refused.expect_stderr(&["already has an entry op/entry_000000.pt (use --replace)"]);
     let again = add(&scenario, "entry_000001.pt", "entry_000000.pt", 0, &["--replace", "--json"]);
     again.expect_equal(&again.json()["entries"], &1.into(), "entries");
     let after = blobs(&scenario.path().join("store"));
@@ -75,7 +75,7 @@ fn file_that_cannot_be_added_leaves_the_store_unchanged() {
     add(&scenario, "entry_000000.pt", "entry_000000.pt", 0, &[]);
     let before = tree(&scenario.path().join("store"));
     scenario.run(&["captures", "add", "store", "nowhere.pt"]).expect_exit(3);
-    add(&scenario, "entry_000001.pt", "../outside.pt", 2, &[]).expect_stderr(&["is no name for an entry"]);
+    add(&scenario, "entry_000001.pt", "../outside.pt", 2, &[]).expect_stderr(&["is not a name for an entry"]);
     let after = tree(&scenario.path().join("store"));
     assert!(before == after, "not a byte is different");
 }

@@ -64,8 +64,8 @@ fn missing_and_superfluous_files_are_named() {
     let stranger = blake3::hash(b"nobody needs me").to_hex().to_string();
     let cases = [
         (format!("blobs/{}/{stranger}", &stranger[..2]), "no entry needs it"),
-        (format!("blobs/00/{stranger}"), "it is no blob"),
-        ("blobs/notes.txt".to_owned(), "it is no blob"),
+        (format!("blobs/00/{stranger}"), "it is not a blob"),
+        ("blobs/notes.txt".to_owned(), "it is not a blob"),
         ("entries/entry_9.pt".to_owned(), "the index does not name it"),
         ("entries/below/entry_9.pt".to_owned(), "the index does not name it"),
         ("notes.txt".to_owned(), "does not belong to a store"),
@@ -87,7 +87,7 @@ fn missing_and_superfluous_files_are_named() {
     outcome.expect_stdout(&["entries/entry_000004.pt", "damaged: 1 entries"]);
     std::fs::rename(&away, store.join("entries/entry_000004.pt")).expect("moved back");
     scenario.run(&["captures", "check", "store"]).expect_exit(0);
-    scenario.run(&["captures", "check", "set"]).expect_exit(2).expect_stderr(&["is no capture store"]);
+    scenario.run(&["captures", "check", "set"]).expect_exit(2).expect_stderr(&["is not a capture store"]);
 }
 
 /// A store from a stranger cannot make `unpack` write elsewhere, or reveal files outside it.
@@ -117,7 +117,7 @@ fn hostile_store_reaches_nothing_outside_it() {
         .run(&["inspect", "store/entries/entry_000004.pt"])
         .expect_exit(1)
         .expect_stderr(&["cannot be opened"]);
-    scenario.run(&["captures", "check", "store"]).expect_exit(1).expect_stdout(&["it is no blob"]);
+    scenario.run(&["captures", "check", "store"]).expect_exit(1).expect_stdout(&["it is not a blob"]);
     assert!(!scenario.path().join("out/entry_000004.pt").exists());
     assert!(!scenario.path().join("escaped.pt").exists());
 }

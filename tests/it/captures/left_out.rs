@@ -35,10 +35,10 @@ fn pack_names_what_it_leaves_out() {
     packed.expect_stderr(&[
         "left out: ",
         "fifo.pt: it is not a regular file",
-        "lost.pt: it could not be looked at",
+        "lost.pt: its metadata cannot be read",
     ]);
     packed.expect_stderr(&["elsewhere: it is a link to a folder", "level15: it lies 16 folders deep"]);
-    packed.expect_stderr(&["no store takes such a name"]);
+    packed.expect_stderr(&["a store cannot have such a name"]);
     packed.expect_equal(packed.json()["left_out"].as_array().map(Vec::len), Some(5), "what was left out");
     // A file that is not a capture is kept as it is.
     packed.expect_equal(packed.json()["kept_whole"].as_array().map(Vec::len), Some(1), "what was kept whole");

@@ -58,7 +58,7 @@ fn check_reports_what_a_run_needs_and_runs_nothing() {
     outcome.expect(!scenario.path().join("runs").exists(), "nothing was run");
 
     // The printed plan is a valid plan with the same meaning.
-    let (_, resolved) = outcome.stdout.split_once("# The plan as it is understood:\n").unwrap_or_default();
+    let (_, resolved) = outcome.stdout.split_once("# The plan with all settings:\n").unwrap_or_default();
     scenario.write("resolved.toml", resolved);
     let outcome = scenario.run(&["check", "plan.toml", "--json"]).expect_exit(0);
     let document = outcome.json();

@@ -1,7 +1,7 @@
 //! `captures add`: adds one or more files to an existing store.
 //!
-//! A finished store is turned back into an unfinished one, whose journal has all of its entries, and finished
-//! again. Whenever it is killed, the next `add` continues from the journal. The recorder uses this to store each
+//! A finished store is turned back into an unfinished one, whose journal has all of its entries, and is then finished
+//! again. After an interruption, the next `add` continues from the journal. The recorder uses this to store each
 //! table only once while recording.
 
 use std::fs::{self, File};
@@ -20,18 +20,18 @@ use crate::captures::journal::{self, Journal, Line};
 use crate::captures::sources::{Source, Stamp};
 use crate::captures::{CapturesError, Tick, failed};
 
-/// Marks the provenance of a store that files were added to, so that `add` continues it after an interruption.
+/// The provenance of a store that files were added to. It lets `add` continue after an interruption.
 const ADDED: &str = "added file by file";
 
-/// A file, and the name of the entry that it becomes, such as `op/entry_000000.pt`.
+/// A file, and the name of its entry, such as `op/entry_000000.pt`.
 #[derive(Clone, Debug)]
 pub struct Added {
     pub path: PathBuf,
     pub name: String,
 }
 
-/// Adds files to a store, which is created if there is none. An existing entry is replaced only if `replace` is
-/// set; storages that no entry needs any more are removed.
+/// Adds files to a store, which is created if it does not exist. An existing entry is replaced only if `replace` is
+/// set. Storages that are no longer used are removed.
 pub fn add(
     store: &Path,
     files: &[Added],
@@ -49,7 +49,7 @@ pub fn add(
     if !replace {
         let there = sources.iter().find(|source| store.join(ENTRIES).join(&source.name).exists());
         if let Some(source) = there {
-            let detail = format!("{} has an entry {} (say --replace)", store.display(), source.name);
+            let detail = format!("{} already has an entry {} (use --replace)", store.display(), source.name);
             return Err(CapturesError::Refused(detail));
         }
     }
@@ -62,7 +62,7 @@ pub fn add(
         }
     }
     if packing.is_empty() {
-        // Nothing to finish; the next `add` starts afresh.
+        // There is nothing to finish. The next `add` starts anew.
         return added.map(|()| Packed::default());
     }
     let packed = packing.finish()?;
@@ -71,10 +71,10 @@ pub fn add(
 
 fn source(file: &Added) -> Result<Source, CapturesError> {
     if !is_entry_name(&file.name) {
-        let detail = format!("{} is no name for an entry (such as op/entry_000000.pt)", file.name);
+        let detail = format!("{} is not a name for an entry (such as op/entry_000000.pt)", file.name);
         return Err(CapturesError::Refused(detail));
     }
-    let metadata = fs::metadata(&file.path).map_err(failed("looking at", &file.path))?;
+    let metadata = fs::metadata(&file.path).map_err(failed("reading the metadata of", &file.path))?;
     if !metadata.is_file() {
         return Err(CapturesError::Refused(format!("{} is not a regular file", file.path.display())));
     }
@@ -82,7 +82,7 @@ fn source(file: &Added) -> Result<Source, CapturesError> {
 }
 
 impl Packing {
-    /// Opens a finished store, one that an `add` left unfinished, or an empty folder.
+    /// Opens a finished store, a store that an `add` left unfinished, or an empty folder.
     fn reopen(store: &Path, origin: Origin) -> Result<Self, CapturesError> {
         let partial = store.join(PARTIAL);
         if form_of(store) == FolderForm::Store {
@@ -114,7 +114,7 @@ impl Packing {
     }
 }
 
-/// Makes a finished store unfinished. The index is removed once the journal holds everything that it held.
+/// Turns a finished store into an unfinished one. The index is removed once the journal has all of its entries.
 fn open_again(store: &Path, partial: &Path) -> Result<(), CapturesError> {
     let index =
         Index::read(store).map_err(|source| CapturesError::Index { path: store.to_owned(), source })?;

@@ -12,19 +12,19 @@ use anyhow::{Context as _, Result, bail};
 use opt_shared::child;
 use serde_json::{Value, json};
 
-/// One recorded call of a ReLU, and a kernel for it that takes some 50 µs.
+/// A recorded call of a ReLU, and a kernel for it that takes about 50 µs.
 const CAPTURE: &[u8] = include_bytes!("../../../../configs/doctor/entry_000000.pt");
 const KERNEL: &[u8] = include_bytes!("../../../../configs/doctor/spin.c");
 const COPIES: usize = 3;
-/// It takes some ten seconds; a busy machine may need more.
+/// The timeout of the trial, which takes about ten seconds on a quiet machine.
 const TRIAL_TIMEOUT: Duration = Duration::from_mins(3);
-/// The file that the trial writes to, because a pipe would fill up before it ends.
+/// The files for the trial's output. A pipe would fill up before the trial ends.
 const RESULT: &str = "result.json";
-const SAID: &str = "said";
-/// The differences that are tried, as shares of the baseline's time.
+const MESSAGES: &str = "messages.txt";
+/// The differences to report, as shares of the baseline's time.
 const STEPS: [f64; 7] = [0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2];
 
-/// How fast copies of a kernel appeared to be, compared with the kernel itself.
+/// The measured speed-ups of copies of a kernel against the kernel itself.
 pub(super) struct Trial {
     /// The lowest and the highest bound of the copies' speed-up intervals.
     low: f64,
@@ -34,7 +34,7 @@ pub(super) struct Trial {
 
 impl Trial {
     pub(super) fn run() -> Result<Self> {
-        let folder = tempfile::tempdir().context("making a folder for the trial")?;
+        let folder = tempfile::tempdir().context("creating a folder for the trial")?;
         let document = run_in(folder.path())?;
         Self::of(&document)
     }
@@ -60,7 +60,7 @@ impl Trial {
         Ok(Self { low, high, wait_share })
     }
 
-    /// The smallest of `STEPS` that no copy showed, and the largest that some copy showed.
+    /// The smallest of `STEPS` that no copy reached, and the largest that some copy reached.
     fn differences(&self) -> (Option<f64>, Option<f64>) {
         let off = (1.0 - self.low).max(self.high - 1.0);
         (STEPS.into_iter().find(|&step| off < step), STEPS.into_iter().rev().find(|&step| step <= off))
@@ -68,11 +68,17 @@ impl Trial {
 
     pub(super) fn text(&self) -> String {
         let percent = |share: f64| format!("{} %", share * 100.0);
-        let told = match self.differences() {
-            (Some(told), Some(not)) => {
-                format!("this machine can rank differences of {}, not of {}", percent(told), percent(not))
+        let summary = match self.differences() {
+            (Some(detectable), Some(hidden)) => {
+                format!(
+                    "this machine can rank differences of {}, but not of {}",
+                    percent(detectable),
+                    percent(hidden)
+                )
             }
-            (Some(told), None) => format!("this machine can rank differences of {}", percent(told)),
+            (Some(detectable), None) => {
+                format!("this machine can rank differences of {}", percent(detectable))
+            }
             (None, _) => {
                 format!("this machine cannot rank differences of {} now", percent(STEPS[STEPS.len() - 1]))
             }
@@ -81,7 +87,7 @@ impl Trial {
         let waited = waited
             .map(|share| format!("; up to {:.0} % of the time was spent waiting for a CPU", share * 100.0));
         format!(
-            "{told} ({COPIES} copies of one kernel measured {:.3} to {:.3} times as fast as the kernel itself{})",
+            "{summary} ({COPIES} copies of one kernel measured {:.3} to {:.3} times as fast as the kernel itself{})",
             self.low,
             self.high,
             waited.unwrap_or_default()
@@ -97,7 +103,7 @@ impl Trial {
 }
 
 fn run_in(folder: &Path) -> Result<Value> {
-    std::fs::create_dir(folder.join("captures")).context("making the trial's captures")?;
+    std::fs::create_dir(folder.join("captures")).context("creating the trial's captures")?;
     std::fs::write(folder.join("captures/entry_000000.pt"), CAPTURE)
         .context("writing the trial's capture")?;
     let names: Vec<String> =
@@ -111,18 +117,21 @@ fn run_in(folder: &Path) -> Result<Value> {
          max_noise = \"0.4%\"\n[[job]]\ncaptures = \"captures\"\nbaseline = \"base.c\"\ncandidates = [\"copy*.c\"]\n",
     )
     .context("writing the trial's plan")?;
-    let create = |name: &str| File::create_new(folder.join(name)).context("making the trial's files");
+    let create = |name: &str| File::create_new(folder.join(name)).context("creating the trial's files");
     let mut command = Command::new("/proc/self/exe");
     command.args(["run", "plan.toml", "--json"]).current_dir(folder);
-    command.stdin(Stdio::null()).stdout(create(RESULT)?).stderr(create(SAID)?);
+    command.stdin(Stdio::null()).stdout(create(RESULT)?).stderr(create(MESSAGES)?);
     let mut trial = child::start(&mut command).context("starting the trial")?;
     if !child::ends_within(&mut trial, TRIAL_TIMEOUT).context("waiting for the trial")? {
         bail!("the trial took longer than {TRIAL_TIMEOUT:?}");
     }
-    let read = |name: &str| std::fs::read_to_string(folder.join(name)).context("reading what the trial left");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).context("reading the trial's output");
     serde_json::from_str(&read(RESULT)?).with_context(|| {
-        let said = read(SAID).unwrap_or_default();
-        format!("the trial left no result: {}", said.trim().lines().last().unwrap_or("it said nothing"))
+        let messages = read(MESSAGES).unwrap_or_default();
+        format!(
+            "the trial has no result: {}",
+            messages.trim().lines().last().unwrap_or("it printed no error")
+        )
     })
 }
 
@@ -139,13 +148,13 @@ mod tests {
 
     #[test]
     fn trial_names_the_smallest_detectable_difference() {
-        for (bounds, told, not) in [
+        for (bounds, detectable, hidden) in [
             (&[(0.998, 1.002)][..], Some(0.005), None),
             (&[(0.995, 1.002), (0.99, 1.012)], Some(0.02), Some(0.01)),
             (&[(0.7, 1.002)], None, Some(0.2)),
         ] {
             let trial = trial(bounds).expect("timed");
-            assert_eq!(trial.differences(), (told, not), "{bounds:?}");
+            assert_eq!(trial.differences(), (detectable, hidden), "{bounds:?}");
             assert!(trial.text().contains("25 % of the time"), "{}", trial.text());
         }
     }
@@ -154,7 +163,7 @@ mod tests {
     fn trial_without_times_is_an_error() {
         assert!(trial(&[]).is_err());
         let failed = json!({"jobs": [{"candidates": [{"name": "copy", "status": "COMPILE_ERROR", "detail": "no cc"}]}]});
-        let said = Trial::of(&failed).err().expect("no figures").to_string();
-        assert!(said.contains("COMPILE_ERROR"), "{said}");
+        let error = Trial::of(&failed).err().expect("no figures").to_string();
+        assert!(error.contains("COMPILE_ERROR"), "{error}");
     }
 }

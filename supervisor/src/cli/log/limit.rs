@@ -1,5 +1,5 @@
-//! Limits how many lines one call site may log: lines that candidates can cause could fill a disk, or push
-//! everything else off a terminal. Omitted lines are counted, and reported when the period ends.
+//! Limits how many lines a call site can log in a period, because candidates could cause lines that fill a disk or flood
+//! a terminal. Omitted lines are counted, and reported when the period ends.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// A limit for each call site, in periods that begin with its first line.
 #[derive(Debug)]
 pub(super) struct Limit<K> {
-    most: u32,
+    max: u32,
     every: Duration,
     places: HashMap<K, CallSite>,
 }
@@ -31,20 +31,21 @@ pub(super) struct LeftOut<K> {
 }
 
 impl<K: Copy + Eq + Hash> Limit<K> {
-    /// There is no limit on call sites: they are places in our code.
-    pub(super) fn new(most: u32, every: Duration) -> Self {
-        Self { most, every, places: HashMap::new() }
+    /// Creates a limit of `max` lines per call site in each period `every`. The number of call sites needs no limit,
+    /// because they are in this program's code.
+    pub(super) fn new(max: u32, every: Duration) -> Self {
+        Self { max, every, places: HashMap::new() }
     }
 
     pub(super) fn every(&self) -> Duration {
         self.every
     }
 
-    /// Whether a line may be written now. `what` is called only if it may not. Call `over` first.
+    /// Whether a line is within the limit. If it is not, `what` is called for its text. `over` must be called before.
     pub(super) fn admits(&mut self, place: K, now: Instant, what: impl FnOnce() -> String) -> bool {
         let fresh = || CallSite { since: now, lines: 0, left_out: 0, last: String::new() };
         let it = self.places.entry(place).or_insert_with(fresh);
-        if it.lines < self.most {
+        if it.lines < self.max {
             it.lines += 1;
             return true;
         }
@@ -53,13 +54,13 @@ impl<K: Copy + Eq + Hash> Limit<K> {
         false
     }
 
-    /// Starts new periods for call sites whose period is over, and returns what they left out.
+    /// Starts new periods for call sites whose period is over, and returns the lines that they omitted.
     pub(super) fn over(&mut self, now: Instant) -> Vec<LeftOut<K>> {
         let every = self.every;
         self.take(|it| every <= now.saturating_duration_since(it.since))
     }
 
-    /// Everything that was left out, when nothing more will be written.
+    /// Returns all omitted lines, at the end of the log.
     pub(super) fn rest(&mut self) -> Vec<LeftOut<K>> {
         self.take(|_| true)
     }
@@ -86,13 +87,13 @@ mod tests {
             (0..count).filter(|line| limit.admits(place, begin + at, || format!("line {line}"))).count()
         };
         assert_eq!(written('a', Duration::ZERO, 100), 3);
-        assert_eq!(written('b', EVERY / 2, 2), 2, "others do not pay for it");
+        assert_eq!(written('b', EVERY / 2, 2), 2, "another call site has its own limit");
         assert_eq!(written('b', EVERY / 2, 2), 1);
         assert_eq!(limit.over(begin + EVERY - Duration::from_nanos(1)), []);
-        let told = limit.over(begin + EVERY);
-        assert_eq!(told, [LeftOut { place: 'a', count: 97, last: "line 99".to_owned() }]);
-        assert_eq!(limit.over(begin + EVERY), [], "told once");
-        assert!(limit.admits('a', begin + EVERY, String::new), "a new stretch has begun");
+        let reported = limit.over(begin + EVERY);
+        assert_eq!(reported, [LeftOut { place: 'a', count: 97, last: "line 99".to_owned() }]);
+        assert_eq!(limit.over(begin + EVERY), [], "reported twice");
+        assert!(limit.admits('a', begin + EVERY, String::new), "a new period has begun");
         assert_eq!(limit.rest(), [LeftOut { place: 'b', count: 1, last: "line 1".to_owned() }]);
         assert_eq!(limit.rest(), []);
     }

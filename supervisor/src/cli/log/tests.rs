@@ -1,4 +1,4 @@
-//! The layer with two outputs that are strings: what is written, what is omitted, and that this is reported.
+//! Tests of the layer with strings as outputs: lines are filtered and limited, and omitted lines are reported.
 
 use serde_json::Value;
 
@@ -18,13 +18,13 @@ impl Text {
     }
 }
 
-/// What both outputs received while `what` ran, including the report of omitted lines.
+/// Runs `what`, and returns the lines of both outputs, including the reports of omitted lines.
 fn logged(shown: &str, what: impl FnOnce()) -> (String, Vec<Value>) {
     let (people, file) = (Text::default(), Text::default());
     let log = Arc::new(Log::new(shown.parse().expect("a filter"), people.sink(), file.sink(), false));
     let subscriber = tracing_subscriber::registry().with(Shared(Arc::clone(&log)));
     tracing::subscriber::with_default(subscriber, what);
-    log.tell_left_out(None);
+    log.report_omitted(None);
     let lines = file.take();
     let lines = lines
         .lines()
@@ -41,21 +41,21 @@ fn repeated_line_is_limited_and_counted() {
         tracing::warn!("something else");
     });
     let of = |what: &str| people.lines().filter(|line| line.contains(what)).count();
-    assert_eq!(of("did it again") - of("left out"), MOST_SHOWN as usize, "{people}");
-    assert_eq!(of("something else"), 1, "other places do not pay for it");
-    let told = people.lines().find(|line| line.contains("left out")).expect("it is told");
+    assert_eq!(of("did it again") - of("left out"), MAX_SHOWN as usize, "{people}");
+    assert_eq!(of("something else"), 1, "another call site has its own limit");
+    let reported = people.lines().find(|line| line.contains("left out")).expect("a report");
     assert_eq!(
-        told,
+        reported,
         " WARN 4980 more lines like this were left out within 10 s: a kernel did it again:  [2J4999"
     );
-    assert!(!people.contains('\u{1b}'), "nothing reaches the terminal");
-    assert_eq!(file.len(), MOST_KEPT as usize + 2);
-    let told = file.iter().find(|line| !line["fields"]["left_out"].is_null()).expect("it is told");
-    assert_eq!(told["fields"]["left_out"], 4_000);
-    assert_eq!(told["level"], "WARN");
-    assert_eq!(told["target"], file[0]["target"]);
-    assert!(told["fields"]["site"].as_str().is_some_and(|site| site.contains("tests.rs:")), "{told}");
-    assert!(told["timestamp"].is_string());
+    assert!(!people.contains('\u{1b}'), "control characters reach the terminal");
+    assert_eq!(file.len(), MAX_KEPT as usize + 2);
+    let reported = file.iter().find(|line| !line["fields"]["left_out"].is_null()).expect("a report");
+    assert_eq!(reported["fields"]["left_out"], 4_000);
+    assert_eq!(reported["level"], "WARN");
+    assert_eq!(reported["target"], file[0]["target"]);
+    assert!(reported["fields"]["site"].as_str().is_some_and(|site| site.contains("tests.rs:")), "{reported}");
+    assert!(reported["timestamp"].is_string());
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn each_output_has_its_filter() {
     let speak = || {
         tracing::error!("an error");
         tracing::debug!(worker = 3, "a detail");
-        tracing::trace!("a trifle");
+        tracing::trace!("a finer detail");
     };
     let (people, file) = logged("warn", speak);
     assert_eq!(people, "ERROR an error\n");
@@ -72,6 +72,6 @@ fn each_output_has_its_filter() {
     assert_eq!(file[1]["fields"]["worker"], 3);
     let (people, file) = logged("trace", speak);
     assert_eq!(people.lines().count(), 3, "{people}");
-    assert_eq!(file.len(), 2, "what is shown does not change what is kept");
+    assert_eq!(file.len(), 2, "the filter of one output changed the other");
     assert_eq!(logged("off", speak).0, "");
 }

@@ -120,7 +120,7 @@ impl Machine {
     /// Samples the memory of the process tree.
     pub(crate) fn look(&mut self, now: Moment) -> Sample {
         // A worker stops and wakes its runner for each call, so it may have woken a runner that is about to be killed.
-        self.pool.halt_the_doomed();
+        self.pool.halt_again();
         let sample = self.sampler.sample();
         self.history.add(now, self.sampler.look.owed, self.sampler.look.reclaimable);
         sample

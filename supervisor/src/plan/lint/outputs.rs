@@ -1,7 +1,7 @@
-//! Lint that reads the recorded outputs: in chunks of a fixed size, never a whole tensor.
+//! Lints that read the values of recorded outputs, in chunks of a fixed size.
 //!
-//! The order of values means nothing to these figures, so a tensor without gaps is read as it lies in its storage, and
-//! any other by its rows.
+//! The figures do not depend on the order of values, so a tensor without gaps is read in the order of its storage, and
+//! any other row by row.
 
 use std::error::Error;
 
@@ -13,16 +13,16 @@ use opt_shared::units::to_index;
 use super::statistics::{Gathering, Statistics};
 use super::{Lint, LintCode, Subject, tensors, unreadable};
 
-/// Bytes in memory at a time, a multiple of every element's size. Large enough that a read costs more than the call
-/// for it, small enough to be nothing in the supervisor.
+/// The size of a chunk in bytes, a multiple of every element size. It is large enough to make the cost of a system call
+/// negligible, and small compared with the supervisor.
 const CHUNK: usize = 256 << 10;
-/// Rows read of a tensor with gaps; from more, this many are taken at even distances.
-const MOST_ROWS: u64 = 65_536;
+/// The maximum number of rows read from a tensor with gaps. From a larger tensor, this many evenly spaced rows are read.
+const MAX_ROWS: u64 = 65_536;
 
-/// Reads from a storage of the entry's file: offset in the storage, buffer to fill.
+/// Reads from a storage of the entry's file. Its arguments are the storage, the offset in it, and the buffer to fill.
 pub type ReadRange<'a, E> = dyn FnMut(StorageId, u64, &mut [u8]) -> Result<(), E> + 'a;
 
-/// What the values of the outputs say. `atol` is the absolute tolerance that the job verifies a dtype with.
+/// The lints that need the values of outputs. `atol` returns the job's absolute tolerance for a dtype.
 pub fn of_values<E: Error + 'static>(
     subject: &Subject<'_>,
     atol: &dyn Fn(DType) -> f64,
@@ -65,21 +65,21 @@ fn of_statistics(entry: &str, leaf: &OutputTensor, found: &Statistics, atol: f64
     } else if many && found.is_constant() {
         push(
             LintCode::ConstantOutput,
-            format!("`{path}` is {:?} everywhere: a kernel that looks at no input could pass", found.mean),
+            format!("`{path}` is {:?} everywhere: a kernel that ignores its inputs could pass", found.mean),
         );
     } else if many && found.nan == 0 && found.infinite == 0 && found.standard_deviation <= atol {
         push(
             LintCode::ConstantOutput,
             format!(
-                "`{path}` varies by {:e} around {:e}, within the absolute tolerance {atol:e}: a kernel that looks at no \
-                 input could pass",
+                "`{path}` varies by {:e} around {:e}, within the absolute tolerance {atol:e}: a kernel that ignores \
+                 its inputs could pass",
                 found.standard_deviation, found.mean
             ),
         );
     }
     if found.nan + found.infinite > 0 {
         let message = format!(
-            "`{path}` holds {} NaNs and {} infinities, which a candidate must put in the same places",
+            "`{path}` contains {} NaNs and {} infinities, which a candidate must put in the same places",
             found.nan, found.infinite
         );
         #[expect(clippy::cast_precision_loss, reason = "counts of elements, exact up to 2^53")]
@@ -89,7 +89,8 @@ fn of_statistics(entry: &str, leaf: &OutputTensor, found: &Statistics, atol: f64
     lints
 }
 
-/// Figures of a tensor's stored values. Conjugates and negatives vary as much as what is stored.
+/// The statistics of a tensor's stored values. Conjugation and negation are ignored, because they do not change how much
+/// values vary.
 fn of_tensor<E>(tensor: &Tensor, buffer: &mut [u8], read: &mut ReadRange<'_, E>) -> Result<Statistics, E> {
     let mut gathering = Gathering::default();
     for run in runs(tensor) {
@@ -104,7 +105,7 @@ fn of_tensor<E>(tensor: &Tensor, buffer: &mut [u8], read: &mut ReadRange<'_, E>)
             if run.step == 1 {
                 gathering.add(tensor.dtype, chunk);
             } else {
-                // The element that comes next may lie in a later chunk.
+                // The next element may be in a later chunk.
                 let step = run.step * size;
                 while skip < length as u64 {
                     let element = to_index(skip)..to_index(skip + size);
@@ -119,12 +120,12 @@ fn of_tensor<E>(tensor: &Tensor, buffer: &mut [u8], read: &mut ReadRange<'_, E>)
     Ok(gathering.finish())
 }
 
-/// Elements of a storage at even distances.
+/// Evenly spaced elements of a storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     first: u64,
     count: u64,
-    /// At least 1.
+    /// The distance between elements, at least 1.
     step: u64,
 }
 
@@ -134,7 +135,8 @@ impl Run {
     }
 }
 
-/// The storage's elements that a tensor with elements reaches, each row once; elements that it repeats (stride 0) once.
+/// The elements of a storage that a non-empty tensor refers to, as one run per row. Elements repeated by a stride of 0
+/// are listed once.
 fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
     let first = tensor.storage_offset;
     let mut axes: Vec<(u64, u64)> = tensor
@@ -145,7 +147,7 @@ fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
         .filter(|&(size, step)| size > 1 && step > 0)
         .collect();
     axes.sort_by_key(|&(_, step)| std::cmp::Reverse(step));
-    // Without gaps and overlaps, whatever the order of the axes: the whole is one run.
+    // A tensor without gaps and overlaps is one run, whatever the order of its axes.
     let mut dense = 1;
     let whole = axes.iter().rev().all(|&(size, step)| {
         let next = step == dense;
@@ -159,7 +161,7 @@ fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
         axes.pop().unwrap_or((1, 1))
     };
     let rows: u64 = axes.iter().map(|&(size, _)| size).product();
-    let distance = rows.div_ceil(MOST_ROWS).max(1);
+    let distance = rows.div_ceil(MAX_ROWS).max(1);
     (0..rows.div_ceil(distance)).map(move |place| {
         let mut row = place * distance;
         let mut start = first;
@@ -171,8 +173,8 @@ fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
     })
 }
 
-/// Whether an output is one of the inputs, byte for byte, although it lies elsewhere. Reads on only as long as both are
-/// equal, so it costs little where they are not.
+/// Finds an output that equals an input byte for byte but has a different storage. Reading stops at the first
+/// difference.
 fn equal_input<E>(
     subject: &Subject<'_>,
     leaf: &OutputTensor,
@@ -193,7 +195,7 @@ fn equal_input<E>(
     for (argument, input) in tensors(subject.arguments).filter(|(_, input)| alike(input)) {
         if equal_bytes(input, output, buffer, read)? {
             let message = format!(
-                "`{}` is `{}`, byte for byte: a kernel that copies could pass",
+                "`{}` equals `{}`, byte for byte: a kernel that copies its input could pass",
                 leaf.path, argument.path
             );
             let lint = Lint::new(subject.name, LintCode::OutputEqualsInput, message);
@@ -265,20 +267,20 @@ mod tests {
 
     #[test]
     fn overlaps_do_not_make_up_for_gaps() {
-        // Nine index pairs over nine elements, of which only the even ones are reached.
+        // Nine index pairs span nine elements, but reach only the even ones.
         let found: Vec<Run> = runs(&tensor(&[3, 3], &[2, 2], 0)).collect();
         assert!(found.iter().all(|run| run.step == 2 && run.count == 3), "{found:?}");
     }
 
     #[test]
     fn rows_of_a_long_tensor_are_taken_at_even_distances() {
-        let rows = MOST_ROWS * 3 + 1;
+        let rows = MAX_ROWS * 3 + 1;
         let found: Vec<Run> = runs(&tensor(&[rows, 2], &[4, 1], 0)).collect();
-        assert!(found.len() as u64 <= MOST_ROWS && found.len() as u64 > MOST_ROWS / 2);
+        assert!(found.len() as u64 <= MAX_ROWS && found.len() as u64 > MAX_ROWS / 2);
         assert_eq!(found[1].first - found[0].first, 16);
     }
 
-    /// All elements by their indices, as the definition of a strided tensor has it.
+    /// All elements that a strided tensor reaches, computed from its definition.
     fn reached(tensor: &Tensor) -> Vec<u64> {
         let strides = contiguous_strides(&tensor.shape);
         let mut all: Vec<u64> = (0..tensor.elements())
@@ -307,7 +309,7 @@ mod tests {
             prop_assert_eq!(found, reached(&tensor));
         }
 
-        /// A buffer of any size, steps across its edges included, sees the same values.
+        /// Steps can cross the boundaries of chunks; the values do not depend on the chunk size.
         #[test]
         fn chunks_of_a_stepped_run_meet(count in 1..60_u64, step in 2..9_u64, chunk in 1..40_usize) {
             let storage: Vec<u8> = (0..=255).cycle().take(600).collect();

@@ -1,4 +1,4 @@
-//! Lint over hand-made entries whose bytes lie in memory.
+//! Tests of the lints on hand-made entries in memory.
 
 use std::io;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ fn ramp(length: u16) -> Vec<f32> {
 }
 
 #[test]
-fn an_ordinary_call_has_nothing_odd() {
+fn ordinary_call_has_no_lints() {
     let found = lints(
         "torch.nn.functional.silu",
         vec![("input", floats(&[8], 0, 0)), ("inplace", Value::Bool(false))],
@@ -97,7 +97,7 @@ fn an_ordinary_call_has_nothing_odd() {
 }
 
 #[test]
-fn outputs_that_any_kernel_could_make_are_told() {
+fn lint_reports_trivial_outputs() {
     let nearly: Vec<f32> = ramp(8).iter().map(|value| 5.0 + value * 1e-4).collect();
     let mut with_nan = ramp(9)[1..].to_vec();
     with_nan[3] = f32::NAN;
@@ -118,7 +118,7 @@ fn outputs_that_any_kernel_could_make_are_told() {
 }
 
 #[test]
-fn the_last_byte_of_many_chunks_counts() {
+fn lint_compares_values_up_to_the_last_byte() {
     let length = 450_000_usize;
     let input: Vec<f32> = (0..97_u8).map(f32::from).cycle().take(length).collect();
     let mut output = input.clone();
@@ -137,7 +137,7 @@ fn the_last_byte_of_many_chunks_counts() {
 }
 
 #[test]
-fn calls_that_write_to_an_input_are_told_by_what_says_so() {
+fn lint_reports_calls_that_write_to_an_input() {
     let yes = || Value::Bool(true);
     let x = || floats(&[8], 0, 0);
     let y = || floats(&[8], 1, 0);
@@ -175,13 +175,13 @@ fn calls_that_write_to_an_input_are_told_by_what_says_so() {
 }
 
 #[test]
-fn an_output_on_its_input_is_aliased_and_not_called_equal() {
+fn output_that_shares_memory_with_an_input_is_aliased_not_equal() {
     let found = lints("torch.op", vec![("x", floats(&[8], 0, 0))], Some(floats(&[8], 0, 0)), &[ramp(8)]);
     assert_eq!(codes(&found), [LintCode::AliasedOutput]);
 }
 
 #[test]
-fn missing_and_empty_outputs_are_told() {
+fn lint_reports_missing_and_empty_outputs() {
     let x = || vec![("x", floats(&[8], 0, 0))];
     let none = lints("torch.op", x(), None, &[ramp(8)]);
     assert_eq!(codes(&none), [LintCode::NoOutput]);
@@ -192,7 +192,7 @@ fn missing_and_empty_outputs_are_told() {
 }
 
 #[test]
-fn a_small_view_of_a_large_storage_is_told_with_its_bytes() {
+fn lint_reports_the_unused_bytes_of_a_large_storage() {
     let view = |first| floats(&[64], 0, first);
     let items: Arc<[Value]> = [view(0), view(32)].into();
     let inputs = Value::Sequence { kind: SequenceKind::List, items };
@@ -209,7 +209,7 @@ fn a_small_view_of_a_large_storage_is_told_with_its_bytes() {
 }
 
 #[test]
-fn what_cannot_be_read_is_a_lint_too() {
+fn lint_reports_unreadable_values() {
     let found =
         lints("torch.op", vec![("x", floats(&[8], 0, 0))], Some(floats(&[8], 1, 0)), &[ramp(8), ramp(4)]);
     assert!(found.iter().any(|lint| lint.code == LintCode::Unreadable), "{found:?}");
@@ -217,7 +217,7 @@ fn what_cannot_be_read_is_a_lint_too() {
 }
 
 #[test]
-fn entries_that_do_not_fit_are_told_apart_from_values_that_do_not() {
+fn unfit_distinguishes_entries_from_values() {
     let arity = unfit("e1", &BindError::Missing { parameter: "weight".into() });
     assert_eq!((arity.code, arity.entry.as_str()), (LintCode::DifferingArity, "e1"));
     let reason = opt_shared::arguments::Refusal::Dict;

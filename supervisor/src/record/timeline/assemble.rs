@@ -14,11 +14,11 @@ use super::{Block, Group, Kind, Lane, Point, Series, Timeline, Track};
 /// Owed and reclaimable memory.
 type Figures = (Bytes, Bytes);
 
-/// Takes blocks in the order in which they were written.
+/// Builds a timeline from blocks, which must be given in the order in which they were written.
 #[derive(Debug)]
 pub struct Assembly {
     roles: BTreeMap<WorkerId, Role>,
-    /// Width of a step of the drawing, in milliseconds.
+    /// The width of a step of the drawing, in milliseconds.
     width: u64,
     timeline: Timeline,
     lanes: BTreeMap<WorkerId, Series>,
@@ -27,11 +27,12 @@ pub struct Assembly {
     /// Sums over `alive`.
     groups: BTreeMap<Group, Figures>,
     workers: BTreeMap<WorkerId, Figures>,
-    /// When the run last continued after a pause.
+    /// The end of the last block, in milliseconds since 1970.
     end: Option<u64>,
 }
 
-/// Longer than the time between any two samples of a running run, so the run was interrupted there.
+/// The shortest gap between samples that counts as a pause of the run, in milliseconds. While a run continues, samples
+/// are closer together.
 const PAUSE: u64 = 5_000;
 
 impl Assembly {
@@ -94,7 +95,7 @@ impl Assembly {
         self.end = Some(end);
     }
 
-    /// A process has new figures, or has ended.
+    /// Records new figures of a process, or its end (`None`).
     fn change(&mut self, at: u64, track: Track, now: Option<Figures>) {
         let before = match now {
             Some(now) => self.alive.insert(track, now),
