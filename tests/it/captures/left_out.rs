@@ -37,7 +37,7 @@ fn pack_names_what_it_leaves_out() {
         "fifo.pt: it is not a regular file",
         "lost.pt: its metadata cannot be read",
     ]);
-    packed.expect_stderr(&["elsewhere: it is a link to a folder", "level15: it lies 16 folders deep"]);
+    packed.expect_stderr(&["elsewhere: it is a link to a folder", "level15: it is 16 folders deep"]);
     packed.expect_stderr(&["a store cannot have such a name"]);
     packed.expect_equal(packed.json()["left_out"].as_array().map(Vec::len), Some(5), "what was left out");
     // A file that is not a capture is kept as it is.
@@ -88,7 +88,10 @@ fn unpack_follows_no_link() {
     std::fs::create_dir_all(scenario.path().join("away")).expect("made");
     std::fs::create_dir_all(scenario.path().join("linked")).expect("made");
     symlink(scenario.path().join("away"), scenario.path().join("linked/op")).expect("a link");
-    scenario.run(&["captures", "unpack", "store", "linked"]).expect_exit(2).expect_stderr(&["is a link"]);
+    scenario
+        .run(&["captures", "unpack", "store", "linked"])
+        .expect_exit(2)
+        .expect_stderr(&["is a symbolic link"]);
     assert!(tree(&scenario.path().join("away")).is_empty());
 }
 
