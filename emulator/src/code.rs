@@ -1,16 +1,16 @@
-//! Decoded kernels: what the interpreter executes, with every name, label and type resolved.
+//! Decoded kernels in the form that the interpreter executes, with every name, label and type resolved.
 
 use crate::lane::Function;
 use crate::ptx::syntax::Location;
 
-/// Which row of a warp's registers, by the file that it lies in. A row has a value for each lane.
+/// A register file of a warp. It consists of rows, each with a value for every lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum File {
-    /// Predicates: one bit for each lane.
+    /// Predicates, with one bit for each lane.
     Flag,
-    /// Up to 32 bits, zero-extended.
+    /// Values of up to 32 bits, zero-extended.
     Narrow,
-    /// 64 bits.
+    /// Values of 64 bits.
     Wide,
 }
 
@@ -18,7 +18,7 @@ pub enum File {
 pub struct Slot {
     pub file: File,
     pub row: u32,
-    /// 1, 8, 16, 32 or 64.
+    /// The size of a value: 1, 8, 16, 32 or 64 bits.
     pub bits: u32,
 }
 
@@ -39,7 +39,7 @@ pub struct Instruction {
     pub op: Op,
 }
 
-/// Operations of two narrow values that are run for all lanes of a warp in one loop.
+/// Operations on two narrow values, executed for all lanes of a warp in one loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Narrow2 {
     Add,
@@ -93,7 +93,7 @@ pub enum Compare {
     Le,
     Gt,
     Ge,
-    /// The same, and true when one side is not a number.
+    /// Like `Eq`, but also true if an operand is NaN. The same applies to the next five.
     EqOrNan,
     NeOrNan,
     LtOrNan,
@@ -122,7 +122,7 @@ pub enum FlagOp {
 
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
-    /// What has no effect here: prefetches, fences of a single thread.
+    /// An instruction without effect on this device, such as a prefetch.
     Nothing,
     Fence,
     MoveNarrow {
@@ -136,7 +136,7 @@ pub enum Op {
     Narrow2(Narrow2, u32, u32, u32),
     Wide2(Wide2, u32, u32, u32),
     WideShift(WideShift, u32, u32, u32),
-    /// a × b + c, the low 32 bits.
+    /// The low 32 bits of a × b + c.
     MadNarrow(u32, u32, u32, u32),
     MadWide(u32, u32, u32, u32),
     FmaF32 {
@@ -144,7 +144,7 @@ pub enum Op {
         rows: [u32; 4],
     },
     FmaF64(u32, u32, u32, u32),
-    /// 32 bits by 32 bits gives 64, perhaps with an addend.
+    /// The 64-bit product of two 32-bit values.
     MulWiden {
         signed: bool,
         rows: [u32; 3],
@@ -184,7 +184,7 @@ pub enum Op {
         to: u32,
         from: u32,
     },
-    /// Anything else that maps a lane's values to a value: an index into `Kernel::lane_ops`.
+    /// Any other function of a lane's values: an index into `Kernel::lane_ops`.
     Lane(u32),
     Branch {
         target: u32,
@@ -200,14 +200,14 @@ pub enum Op {
     Warp(u32),
     Barrier(u32),
     Call(u32),
-    /// The lanes that execute this.
+    /// Writes the mask of the lanes that execute this instruction.
     ActiveMask {
         to: u32,
     },
     Clock {
         to: Slot,
     },
-    /// `bytes` of local memory from `offset` on hold nothing any more.
+    /// Marks `bytes` of local memory from `offset` on as never written.
     EnterLocal {
         offset: u32,
         bytes: u32,
@@ -219,7 +219,7 @@ pub enum Op {
 pub struct LaneOp {
     pub function: Function,
     pub to: Slot,
-    /// The second result: the other predicate of `setp`, the carry, or the `n`th part of what is unpacked.
+    /// The second result: the other predicate of `setp`, the carry, or the second part of an unpacked value.
     pub second: Option<Slot>,
     pub from: Vec<Slot>,
 }
@@ -235,7 +235,7 @@ pub enum MemorySpace {
 
 #[derive(Clone, Debug)]
 pub enum MemoryAction {
-    /// `None`: the element goes nowhere.
+    /// A load. Elements with `None` as their target are discarded.
     Load {
         signed: bool,
         to: Vec<Option<Slot>>,
@@ -255,13 +255,14 @@ pub enum MemoryAction {
 #[derive(Clone, Debug)]
 pub struct MemoryOp {
     pub space: MemorySpace,
-    /// Narrow or wide; `offset` is added to it.
+    /// The base address, narrow or wide, to which `offset` is added.
     pub base: Slot,
     pub offset: i64,
-    /// Bytes of one element, and of all.
+    /// The size of one element, in bytes.
     pub element: u32,
+    /// The size of all elements, in bytes.
     pub bytes: u32,
-    /// Read or written as one: volatile, relaxed, acquire, release.
+    /// Whether the access must not be torn: volatile, relaxed, acquire or release.
     pub is_strong: bool,
     pub action: MemoryAction,
 }
@@ -327,7 +328,7 @@ pub enum ReduceOp {
     Xor,
 }
 
-/// What lanes of a warp do together. `members` names the lanes.
+/// An operation that lanes of a warp execute together. `members` is the row with the mask of these lanes.
 #[derive(Clone, Copy, Debug)]
 pub enum WarpOp {
     Shuffle {
@@ -361,7 +362,7 @@ pub enum WarpOp {
     Sync {
         members: u32,
     },
-    /// One lane of the members is chosen.
+    /// Chooses one of the members.
     Elect {
         to: Option<u32>,
         flag: u32,
@@ -370,7 +371,7 @@ pub enum WarpOp {
 }
 
 impl WarpOp {
-    /// The row that names the lanes; `None`: those that are there.
+    /// The row with the mask of the lanes; `None` if the active lanes are meant.
     pub fn members(&self) -> Option<u32> {
         match *self {
             Self::Shuffle { members, .. } | Self::Vote { members, .. } => members,
@@ -386,7 +387,7 @@ impl WarpOp {
 pub enum BarrierMode {
     Sync,
     Arrive,
-    /// Reduces a predicate over all threads.
+    /// Combines a predicate over all threads, like the next two.
     And,
     Or,
     Count,
@@ -396,7 +397,7 @@ pub enum BarrierMode {
 pub struct BarrierOp {
     pub mode: BarrierMode,
     pub index: u32,
-    /// Threads that take part; `None`: all of the block.
+    /// The row with the number of participating threads; `None` for all threads of the block.
     pub threads: Option<u32>,
     pub aligned: bool,
     pub to: Option<Slot>,
@@ -406,13 +407,13 @@ pub struct BarrierOp {
 /// Functions that the device provides.
 #[derive(Clone, Copy, Debug)]
 pub enum CallOp {
-    /// Address of the format, address of the arguments, result.
+    /// The addresses of the format and of the arguments, and the result.
     Print { format: Slot, arguments: Slot, to: Option<Slot> },
-    /// Addresses of the message and the file, the line, and the address of the function's name.
+    /// The addresses of the message and the file, the line, and the address of the function's name.
     Assert { message: Slot, file: Slot, line: Slot, function: Slot },
 }
 
-/// Values that a warp finds in its registers when a block starts.
+/// A value that a warp has in its registers when a block starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
     Thread(usize),
@@ -442,8 +443,9 @@ pub struct Param {
 pub struct Kernel {
     pub name: String,
     pub code: Vec<Instruction>,
-    /// For each instruction its line, and where that comes from.
+    /// The PTX line of each instruction.
     pub lines: Vec<u32>,
+    /// The source location of each instruction, if it is known.
     pub locations: Vec<Option<Location>>,
     pub lane_ops: Vec<LaneOp>,
     pub memory_ops: Vec<MemoryOp>,
@@ -459,7 +461,7 @@ pub struct Kernel {
     pub specials: Vec<(u32, Special)>,
     pub params: Vec<Param>,
     pub param_bytes: u64,
-    /// Shared memory that is declared with a size; dynamic memory follows it.
+    /// The size of the static shared memory, in bytes. Dynamic shared memory follows it.
     pub static_shared: u64,
     pub local_bytes: u64,
     pub largest_block: Option<[u32; 3]>,

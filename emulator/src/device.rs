@@ -1,4 +1,4 @@
-//! The device: memory, modules, launches, and the fault after which nothing works any more.
+//! The device: memory, modules, launches, and the sticky fault after which every call fails.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::memory::Heap;
 use crate::ptx;
 use crate::ptx::syntax::{InitialValue, Source, Space, Variable};
 
-/// What a device has.
+/// The properties of a device.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Bytes of global memory.
+    /// The size of global memory, in bytes.
     pub memory: u64,
     pub compute_capability: (u32, u32),
-    /// Host threads that run the blocks of a launch.
+    /// The number of host threads that run the blocks of a launch.
     pub threads: usize,
-    /// Whether a read of shared or local memory that was never written is a fault.
+    /// Whether reading shared or local memory that was never written is a fault.
     pub check_uninitialised: bool,
     /// The same for global memory.
     pub check_uninitialised_global: bool,
@@ -39,7 +39,7 @@ impl Default for Config {
     }
 }
 
-/// The functions of a device that can be told to fail.
+/// The functions of a device that can be ordered to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     Alloc,
@@ -76,7 +76,7 @@ pub struct Module {
 struct ModuleInner {
     kernels: Vec<Kernel>,
     files: Vec<(u32, String)>,
-    /// Address and size of the variables in global and constant memory.
+    /// The address and size of the variables in global and constant memory.
     variables: HashMap<String, (u64, u64)>,
 }
 
@@ -99,7 +99,7 @@ impl Module {
         self.inner.kernels.iter().map(|kernel| kernel.name.as_str())
     }
 
-    /// Address and size of a variable in global or constant memory.
+    /// The address and size of a variable in global or constant memory.
     #[must_use]
     pub fn global(&self, name: &str) -> Option<(u64, u64)> {
         self.inner.variables.get(name).copied()
@@ -116,37 +116,37 @@ impl Function {
         &self.kernel().name
     }
 
-    /// Sizes of the parameters in bytes.
+    /// The sizes of the parameters, in bytes.
     #[must_use]
     pub fn param_sizes(&self) -> Vec<u64> {
         self.kernel().params.iter().map(|param| param.bytes).collect()
     }
 
-    /// Offset and size of each parameter in the parameters' buffer.
+    /// The offset and size of each parameter in the parameter buffer.
     #[must_use]
     pub fn param_layout(&self) -> Vec<(u64, u64)> {
         self.kernel().params.iter().map(|param| (param.offset, param.bytes)).collect()
     }
 
-    /// Bytes of shared memory that the kernel declares with a size.
+    /// The size of the kernel's static shared memory, in bytes.
     #[must_use]
     pub fn static_shared_bytes(&self) -> u64 {
         self.kernel().static_shared
     }
 
-    /// Bytes of local memory of each thread.
+    /// The size of each thread's local memory, in bytes.
     #[must_use]
     pub fn local_bytes(&self) -> u64 {
         self.kernel().local_bytes
     }
 
-    /// Most threads of a block.
+    /// The largest number of threads of a block.
     #[must_use]
     pub fn max_threads(&self) -> u32 {
         let kernel = self.kernel();
         let bound = kernel.required_block.or(kernel.largest_block);
-        bound.map_or(limits::THREADS_OF_A_BLOCK, |sizes| {
-            sizes.iter().fold(1_u32, |all, size| all.saturating_mul(*size)).min(limits::THREADS_OF_A_BLOCK)
+        bound.map_or(limits::BLOCK_THREADS, |sizes| {
+            sizes.iter().fold(1_u32, |all, size| all.saturating_mul(*size)).min(limits::BLOCK_THREADS)
         })
     }
 }
@@ -156,7 +156,7 @@ impl Function {
 pub struct Launch {
     pub grid: [u32; 3],
     pub block: [u32; 3],
-    /// Dynamic shared memory in bytes.
+    /// The dynamic shared memory, in bytes.
     pub shared_bytes: u64,
     /// The bytes of each parameter.
     pub params: Vec<Vec<u8>>,
@@ -184,13 +184,13 @@ impl Device {
         &self.config
     }
 
-    /// Bytes that are allocated now.
+    /// The number of bytes that are allocated now.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.heap.used()
     }
 
-    /// The most bytes that were allocated at once since the last `reset_peak`.
+    /// The largest number of bytes that were allocated at once since the last `reset_peak`.
     #[must_use]
     pub fn peak(&self) -> u64 {
         self.heap.peak()
@@ -206,13 +206,13 @@ impl Device {
         self.sticky.as_ref()
     }
 
-    /// Orders the `nth` call of a function from now on, counted from 1, to fail with a CUDA error code.
+    /// Orders the `nth` future call of a function, counted from 1, to fail with a CUDA error code.
     pub fn fail_call(&mut self, call: Call, nth: u64, code: u32) {
         let made = self.calls.get(&call).copied().unwrap_or(0);
         self.orders.push((call, made + nth, code));
     }
 
-    /// Counts a call; fails if that was ordered, or if the device has failed before.
+    /// Counts a call. Fails if that was ordered, or if the device has a sticky fault.
     fn enter(&mut self, call: Call) -> Result<(), Fault> {
         let made = self.calls.entry(call).or_insert(0);
         *made += 1;
@@ -230,7 +230,7 @@ impl Device {
         }
     }
 
-    /// Keeps a fault that nothing survives.
+    /// Remembers a sticky fault.
     fn failed(&mut self, fault: Fault) -> Fault {
         if fault.is_sticky() {
             self.sticky = Some(fault.clone());
@@ -238,10 +238,10 @@ impl Device {
         fault
     }
 
-    /// Allocates bytes; their address is a multiple of 256, and is not used again soon. What they hold is not defined.
+    /// Allocates bytes. Their address is a multiple of 256 and is not soon reused. Their contents are undefined.
     ///
     /// # Errors
-    /// No memory left (2), no bytes wanted (1), an ordered or an earlier fault.
+    /// Not enough memory (2), a size of 0 (1), an ordered or an earlier fault.
     pub fn alloc(&mut self, bytes: u64) -> Result<u64, Fault> {
         self.enter(Call::Alloc)?;
         self.heap.allocate(bytes, false)
@@ -257,7 +257,7 @@ impl Device {
     /// Copies bytes to the device.
     ///
     /// # Errors
-    /// They do not lie in one allocation (1), an ordered or an earlier fault.
+    /// The bytes are not inside one allocation (1), an ordered or an earlier fault.
     pub fn write(&mut self, address: u64, data: &[u8]) -> Result<(), Fault> {
         self.enter(Call::Write)?;
         self.heap.write(address, data)
@@ -266,7 +266,7 @@ impl Device {
     /// Copies bytes from the device.
     ///
     /// # Errors
-    /// As `write`.
+    /// Those of `write`.
     pub fn read(&mut self, address: u64, data: &mut [u8]) -> Result<(), Fault> {
         self.enter(Call::Read)?;
         self.heap.read(address, data)
@@ -275,16 +275,17 @@ impl Device {
     /// Sets bytes of the device to one value.
     ///
     /// # Errors
-    /// As `write`.
+    /// Those of `write`.
     pub fn fill(&mut self, address: u64, byte: u8, bytes: u64) -> Result<(), Fault> {
         self.enter(Call::Fill)?;
         self.heap.fill(address, byte, bytes)
     }
 
-    /// Loads a PTX text: decodes all of its kernels, and allocates its variables.
+    /// Loads a PTX text: decodes its kernels and allocates its variables.
     ///
     /// # Errors
-    /// What in the text is wrong, not supported or too large, with its line; no memory; an ordered or an earlier fault.
+    /// The first part of the text that is wrong, unsupported or too large, with its line; not enough memory; an ordered or
+    /// an earlier fault.
     pub fn load(&mut self, text: &str) -> Result<Module, LoadError> {
         let device = |fault| LoadError::Device(Box::new(fault));
         self.enter(Call::Load).map_err(device)?;
@@ -292,7 +293,8 @@ impl Device {
         let (major, minor) = self.config.compute_capability;
         check_target(&source, 10 * major + minor)?;
         let mut addresses = HashMap::new();
-        let result = self.place(&source, &mut addresses).and_then(|()| decode_all(&source, &addresses));
+        let result =
+            self.allocate_variables(&source, &mut addresses).and_then(|()| decode_all(&source, &addresses));
         match result {
             Ok(kernels) => {
                 let sizes =
@@ -321,7 +323,8 @@ impl Device {
         Ok(())
     }
 
-    fn place<'a>(
+    /// Allocates and initialises the variables in global and constant memory.
+    fn allocate_variables<'a>(
         &mut self,
         source: &Source<'a>,
         addresses: &mut HashMap<&'a str, u64>,
@@ -337,7 +340,7 @@ impl Device {
             let address =
                 self.heap.allocate(bytes, read_only).map_err(|fault| LoadError::Device(Box::new(fault)))?;
             if addresses.insert(variable.name, address).is_some() {
-                let what = format!("the variable `{}` is there twice", variable.name);
+                let what = format!("the variable `{}` is declared twice", variable.name);
                 return Err(LoadError::syntax(variable.line, what));
             }
         }
@@ -368,7 +371,7 @@ impl Device {
     /// Runs a kernel to its end.
     ///
     /// # Errors
-    /// Arguments that do not fit (1), more than the device has (701), and every fault of the kernel.
+    /// Arguments that do not match the kernel (1), a launch beyond the device's limits (701), and every fault of the kernel.
     pub fn launch(&mut self, function: &Function, launch: &Launch) -> Result<Summary, Fault> {
         self.enter(Call::Launch)?;
         let kernel = function.kernel();
@@ -385,10 +388,10 @@ impl Device {
             threads: self.config.threads.clamp(1, limits::HOST_THREADS),
             checks_reads: self.config.check_uninitialised,
         };
-        if limits::STATE_BYTES < job.bytes_of_a_block() {
+        if limits::STATE_BYTES < job.block_bytes() {
             return Err(Fault::new(FaultKind::LaunchLimits(format!(
-                "a block takes {} bytes of registers, local and shared memory, and {} are allowed",
-                job.bytes_of_a_block(),
+                "a block takes {} bytes of registers, local and shared memory, of {} allowed",
+                job.block_bytes(),
                 limits::STATE_BYTES
             ))));
         }
@@ -400,13 +403,14 @@ impl Device {
     }
 }
 
-/// Kernels for newer devices than this one do not run on it.
+/// Refuses a text for newer devices than this one.
 fn check_target(source: &Source<'_>, device: u32) -> Result<(), LoadError> {
     let digits = source.target.trim_start_matches("sm_").trim_end_matches(|c: char| c.is_ascii_alphabetic());
     match digits.parse::<u32>() {
-        Ok(target) if device < target => {
-            Err(LoadError::unsupported(1, format!("`{}`: it is a device of sm_{device}", source.target)))
-        }
+        Ok(target) if device < target => Err(LoadError::unsupported(
+            1,
+            format!("`{}`, because it is a device of sm_{device}", source.target),
+        )),
         Ok(_) => Ok(()),
         Err(_) => Err(LoadError::syntax(1, "there is no `.target`".to_owned())),
     }
@@ -417,7 +421,7 @@ fn decode_all<'a>(source: &Source<'a>, addresses: &HashMap<&'a str, u64>) -> Res
     entries.map(|entry| decode::kernel(source, entry, addresses)).collect()
 }
 
-/// The parameters in one buffer, and the bytes of shared memory.
+/// Checks a launch. Returns the parameters in one buffer, and the size of the shared memory in bytes.
 fn check(kernel: &Kernel, launch: &Launch) -> Result<(Vec<u8>, u64), Fault> {
     let wrong = |what: String| Err(Fault::invalid(what));
     let limited = |what: String| Err(Fault::new(FaultKind::LaunchLimits(what)));
@@ -429,7 +433,7 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(Vec<u8>, u64), Fault> {
     if too_large(launch.grid, limits::GRID) {
         return wrong(format!("a grid of {:?} blocks", launch.grid));
     }
-    if too_large(launch.block, limits::BLOCK) || limits::THREADS_OF_A_BLOCK < threads {
+    if too_large(launch.block, limits::BLOCK) || limits::BLOCK_THREADS < threads {
         return wrong(format!("a block of {:?} threads", launch.block));
     }
     if let Some(required) = kernel.required_block
@@ -444,7 +448,10 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(Vec<u8>, u64), Fault> {
     }
     let shared_bytes = kernel.static_shared.saturating_add(launch.shared_bytes);
     if limits::SHARED_BYTES < shared_bytes {
-        return limited(format!("{shared_bytes} bytes of shared memory, of {}", limits::SHARED_BYTES));
+        return limited(format!(
+            "{shared_bytes} bytes of shared memory, of at most {}",
+            limits::SHARED_BYTES
+        ));
     }
     if launch.params.len() != kernel.params.len() {
         let (given, wanted) = (launch.params.len(), kernel.params.len());

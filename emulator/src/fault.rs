@@ -1,4 +1,4 @@
-//! What can go wrong: a text that cannot be loaded, and a fault of a device with everything that is known about it.
+//! Errors: a PTX text that cannot be loaded, and a fault of the device with its details.
 
 use std::fmt;
 
@@ -54,7 +54,7 @@ impl LoadError {
     }
 }
 
-/// What an access was about to do.
+/// The kind of a memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessKind {
     Read,
@@ -62,85 +62,86 @@ pub enum AccessKind {
     Atomic,
 }
 
-/// The memory that an access went to.
+/// The state space of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     Global,
     Shared,
     Local,
-    /// Parameters of the kernel.
+    /// The kernel's parameters.
     Param,
 }
 
-/// Where an address lies relative to the buffer that is nearest to it.
+/// The buffer that is nearest to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nearest {
-    /// Address and size of the buffer.
+    /// The buffer's address and size.
     pub start: u64,
     pub bytes: u64,
-    /// Bytes from the buffer's first byte (negative) or from the one behind its last to the access; `None`: it begins inside.
+    /// The distance, in bytes, from the access to the buffer: negative if the access begins before the buffer, otherwise
+    /// counted from the buffer's end. `None` if the access begins inside.
     pub distance: Option<i64>,
 }
 
-/// An access that was refused.
+/// A refused access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub kind: AccessKind,
     pub memory: Memory,
     pub address: u64,
-    /// Bytes of the whole access of one thread.
+    /// The size of one thread's access, in bytes.
     pub bytes: u64,
-    /// Only of global memory.
+    /// `None` for other memory than global memory.
     pub nearest: Option<Nearest>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// Outside of every live buffer, or of the shared, local or parameter memory that there is.
+    /// An address outside every live buffer, or outside the block's shared, local or parameter memory.
     IllegalAddress(Access),
-    /// In a buffer that was freed.
+    /// An address in a freed buffer.
     UseAfterFree(Access),
     Misaligned(Access),
     /// A store to constant memory or to a parameter.
     ReadOnly(Access),
     /// A read of bytes that were never written.
     Uninitialised(Access),
-    /// Threads of one warp wait at different barriers that they must pass together.
+    /// Threads of one warp wait at different barriers, although a warp must pass these barriers together.
     BarrierDivergence,
-    /// Lanes wait for others of their warp, which an instruction names, and which will not come.
+    /// Lanes wait for other lanes that their instruction names but that will never reach it.
     WarpDivergence,
-    /// Every thread that is left waits at a barrier that no other thread will reach.
+    /// All remaining threads wait at barriers that no other thread will reach.
     Deadlock,
     Trap,
     Assert(String),
-    /// The launch asks for more than the device has.
+    /// The launch exceeds a limit of the device.
     LaunchLimits(String),
-    /// More warp instructions or more time than the launch may take.
+    /// The launch exceeded its limit of warp instructions or of time.
     Timeout(String),
     OutOfMemory {
         wanted: u64,
         free: u64,
     },
-    /// A call of the device's functions with a wrong argument.
+    /// A function of the device was called with a wrong argument.
     InvalidValue(String),
-    /// Something that was found to be unsupported only when it was executed.
+    /// An unsupported operation that could be detected only during execution.
     Unsupported(String),
-    /// A fault that the caller ordered.
+    /// A fault that was injected by `fail_call`.
     Injected {
         call: &'static str,
         code: u32,
     },
 }
 
-/// Where in a launch it happened.
+/// The thread and the instruction that caused a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FaultSite {
     pub function: String,
     pub block: [u32; 3],
     pub thread: [u32; 3],
     pub warp: u32,
     pub lane: u32,
-    /// Line of the PTX text, from 1.
+    /// The line of the PTX text, from 1.
     pub line: u32,
     pub source: Option<SourceLine>,
 }
@@ -155,13 +156,13 @@ pub struct SourceLine {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Fault {
     pub kind: FaultKind,
-    /// `None` where no thread did it.
-    pub place: Option<Box<Place>>,
+    /// `None` if no thread caused it.
+    pub site: Option<Box<FaultSite>>,
 }
 
 impl Fault {
     pub(crate) fn new(kind: FaultKind) -> Self {
-        Self { kind, place: None }
+        Self { kind, site: None }
     }
 
     pub(crate) fn invalid(what: String) -> Self {
@@ -185,7 +186,7 @@ impl Fault {
         }
     }
 
-    /// Whether everything that is asked of the device afterwards fails in the same way.
+    /// Whether every later call of the device fails with the same fault.
     #[must_use]
     pub fn is_sticky(&self) -> bool {
         !matches!(self.code(), 1 | 2 | 701 | 801)
@@ -216,10 +217,12 @@ impl fmt::Display for Access {
                 } else {
                     format!("reaching {} past the end of", count(past, "byte"))
                 };
-                let place = if past == 0 { "in" } else { &reach };
-                write!(f, ", {place} a buffer of {} at {start:#x}", count(bytes, "byte"))
+                let relation = if past == 0 { "in" } else { &reach };
+                write!(f, ", {relation} a buffer of {} at {start:#x}", count(bytes, "byte"))
             }
-            Some(0) => write!(f, ", right behind a buffer of {} at {start:#x}", count(bytes, "byte")),
+            Some(0) => {
+                write!(f, ", directly past the end of a buffer of {} at {start:#x}", count(bytes, "byte"))
+            }
             Some(distance) => {
                 let side = if distance < 0 { "before" } else { "past the end of" };
                 let gap = count(distance.unsigned_abs(), "byte");
@@ -242,29 +245,29 @@ impl fmt::Display for FaultKind {
             Self::ReadOnly(access) => write!(f, "store to read-only memory: {access}"),
             Self::Uninitialised(access) => write!(f, "read of bytes that were never written: {access}"),
             Self::BarrierDivergence => {
-                f.write_str("threads of one warp wait at different barriers that a warp must pass together")
+                f.write_str("threads of one warp wait at different barriers, which a warp must pass together")
             }
             Self::WarpDivergence => {
-                f.write_str("lanes wait for other lanes that an instruction names, and that will not come")
+                f.write_str("lanes wait for other lanes that their instruction names but that never reach it")
             }
             Self::Deadlock => {
-                f.write_str("deadlock: every thread left waits at a barrier that no other reaches")
+                f.write_str("deadlock: all remaining threads wait at barriers that no other thread reaches")
             }
             Self::Trap => f.write_str("trap"),
             Self::Assert(what) => write!(f, "assertion failed: {what}"),
-            Self::LaunchLimits(what) => write!(f, "the launch asks for more than there is: {what}"),
+            Self::LaunchLimits(what) => write!(f, "the launch exceeds a limit of the device: {what}"),
             Self::Timeout(what) => write!(f, "the launch did not end within {what}"),
             Self::OutOfMemory { wanted, free } => {
-                write!(f, "out of device memory: {wanted} bytes were asked for, {free} are free")
+                write!(f, "out of device memory: {wanted} bytes requested, {free} free")
             }
             Self::InvalidValue(what) => write!(f, "invalid value: {what}"),
             Self::Unsupported(what) => write!(f, "the emulated device does not support {what}"),
-            Self::Injected { call, code } => write!(f, "{call} was told to fail with error {code}"),
+            Self::Injected { call, code } => write!(f, "{call} was ordered to fail with error {code}"),
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FaultSite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [x, y, z] = self.thread;
         let [bx, by, bz] = self.block;
@@ -283,8 +286,8 @@ impl fmt::Display for Place {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind)?;
-        match &self.place {
-            Some(place) => write!(f, " ({place})"),
+        match &self.site {
+            Some(site) => write!(f, " ({site})"),
             None => Ok(()),
         }
     }

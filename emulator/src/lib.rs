@@ -1,7 +1,7 @@
-//! A CUDA device in software. It loads PTX, runs kernels on the CPU, a warp's lanes in lock step, and checks every access
-//! to memory. What it does not know is refused by name; it never gives a wrong answer instead.
+//! A CUDA device in software. It loads PTX, runs kernels on the CPU with the lanes of a warp in lock step, and checks every
+//! memory access. PTX that it does not support is refused by name, so it never computes a wrong result.
 //!
-//! It knows nothing of the rest of the program: the worker's backend drives it as it drives a card.
+//! It does not depend on the rest of the program. The worker's backend uses it in the same way as a card.
 
 mod code;
 mod decode;
@@ -29,4 +29,4 @@ mod ptx;
 
 pub use device::{Call, Config, Device, Function, Launch, Module};
 pub use execute::{Limit, Summary};
-pub use fault::{Access, AccessKind, Fault, FaultKind, LoadError, Memory, Nearest, Place, SourceLine};
+pub use fault::{Access, AccessKind, Fault, FaultKind, FaultSite, LoadError, Memory, Nearest, SourceLine};

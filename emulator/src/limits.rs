@@ -1,36 +1,40 @@
-//! Every bound that the emulator puts on what it is given.
+//! All limits of the emulator on its input.
 
-/// Longest PTX text that is read, in bytes.
+/// The largest PTX text, in bytes.
 pub const PTX_BYTES: usize = 64 << 20;
-/// Most instructions of a kernel, with everything that it calls put in place.
+/// The largest number of instructions of a kernel, with all calls inlined.
 pub const INSTRUCTIONS: usize = 1 << 20;
-/// Most registers, constants and special values of a kernel.
+/// The largest number of registers, constants and special values of a kernel.
 pub const REGISTERS: usize = 1 << 16;
-/// How deep blocks, vectors and initialisers may be nested.
+/// The largest nesting depth of blocks, vectors and initialisers.
 pub const NESTING: usize = 64;
-/// How deep functions may call each other.
+/// The largest depth of calls.
 pub const CALL_DEPTH: usize = 32;
-/// Most bytes of one variable, and of all parameters of a kernel together.
+/// The largest size of a variable, in bytes.
 pub const VARIABLE_BYTES: u64 = 1 << 32;
+/// The largest total size of a kernel's parameters, in bytes.
 pub const PARAMETER_BYTES: u64 = 32_764;
-/// Threads of a block, and blocks of a grid along each axis.
-pub const THREADS_OF_A_BLOCK: u32 = 1024;
+/// The largest number of threads of a block.
+pub const BLOCK_THREADS: u32 = 1024;
+/// The largest number of threads of a block along each axis.
 pub const BLOCK: [u32; 3] = [1024, 1024, 64];
+/// The largest number of blocks of a grid along each axis.
 pub const GRID: [u32; 3] = [0x7fff_ffff, 0xffff, 0xffff];
-/// Shared memory of a block: what it may declare, and what it may have when it asks at launch.
+/// The largest size of the shared memory that a kernel declares, in bytes.
 pub const STATIC_SHARED_BYTES: u64 = 48 << 10;
+/// The largest shared memory of a block, with the dynamic memory that the launch requests, in bytes.
 pub const SHARED_BYTES: u64 = 163 << 10;
-/// Local memory of a thread.
+/// The largest local memory of a thread, in bytes.
 pub const LOCAL_BYTES: u64 = 512 << 10;
-/// Registers, local and shared memory of the blocks that run at once, in bytes of the host.
+/// The largest host memory for registers, local and shared memory of the blocks that run at once, in bytes.
 pub const STATE_BYTES: u64 = 1 << 30;
-/// Host threads that run blocks.
+/// The largest number of host threads that run blocks.
 pub const HOST_THREADS: usize = 64;
-/// Barriers that a block has.
+/// The number of barriers of a block.
 pub const BARRIERS: usize = 16;
-/// Bytes that kernels may print in one launch; what exceeds them is dropped, as on a card whose buffer is full.
+/// The largest output of a launch's `printf`, in bytes. The rest is dropped, as on a card whose buffer is full.
 pub const PRINTED_BYTES: usize = 1 << 20;
-/// Warp instructions that a warp runs before the next one gets its turn.
-pub const TURN: u32 = 4096;
-/// Backward branches that a part of a warp may take while another part of it waits.
+/// How many instructions a warp executes before the next warp gets its turn.
+pub const TURN_INSTRUCTIONS: u32 = 4096;
+/// How many backward branches one part of a diverged warp may take while another part waits.
 pub const BRANCHES_BEFORE_YIELD: u32 = 512;

@@ -1,4 +1,4 @@
-//! The device's global memory: allocations at addresses that are not used again soon, shared by the threads that run blocks.
+//! The device's global memory. The threads that run blocks share it, and addresses are not soon reused.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -6,23 +6,24 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::fault::{Fault, FaultKind, Nearest};
 
-/// Where the heap begins and ends; the windows of shared and local memory lie below.
-const HEAP: u64 = 1 << 40;
+/// The first address of the heap. The windows of shared and local memory are below it.
+const HEAP_START: u64 = 1 << 40;
 const HEAP_END: u64 = 1 << 47;
-/// Addresses begin at multiples of this, and at least as many unused bytes lie between two allocations.
+/// The alignment of allocations, in bytes.
 const ALIGNMENT: u64 = 256;
+/// The smallest unused gap after an allocation, in bytes.
 const GAP: u64 = 64 << 10;
-/// Freed allocations that are remembered, so that their use is told apart from a stray address.
-const REMEMBERED: usize = 4096;
+/// How many freed allocations are remembered, to distinguish a use after free from a stray address.
+const MAX_REMEMBERED: usize = 4096;
 
-/// Bytes that are alive on the device.
+/// A live allocation.
 #[derive(Debug)]
 pub struct Allocation {
     pub start: u64,
     pub bytes: u64,
     pub read_only: bool,
     words: Box<[AtomicU32]>,
-    /// A bit for each byte, set once it is written; only where reads are checked for that.
+    /// A bit for each byte, set once the byte is written. `None` if reads are not checked.
     written: Option<Box<[AtomicU32]>>,
 }
 
@@ -36,14 +37,14 @@ impl Allocation {
         &self.words[(offset / 4) as usize]
     }
 
-    /// Whether an access of so many bytes lies inside; gives its offset.
+    /// The offset of an access, or `None` if it is not completely inside.
     #[inline(always)]
     pub fn offset(&self, address: u64, bytes: u64) -> Option<u64> {
         let offset = address.wrapping_sub(self.start);
         (offset < self.bytes && bytes <= self.bytes - offset).then_some(offset)
     }
 
-    /// Up to 8 aligned bytes.
+    /// Reads up to 8 aligned bytes.
     #[inline(always)]
     pub fn load(&self, offset: u64, bytes: u32) -> u64 {
         let low = u64::from(self.word(offset).load(Ordering::Relaxed));
@@ -55,7 +56,7 @@ impl Allocation {
         }
     }
 
-    /// 32 words that lie inside.
+    /// Reads 32 words, all of which must be inside.
     pub fn load_row(&self, offset: u64, row: &mut [u32; 32]) {
         let from = (offset / 4) as usize;
         for (slot, word) in row.iter_mut().zip(&self.words[from..from + 32]) {
@@ -89,7 +90,7 @@ impl Allocation {
         }
     }
 
-    /// Changes the word at an offset as one; gives what it was.
+    /// Changes the word at an offset atomically, and returns its old value.
     pub fn update(&self, offset: u64, change: impl Fn(u32) -> u32) -> u32 {
         let word = self.word(offset);
         let mut old = word.load(Ordering::Relaxed);
@@ -101,7 +102,7 @@ impl Allocation {
         }
     }
 
-    /// Notes that bytes were written.
+    /// Marks bytes as written.
     pub fn mark(&self, offset: u64, bytes: u64) {
         let Some(written) = &self.written else { return };
         for byte in offset..offset + bytes {
@@ -109,7 +110,7 @@ impl Allocation {
         }
     }
 
-    /// Whether any of the bytes was ever written, or nobody keeps count.
+    /// Whether any of the bytes was ever written. True if writes are not tracked.
     pub fn is_written(&self, offset: u64, bytes: u64) -> bool {
         let Some(written) = &self.written else { return true };
         (offset..offset + bytes)
@@ -169,7 +170,7 @@ impl Heap {
         Self {
             live: BTreeMap::new(),
             freed: VecDeque::new(),
-            next: HEAP,
+            next: HEAP_START,
             capacity,
             used: 0,
             peak: 0,
@@ -208,12 +209,13 @@ impl Heap {
         Ok(start)
     }
 
-    /// The first place from where the last search ended that is large enough; starts over once.
+    /// The first free address range that is large enough. The search continues where the last one ended, and starts over
+    /// once.
     fn find_gap(&self, bytes: u64) -> Option<u64> {
         let needed = bytes.checked_add(GAP)?;
-        for from in [self.next, HEAP] {
+        for from in [self.next, HEAP_START] {
             let mut start = from;
-            // What begins before and reaches into it.
+            // An allocation may begin before `start` and reach beyond it.
             if let Some((_, before)) = self.live.range(..start).next_back() {
                 start = start.max((before.start + before.bytes).next_multiple_of(ALIGNMENT) + GAP);
             }
@@ -235,7 +237,7 @@ impl Heap {
             return Err(Fault::invalid(format!("{start:#x} is not the address of an allocation")));
         };
         self.used -= allocation.bytes;
-        if REMEMBERED <= self.freed.len() {
+        if MAX_REMEMBERED <= self.freed.len() {
             self.freed.pop_front();
         }
         self.freed.push_back((start, allocation.bytes));
@@ -281,13 +283,13 @@ impl Heap {
         Ok(())
     }
 
-    /// What a launch sees.
+    /// A view of the allocations for a launch.
     pub fn view(&self) -> View {
         View { live: self.live.values().cloned().collect(), freed: self.freed.iter().copied().collect() }
     }
 }
 
-/// The allocations as they are during a launch, by address.
+/// The allocations during a launch, by address.
 #[derive(Debug)]
 pub struct View {
     live: Vec<Arc<Allocation>>,
@@ -295,7 +297,8 @@ pub struct View {
 }
 
 impl View {
-    /// The allocation with an access, and the access's offset. `hint` is where the last one was found.
+    /// The allocation that contains an access, and the offset of the access in it. `hint` is the index of the allocation
+    /// that was found last.
     #[inline(always)]
     pub fn find(&self, address: u64, bytes: u64, hint: &mut usize) -> Option<(&Allocation, u64)> {
         if let Some(allocation) = self.live.get(*hint)
@@ -314,7 +317,7 @@ impl View {
         self.freed.iter().any(|(start, bytes)| address.wrapping_sub(*start) < *bytes)
     }
 
-    /// The live buffer that is nearest to an access, or the freed one that it went to.
+    /// The live buffer that is nearest to an access, or the freed buffer that contains its address.
     pub fn nearest(&self, address: u64, bytes: u64) -> Option<Nearest> {
         if let Some((start, length)) = self.freed.iter().rev().find(|(s, b)| address.wrapping_sub(*s) < *b) {
             return Some(Nearest { start: *start, bytes: *length, distance: None });

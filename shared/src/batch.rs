@@ -20,7 +20,7 @@ pub struct Constant {
     pub placed: Bytes,
 }
 
-/// What an entry adds to a batch: a sum, and the constants that are part of it.
+/// An entry's contribution to a batch: a sum, and the constants that are part of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Share<'a> {
     pub inputs: Bytes,

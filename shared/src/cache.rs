@@ -21,8 +21,9 @@ const SYS_CACHESTAT: libc::c_long = 451;
 /// The size, in bytes, of the windows in which a mostly cached file is examined.
 const WINDOW_BYTES: u64 = 2 << 20;
 
-/// How often dropping is tried, because pages may still be arriving from the disk, and the pause between two tries.
-const MOST_TRIES: u32 = 10;
+/// How often dropping is tried, because pages may still be arriving from the disk.
+const MAX_TRIES: u32 = 10;
+/// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Drops one file's pages from the cache: all pages or, if most of the file was cached before, only those that were not.
@@ -54,7 +55,7 @@ impl CacheGuard {
     /// disk cannot be dropped, so dropping is repeated as long as it helps. Each pause serves all files.
     pub fn release_all(guards: Vec<Self>) -> Vec<(Bytes, Bytes)> {
         let mut left_before = None;
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MAX_TRIES {
             let left: u64 = guards.iter().map(Self::drop_and_count).sum();
             if left == 0 || left_before.is_some_and(|before| before <= left) {
                 break;

@@ -20,7 +20,7 @@ pub fn chain(error: &dyn Error) -> String {
 
 /// Whether an operation failed because the machine ran out of descriptors or memory. The file or process that it was done on
 /// is then not to blame.
-pub fn is_want_of_means(error: &(dyn Error + 'static)) -> bool {
+pub fn is_shortage(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         let system = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
@@ -70,14 +70,14 @@ mod tests {
             (libc::EACCES, false),
         ] {
             let system = io::Error::from_raw_os_error(code);
-            assert_eq!(is_want_of_means(&system), expected, "{system}");
+            assert_eq!(is_shortage(&system), expected, "{system}");
             let capture = Reading { source: Box::new(system) };
-            // As a source that reads through a capture tells it.
+            // The form in which a source that reads through a capture returns it.
             let read = Reading { source: Box::new(io::Error::other(capture)) };
-            assert_eq!(is_want_of_means(&read), expected, "{}", chain(&read));
+            assert_eq!(is_shortage(&read), expected, "{}", chain(&read));
             let errno = Reading { source: Box::new(Errno::from_raw_os_error(code)) };
-            assert_eq!(is_want_of_means(&errno), expected, "{}", chain(&errno));
+            assert_eq!(is_shortage(&errno), expected, "{}", chain(&errno));
         }
-        assert!(!is_want_of_means(&io::Error::other("truncated")));
+        assert!(!is_shortage(&io::Error::other("truncated")));
     }
 }

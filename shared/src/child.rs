@@ -1,4 +1,4 @@
-//! Programs that we start to ask them something: they die with whoever asks, and are waited for with a bound.
+//! Short-lived child processes: they are killed with the thread that started them, and the wait for them has a limit.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -15,7 +15,7 @@ pub fn start(command: &mut Command) -> io::Result<Child> {
     unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) }.spawn()
 }
 
-/// Whether a child ends in time; it is killed if it does not. It is reaped either way.
+/// Waits for a child and returns whether it ended in time. If it did not, it is killed. It is reaped in both cases.
 pub fn ends_within(child: &mut Child, timeout: Duration) -> io::Result<bool> {
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     let ended = readable(&pidfd, timeout)?;

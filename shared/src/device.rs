@@ -1,22 +1,22 @@
-//! Where kernels run: the processor, a CUDA device, or one that is emulated.
+//! The devices on which kernels run: the CPU, a CUDA device, or an emulated one.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a run's kernels run on. One for a whole run.
+/// The device of a run, the same for all its kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Device {
     #[default]
     Cpu,
-    /// A card, by the number that the driver gives it.
+    /// A card, with the driver's number for it.
     Cuda(u32),
-    /// PTX, carried out on the CPU with every access checked. It is never timed.
+    /// An emulator that executes PTX on the CPU and checks every access. It is never timed.
     Emulated,
 }
 
-/// The same without the number: what a result says of where its figures come from.
+/// The kind of a device, which results name as the origin of their figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
@@ -25,8 +25,8 @@ pub enum DeviceKind {
     Emulated,
 }
 
-/// How a card is named, with its number behind it.
-const CUDA: &str = "cuda:";
+/// The name of a card, without its number.
+const CUDA_PREFIX: &str = "cuda:";
 
 impl Device {
     pub const fn kind(self) -> DeviceKind {
@@ -37,20 +37,20 @@ impl Device {
         }
     }
 
-    /// The device of a name: `cpu`, `cuda:0`, `emulated`.
+    /// Parses a device's name: `cpu`, `cuda:0` or `emulated`.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "cpu" => Some(Self::Cpu),
             "emulated" => Some(Self::Emulated),
             card => {
-                let number = card.strip_prefix(CUDA)?.parse().ok()?;
-                // One name for each: not `cuda:+1`, not `cuda:007`.
+                let number = card.strip_prefix(CUDA_PREFIX)?.parse().ok()?;
+                // Every card has exactly one name, so `cuda:+1` and `cuda:007` are refused.
                 Some(Self::Cuda(number)).filter(|device| device.to_string() == card)
             }
         }
     }
 
-    /// Whether it runs kernels that have no host code, and nothing else.
+    /// Whether it runs only kernels without host code.
     pub const fn runs_device_code(self) -> bool {
         !matches!(self, Self::Cpu)
     }
@@ -60,7 +60,7 @@ impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cpu => f.write_str("cpu"),
-            Self::Cuda(number) => write!(f, "{CUDA}{number}"),
+            Self::Cuda(number) => write!(f, "{CUDA_PREFIX}{number}"),
             Self::Emulated => f.write_str("emulated"),
         }
     }
@@ -79,7 +79,7 @@ impl DeviceKind {
         [Self::Cpu, Self::Cuda, Self::Emulated].into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Why nothing is timed on it, where nothing can be.
+    /// Why kernels cannot be timed on it; `None` if they can.
     pub const fn not_timed(self) -> Option<&'static str> {
         match self {
             Self::Cpu | Self::Cuda => None,
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_and_its_name_are_one() {
+    fn device_names_parse_back() {
         for device in [Device::Cpu, Device::Cuda(0), Device::Cuda(17), Device::Emulated] {
             assert_eq!(Device::from_name(&device.to_string()), Some(device));
             assert_eq!(DeviceKind::from_name(device.kind().name()), Some(device.kind()));

@@ -1,8 +1,8 @@
 //! The files that a candidate is built from: its sources, and the headers beside them that it includes.
 //!
-//! A build gets copies of these and sees nothing else of the folders that they come from, where captures, results and
-//! other candidates may lie. What is taken along is found by reading, as text: `#include "NAME"` in a source or in a
-//! header that is taken already. Whether a line takes part in the build is the compiler's to know.
+//! A build gets copies of these files and cannot see the rest of their folders, which may hold captures, results and
+//! other candidates. Headers are found by a text search for `#include "NAME"` in the sources and in the headers found so
+//! far. The search ignores conditions: it also follows lines that the compiler would skip.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -13,19 +13,19 @@ use std::path::{Component, Path, PathBuf};
 use crate::language::{Language, Toolchain};
 use crate::units::Bytes;
 
-/// What a header may be called; a source of another candidate, a capture or a plan never is.
+/// The suffixes of headers. Sources of other candidates, captures and plans have none of them.
 pub const HEADER_SUFFIXES: [&str; 11] =
     ["h", "hh", "hpp", "hxx", "cuh", "inc", "inl", "ipp", "tpp", "tcc", "def"];
-/// Most headers that are taken along; a library of headers is named in `[build] include`.
-const MOST_HEADERS: usize = 256;
-/// Most bytes of them together.
-const MOST_HEADER_BYTES: Bytes = Bytes::mib(8);
-/// Most bytes of all files of a candidate that are copied.
-pub const MOST_BYTES: Bytes = Bytes::mib(64);
-/// A longer line holds no `#include` that anybody wrote.
-const LONGEST_LINE: u64 = 4096;
+/// The largest number of headers that are copied. A library of headers belongs in `[build] include`.
+const MAX_HEADERS: usize = 256;
+/// The largest total size of these headers.
+const MAX_HEADER_BYTES: Bytes = Bytes::mib(8);
+/// The largest total size of a candidate's files that are copied.
+pub const MAX_BYTES: Bytes = Bytes::mib(64);
+/// Longer lines are not searched. No real `#include` is this long.
+const MAX_LINE_BYTES: u64 = 4096;
 
-/// A file of a candidate, and where it lies in a copy of them all.
+/// A file of a candidate, and its path in a copy of all its files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFile {
     pub path: PathBuf,
@@ -35,31 +35,31 @@ pub struct KernelFile {
 /// All files of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFiles {
-    /// The nearest folder that all sources lie below.
+    /// The deepest folder that contains all sources.
     pub root: PathBuf,
     /// In the plan's order.
     pub sources: Vec<KernelFile>,
-    /// In the order of their paths.
+    /// Sorted by path.
     pub headers: Vec<KernelFile>,
-    /// What was named and is there, but stays behind.
+    /// Headers that were included and exist, but are not copied.
     pub left_out: Vec<LeftOut>,
 }
 
-/// A header that exists and is not taken along.
+/// A header that exists but is not copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// As the `#include` names it.
+    /// The name in the `#include`.
     pub name: String,
     pub why: LeftOutReason,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeftOutReason {
-    #[error("it lies outside of the folders of the candidate's sources")]
+    #[error("it is outside the folders of the candidate's sources")]
     Outside,
-    #[error("its suffix is not one of a header")]
+    #[error("its suffix is not that of a header")]
     NoHeader,
-    #[error("at most {MOST_HEADERS} headers of {MOST_HEADER_BYTES} together are taken along")]
+    #[error("at most {MAX_HEADERS} headers with a total of {MAX_HEADER_BYTES} are copied")]
     TooMany,
 }
 
@@ -69,13 +69,13 @@ pub enum CopyError {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write {path}")]
     Write { path: PathBuf, source: io::Error },
-    #[error("the files of the candidate are larger than {limit} together")]
+    #[error("the candidate's files have more than {limit} in total")]
     TooLarge { limit: Bytes },
 }
 
 impl KernelFiles {
-    /// Looks for the headers of `sources`, whose paths are absolute. A source that cannot be read is noticed by whoever
-    /// copies it.
+    /// Looks for the headers of `sources`, whose paths must be absolute. A source that cannot be read is skipped; copying
+    /// it will fail.
     pub fn find(sources: &[PathBuf], language: Language) -> Self {
         let clean: Vec<PathBuf> = sources.iter().map(|path| without_dots(path)).collect();
         let root = common_folder(&clean);
@@ -97,8 +97,8 @@ impl KernelFiles {
         self.sources.iter().chain(&self.headers)
     }
 
-    /// Copies all files into `folder`, at their relative paths, and gives the copies. Nothing that lies there already is
-    /// written over.
+    /// Copies all files into `folder`, at their relative paths, and returns the copies. Fails if one of them exists
+    /// already, or if they are larger than `limit` in total.
     pub fn copy_to(&self, folder: &Path, limit: Bytes) -> Result<Self, CopyError> {
         let mut room = limit.get();
         let mut copies = self.clone();
@@ -112,14 +112,14 @@ impl KernelFiles {
     }
 }
 
-/// Opens a regular file: anything else could keep the reader waiting, or has no end.
+/// Opens a regular file. Reading anything else could block or never end.
 fn open_regular(path: &Path) -> io::Result<File> {
     let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = File::options().read(true).custom_flags(nonblocking).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
-/// The room that is left; none if the file does not fit.
+/// Copies a file of at most `room` bytes. Returns the remaining room, or `None` if the file does not fit.
 fn copy(from: &Path, to: &Path, room: u64) -> Result<Option<u64>, CopyError> {
     let read = |source| CopyError::Read { path: from.to_owned(), source };
     let write = |source| CopyError::Write { path: to.to_owned(), source };
@@ -132,7 +132,7 @@ fn copy(from: &Path, to: &Path, room: u64) -> Result<Option<u64>, CopyError> {
     Ok(room.checked_sub(copied))
 }
 
-/// Only a compiler of the C family follows `#include`.
+/// Whether the language is compiled from sources with `#include`.
 fn has_includes(language: Language) -> bool {
     match language.kind().toolchain {
         Toolchain::Cc | Toolchain::Cxx | Toolchain::Nvcc | Toolchain::Nvrtc | Toolchain::TorchExtension => {
@@ -143,7 +143,7 @@ fn has_includes(language: Language) -> bool {
 }
 
 struct Search {
-    /// Folders of the sources, relative to the root: a header lies in one of them or below.
+    /// The folders of the sources, relative to the root. Headers must be in one of them or below.
     folders: Vec<PathBuf>,
     to_read: Vec<KernelFile>,
     seen: BTreeSet<PathBuf>,
@@ -167,14 +167,15 @@ impl Search {
 
     fn run(&mut self) {
         while let Some(file) = self.to_read.pop() {
-            // What cannot be read is the compiler's to complain about.
+            // The compiler will report a file that cannot be read.
             let Ok(text) = open_regular(&file.path) else { continue };
-            let _ = each_include(text, &mut |name| self.named(&file, name));
+            let _ = each_include(text, &mut |name| self.consider(&file, name));
         }
     }
 
-    /// `by` includes `name`: taken along, left out with a reason, or not there, so that it is looked for elsewhere.
-    fn named(&mut self, by: &KernelFile, name: &str) {
+    /// Handles an `#include` of `name` in the file `by`. The header is added or left out with a reason. If it does not
+    /// exist, it is ignored, because the compiler will search other folders.
+    fn consider(&mut self, by: &KernelFile, name: &str) {
         let Some(folder) = by.path.parent() else { return };
         let path = folder.join(name);
         let Ok(metadata) = fs::metadata(&path) else { return };
@@ -187,13 +188,13 @@ impl Search {
         if self.seen.contains(&relative) {
             return;
         }
-        // A link is called what it leads to.
+        // A link must not make a file that is not a header look like one.
         let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
         if !metadata.is_file() || !is_header(&relative) || !is_header(&real) {
             return self.leave_out(name, LeftOutReason::NoHeader);
         }
         let bytes = self.bytes.saturating_add(metadata.len());
-        if self.headers.len() == MOST_HEADERS || MOST_HEADER_BYTES.get() < bytes {
+        if self.headers.len() == MAX_HEADERS || MAX_HEADER_BYTES.get() < bytes {
             return self.leave_out(name, LeftOutReason::TooMany);
         }
         self.bytes = bytes;
@@ -205,7 +206,7 @@ impl Search {
 
     fn leave_out(&mut self, name: &str, why: LeftOutReason) {
         let one = LeftOut { name: name.to_owned(), why };
-        if self.left_out.len() < MOST_HEADERS && !self.left_out.contains(&one) {
+        if self.left_out.len() < MAX_HEADERS && !self.left_out.contains(&one) {
             self.left_out.push(one);
         }
     }
@@ -217,14 +218,14 @@ fn is_header(path: &Path) -> bool {
         .is_some_and(|suffix| HEADER_SUFFIXES.contains(&suffix))
 }
 
-/// Gives every name in quotes after an `#include`.
+/// Passes every quoted name after an `#include` to `take`.
 fn each_include(text: File, take: &mut dyn FnMut(&str)) -> io::Result<()> {
     let mut text = BufReader::new(text);
     let mut line = Vec::new();
     let mut at_start = true;
     loop {
         line.clear();
-        if text.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
+        if text.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
         if at_start && let Some(name) = std::str::from_utf8(&line).ok().and_then(included) {
@@ -241,7 +242,7 @@ fn included(line: &str) -> Option<&str> {
     (!name.is_empty()).then_some(name)
 }
 
-/// `name` from `folder`, both relative to the root; none if it leads out of it.
+/// The path of `name` in `folder`, both relative to the root. `None` if it is outside the root.
 fn below(folder: &Path, name: &Path) -> Option<PathBuf> {
     let mut path = folder.to_owned();
     for part in name.components() {
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_below_a_source_are_taken_along_and_what_they_include() {
+    fn headers_below_a_source_and_their_includes_are_copied() {
         let folder = Folder::with(&[
             ("k/a.c", "#include \"x.h\"\n # include \"detail/y.inc\" // \"z.h\"\n#include <stdio.h>\n"),
             ("k/x.h", "#pragma once\n#include \"x.h\"\n#include \"not_there.h\"\n"),
@@ -334,16 +335,16 @@ mod tests {
         assert_eq!(relative(&files.headers), ["detail/y.inc", "w.hpp", "x.h"]);
         assert_eq!(files.left_out, []);
         let copy = tempfile::tempdir().expect("a folder");
-        files.copy_to(copy.path(), MOST_BYTES).expect("copied");
+        files.copy_to(copy.path(), MAX_BYTES).expect("copied");
         assert!(copy.path().join("detail/y.inc").is_file() && !copy.path().join("z.h").exists());
-        assert!(matches!(files.copy_to(copy.path(), MOST_BYTES), Err(CopyError::Write { .. })));
+        assert!(matches!(files.copy_to(copy.path(), MAX_BYTES), Err(CopyError::Write { .. })));
         let copy = tempfile::tempdir().expect("a folder");
         let small = files.copy_to(copy.path(), Bytes::new(8));
         assert!(matches!(small, Err(CopyError::TooLarge { .. })), "{small:?}");
     }
 
     #[test]
-    fn nothing_but_headers_of_the_sources_folders_is_taken_along() {
+    fn only_headers_in_the_folders_of_the_sources_are_copied() {
         let outside = "op/entry_000000.pt";
         let folder = Folder::with(&[
             (
@@ -368,14 +369,14 @@ mod tests {
             ("link.h", NoHeader),
             ("/proc/self/status", Outside),
             ("detail", NoHeader),
-            // It leads out of the source's folder, and back by a name that a copy does not have.
+            // It leads out of the source's folder and back in through a folder name that the copy does not have.
             ("../k/x.h", Outside),
         ];
         assert_eq!(left_out(&files), expected);
     }
 
     #[test]
-    fn sources_of_several_folders_keep_their_places() {
+    fn sources_of_several_folders_keep_their_relative_paths() {
         let folder = Folder::with(&[
             ("p/a/k.c", "#include \"../b/l.h\"\n#include \"../c/m.h\"\n"),
             ("p/b/k.c", ""),
@@ -389,16 +390,16 @@ mod tests {
     }
 
     #[test]
-    fn headers_have_a_limit_and_long_lines_hold_none() {
-        let names: Vec<String> = (0..MOST_HEADERS + 1).map(|number| format!("h{number}.h")).collect();
+    fn number_of_headers_is_limited_and_long_lines_are_not_searched() {
+        let names: Vec<String> = (0..MAX_HEADERS + 1).map(|number| format!("h{number}.h")).collect();
         let long = format!("/*{}*/ #include \"long.h\"\n", "x".repeat(8190));
         let text: String = names.iter().map(|name| format!("#include \"{name}\"\n")).collect();
         let mut all = vec![("a.c".to_owned(), long + &text), ("long.h".to_owned(), String::new())];
         all.extend(names.iter().map(|name| (name.clone(), String::new())));
         let all: Vec<(&str, &str)> = all.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
         let files = Folder::with(&all).find(&["a.c"]);
-        assert_eq!(files.headers.len(), MOST_HEADERS);
-        assert_eq!(left_out(&files), [(names[MOST_HEADERS].as_str(), LeftOutReason::TooMany)]);
+        assert_eq!(files.headers.len(), MAX_HEADERS);
+        assert_eq!(left_out(&files), [(names[MAX_HEADERS].as_str(), LeftOutReason::TooMany)]);
         let library = Folder::with(&[("k.so", "#include \"x.h\"\n"), ("x.h", "")]);
         assert_eq!(KernelFiles::find(&[library.path("k.so")], Language::So).headers, []);
     }

@@ -1,7 +1,7 @@
-//! What candidates are written in, and what follows from it: one table.
+//! The languages of candidates, in one table.
 //!
-//! A language is told by a suffix or named by the plan. From it follow who builds it, what comes out, how that is
-//! started, and how far its result can be trusted.
+//! A language is recognised by a file's suffix or named by the plan. It determines the toolchain, the kind of artifact,
+//! how the artifact is started, and how far its results can be trusted.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -17,38 +17,38 @@ pub enum Language {
     Cpp,
     /// A shared library built elsewhere.
     So,
-    /// With host code that launches its kernels.
+    /// CUDA with host code that launches its kernels.
     Cuda,
-    /// Kernels alone, which the plan tells how to launch.
+    /// CUDA kernels without host code. The plan says how to launch them.
     #[serde(rename = "cuda-device")]
     CudaDevice,
     Ptx,
     Cubin,
     Python,
-    /// Nothing is written: the recorded function itself, called as it was recorded.
+    /// The recorded PyTorch function itself, called as it was recorded. It has no sources.
     Torch,
-    /// C++ over PyTorch's tensors, linked to the libtorch of an interpreter.
+    /// C++ with PyTorch's tensors, linked to the libtorch of an interpreter.
     #[serde(rename = "torch-extension")]
     TorchExtension,
     /// Python over Triton, whose interpreter runs the kernels on the CPU.
     Triton,
 }
 
-/// Who turns sources into an artifact.
+/// The tool that turns sources into an artifact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Toolchain {
     /// `[build] cc`.
     Cc,
     /// `[build] cxx`.
     Cxx,
-    /// Nobody: the source is the artifact.
+    /// None: the source is the artifact.
     Prebuilt,
     Nvcc,
-    /// A library that compiles kernels without host code; or nvcc, where there is none.
+    /// The library that compiles kernels without host code, or nvcc if that library is missing.
     Nvrtc,
-    /// An interpreter that the plan names: nothing is compiled.
+    /// None: the interpreter that the plan names reads the sources.
     Python,
-    /// The same, and there are no sources.
+    /// None, and there are no sources either.
     Torch,
     /// `[build] cxx`, with the headers and libraries of the torch of `[build] python`.
     TorchExtension,
@@ -66,7 +66,7 @@ pub enum ArtifactKind {
 }
 
 impl ArtifactKind {
-    /// Of the file that an artifact is kept in.
+    /// The suffix of the file in which an artifact is kept.
     pub const fn suffix(self) -> &'static str {
         match self {
             Self::SharedLibrary => "so",
@@ -77,23 +77,23 @@ impl ArtifactKind {
     }
 }
 
-/// How an artifact comes to run.
+/// How an artifact is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Launcher {
-    /// Its code runs in a runner, which looks up a symbol of it.
+    /// A runner loads it and looks up its symbol.
     Dlopen,
-    /// It has no host code: the worker launches it on the device.
+    /// The worker launches it on the device, because it has no host code.
     Kernel,
     /// An interpreter in a runner loads it.
     Interpreter,
-    /// As `Dlopen`, in a runner that has loaded libtorch before.
+    /// Like `Dlopen`, in a runner that has already loaded libtorch.
     Libtorch,
-    /// As `Interpreter`, with Triton's kernels interpreted.
+    /// Like `Interpreter`, with Triton's interpreter running the kernels.
     Triton,
 }
 
 impl Launcher {
-    /// Whether it needs what `[build] python` names.
+    /// Whether it needs the interpreter of `[build] python`.
     pub const fn needs_python(self) -> bool {
         matches!(self, Self::Interpreter | Self::Libtorch | Self::Triton)
     }
@@ -104,16 +104,16 @@ impl Launcher {
     }
 }
 
-/// What a verdict is worth.
+/// How far a verdict can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tier {
     /// Every law holds.
     A,
-    /// Objects of the interpreter can be forged by the candidate; clock, expected outputs and verdict stay outside.
+    /// The candidate can forge objects of the interpreter. Clock, expected outputs and verdict are out of its reach.
     B,
-    /// The device driver's calls are open to it.
+    /// The candidate can call the device driver.
     C,
-    /// It may start processes of its own.
+    /// The candidate can start processes.
     D,
 }
 
@@ -132,10 +132,10 @@ impl Tier {
     }
 }
 
-/// Said where there is nothing that launches kernels.
+/// The reason where kernels cannot be launched.
 pub const NO_CUDA: &str = "the CUDA device is not supported by this version";
 
-/// Said of CUDA code that launches its own kernels.
+/// The reason why CUDA code that launches its own kernels is refused.
 pub const NO_HOST_LAUNCHERS: &str = "this version does not run CUDA code that launches its own kernels (a file of `__global__` functions alone is \
      `language = \"cuda-device\"`, in a `[[job.candidate]]` with its launches)";
 
@@ -143,22 +143,22 @@ pub const NO_HOST_LAUNCHERS: &str = "this version does not run CUDA code that la
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     pub language: Language,
-    /// As plans write it.
+    /// The name in plans.
     pub name: &'static str,
     pub suffixes: &'static [&'static str],
     pub toolchain: Toolchain,
     pub artifact: ArtifactKind,
     pub launcher: Launcher,
     pub tier: Tier,
-    /// The function that is called in a candidate that names none.
+    /// The function that is called if the candidate names none.
     pub symbol: &'static str,
-    /// Why this version cannot run it, where it cannot.
+    /// Why this version cannot run it, or `None` if it can.
     pub missing: Option<&'static str>,
 }
 
-const RUN: &str = "run";
+const DEFAULT_SYMBOL: &str = "run";
 
-/// In the order in which suffixes are told to users.
+/// All languages, in the order in which messages list their suffixes.
 pub const KINDS: [Kind; 11] = [
     Kind {
         language: Language::C,
@@ -168,7 +168,7 @@ pub const KINDS: [Kind; 11] = [
         artifact: ArtifactKind::SharedLibrary,
         launcher: Launcher::Dlopen,
         tier: Tier::A,
-        symbol: RUN,
+        symbol: DEFAULT_SYMBOL,
         missing: None,
     },
     Kind {
@@ -179,7 +179,7 @@ pub const KINDS: [Kind; 11] = [
         artifact: ArtifactKind::SharedLibrary,
         launcher: Launcher::Dlopen,
         tier: Tier::A,
-        symbol: RUN,
+        symbol: DEFAULT_SYMBOL,
         missing: None,
     },
     Kind {
@@ -190,7 +190,7 @@ pub const KINDS: [Kind; 11] = [
         artifact: ArtifactKind::SharedLibrary,
         launcher: Launcher::Dlopen,
         tier: Tier::A,
-        symbol: RUN,
+        symbol: DEFAULT_SYMBOL,
         missing: None,
     },
     Kind {
@@ -201,7 +201,7 @@ pub const KINDS: [Kind; 11] = [
         artifact: ArtifactKind::SharedLibrary,
         launcher: Launcher::Dlopen,
         tier: Tier::C,
-        symbol: RUN,
+        symbol: DEFAULT_SYMBOL,
         missing: Some(NO_HOST_LAUNCHERS),
     },
     Kind {
@@ -212,7 +212,7 @@ pub const KINDS: [Kind; 11] = [
         artifact: ArtifactKind::Ptx,
         launcher: Launcher::Kernel,
         tier: Tier::A,
-        symbol: RUN,
+        symbol: DEFAULT_SYMBOL,
         missing: None,
     },
     Kind {
@@ -223,7 +223,7 @@ pub const KINDS: [Kind; 11] = [
         artifact: ArtifactKind::Ptx,
         launcher: Launcher::Kernel,
         tier: Tier::A,
-        symbol: RUN,
+        symbol: DEFAULT_SYMBOL,
         missing: None,
     },
     Kind {
@@ -234,7 +234,7 @@ pub const KINDS: [Kind; 11] = [
         artifact: ArtifactKind::Cubin,
         launcher: Launcher::Kernel,
         tier: Tier::A,
-        symbol: RUN,
+        symbol: DEFAULT_SYMBOL,
         missing: None,
     },
     Kind {
@@ -245,7 +245,7 @@ pub const KINDS: [Kind; 11] = [
         artifact: ArtifactKind::Module,
         launcher: Launcher::Interpreter,
         tier: Tier::B,
-        symbol: RUN,
+        symbol: DEFAULT_SYMBOL,
         missing: None,
     },
     Kind {
@@ -256,7 +256,7 @@ pub const KINDS: [Kind; 11] = [
         artifact: ArtifactKind::Module,
         launcher: Launcher::Interpreter,
         tier: Tier::A,
-        symbol: RUN,
+        symbol: DEFAULT_SYMBOL,
         missing: None,
     },
     Kind {
@@ -278,7 +278,7 @@ pub const KINDS: [Kind; 11] = [
         artifact: ArtifactKind::Module,
         launcher: Launcher::Triton,
         tier: Tier::B,
-        symbol: RUN,
+        symbol: DEFAULT_SYMBOL,
         missing: None,
     },
 ];
@@ -287,7 +287,7 @@ const TRITON_NOT_TIMED: &str =
     "Triton's interpreter runs its kernels on the CPU, which says nothing about their time on a GPU";
 
 impl Language {
-    /// Its row.
+    /// Its row of the table.
     pub const fn kind(self) -> &'static Kind {
         &KINDS[self as usize]
     }
@@ -304,12 +304,12 @@ impl Language {
         path.extension().and_then(OsStr::to_str).and_then(Self::of_suffix)
     }
 
-    /// Whether it has no host code: it runs on a device, as the plan says how to launch it, and nowhere else.
+    /// Whether it has no host code, so it runs only on a device, with the launches of the plan.
     pub fn is_device_code(self) -> bool {
         self.kind().launcher == Launcher::Kernel
     }
 
-    /// Why a device does not run it, with what would.
+    /// Why the device does not run it, with a remedy. `None` if it does.
     pub fn unfit_for(self, device: Device) -> Option<String> {
         let name = self.name();
         match (self.is_device_code(), device) {
@@ -337,26 +337,26 @@ impl Language {
         self.kind().toolchain != Toolchain::Torch
     }
 
-    /// Why a candidate of this language cannot have this source, where it cannot.
+    /// Why a candidate in this language cannot have this source. `None` if it can.
     pub fn refuses(self, source: &Path) -> Option<&'static str> {
         let is_cuda = || Self::of_path(source) == Some(Self::Cuda);
         (self == Self::TorchExtension && is_cuda())
             .then_some("a torch-extension in CUDA needs a device, which this version does not support")
     }
 
-    /// The suffix of a source that is handed in as text.
+    /// The suffix of the file into which a source that is submitted as text is written.
     pub fn suffix_of_text(self) -> &'static str {
         let kind = self.kind();
         let otherwise = if kind.artifact == ArtifactKind::Module { kind.artifact.suffix() } else { "cpp" };
         kind.suffixes.first().copied().unwrap_or(otherwise)
     }
 
-    /// Every suffix that tells a language.
+    /// The suffixes of all languages.
     pub fn suffixes() -> impl Iterator<Item = &'static str> {
         KINDS.iter().flat_map(|kind| kind.suffixes.iter().copied())
     }
 
-    /// For a field of a request: the name of a language that this version runs, or none.
+    /// Deserializes an optional field of a request. Only languages that this version runs are accepted.
     pub fn deserialize_runnable<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Self>, D::Error> {
@@ -402,13 +402,13 @@ mod tests {
     }
 
     #[test]
-    fn only_what_this_version_runs_can_be_asked_for() {
+    fn requests_accept_only_languages_that_this_version_runs() {
         #[derive(Deserialize)]
-        struct Asked {
+        struct Request {
             #[serde(default, deserialize_with = "Language::deserialize_runnable")]
             language: Option<Language>,
         }
-        let read = |text: &str| serde_json::from_str::<Asked>(text).map(|asked| asked.language);
+        let read = |text: &str| serde_json::from_str::<Request>(text).map(|request| request.language);
         assert_eq!(read("{}").expect("none"), None);
         assert_eq!(read(r#"{"language": "cpp"}"#).expect("one"), Some(Language::Cpp));
         for name in ["cuda", "C", ""] {

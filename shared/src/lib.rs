@@ -1,5 +1,5 @@
-//! What the supervisor and its workers must agree on: units, ids, settings, messages, outcomes, and how a capture
-//! is read and turned into arguments. Nothing here decides anything or starts anything.
+//! Everything that the supervisor and its workers must agree on: units, ids, settings, messages, outcomes, and how a
+//! capture is read and turned into arguments. This crate makes no decisions and runs no candidates.
 
 pub mod arguments;
 pub mod batch;

@@ -1,9 +1,9 @@
-//! What supervisor and worker say to each other, over ipc-channel (postcard on the wire).
+//! The messages between supervisor and worker, sent over ipc-channel (postcard on the wire).
 //!
-//! Owns the protocol's version and its messages. Both ends are trusted: a worker never loads a candidate. Nothing
-//! here is ever spoken with a runner; its frames are the worker's own affair.
+//! Owns the protocol's version and its messages. Both ends are trusted, because a worker never loads a candidate.
+//! Runners do not use these messages; the worker owns the frames that it exchanges with them.
 //!
-//! One task at a time per worker; every task ends in exactly one `Finished`, or in the worker's death.
+//! A worker has one task at a time. Every task ends in exactly one `Finished`, or in the worker's death.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,21 +26,22 @@ use crate::settings::{BuildSettings, CandidateSource, LimitSettings, ProfileSett
 use crate::stage::Stage;
 use crate::units::Bytes;
 
-/// Raised by every change of a message. Both ends are the same file unless somebody mixed builds.
+/// Must be raised with every change of a message. The two ends differ only if builds were mixed.
 pub const PROTOCOL_VERSION: u32 = 8;
 
-/// The hidden first argument of a worker; its role, the supervisor's pid and the run's device follow.
+/// The hidden first argument of a worker, followed by its role, the supervisor's pid and the run's device.
 pub const WORKER_ARGUMENT: &str = "__worker";
-/// The hidden first argument of a canary; what it is to try follows.
+/// The hidden first argument of a canary, followed by the name of its attempt.
 pub const CANARY_ARGUMENT: &str = "__canary";
-/// A canary that is told a name of `[build] python` and a PATH, and says what that means here.
+/// A canary that resolves `[build] python` with a given PATH and reports the interpreter.
 pub const ASK_INTERPRETER: &str = "interpreter";
-/// A canary that is told a device, and says whether it is there.
+/// A canary that reports whether a given device is present.
 pub const ASK_DEVICE: &str = "device";
-/// A canary that is told folders, and says which compiler of kernels without host code a build would find.
+/// A canary that reports which compiler of device code a build would find in given folders.
 pub const ASK_NVRTC: &str = "nvrtc";
-/// Environment of a worker: the name of the supervisor's one-shot server, and what to prove itself with.
+/// The environment variable with the name of the supervisor's one-shot server.
 pub const SERVER_VARIABLE: &str = "OPT_WORKER_SERVER";
+/// The environment variable with the nonce by which a worker proves its identity.
 pub const NONCE_VARIABLE: &str = "OPT_WORKER_NONCE";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -67,67 +68,67 @@ impl Role {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Hello {
     pub version: u32,
-    /// Handed to the worker through its environment; an unexpected one is not our worker.
+    /// Passed to the worker through its environment. A process with another nonce is not our worker.
     pub nonce: String,
     pub pid: u32,
-    /// Where the worker listens.
+    /// The sender of the channel on which the worker receives messages.
     pub to_worker: IpcSender<ToWorker>,
-    /// Where it will speak.
+    /// The receiver of the channel on which the worker sends its messages.
     pub from_worker: ipc_channel::ipc::IpcReceiver<FromWorker>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToWorker {
     Start(Box<Task>),
-    /// The supervisor watches this runner through a pidfd of its own; it may be let loose.
+    /// The supervisor has opened a pidfd of this runner, which may now start its work.
     RunnerWatched {
         pid: u32,
     },
-    /// The runner's death has been recorded; it may be reaped. `killed` is set when the supervisor ordered it.
+    /// The runner's death has been recorded, so it may be reaped. `killed` is set if the supervisor ordered its death.
     MayReap {
         pid: u32,
         killed: Option<KillReason>,
         peak_owed: Bytes,
     },
-    /// End after the task in hand; the channel's end means the same.
+    /// End after the current task. The end of the channel means the same.
     Shutdown,
 }
 
-/// Why the supervisor ended a process. Recorded before the signal.
+/// Why a process was ended. Recorded before the signal is sent, except for `GroupMemory`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KillReason {
     /// The runner owed more than its limit.
     RunnerMemory { owed: Bytes, limit: Bytes },
-    /// The kernel ended it at the limit of its control group, and counted it there. Seen after its death.
+    /// The kernel killed it at the limit of its control group and counted that in the group. Found out after its death.
     GroupMemory { limit: Bytes },
     /// The machine's available memory fell below the floor.
     HostFloor { available: Bytes, floor: Bytes },
     /// The whole process tree owed more than its ceiling.
     HostCeiling { owed: Bytes, ceiling: Bytes },
-    /// It held more on the device than was reserved for it, and with it the whole process tree more than its ceiling.
+    /// It held more device memory than was reserved for it, which took the whole process tree above its ceiling.
     DeviceCeiling { owed: Bytes, ceiling: Bytes },
-    /// The device that it works on is lost.
+    /// The device that it was using is lost.
     DeviceLost,
-    /// A load, call or build took longer than it may.
+    /// A load, call or build exceeded its time limit.
     Timeout { limit: Duration },
-    /// Somebody outside had stopped it, and it did not go on.
+    /// It was stopped from outside and did not continue.
     Stopped,
-    /// The task outlived the deadline that the supervisor holds for it.
+    /// The task exceeded the supervisor's deadline for it.
     Deadline,
     /// The user asked for the end of the run.
     Interrupted,
-    /// The worker that held it died, or holds no lease for it.
+    /// Its worker died, or has no lease for it.
     Orphaned,
-    /// The worker could not be made ready: no hello, a strange one, another version.
+    /// The worker did not become ready: its hello was missing or invalid, or had another version.
     NotReady,
-    /// The worker said that it cannot go on.
+    /// The worker reported that it cannot continue.
     WorkerFault,
-    /// The run is stopped because the host is in trouble.
+    /// The run was stopped because of a problem of the host.
     RunStopped,
-    /// The user wants this worker replaced at once; what it was doing is done again.
+    /// The user requested that this worker be replaced at once. Its task is repeated.
     Requested,
-    /// The user has cancelled what it was doing.
+    /// The user cancelled its task.
     Cancelled,
 }
 
@@ -161,35 +162,35 @@ pub enum Work {
 pub struct BuildTask {
     pub candidate: String,
     pub source: CandidateSource,
-    /// What the artifact is to run on.
+    /// The device on which the artifact will run.
     pub device: Device,
     pub build: BuildSettings,
-    /// What the compiler may owe: the limit of `build.memory`, or less where the run's ceiling leaves less.
+    /// The compiler's memory limit: `build.memory`, or less if the run's ceiling leaves less.
     pub memory: Bytes,
-    /// The artifact is copied here under its digest.
+    /// The folder into which the artifact is copied, named after its digest.
     pub artifacts: PathBuf,
-    /// What the run's artifacts may still take together.
+    /// The size that the run's further artifacts may have together.
     pub artifacts_room: Bytes,
-    /// Work files; emptied by the worker, and at the next start.
+    /// The folder for temporary files. Emptied by the worker, and at the next start.
     pub scratch: PathBuf,
-    /// What no build may see, although it may lie in a folder that builds are given: captures, results, the plan.
+    /// Paths that are hidden from builds even if they lie in a visible folder: captures, results, the plan.
     pub hidden: Vec<PathBuf>,
-    /// The plan's folder: closed, even where it lies in a folder of the system.
+    /// The plan's folder, which builds cannot read even if it lies in a system folder.
     pub home: PathBuf,
 }
 
-/// One recorded call, as a worker finds it.
+/// One recorded call, and where a worker finds it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryRef {
     pub id: EntryId,
-    /// File stem: `entry_000123`.
+    /// The file stem: `entry_000123`.
     pub name: String,
     pub path: PathBuf,
-    /// The file as it was when its headers were read.
+    /// Identifies the file in the state in which its headers were read.
     pub identity: Option<FileIdentity>,
-    /// Number of entries alike in shapes, dtypes and scalars.
+    /// The number of entries in the same signature class.
     pub weight: u64,
-    /// Arguments that hold the same values in other entries, by path.
+    /// The paths of arguments that have the same values in other entries.
     pub repeated: Vec<String>,
     pub numbers: EntryNumbers,
 }
@@ -200,88 +201,88 @@ impl EntryRef {
     }
 }
 
-/// How an artifact is called, and within which limits. Same for verification and profile.
+/// How an artifact is called, and within which limits. The same for verification and profile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Callee {
     pub candidate: String,
     pub artifact: Artifact,
-    /// How it comes to run.
+    /// How it is started.
     pub launcher: Launcher,
-    /// What a runner looks up. Launches name their own.
+    /// The symbol that a runner looks up. Launches name their own symbols.
     pub symbol: String,
-    /// How it is called where the worker launches it; empty elsewhere.
+    /// How the worker launches it. Empty if it has host code.
     pub launch: Launch,
     pub signature: Signature,
     pub limits: LimitSettings,
-    /// Folders of shared libraries that the artifact needs.
+    /// Folders with shared libraries that the artifact needs.
     pub library_path: Vec<PathBuf>,
-    /// `[build] python`, for what an interpreter runs.
+    /// `[build] python`: the interpreter for launchers that need one.
     pub python: String,
-    /// The form of an interpreter's calls. As recorded: it is the recorded function that is called, and `symbol` is its name.
+    /// The form of an interpreter's calls. In `Form::Recorded`, the recorded function is called, and `symbol` is its name.
     pub form: Form,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VerifyTask {
     pub callee: Callee,
-    /// In the order they are to be run.
+    /// The entries, in the order in which they are run.
     pub entries: Vec<EntryRef>,
     pub verify: VerifySettings,
-    /// Entries next to each other share a runner as long as their U + O together stay within this; zero is a runner an
-    /// entry.
+    /// Consecutive entries share a runner as long as the sum of their U + O is at most this. With zero, every entry has
+    /// its own runner.
     pub shared_runner: Bytes,
-    /// Leave no page of the captures in the cache that was not there before.
+    /// Whether pages of the captures that the task brought into the page cache are dropped after it.
     pub drop_cache: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfileTask {
     pub callee: Callee,
-    /// Paired with the candidate, if the job has one that passed.
+    /// The baseline that the candidate is paired with, if the job has one that passed.
     pub baseline: Option<Callee>,
     pub entries: Vec<EntryRef>,
     pub verify: VerifySettings,
     pub profile: ProfileSettings,
     pub depth: Depth,
-    /// Parameters that are the same in every timed call, whatever `profile.vary` says.
+    /// Parameters that keep their values in every timed call, regardless of `profile.vary`.
     pub constant: Vec<String>,
-    /// Leave no page of the captures in the cache that was not there before each batch.
+    /// Whether pages of the captures that a batch brought into the page cache are dropped after it.
     pub drop_cache: bool,
-    /// Seeds block order, slot choice, poisons and new inputs. Of this candidate and stage alone.
+    /// The seed of block order, slot choice, poisons and new inputs. Different for every candidate and stage.
     pub seed: [u8; 32],
 }
 
-/// How much of its time a profile takes.
+/// How thorough a profile is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Depth {
-    /// One process of each side, a few pairs.
+    /// One process for each side, and a few pairs.
     Screen,
-    /// Until the figures are as narrow as asked for, or time is up.
+    /// Until the intervals are as narrow as the plan asks for, or the time is up.
     Full,
 }
 
-/// `[[replay]]`: recorded calls in order, their tensors in a pool of `budget`.
+/// `[[replay]]`: recorded calls in order, with their tensors in a pool of `budget`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplayTask {
     pub name: String,
     pub steps: Vec<ReplayCall>,
-    /// What steps are done by; each at least once.
+    /// The callees of the steps, each used at least once.
     pub callees: Vec<ReplayCallee>,
     pub budget: Bytes,
     /// Names of tensors that never leave the pool.
     pub pin: Vec<String>,
-    /// How many steps ahead of the running one are fetched.
+    /// How many steps beyond the running one are fetched in advance.
     pub prefetch: u32,
-    /// Catalog and schedule: made if it is not there, else relied upon.
+    /// The file of catalog and schedule. It is created if it does not exist, and used if it does.
     pub recording: PathBuf,
-    /// Leave no page of the captures in the cache that was not there before.
+    /// Whether pages of the captures that the task brought into the page cache are dropped after it.
     pub drop_cache: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplayCall {
-    /// Place among the callees.
+    /// An index into the callees.
     pub callee: u32,
     pub entry: EntryRef,
 }
@@ -293,60 +294,60 @@ pub struct ReplayCallee {
     pub verify: VerifySettings,
 }
 
-/// What a runner may take along into its control group, beside what it may owe.
+/// The limits of a runner's control group that go beyond its memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pack {
-    /// Bytes of files, for the page cache that the kernel charges to whoever touches it first: it is given back on demand, but
-    /// must not be thrown out of a group while its owner is being timed.
+    /// The size of its mapped files. The kernel charges page cache to the group that touches it first. These pages are
+    /// reclaimable, but must not be evicted while the runner is being timed.
     pub files: Bytes,
     /// Threads and processes.
     pub tasks: u32,
-    /// It starts processes of its own: what it owes is what its tree owes.
+    /// Whether it starts processes, so that the memory of its whole tree counts.
     pub tree: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromWorker {
-    /// A runner was started and waits. The supervisor opens a pidfd and answers `RunnerWatched`.
+    /// A runner was started and is waiting. The supervisor opens a pidfd and answers `RunnerWatched`.
     RunnerStarted {
         lease: LeaseId,
         pid: u32,
-        /// Field 22 of `/proc/PID/stat`, so that a reused pid is noticed.
+        /// Field 22 of `/proc/PID/stat`, by which a reused pid is detected.
         start_time: u64,
-        /// What this runner may owe; the supervisor kills above it.
+        /// The memory that this runner may owe. The supervisor kills it above this limit.
         limit: Bytes,
-        /// Size of every memfd that it maps: owed by the tree once, whatever the maps count.
+        /// The size of all memory files that it maps. The tree owes them once, however often they are mapped.
         shared: Bytes,
-        /// Bytes of memory files that it maps and its worker holds: owed by the worker.
+        /// The size of the memory files that it maps but its worker holds, and therefore owes.
         of_worker: Bytes,
-        /// Private memory that it has in common with its zygote until it writes there: owed by that one.
+        /// The private memory that it shares with its zygote until it writes to it. The zygote owes it.
         inherited: Bytes,
         pack: Pack,
     },
-    /// A process of this worker's in which no candidate runs, and of which some of its runners are copies. It takes the place
-    /// of a former one.
+    /// The worker has started a zygote: a process that runs no candidate, and of which some runners are copies. It
+    /// replaces the previous one.
     ZygoteStarted {
         pid: u32,
         start_time: u64,
     },
-    /// Why runners start their own interpreter.
+    /// There is no zygote, so every runner starts its own interpreter.
     NoZygote {
         why: String,
     },
-    /// The size of what the worker holds in memory files that no runner is charged for.
+    /// The size of the worker's memory files that no runner is charged for.
     Holds {
         bytes: Bytes,
     },
-    /// The runner has to be ended. The supervisor writes the intent down, then kills it through its own pidfd.
+    /// The runner must be killed. The supervisor records the reason, then kills it through its own pidfd.
     KillWanted {
         pid: u32,
         reason: KillReason,
     },
-    /// The runner is dead and not yet reaped. The supervisor answers `MayReap`.
+    /// The runner is dead but not yet reaped. The supervisor answers `MayReap`.
     RunnerDied {
         pid: u32,
     },
-    /// What the first runner of this worker could enforce on itself, and what not.
+    /// The protections that this worker's first runner could or could not enforce on itself.
     Enforced {
         protections: Vec<Protection>,
     },
@@ -360,7 +361,7 @@ pub enum FromWorker {
         lease: LeaseId,
         report: Box<Report>,
     },
-    /// The worker itself cannot go on; it ends after this.
+    /// The worker cannot continue, and ends after this message.
     Fault {
         lease: Option<LeaseId>,
         detail: String,

@@ -1,12 +1,13 @@
-//! How something is ended on request.
+//! The two ways to end a run or a worker on request.
 
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Whatever is running may finish.
+    /// Lets running attempts finish.
     #[default]
     Drain,
+    /// Ends running attempts at once.
     Now,
 }

@@ -2,8 +2,7 @@
 //! the texts "NaN", "Infinity" and "-Infinity".
 //!
 //! Used through `#[serde(with = "opt_shared::nonfinite")]`. Formats that are not human-readable, such as the
-//! channel's, keep the number.
-//! number as it is.
+//! channel's, keep the number as it is.
 
 use std::fmt;
 

@@ -40,17 +40,17 @@ impl Protection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtectionKind {
     pub name: &'static str,
-    /// Whether no candidate should be run here without it.
+    /// Whether candidates should not be run on a machine that lacks it.
     pub needed: bool,
     pub stops: &'static str,
-    /// What a canary did to test it.
+    /// How a canary tested it, as a past-tense fragment.
     pub proof: &'static str,
     pub remedy: &'static str,
-    /// The attempts of the canary; empty if the supervisor tests it from outside.
+    /// The canary's attempts. Empty if the supervisor tests the protection from outside.
     pub attempts: &'static [Attempt],
 }
 
-/// The name of an attempt, and its allowed answers: the kernel may have several reasons to refuse.
+/// The name of an attempt and its allowed answers. There are several if the kernel can refuse for different reasons.
 pub type Attempt = (&'static str, &'static [&'static str]);
 
 const REFUSED: &[&str] = &["EPERM"];
@@ -71,25 +71,25 @@ const fn kind(
 pub const CGROUP_LEAF: &str = "cgroup_leaf";
 pub const POLL_AND_KILL: &str = "poll_and_kill";
 
-const NOT_LINUX: &str = "run on a Linux kernel of 5.13 or later, without an emulation in between";
+const NOT_LINUX: &str = "run on Linux 5.13 or later, not under an emulator";
 const NO_NAMESPACES: &str =
     "allow user namespaces (kernel.unprivileged_userns_clone, user.max_user_namespaces), or run as root";
 
-/// First the limits on memory, the outermost first, then the protections that isolate a candidate.
+/// All protections: first the memory limits, outermost first, then those that isolate a candidate.
 pub const PROTECTIONS: &[ProtectionKind] = &[
     kind(
         CGROUP_LEAF,
         false,
-        "whatever a runner and its children take together, page tables and kernel memory included",
-        "filled past memory.max of a leaf; the kernel ended it and counted that there",
+        "everything that a runner and its children take together, including page tables and kernel memory",
+        "filled past memory.max of its group; the kernel ended it and counted that in the group",
         "start in a delegated group: systemd-run --user --scope -p Delegate=yes opt-supervisor …",
         &[],
     ),
     kind(
         "memory_limit",
         true,
-        "private memory: maps, the heap, reserves made writable",
-        "asked for more by mmap, brk and mprotect; all were refused",
+        "private memory: mappings, the heap, reserved memory made writable",
+        "asked for more with mmap, brk and mprotect; all were refused",
         NOT_LINUX,
         &[
             ("map_within", OK),
@@ -101,8 +101,8 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
     kind(
         "address_space_limit",
         true,
-        "the page tables of sparse maps",
-        "asked for more maps that are only read; it was refused",
+        "the page tables of sparse mappings",
+        "asked for more read-only mappings; they were refused",
         NOT_LINUX,
         &[("read_beyond", NO_MEMORY)],
     ),
@@ -110,7 +110,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         "stack_limit",
         true,
         "growth of the stack",
-        "recursed without an end, and died of it",
+        "recursed endlessly, and was killed by the overflow",
         NOT_LINUX,
         &[("overflow", &["SIGSEGV"])],
     ),
@@ -118,7 +118,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         "file_size_limit",
         true,
         "files and memory files that grow",
-        "wrote beyond it; the write was refused",
+        "wrote past the limit; the write was refused",
         NOT_LINUX,
         &[("file_within", OK), ("file_beyond", &["EFBIG"])],
     ),
@@ -126,7 +126,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         "sealed_memory",
         true,
         "outputs and streams that grow, and shared memory beside them",
-        "tried to grow, to shrink and to write beyond a sealed memory file, and to make another or a shared map",
+        "tried to grow, to shrink and to write beyond a sealed memory file, and to make another one or a shared mapping",
         NOT_LINUX,
         &[
             ("write_within", OK),
@@ -141,16 +141,16 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
     kind(
         "process_limit",
         false,
-        "threads without an end",
+        "unlimited threads",
         "started threads until one was refused",
-        "run as an ordinary user, or where a runner may become a user of its own",
+        "run as an ordinary user, or as root where a runner can be given its own user",
         &[("threads", &["EAGAIN"])],
     ),
     kind(
         POLL_AND_KILL,
         true,
-        "everything else that is owed, after the fact",
-        "filled memory; it was seen to be over its line and killed",
+        "any other memory that is owed, after the fact",
+        "filled memory; it was seen to be over its limit and was killed",
         "mount /proc so that this user sees its own processes",
         &[],
     ),
@@ -158,14 +158,14 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         "pid_namespace",
         false,
         "seeing, signalling or outliving other processes",
-        "looked at its own pid, and could not signal who started it",
+        "looked at its own pid, and could not signal the process that started it",
         NO_NAMESPACES,
         &[("own_pid", &["1"]), ("signal_parent", &["EPERM", "ESRCH"])],
     ),
     kind(
         "ipc_namespace",
         false,
-        "System V memory of others",
+        "System V memory of other processes",
         "tried to attach a segment of the process that started it",
         NO_NAMESPACES,
         &[("attach_segment", &["EINVAL"])],
@@ -173,7 +173,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
     kind(
         "session",
         true,
-        "signals of the terminal",
+        "signals from the terminal",
         "asked for its session",
         NOT_LINUX,
         &[("session", &["true"])],
@@ -191,7 +191,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         false,
         "reaching processes and files of the same user",
         "tried to become root again",
-        "run as root: an ordinary user cannot give a runner a user of its own",
+        "run as root: an ordinary user cannot give a runner another user",
         &[("become_root", REFUSED)],
     ),
     kind(
@@ -205,7 +205,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
     kind(
         "not_dumpable",
         true,
-        "core dumps, and being looked into",
+        "core dumps, and inspection by other processes",
         "asked whether it could be dumped",
         NOT_LINUX,
         &[("dumpable", &["0"])],
@@ -222,8 +222,8 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         "files",
         false,
         "opening files that it was not given",
-        "tried to read a file that everybody may read, and to make one",
-        "enable Landlock (Linux 5.13; `landlock` in the lsm= line of the kernel)",
+        "tried to read a world-readable file, and to create one",
+        "enable Landlock (Linux 5.13; add `landlock` to the kernel's lsm= parameter)",
         &[("read_file", &["EACCES"]), ("make_file", &["EACCES", "EPERM"])],
     ),
     kind(
@@ -231,15 +231,15 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         false,
         "network connections",
         "tried to open a socket",
-        "a kernel of 6.7 or later; the filter of system calls refuses sockets meanwhile",
+        "run Linux 6.7 or later; until then the system call filter refuses sockets",
         &[("socket", REFUSED)],
     ),
     kind(
         "signals_scoped",
         false,
         "signals to processes outside its sandbox",
-        "tried to signal who started it",
-        "a kernel of 6.12 or later; the filter of system calls refuses every pid but its own meanwhile",
+        "tried to signal the process that started it",
+        "run Linux 6.12 or later; until then the system call filter refuses every pid but its own",
         &[("signal_parent", &["EPERM", "ESRCH"])],
     ),
     kind(
@@ -247,7 +247,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         true,
         "fork, exec, sockets, new memory files, System V memory, changes of limits",
         "tried each; all were refused",
-        "a kernel with seccomp filters",
+        "run a kernel with seccomp filters",
         &[
             ("fork", REFUSED),
             ("exec", REFUSED),
@@ -261,8 +261,8 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         "sealed_inputs",
         false,
         "a candidate that changes its own view of an input",
-        "tried to unmap a sealed map, and to make it writable",
-        "a kernel of 6.10 or later",
+        "tried to unmap a sealed mapping, and to make it writable",
+        "run Linux 6.10 or later",
         &[("seal_input", OK), ("make_input_writable", REFUSED), ("unmap_input", REFUSED)],
     ),
 ];

@@ -1,4 +1,4 @@
-//! What a plan settles and a worker obeys: resolved settings, every one of them with a value.
+//! The resolved settings of a plan, which a worker follows. Every setting has a value.
 //!
 //! Defaults live in `configs/default.toml` and nowhere else, so nothing here implements `Default`.
 
@@ -16,13 +16,13 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VerifySettings {
     pub tolerance: ToleranceProfile,
-    /// `[verify.dtype.NAME]`: what it names replaces the profile's figure.
+    /// `[verify.dtype.NAME]`: its figures replace those of the tolerance profile.
     pub dtype: BTreeMap<DType, ToleranceOverride>,
     pub required_matched_ratio: f64,
     pub nonfinite: Nonfinite,
-    /// Calls per entry, differently poisoned; at least 2.
+    /// The number of calls per entry, each with different poison; at least 2.
     pub repeats: u32,
-    /// Failing entries after which an attempt ends; 0 runs all.
+    /// The number of failing entries after which an attempt ends; 0 runs all entries.
     pub stop_after: u32,
     pub call_timeout: Duration,
     pub seed: u64,
@@ -47,7 +47,7 @@ pub struct ToleranceOverride {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Nonfinite {
-    /// NaN and infinities must stand where they stand in the expected output.
+    /// NaN and infinities must be at the same positions as in the expected output.
     Match,
     /// Any NaN or infinity in the actual output fails.
     Reject,
@@ -61,23 +61,23 @@ pub struct ProfileSettings {
     pub batch_bytes: Bytes,
     pub cache_state: CacheState,
     pub inputs: InputMemory,
-    /// Half-width of the interval, as a share of the estimate (0.01 for `"1%"`).
+    /// The half-width of the interval, as a fraction of the estimate (0.01 for `"1%"`).
     pub max_noise: f64,
     pub entry_timeout: Duration,
-    /// Of all timing of a job.
+    /// The time limit for all timing of a job.
     pub budget: Duration,
-    /// As a share (0.02 for `"2%"`).
+    /// A fraction (0.02 for `"2%"`).
     pub min_improvement: f64,
     pub vary: Vary,
 }
 
-/// Which inputs have other values in every timed call.
+/// Which inputs have new values in every timed call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Vary {
-    /// All that can.
+    /// All inputs whose values may change.
     Auto,
     None,
-    /// Those of these parameters that can.
+    /// Those of these parameters whose values may change.
     Only(Vec<String>),
 }
 
@@ -111,17 +111,17 @@ pub enum InputMemory {
     Copied,
 }
 
-/// `[limits]`, of a runner.
+/// `[limits]`: the limits of a runner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitSettings {
-    /// None is `"auto"`: max(256 MiB, inputs) + 8 MiB × threads.
+    /// `None` is `"auto"`: max(256 MiB, inputs) + 8 MiB × threads.
     pub memory: Option<Bytes>,
-    /// None is `"cores"`.
+    /// `None` is `"cores"`.
     pub threads: Option<u32>,
-    /// None is `"auto"`: the user's count now + 4 × threads.
+    /// `None` is `"auto"`: the user's present number of processes + 4 × threads.
     pub processes: Option<u32>,
     pub open_files: u32,
-    /// Kept of stdout and stderr each: head and tail.
+    /// How much of stdout and of stderr is kept, from the beginning and the end.
     pub output: Bytes,
     pub env: BTreeMap<String, String>,
 }
@@ -131,7 +131,7 @@ pub struct LimitSettings {
 pub struct BuildSettings {
     pub cc: String,
     pub cxx: String,
-    /// The interpreter of Python candidates: a path, or a name that is looked up on PATH.
+    /// The interpreter of Python candidates: a path, or a name that is looked up in PATH.
     pub python: String,
     pub flags: Vec<String>,
     pub extra_flags: Vec<String>,
@@ -139,22 +139,22 @@ pub struct BuildSettings {
     pub link_flags: Vec<String>,
     pub libraries: Vec<String>,
     pub library_path: Vec<PathBuf>,
-    /// Folders of compilers outside of the system's folders.
+    /// Folders of compilers that are outside the system's folders.
     pub toolchain: Vec<PathBuf>,
     pub env: BTreeMap<String, String>,
-    /// None is `"auto"`: as the language needs it.
+    /// `None` is `"auto"`, which depends on the language.
     pub memory: Option<Bytes>,
-    /// None is `"auto"`, as for the memory.
+    /// `None` is `"auto"`, which depends on the language.
     pub timeout: Option<Duration>,
-    /// The largest library that is kept.
+    /// The largest allowed size of an artifact.
     pub max_artifact: Bytes,
 }
 
 impl BuildSettings {
-    /// What a compiler may owe, with `"auto"` resolved.
+    /// The memory that a compiler may owe, with `"auto"` resolved.
     pub fn memory_for(&self, language: Language) -> Bytes {
         self.memory.unwrap_or(match language.kind().toolchain {
-            // All of PyTorch's headers take 1.5 GiB of one compiler, and templates of the candidate come on top.
+            // A compiler needs 1.5 GiB for all of PyTorch's headers, and more for the candidate's templates.
             Toolchain::TorchExtension => Bytes::gib(6),
             _ => Bytes::gib(4),
         })
@@ -187,7 +187,7 @@ pub enum BeforeProfile {
     Never,
 }
 
-/// What a candidate is made of. Paths are absolute.
+/// The sources of a candidate. Paths are absolute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CandidateSource {
     pub sources: Vec<PathBuf>,

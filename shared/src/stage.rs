@@ -1,7 +1,6 @@
 //! The stages of a candidate or a replay, in order.
 //!
-//! The only list of stages, for plans, the core, the store, the document and the reports. Their names are
-//! recorded.
+//! This is the only list of stages. Their names are part of plans, the database, the document and the reports.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +12,7 @@ pub enum Stage {
     /// A short profile that finds out which candidates need no further timing.
     Screen,
     Profile,
-    /// A second profile of the best candidates: the best of many owes its times partly to chance.
+    /// A second profile of the best candidates, because the best of many times is partly due to chance.
     Confirm,
     Replay,
 }
@@ -37,12 +36,12 @@ impl Stage {
         Self::ALL.into_iter().find(|stage| stage.name() == name)
     }
 
-    /// Whether nothing else of ours may run at the same time.
+    /// Whether no other stage may run at the same time.
     pub fn is_alone(self) -> bool {
         Self::Screen <= self
     }
 
-    /// Whether it times a candidate: a profile, a shorter one, or a second one.
+    /// Whether it times a candidate.
     pub const fn is_timed(self) -> bool {
         matches!(self, Self::Screen | Self::Profile | Self::Confirm)
     }
@@ -59,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recorded_names_stay_readable() {
+    fn stage_names_do_not_change_and_parse_back() {
         assert_eq!(
             Stage::ALL.map(Stage::name),
             ["build", "verify", "screen", "profile", "confirm", "replay"]

@@ -8,7 +8,7 @@ use crate::decode::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES};
 use crate::fault::{Access, AccessKind, FaultKind, Memory};
 use crate::memory::Allocation;
 
-/// Where an access goes, checked.
+/// The checked target of an access, with its offset.
 pub enum Target<'m> {
     Global(&'m Allocation, u64),
     Shared(u64),
@@ -53,13 +53,13 @@ impl Warp {
             let row = &self.registers.wide[op.base.row as usize];
             std::array::from_fn(|lane| row[lane].wrapping_add(offset))
         } else {
-            // Addresses of shared and local memory fit into 32 bits, and wrap there.
+            // Addresses of shared and local memory have 32 bits and wrap around.
             let row = &self.registers.narrow[op.base.row as usize];
             std::array::from_fn(|lane| u64::from(row[lane].wrapping_add(offset as u32)))
         }
     }
 
-    /// Finds the memory of an access, or says what is wrong with it.
+    /// Finds the target of an access, or the fault that it causes.
     fn resolve<'m>(
         &mut self,
         block: &BlockState<'m>,
@@ -143,7 +143,7 @@ impl Warp {
         Ok(())
     }
 
-    /// An element, and whether it was written.
+    /// Reads an element, and returns whether it was ever written.
     pub fn element(&self, block: &BlockState<'_>, bytes: u32, target: &Target<'_>, from: u64) -> (u64, bool) {
         match target {
             Target::Global(allocation, offset) => {
@@ -195,17 +195,17 @@ impl Warp {
             }
             Target::Shared(at) => block.shared.store(at + to, bytes, value),
             Target::Local(at) => self.local.store(at + to, bytes, value),
-            // Refused before.
+            // `resolve` has refused it.
             Target::Param(_) => {}
         }
     }
 
-    /// A byte that a lane can read by its generic address, for texts that are printed.
+    /// Reads a byte at a generic address, for strings that are printed.
     pub fn byte(&mut self, block: &BlockState<'_>, address: u64, lane: usize) -> Result<u8, Stop> {
         Ok(self.read(block, address, 1, lane)? as u8)
     }
 
-    /// Up to 8 bytes at a generic address.
+    /// Reads up to 8 bytes at a generic address.
     pub fn read(
         &mut self,
         block: &BlockState<'_>,
@@ -227,7 +227,7 @@ fn uninitialised(memory: Memory, address: u64, bytes: u64, lane: usize) -> Stop 
     Stop::new(FaultKind::Uninitialised(access), lane)
 }
 
-/// The memory that a generic address lies in, and where in it.
+/// The state space of a generic address, and the address in that space.
 fn generic(address: u64) -> (MemorySpace, u64) {
     let within = |window: u64| Some(address.wrapping_sub(window)).filter(|at| *at < WINDOW_BYTES);
     if let Some(at) = within(SHARED_WINDOW) {

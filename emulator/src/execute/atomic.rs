@@ -37,7 +37,7 @@ impl Warp {
                 part(old)
             }
             Target::Global(allocation, offset) => {
-                // Two words, so one at a time.
+                // The value consists of two words, so a lock is needed.
                 let _order = block.wide_order(address);
                 let old = allocation.load(*offset, 8);
                 allocation.store(*offset, 8, change(old));

@@ -1,4 +1,4 @@
-//! Barriers of a block: who waits where, and when all go on.
+//! The barriers of a block: which threads wait at them, and when they are released.
 
 use super::block::BlockState;
 use super::warp::{Part, Waiting, Warp};
@@ -10,11 +10,11 @@ use crate::limits;
 /// One of a block's barriers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Barrier {
-    /// Threads that have arrived since it was last passed.
+    /// The number of threads that have arrived since the last release.
     arrived: u32,
-    /// How many are needed; `None`: all that have not ended.
+    /// The number of threads that are needed; `None` for all threads that have not ended.
     needed: Option<u32>,
-    /// Threads that have arrived with the predicate set.
+    /// The number of threads that have arrived with the predicate set.
     set: u32,
     is_in_use: bool,
 }
@@ -33,17 +33,17 @@ impl Warp {
                 lanes(rest).filter(|lane| indices[*lane] as usize == index).fold(0, |m, l| m | 1_u32 << l);
             rest &= !mask;
             if limits::BARRIERS <= index {
-                let what = format!("a barrier of number {index}: there are {}", limits::BARRIERS);
+                let what = format!("barrier {index}, of {} barriers", limits::BARRIERS);
                 return Err(Stop::new(FaultKind::InvalidValue(what), leader));
             }
             let barrier = &mut block.barriers[index];
             barrier.is_in_use = true;
             barrier.needed = barrier_op.threads.map(|row| self.registers.narrow[row as usize][leader]);
             if barrier.needed.is_some_and(|needed| needed == 0 || needed % 32 != 0) {
-                let what = "a barrier for a number of threads that is no multiple of 32".to_owned();
+                let what = "a barrier for a number of threads that is not a multiple of 32".to_owned();
                 return Err(Stop::new(FaultKind::InvalidValue(what), leader));
             }
-            // Lanes that a warp does not have, or that have ended, count with the last that arrive.
+            // Missing and ended lanes of a warp count as arrived together with its last lanes.
             barrier.arrived += mask.count_ones();
             if barrier.needed.is_some() && mask == self.live {
                 barrier.arrived += 32 - mask.count_ones();
@@ -62,7 +62,7 @@ impl Warp {
     }
 }
 
-/// Lets everybody go on who waits at a barrier that is complete. Gives whether there was one.
+/// Releases the threads that wait at complete barriers. Returns whether there was such a barrier.
 pub fn release(
     kernel: &Kernel,
     barriers: &mut [Barrier; limits::BARRIERS],
@@ -92,9 +92,9 @@ fn pass(kernel: &Kernel, warp: &mut Warp, index: usize, barrier: Barrier) -> Res
     let (passing, staying): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|w| w.barrier == index);
     warp.waiting = staying;
     let aligned = |waiting: &&Waiting| kernel.barrier_ops[waiting.op as usize].aligned;
-    let mut places = passing.iter().filter(aligned).map(|waiting| waiting.part.pc);
-    if let Some(first) = places.next()
-        && places.any(|pc| pc != first)
+    let mut positions = passing.iter().filter(aligned).map(|waiting| waiting.part.pc);
+    if let Some(first) = positions.next()
+        && positions.any(|pc| pc != first)
     {
         let lane = first_lane(passing[0].part.mask);
         return Err((Stop::new(FaultKind::BarrierDivergence, lane), first, warp.index));

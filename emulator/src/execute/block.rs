@@ -1,4 +1,4 @@
-//! One block of a grid: its warps in turns until all have ended.
+//! Runs one block of a grid: its warps take turns until all of them have ended.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::fault::FaultKind;
 use crate::limits;
 use crate::memory::View;
 
-/// What the warps of a block share.
+/// The state that the warps of a block share.
 pub struct BlockState<'j> {
     pub kernel: &'j Kernel,
     pub view: &'j View,
@@ -23,12 +23,12 @@ pub struct BlockState<'j> {
     pub checks_reads: bool,
     job: &'j Job<'j>,
     progress: &'j Progress,
-    /// Instructions that this host thread has executed.
+    /// The number of instructions that this host thread has executed.
     steps: u64,
     turns: u32,
 }
 
-/// A fault with its place in a block.
+/// A fault with its instruction and warp.
 pub struct BlockFault {
     pub stop: Stop,
     pub pc: u32,
@@ -51,17 +51,17 @@ impl<'j> BlockState<'j> {
         }
     }
 
-    /// A clock of instructions.
+    /// The value of the clock, which counts instructions.
     pub fn clock(&self, of_turn: u32) -> u64 {
         self.steps + u64::from(of_turn)
     }
 
-    /// Held while 8 bytes are read or written as one.
+    /// Returns the lock that is held while 8 bytes are accessed without tearing.
     pub fn wide_order(&self, address: u64) -> MutexGuard<'j, ()> {
         self.progress.wide_order(address)
     }
 
-    /// Runs a block to its end. `Ok(false)`: given up, since an earlier block has failed.
+    /// Runs a block to its end. Returns false if it was abandoned because an earlier block has failed.
     pub fn run(&mut self, block: [u32; 3], number: u64, warps: &mut [Warp]) -> Result<bool, BlockFault> {
         self.shared.forget();
         self.barriers = Default::default();
@@ -126,7 +126,7 @@ impl<'j> BlockState<'j> {
 }
 
 impl Warp {
-    /// A warp whose constants are set.
+    /// Creates a warp with its constants in its registers.
     pub fn new(job: &Job<'_>, index: u32) -> Self {
         let kernel = job.kernel;
         let mut registers = Registers {

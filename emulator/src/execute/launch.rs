@@ -1,4 +1,4 @@
-//! A launch: blocks are taken in order by several threads; of several faults the one of the first block counts.
+//! A launch: several threads take its blocks in order. If several blocks fail, the fault of the first one counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use super::block::{BlockFault, BlockState};
 use super::warp::Warp;
 use crate::code::Kernel;
-use crate::fault::{Fault, Place};
+use crate::fault::{Fault, FaultSite};
 use crate::limits;
 use crate::memory::View;
 
-/// What a launch may take.
+/// The limits of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Warp instructions of all blocks together.
+    /// The number of warp instructions of all blocks together.
     pub steps: u64,
     pub time: Duration,
 }
@@ -25,16 +25,16 @@ impl Default for Limit {
     }
 }
 
-/// What a launch did.
+/// The result of a launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub warp_instructions: u64,
     pub blocks: u64,
-    /// What the kernel printed, block after block where one thread runs them.
+    /// The kernel's `printf` output, in the order of the blocks only if a single thread runs them.
     pub printed: String,
 }
 
-/// A launch whose arguments were checked.
+/// A launch with checked arguments.
 pub struct Job<'k> {
     pub kernel: &'k Kernel,
     pub view: View,
@@ -42,14 +42,14 @@ pub struct Job<'k> {
     pub block: [u32; 3],
     pub params: Vec<u8>,
     pub dynamic_shared: u64,
-    /// With what the kernel declares.
+    /// All shared memory, with the part that the kernel declares.
     pub shared_bytes: u64,
     pub limit: Limit,
     pub threads: usize,
     pub checks_reads: bool,
 }
 
-/// What the threads of a launch share.
+/// The state that the threads of a launch share.
 pub struct Progress {
     next: AtomicU64,
     pub steps: AtomicU64,
@@ -103,14 +103,14 @@ impl Progress {
 }
 
 impl Job<'_> {
-    /// Bytes of the host that one block takes while it runs.
-    pub fn bytes_of_a_block(&self) -> u64 {
+    /// The host memory of a running block, in bytes.
+    pub fn block_bytes(&self) -> u64 {
         let warps = u64::from(self.block.iter().product::<u32>().div_ceil(32));
         let kernel = self.kernel;
         let registers = 4 * u64::from(kernel.flag_rows)
             + 128 * u64::from(kernel.narrow_rows)
             + 256 * u64::from(kernel.wide_rows);
-        // Beside each byte of shared and local memory stands whether it was written.
+        // Every byte of shared and local memory has a second byte that says whether it was written.
         warps * (registers + 64 * kernel.local_bytes) + 2 * self.shared_bytes
     }
 
@@ -123,7 +123,7 @@ impl Job<'_> {
 pub fn run(job: &Job<'_>, files: &dyn Fn(u32) -> Option<String>) -> Result<Summary, Fault> {
     let progress = Progress::new();
     let blocks = job.blocks();
-    let fitting = (limits::STATE_BYTES / job.bytes_of_a_block().max(1)).max(1);
+    let fitting = (limits::STATE_BYTES / job.block_bytes().max(1)).max(1);
     let threads = (job.threads as u64).min(blocks).min(fitting).max(1);
     if threads == 1 {
         work(job, &progress, blocks);
@@ -169,7 +169,7 @@ fn fault(job: &Job<'_>, block: [u32; 3], found: BlockFault) -> Fault {
     let kernel = job.kernel;
     let thread = 32 * found.warp + found.stop.lane;
     let [x, y, _] = job.block;
-    let place = Place {
+    let site = FaultSite {
         function: kernel.name.clone(),
         block,
         thread: [thread % x, thread / x % y, thread / x / y],
@@ -178,15 +178,15 @@ fn fault(job: &Job<'_>, block: [u32; 3], found: BlockFault) -> Fault {
         line: kernel.lines.get(found.pc as usize).copied().unwrap_or(0),
         source: None,
     };
-    Fault { kind: *found.stop.kind, place: Some(Box::new(place)) }
+    Fault { kind: *found.stop.kind, site: Some(Box::new(site)) }
 }
 
 /// Finds the source line of a fault by its PTX line.
 fn name_source(fault: &mut Fault, kernel: &Kernel, files: &dyn Fn(u32) -> Option<String>) {
-    let Some(place) = &mut fault.place else { return };
-    let at = kernel.lines.iter().position(|line| *line == place.line);
+    let Some(site) = &mut fault.site else { return };
+    let at = kernel.lines.iter().position(|line| *line == site.line);
     let location = at.and_then(|at| kernel.locations.get(at).copied().flatten());
-    place.source = location.and_then(|location| {
+    site.source = location.and_then(|location| {
         files(location.file).map(|file| crate::fault::SourceLine { file, line: location.line })
     });
 }

@@ -1,13 +1,13 @@
-//! Runs a kernel: blocks on several threads, their warps in turns, a warp's lanes in lock step.
+//! Runs a kernel: blocks on several threads, the warps of a block in turns, and the lanes of a warp in lock step.
 
 mod access;
 mod atomic;
 mod barrier;
 mod block;
+mod collective;
 mod launch;
 mod print;
 mod scratch;
-mod together;
 mod vector;
 #[cfg(test)]
 mod vector_tests;
@@ -18,7 +18,7 @@ pub use launch::{Job, Limit, Summary, run};
 
 use crate::fault::FaultKind;
 
-/// A fault as the interpreter finds it.
+/// A fault found by the interpreter, before its thread and line are known.
 #[derive(Debug)]
 pub struct Stop {
     pub kind: Box<FaultKind>,
@@ -31,7 +31,7 @@ impl Stop {
     }
 }
 
-/// The lanes of a mask, from the lowest on.
+/// The lanes of a mask, lowest first.
 pub fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let lane = (mask != 0).then(|| mask.trailing_zeros() as usize)?;

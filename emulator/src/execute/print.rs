@@ -6,7 +6,7 @@ use super::{Stop, lanes};
 use crate::code::CallOp;
 use crate::fault::FaultKind;
 
-/// Longest text that is read from the device, in bytes.
+/// The longest string that is read from the device, in bytes.
 const TEXT_BYTES: u64 = 4096;
 
 impl Warp {
@@ -38,7 +38,7 @@ impl Warp {
         }
     }
 
-    /// A text that ends with a zero.
+    /// Reads a string that ends with a zero.
     fn text(&mut self, block: &BlockState<'_>, address: u64, lane: usize) -> Result<String, Stop> {
         let mut bytes = Vec::new();
         for at in 0..TEXT_BYTES {
@@ -50,7 +50,7 @@ impl Warp {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Formats as `printf` does; gives how many arguments the format has.
+    /// Formats like `printf`, and returns the number of arguments as well.
     fn formatted(
         &mut self,
         block: &BlockState<'_>,
@@ -112,7 +112,7 @@ impl Directive {
         let (marks, sizes) = flags.split_at(marks);
         let sizes = sizes.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let (width, precision) = sizes.split_once('.').map_or((sizes, None), |(w, p)| (w, Some(p)));
-        // A width that no line could have is cut off.
+        // An unreasonable width is reduced.
         let bounded = |digits: &str| digits.parse::<usize>().unwrap_or(0).min(256);
         Self {
             kind,
@@ -176,7 +176,7 @@ fn exponential(value: f64, precision: usize) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// The shorter of both notations, without zeros at the end.
+/// Formats like `%g`: the shorter of both notations, without trailing zeros.
 fn general(value: f64, precision: usize) -> String {
     let text = format!("{value:.*e}", precision - 1);
     let exponent: i32 = text.split_once('e').and_then(|(_, e)| e.parse().ok()).unwrap_or(0);

@@ -1,9 +1,9 @@
-//! Shared and local memory: bytes that belong to one block, with a note of which were written.
+//! Shared and local memory: the bytes of one block, and which of them were written.
 
 #[derive(Debug, Default)]
 pub struct Scratch {
     bytes: Vec<u8>,
-    /// One for each byte that was written.
+    /// 1 for every byte that was written, 0 for the others.
     written: Vec<u8>,
 }
 
@@ -16,7 +16,7 @@ impl Scratch {
         self.bytes.len() as u64
     }
 
-    /// Nothing was written from here on.
+    /// Marks all bytes as never written.
     pub fn forget(&mut self) {
         self.written.fill(0);
     }
@@ -27,7 +27,7 @@ impl Scratch {
         }
     }
 
-    /// An element that lies inside, and whether any byte of it was written.
+    /// Reads an element, which must be inside, and returns whether any byte of it was written.
     #[inline(always)]
     pub fn load(&self, at: u64, bytes: u32) -> (u64, bool) {
         let (from, to) = (at as usize, at as usize + bytes as usize);
@@ -48,14 +48,14 @@ impl Scratch {
         }
     }
 
-    /// The element, if it is aligned and inside.
+    /// Like `load`, but returns `None` if the element is misaligned or not inside.
     #[inline(always)]
     pub fn get(&self, at: u64, bytes: u32) -> Option<(u64, bool)> {
         let inside = at < self.len() && u64::from(bytes) <= self.len() - at && at & u64::from(bytes - 1) == 0;
         inside.then(|| self.load(at, bytes))
     }
 
-    /// 32 words one after another; `false`: not all are there, or were written.
+    /// Reads 32 consecutive words. Returns false if one of them is outside or, with `checks`, was never written.
     pub fn load_row(&self, at: u64, row: &mut [u32; 32], checks: bool) -> bool {
         if self.len() < at {
             return false;

@@ -1,4 +1,4 @@
-//! The operations that are run for all lanes of a warp in one loop, written so that the compiler makes vectors of them.
+//! Operations on all lanes of a warp in one loop, which the compiler vectorizes.
 
 use std::cmp::Ordering;
 
@@ -7,7 +7,7 @@ use crate::code::{Comparable, Compare, Narrow2, Wide2, WideShift};
 use crate::lane::float::{extreme, flushed};
 use crate::lane::soft::F32;
 
-/// Writes a row: all of it, or the lanes of a mask.
+/// Writes the lanes of a mask to a row.
 #[inline(always)]
 fn write<T: Copy>(to: &mut [T; 32], mask: u32, value: impl Fn(usize) -> T) {
     if mask == u32::MAX {
@@ -34,7 +34,7 @@ fn wide2(registers: &mut Registers, mask: u32, to: u32, a: u32, b: u32, f: impl 
     write(&mut registers.wide[to as usize], mask, |lane| f(x[lane], y[lane]));
 }
 
-/// What is not a number is the one canonical value.
+/// The bits of a result, with every NaN replaced by the canonical one.
 #[inline(always)]
 fn canonical(value: f32) -> u32 {
     if value.is_nan() { 0x7fff_ffff } else { value.to_bits() }
@@ -104,7 +104,7 @@ fn extreme32(larger: bool, a: u32, b: u32) -> u32 {
                 b
             }
         }
-        // Equal bits, or zeros whose signs decide.
+        // Either the bits are equal, or both are zeros and their signs decide.
         Some(Ordering::Equal) => {
             if larger {
                 a & b
@@ -202,8 +202,8 @@ pub fn move_wide(registers: &mut Registers, mask: u32, to: u32, from: u32) {
     write(&mut registers.wide[to as usize], mask, |l| x[l]);
 }
 
-/// Through `f64`, where the product is exact and the sum is rounded once more only where that may matter: when the sum
-/// lies half-way between two numbers of 32 bits, or below the normal ones.
+/// Computes in `f64`, in which the product is exact. Rounding the sum to `f32` would round twice, so exact arithmetic is
+/// used where that could matter: if the sum is half-way between two `f32` numbers, or is subnormal.
 pub fn fma_f32(flush: bool, registers: &mut Registers, mask: u32, [to, a, b, c]: [u32; 4]) {
     let [mut x, mut y, mut z] = [a, b, c].map(|row| registers.narrow[row as usize]);
     if flush {
@@ -262,7 +262,7 @@ fn flags(holds: impl Fn(usize) -> bool) -> u32 {
     found
 }
 
-/// Compares with the six plain comparisons in loops of their own.
+/// The six plain comparisons, each in its own loop.
 #[inline(always)]
 fn ordered<T: PartialOrd + Copy>(compare: Compare, x: &[T; 32], y: &[T; 32]) -> u32 {
     match compare {

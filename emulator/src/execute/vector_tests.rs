@@ -1,4 +1,4 @@
-//! Operations in vectors give what those of single lanes give.
+//! Compares vectorized operations with those on single lanes.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ fn row() -> impl Strategy<Value = [u32; 32]> {
         any::<u32>(),
         0x3f00_0000_u32..0x4100_0000,
         0_u32..0x0200_0000,
-        // Few bits: sums that lie half-way.
+        // Values with few bits, whose sums are often half-way between two numbers.
         (0_u32..256).prop_map(|bits| 0x3f80_0000 | bits << 15),
         (0_u32..256, 100_u32..150).prop_map(|(bits, exponent)| exponent << 23 | bits),
         Just(0x7f80_0000),
@@ -26,7 +26,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn floats_in_vectors_are_those_of_lanes(a in row(), b in row(), c in row(), mask in any::<u32>()) {
+        fn vectorized_floats_equal_those_of_single_lanes(a in row(), b in row(), c in row(), mask in any::<u32>()) {
         let cases = [
             (Narrow2::AddF32, FloatOp::Add, false),
             (Narrow2::SubF32Ftz, FloatOp::Sub, true),

@@ -40,7 +40,7 @@ impl Registers {
     }
 }
 
-/// Lanes that stand at the same instruction.
+/// Lanes that are at the same instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub pc: u32,
@@ -60,41 +60,43 @@ pub struct Waiting {
 pub struct Warp {
     pub index: u32,
     pub registers: Registers,
-    /// Lanes that have not ended.
+    /// The mask of lanes that have not ended.
     pub live: u32,
-    /// What can run.
+    /// The parts that can run.
     pub parts: Vec<Part>,
     pub waiting: Vec<Waiting>,
-    /// What waits for other lanes of the warp, at an instruction that they execute together; with the lanes it names.
+    /// Parts that wait for other lanes of the warp at a collective instruction, each with the mask of the lanes that the
+    /// instruction names.
     pub gathering: Vec<(Part, u32)>,
     pub local: Scratch,
-    /// Where the allocation of the last access was.
+    /// The index of the last accessed allocation.
     pub hint: usize,
-    /// Backward branches since a part last yielded to another.
+    /// The number of backward branches since a part last yielded to another.
     pub backward: u32,
 }
 
-/// What is left of a warp's turn, and what the part that runs has to mind.
+/// The rest of a warp's turn, and the state of its other parts.
 struct Turn {
     left: u32,
-    /// The last part went round in circles while another waited.
+    /// Whether the last part looped while another one waited.
     yields: bool,
-    /// Where the nearest of the other parts stands.
+    /// The position of the next part ahead.
     ahead: u32,
     others_wait: bool,
 }
 
-/// Why a part of a warp stopped for the moment.
+/// Why a part of a warp was paused.
 enum Pause {
-    /// It goes on at another place, or not at all.
+    /// It continues at another position, or not at all.
     Continue,
     Turn,
 }
 
 impl Warp {
-    /// Runs until no part can, or the turn is over; gives the instructions that were executed.
+    /// Runs until no part can continue or the turn is over. Returns the number of executed instructions.
     pub fn take_turn(&mut self, block: &mut BlockState<'_>) -> Result<u32, (Stop, u32)> {
-        let mut turn = Turn { left: limits::TURN, yields: false, ahead: u32::MAX, others_wait: false };
+        let mut turn =
+            Turn { left: limits::TURN_INSTRUCTIONS, yields: false, ahead: u32::MAX, others_wait: false };
         loop {
             if self.parts.is_empty() {
                 self.resume_gathered();
@@ -102,7 +104,7 @@ impl Warp {
             let Some(index) = self.choose(turn.yields) else { break };
             let part = self.parts.swap_remove(index);
             let other = self.parts.iter().map(|part| part.pc).min().unwrap_or(u32::MAX);
-            // After a yield a part runs although another is behind it.
+            // After a yield, a part runs although another one is behind it.
             turn.ahead = if other < part.pc { u32::MAX } else { other };
             turn.others_wait = !self.parts.is_empty();
             let mut pc = part.pc;
@@ -112,14 +114,14 @@ impl Warp {
                 Err(stop) => return Err((stop, pc)),
             }
         }
-        Ok(limits::TURN - turn.left)
+        Ok(limits::TURN_INSTRUCTIONS - turn.left)
     }
 
-    /// The part that is furthest behind; for once another one, where that one goes round in circles.
+    /// Chooses the part that is furthest behind or, if that part yields because it loops, another one.
     fn choose(&mut self, yields: bool) -> Option<usize> {
         let by_pc = self.parts.iter().enumerate();
         if yields {
-            // The one that was put back last is the one that yields.
+            // The part that yields was put back last.
             let last = self.parts.len().checked_sub(1)?;
             by_pc
                 .filter(|(index, _)| *index != last || last == 0)
@@ -130,7 +132,7 @@ impl Warp {
         }
     }
 
-    /// Puts lanes back, together with those that stand at the same place.
+    /// Puts lanes back, merging them with lanes at the same position.
     pub fn put(&mut self, pc: u32, mask: u32) {
         if mask == 0 {
             return;
@@ -141,7 +143,7 @@ impl Warp {
         }
     }
 
-    /// Waits for the lanes that are missing, or goes on with those that were waiting here.
+    /// Waits for missing lanes, or continues with the lanes that were waiting here.
     fn gather(&mut self, part: Part, members: u32) {
         let known = self.gathering.iter().position(|(waiting, _)| waiting.pc == part.pc);
         let waiting = known.map_or(0, |index| self.gathering.swap_remove(index).0.mask);
@@ -153,7 +155,7 @@ impl Warp {
         }
     }
 
-    /// Lanes that have ended are not waited for.
+    /// Continues parts whose missing lanes have ended.
     fn resume_gathered(&mut self) {
         for (part, members) in std::mem::take(&mut self.gathering) {
             self.gather(part, members);
@@ -234,7 +236,7 @@ impl Warp {
                     }
                     if others_wait && limits::BRANCHES_BEFORE_YIELD < self.backward {
                         self.backward = 0;
-                        // Last, so that another part is chosen.
+                        // Put back last, so that another part is chosen.
                         self.put(pc + 1, mask & !active);
                         self.parts.push(Part { pc: target, mask: active });
                         turn.yields = true;
@@ -245,7 +247,7 @@ impl Warp {
                         continue;
                     }
                     if active == mask && pc < ahead && ahead != u32::MAX {
-                        // Everybody else is further on.
+                        // All other parts are ahead.
                         *at = target;
                         continue;
                     }
@@ -285,7 +287,7 @@ impl Warp {
                         self.gather(Part { pc, mask: active }, members);
                         return Ok(Pause::Continue);
                     }
-                    self.together(op, active);
+                    self.collective(op, active);
                 }
                 Op::Call(index) => self.call(block, &kernel.call_ops[index as usize], active)?,
                 Op::ActiveMask { to } => {
@@ -293,7 +295,7 @@ impl Warp {
                     lanes(active).for_each(|lane| row[lane] = active);
                 }
                 Op::Clock { to } => {
-                    let now = block.clock(limits::TURN - turn.left);
+                    let now = block.clock(limits::TURN_INSTRUCTIONS - turn.left);
                     lanes(active).for_each(|lane| r.set(to, lane, now));
                 }
                 Op::Fence => std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst),

@@ -1,5 +1,5 @@
-//! Accesses of one element for each lane, done for all lanes at once. Whatever is unusual about one is left to the path that
-//! goes lane by lane and can say what is wrong: nothing is written before every lane was found to be in order.
+//! The fast path for accesses of one element for each lane, executed for all lanes at once. Unusual accesses are left to the
+//! slow path, which goes lane by lane and reports faults. Nothing is written before all lanes have been checked.
 
 use super::block::BlockState;
 use super::lanes;
@@ -7,11 +7,11 @@ use super::warp::Warp;
 use crate::code::{File, MemoryAction, MemoryOp, MemorySpace, Slot};
 use crate::memory::Allocation;
 
-/// How the addresses of all 32 lanes lie.
+/// The pattern of the addresses of all 32 lanes.
 enum Pattern {
-    /// One after another, a word apart.
+    /// Consecutive words.
     Row,
-    /// All the same.
+    /// The same address in all lanes.
     Same,
     Other,
 }
@@ -35,7 +35,7 @@ fn pattern(addresses: &[u64; 32], active: u32, bytes: u32) -> Pattern {
 }
 
 impl Warp {
-    /// Whether the access was done.
+    /// Tries the access. Returns whether it was done.
     pub fn all_at_once(
         &mut self,
         block: &mut BlockState<'_>,
@@ -195,7 +195,7 @@ impl Warp {
         true
     }
 
-    /// The allocation of the first lane, where the others probably are as well.
+    /// The allocation of the first lane, in which the other lanes probably are as well.
     fn allocation<'m>(
         &mut self,
         block: &BlockState<'m>,
@@ -219,6 +219,6 @@ impl Warp {
 
 #[inline(always)]
 fn aligned_offset<const BYTES: u32>(allocation: &Allocation, address: u64) -> Option<u64> {
-    // Allocations begin at multiples of 256.
+    // Allocations are aligned to 256 bytes.
     allocation.offset(address, u64::from(BYTES)).filter(|offset| offset & u64::from(BYTES - 1) == 0)
 }

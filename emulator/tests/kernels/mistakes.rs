@@ -32,7 +32,7 @@ impl Planted {
         let launch = Launch { grid: [grid, 1, 1], block: [block, 1, 1], shared_bytes, params, limit };
         let fault = self.device.launch(&function, &launch).expect_err(name);
         let line = SOURCE.lines().position(|line| line.ends_with(&format!("mistake: {name}")));
-        let place = fault.place.as_ref().unwrap_or_else(|| panic!("{name}: {fault}"));
+        let place = fault.site.as_ref().unwrap_or_else(|| panic!("{name}: {fault}"));
         let source = place.source.as_ref().unwrap_or_else(|| panic!("{name}: {fault}"));
         assert_eq!(Some(source.line as usize), line.map(|index| index + 1), "{fault}");
         assert_eq!(source.file, "mistakes.cu");
@@ -77,13 +77,13 @@ fn accesses_outside_of_buffers_are_found() {
         let y = address(p.y);
         let fault = p.run("one_past_the_end", 1, 96, vec![y, number(64)]);
         access(&fault, 700, Write, Memory::Global, 4, Some(0));
-        assert_eq!(fault.place.expect("a thread").thread, [64, 0, 0]);
+        assert_eq!(fault.site.expect("a thread").thread, [64, 0, 0]);
 
         let mut p = planted();
         let params = xyn(&p, 64);
         let fault = p.run("missing_guard", 3, 32, params);
         access(&fault, 700, Read, Memory::Global, 4, Some(0));
-        assert_eq!(fault.place.expect("a thread").block, [2, 0, 0]);
+        assert_eq!(fault.site.expect("a thread").block, [2, 0, 0]);
 
         let mut p = planted();
         let params = xyn(&p, 64);
@@ -111,7 +111,7 @@ fn accesses_outside_of_buffers_are_found() {
         let params = vec![address(index), address(p.x), address(p.y)];
         let fault = p.run("index_from_data", 1, 32, params);
         access(&fault, 700, Read, Memory::Global, 4, Some(0));
-        assert_eq!(fault.place.expect("a thread").lane, 5);
+        assert_eq!(fault.site.expect("a thread").lane, 5);
         let mut p = planted();
         let params = xyn(&p, 40_000);
         assert_eq!(p.run("index_overflows", 1, 32, params).code(), 700);
@@ -140,7 +140,7 @@ fn misaligned_accesses_are_found() {
     let y = address(p.y);
     let fault = p.run("misaligned_store", 1, 8, vec![y]);
     access(&fault, 716, AccessKind::Write, Memory::Global, 4, None);
-    assert_eq!(fault.place.expect("a thread").lane, 1);
+    assert_eq!(fault.site.expect("a thread").lane, 1);
 }
 
 #[test]
@@ -153,11 +153,11 @@ fn mistakes_in_shared_and_local_memory_are_found() {
     };
     let fault = run("uninitialised_shared", 64);
     access(&fault, 719, Read, Memory::Shared, 4, None);
-    assert_eq!(fault.place.expect("a thread").thread, [32, 0, 0]);
+    assert_eq!(fault.site.expect("a thread").thread, [32, 0, 0]);
     access(&run("missing_barrier", 128), 719, Read, Memory::Shared, 4, None);
     let fault = run("shared_past_the_end", 64);
     access(&fault, 700, Write, Memory::Shared, 4, None);
-    assert_eq!(fault.place.expect("a thread").thread, [63, 0, 0]);
+    assert_eq!(fault.site.expect("a thread").thread, [63, 0, 0]);
     let fault = run("too_little_dynamic_shared", 32);
     access(&fault, 700, Write, Memory::Shared, 4, None);
     let mut p = Planted::new(2);
@@ -189,7 +189,7 @@ fn kernels_that_end_by_themselves_or_never_are_found() {
     let x = address(p.x);
     let fault = p.run("traps", 1, 32, vec![x]);
     assert_eq!((&fault.kind, fault.code()), (&FaultKind::Trap, 719));
-    assert_eq!(fault.place.expect("a thread").lane, 6);
+    assert_eq!(fault.site.expect("a thread").lane, 6);
     let mut p = Planted::new(2);
     let x = address(p.x);
     let fault = p.run("asserts", 1, 32, vec![x]);

@@ -1,4 +1,4 @@
-//! One recorded call as an interpreted language makes it: with its lists, tuples and names, not flattened.
+//! One recorded call in the form of an interpreted language: with its lists, tuples and names, not flattened.
 //!
 //! Tensors are identified by their index among the arguments that `bind` makes from the same entry, so that every
 //! language sees the same bytes. Other values are those that `bind` accepts.

@@ -24,7 +24,7 @@ pub(super) enum PlainKind {
     None,
 }
 
-/// What was seen at one position of the argument list.
+/// The kinds of values found at one position of the argument list.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub(super) path: String,

@@ -1,4 +1,4 @@
-//! One recorded call: what the keys of a capture mean.
+//! Interprets the keys of a capture as one recorded call.
 //!
 //! Names the parts and leaves their values as they are; `bind` turns values into arguments.
 
@@ -26,7 +26,7 @@ pub struct Entry {
     pub function_name: Option<Arc<str>>,
     pub args: Vec<Value>,
     pub kwargs: Vec<(Arc<str>, Value)>,
-    /// What the call returned; `None` if the capture does not say.
+    /// The result of the call; `None` if the capture has none.
     pub output: Option<Value>,
     pub signature: Option<RecordedSignature>,
     /// The first unknown keys of the capture, for lints.

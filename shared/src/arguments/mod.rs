@@ -78,7 +78,7 @@ pub enum PlainValue {
     Float(f64),
     Str(String),
     DType(DType),
-    /// Such as `cpu` or `cuda:1`.
+    /// A device's name, such as `cpu` or `cuda:1`.
     Device(String),
     /// A tuple or list, with nested ones flattened; it becomes a 1-D CPU tensor.
     Ints(Vec<i64>),

@@ -119,7 +119,7 @@ struct Tally {
     others: usize,
 }
 
-/// What is known about the values of one position or keyword.
+/// Facts about the values of one position or keyword.
 #[derive(Clone, Debug)]
 struct ArgumentFacts {
     first: String,

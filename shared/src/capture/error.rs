@@ -6,7 +6,7 @@ use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What is wrong with a file. Tests and reports rely on these names.
+/// The kind of a file's error. Tests and reports rely on these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The operating system reported an error, or it is not a regular file.
@@ -67,7 +67,7 @@ type Cause = Box<dyn Error + Send + Sync>;
 pub struct CaptureError {
     pub path: PathBuf,
     pub kind: ErrorKind,
-    /// What was attempted and what was found. Text from the file is quoted and shortened.
+    /// Says what was attempted and what was found. Text from the file is quoted and shortened.
     pub detail: String,
     #[source]
     pub source: Option<Cause>,

@@ -47,7 +47,7 @@ pub struct RecordRange {
     pub crc32: Option<u32>,
 }
 
-/// Without the values, of which there may be many.
+/// Prints no values, of which there may be many.
 impl fmt::Debug for CaptureFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CaptureFile")

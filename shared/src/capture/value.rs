@@ -76,9 +76,9 @@ pub struct Object {
 pub enum Made {
     /// It is the object with that name.
     Named,
-    /// By a call with these arguments, as for members of enums and many other objects.
+    /// A call with these arguments, as for members of enums and many other objects.
     Called(Arc<[Value]>),
-    /// By `__new__` with these arguments, without the constructor, as for named tuples and data classes.
+    /// `__new__` with these arguments, without the constructor, as for named tuples and data classes.
     New(Arc<[Value]>),
 }
 
@@ -147,9 +147,9 @@ pub struct Tensor {
     pub object: u32,
     pub dtype: DType,
     pub shape: Vec<u64>,
-    /// In elements; never negative, because torch has no negative strides.
+    /// The strides, in elements. They are never negative, because torch has no negative strides.
     pub stride: Vec<u64>,
-    /// In elements.
+    /// The offset in the storage, in elements.
     pub storage_offset: u64,
     pub storage: StorageId,
     pub requires_grad: bool,
@@ -232,7 +232,7 @@ pub fn contiguous_strides(shape: &[u64]) -> Vec<u64> {
     strides
 }
 
-/// What a file says about a storage.
+/// A file's information about a storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
     pub id: StorageId,

@@ -340,7 +340,7 @@ mod tests {
         values
     }
 
-    /// One element after the other, straight from the definition.
+    /// A reference implementation that follows the definition, element by element.
     fn by_definition(tensor: &Tensor, stored: &[u8]) -> Vec<u8> {
         let element = tensor.dtype.element_len();
         let mut values = Vec::new();

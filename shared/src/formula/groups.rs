@@ -1,17 +1,17 @@
-//! Which entries of a verification share a runner.
+//! Decides which entries of a verification share a runner.
 
 use std::ops::Range;
 
 use crate::numbers::EntryNumbers;
 use crate::units::Bytes;
 
-/// U + O of all entries that share a runner, together at most.
+/// The largest sum of U + O over the entries that share a runner.
 pub const SHARED_RUNNER: Bytes = Bytes::mib(64);
-/// So many entries at most, whatever they take: each has descriptors and maps of its own.
-pub const MOST_SHARING: usize = 64;
+/// The largest number of entries that share a runner. Every entry costs descriptors and mappings.
+pub const MAX_SHARING: usize = 64;
 
-/// Ranges of `entries`, none empty, in order: U + O of each together at most `cap`, and `MOST_SHARING` entries at most. An entry
-/// above the cap is alone, and so is each where the cap is zero.
+/// Divides `entries` into consecutive groups, none of them empty. A group has at most `MAX_SHARING` entries, whose sum
+/// of U + O is at most `cap`. An entry above the cap forms its own group, and so does every entry if the cap is zero.
 pub fn runner_groups<'a>(
     entries: impl IntoIterator<Item = &'a EntryNumbers>,
     cap: Bytes,
@@ -21,7 +21,7 @@ pub fn runner_groups<'a>(
     for (index, entry) in entries.into_iter().enumerate() {
         let owed = entry.unmapped + entry.outputs;
         match groups.last_mut() {
-            Some(group) if cap != Bytes::ZERO && group.len() < MOST_SHARING && together + owed <= cap => {
+            Some(group) if cap != Bytes::ZERO && group.len() < MAX_SHARING && together + owed <= cap => {
                 group.end = index + 1;
                 together += owed;
             }
@@ -60,23 +60,23 @@ mod tests {
             let mut next = 0;
             for group in &groups {
                 prop_assert_eq!(group.start, next);
-                prop_assert!(!group.is_empty() && group.len() <= MOST_SHARING);
+                prop_assert!(!group.is_empty() && group.len() <= MAX_SHARING);
                 prop_assert!(group.len() == 1 || (cap != 0 && sum(group.clone()) <= cap));
                 next = group.end;
             }
             prop_assert_eq!(next, owed.len());
-            // Greedy: no group could have taken the first entry of the next one.
+                        // Groups are greedy: none had room for the first entry of the next one.
             for pair in groups.windows(2) {
                 let taken = pair[0].start..pair[0].end + 1;
-                prop_assert!(cap == 0 || MOST_SHARING < taken.len() || cap < sum(taken));
+                prop_assert!(cap == 0 || MAX_SHARING < taken.len() || cap < sum(taken));
             }
         }
     }
 
     #[test]
-    fn entries_of_nothing_share_only_where_sharing_is_wanted() {
-        let nothing = entries(&vec![(0, 0); MOST_SHARING + 1]);
-        assert_eq!(runner_groups(&nothing, Bytes::ZERO).len(), MOST_SHARING + 1);
-        assert_eq!(runner_groups(&nothing, Bytes::new(1)), [0..MOST_SHARING, MOST_SHARING..MOST_SHARING + 1]);
+    fn empty_entries_share_a_runner_only_if_the_cap_allows_sharing() {
+        let nothing = entries(&vec![(0, 0); MAX_SHARING + 1]);
+        assert_eq!(runner_groups(&nothing, Bytes::ZERO).len(), MAX_SHARING + 1);
+        assert_eq!(runner_groups(&nothing, Bytes::new(1)), [0..MAX_SHARING, MAX_SHARING..MAX_SHARING + 1]);
     }
 }

@@ -1,26 +1,27 @@
-//! What a candidate may owe beyond what it is given.
+//! The memory that a candidate may owe in addition to its inputs and outputs.
 
 use crate::settings::LimitSettings;
 use crate::units::Bytes;
 
-/// The stack of each thread, as the C library makes it and an OpenMP thread gets it.
+/// The stack of each thread, as the C library creates it, also for OpenMP.
 pub const STACK: Bytes = Bytes::mib(8);
-const LEAST_MEMORY: Bytes = Bytes::mib(256);
+const MIN_MEMORY: Bytes = Bytes::mib(256);
 
 impl LimitSettings {
-    /// With `"cores"` resolved.
+    /// The number of threads, with `"cores"` resolved.
     pub fn threads_on(&self, cores: u32) -> u32 {
         self.threads.unwrap_or(cores).max(1)
     }
 
-    /// What the candidate may owe beyond its outputs, with `"auto"` resolved; `inputs` are those of the largest entry.
+    /// The memory that the candidate may owe in addition to its outputs, with `"auto"` resolved. `inputs` is the size of
+    /// the largest entry's inputs.
     pub fn memory_for(&self, inputs: Bytes, cores: u32) -> Bytes {
         let stacks = STACK.saturating_mul(u64::from(self.threads_on(cores)));
-        self.memory.unwrap_or_else(|| LEAST_MEMORY.max(inputs) + stacks)
+        self.memory.unwrap_or_else(|| MIN_MEMORY.max(inputs) + stacks)
     }
 
-    /// What it may have of private memory, touched or not: where the plan gives a figure, the stacks of its further
-    /// threads come on top, for they are hardly touched and would leave nothing of a small figure.
+    /// The limit of its private memory, touched or not. If the plan gives a figure, the stacks of all threads but the
+    /// first are added: they are hardly touched, but would use up a small figure.
     pub fn private_memory_for(&self, inputs: Bytes, cores: u32) -> Bytes {
         let further = STACK.saturating_mul(u64::from(self.threads_on(cores)) - 1);
         let memory = self.memory_for(inputs, cores);
@@ -35,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_candidate_may_owe_what_the_plan_says_or_its_inputs_again() {
+    fn memory_limit_is_the_plans_figure_or_follows_from_inputs_and_threads() {
         for (memory, threads, inputs, owed, private) in [
             (None, Some(2), 100, 256 + 16, 256 + 16),
             (None, Some(2), 400, 400 + 16, 400 + 16),

@@ -1,13 +1,14 @@
-//! What of an input cannot be mapped in place.
+//! The part of an input that cannot be mapped in place.
 
 use super::ALIGNMENT;
 use crate::placement::whole_grains;
 use crate::units::Bytes;
 
-/// U of one range of a file: the anonymous pages that mapping it costs. `phase`: where it has to begin within the alignment.
+/// U of one range of a file: the size of the anonymous pages that mapping it costs. `phase` is the offset from the
+/// alignment at which the range must begin in memory.
 ///
-/// Pages that hold a byte of anything else are filled by hand; those in between are mapped. A range that does not lie in its file
-/// as it has to lie in memory is copied whole.
+/// Pages that also hold other bytes are filled by copying, and the pages between them are mapped. A range whose offset in
+/// the file does not match `phase` is copied as a whole.
 pub fn unmapped(file_offset: u64, bytes: Bytes, phase: u64, page: Bytes) -> Bytes {
     let size = page.get().max(1);
     let in_page = file_offset % size;
@@ -33,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn edges_are_owed_and_what_lies_askew_is_owed_whole() {
+    fn partial_pages_and_misaligned_ranges_are_owed() {
         for (file_offset, bytes, phase, owed) in [
             (4096, 8192, 0, 0),
             (4096, 8191, 0, 1),
@@ -42,7 +43,7 @@ mod tests {
             (4032, 128, 0, 2),
             (8192, 0, 0, 0),
             (4097, 4096, 1, 2),
-            // Off its alignment: copied whole, from its phase on.
+            // Misaligned: copied as a whole, starting at its phase.
             (4097, 8192, 0, 2),
             (4097, 8193, 0, 3),
             (4096, 8192, 63, 3),
@@ -53,7 +54,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_byte_is_left_out_and_no_more_than_two_pages_are_owed_of_what_lies_right(
+                fn aligned_range_owes_at_most_two_pages_and_covers_every_byte(
             file_offset in 0..100_000_u64, bytes in 1..100_000_u64,
         ) {
             let owed = pages(file_offset, bytes, file_offset % ALIGNMENT);

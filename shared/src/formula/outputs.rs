@@ -1,31 +1,32 @@
-//! O and R: what outputs take as they are laid out for a verification, and for a profile.
+//! O and R: the memory of outputs in the layout of a verification and of a profile.
 
 use super::ALIGNMENT;
 use crate::placement::whole_grains;
 use crate::units::Bytes;
 
-/// A profile's ring of outputs has a slot for each call of a block: within this, but two always …
+/// The target size of a profile's ring of outputs, which has a slot for each call of a block. It has at least two slots.
 pub const RING: Bytes = Bytes::mib(16);
-/// … and never more: the most calls of one block.
-pub const MOST_CALLS: u32 = 16_384;
+/// The largest number of calls of one block, and so of slots in a ring.
+pub const MAX_CALLS: u32 = 16_384;
 
 fn slot(extent: Bytes) -> Bytes {
     whole_grains(extent, Bytes::new(ALIGNMENT))
 }
 
-/// O: each output in pages of its own, flush with a guard at either end in turns. No outputs still have a page.
+/// O: every output has its own pages, and borders on a guard at one end or the other in alternate calls. Without outputs,
+/// one page.
 pub fn guarded(extents: impl Iterator<Item = Bytes>, page: Bytes) -> Bytes {
     extents.map(|extent| whole_grains(slot(extent), page)).sum::<Bytes>().max(page)
 }
 
-/// Calls whose outputs the ring holds.
+/// The number of calls whose outputs fit into the ring.
 pub fn ring_slots(extents: impl Iterator<Item = Bytes>) -> u32 {
     let call: Bytes = extents.map(slot).sum();
     let fit = RING.get().checked_div(call.get()).unwrap_or(u64::MAX);
-    u32::try_from(fit).unwrap_or(u32::MAX).clamp(2, MOST_CALLS)
+    u32::try_from(fit).unwrap_or(u32::MAX).clamp(2, MAX_CALLS)
 }
 
-/// R: the slots of each output side by side, in pages of its own. No outputs still have a page.
+/// R: the slots of each output lie side by side, in pages that no other output uses. Without outputs, one page.
 pub fn ring(extents: impl Iterator<Item = Bytes> + Clone, page: Bytes) -> Bytes {
     let slots = u64::from(ring_slots(extents.clone()));
     extents.map(|extent| whole_grains(slot(extent).saturating_mul(slots), page)).sum::<Bytes>().max(page)
@@ -38,12 +39,12 @@ mod tests {
     const PAGE: Bytes = Bytes::kib(4);
 
     #[test]
-    fn a_ring_holds_a_blocks_calls_within_its_cap_and_two_always() {
+    fn ring_has_two_slots_or_as_many_as_fit_its_cap() {
         for (extents, slots, expected) in [
-            (&[][..], MOST_CALLS, PAGE),
-            (&[0], MOST_CALLS, PAGE),
-            (&[1], MOST_CALLS, Bytes::mib(1)),
-            (&[1024], MOST_CALLS, Bytes::mib(16)),
+            (&[][..], MAX_CALLS, PAGE),
+            (&[0], MAX_CALLS, PAGE),
+            (&[1], MAX_CALLS, Bytes::mib(1)),
+            (&[1024], MAX_CALLS, Bytes::mib(16)),
             (&[8192], 2048, Bytes::mib(16)),
             (&[8 << 20], 2, Bytes::mib(16)),
             (&[33 << 20], 2, Bytes::mib(66)),
@@ -56,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn every_output_has_pages_of_its_own() {
+    fn outputs_do_not_share_pages() {
         for (extents, expected) in
             [(&[][..], 1), (&[0], 1), (&[1], 1), (&[4096, 1], 2), (&[4097, 8192, 1], 5)]
         {

@@ -10,7 +10,7 @@ use crate::numbers::EntryNumbers;
 use crate::settings::{InputMemory, LimitSettings, Vary};
 use crate::units::Bytes;
 
-/// One named term of a sum, as it is shown to people.
+/// One term of a sum, with the name under which it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
     pub name: &'static str,
@@ -29,8 +29,8 @@ fn chunks() -> Term {
     term("compare chunks (2c)", COMPARE_CHUNK.saturating_mul(2))
 }
 
-/// Verification of entries that share a runner: U + O + 2c. All inputs are in memory before the candidate is loaded, so U is
-/// their sum. The entries use the same output memory one after the other, so O is that of the largest entry.
+/// The memory of verifying entries that share a runner: U + O + 2c. All inputs are in memory before the candidate is
+/// loaded, so U is their sum. The entries use the same output memory in turn, so O is that of the largest entry.
 pub fn verify(group: &[EntryNumbers]) -> Vec<Term> {
     vec![
         term("unmapped inputs (U)", group.iter().map(|entry| entry.unmapped).sum()),
@@ -39,22 +39,22 @@ pub fn verify(group: &[EntryNumbers]) -> Vec<Term> {
     ]
 }
 
-/// What a kernel without host code has on its device: I + O of one entry, because entries lie there one after the other.
+/// The device memory of a kernel without host code: I + O of one entry, because entries are loaded one after another.
 pub fn on_device(entry: &EntryNumbers) -> Vec<Term> {
     vec![term("inputs (I)", entry.inputs), term("outputs (O)", entry.outputs)]
 }
 
-/// What the worker has on the host meanwhile: k·s on the way to the device, and 2c.
+/// The worker's host memory meanwhile: k·s for uploads, and 2c.
 pub fn staged() -> Vec<Term> {
     vec![term("staging (k\u{b7}s)", STAGING_SLOT.saturating_mul(LOAD_SLOTS)), chunks()]
 }
 
-/// Profiling of a batch: for every side, U of the batch and its largest ring of output slots; once, V of the entry with the
-/// largest V, the copies that all sides use (entries' common tensors only once), k·s and 2c.
+/// The memory of profiling a batch. Every side has U of the batch and the largest ring of outputs. All sides together have
+/// the largest V of an entry, the copies of inputs (tensors that entries share count once), k·s and 2c.
 pub fn profile(batch: &[EntryNumbers], inputs: InputMemory, vary: &Vary, sides: u64) -> Vec<Term> {
     let unmapped: Bytes = batch.iter().map(|entry| entry.unmapped).sum();
     let ring = batch.iter().map(|entry| entry.ring).max().unwrap_or_default();
-    // All sides and entries share one memory for varied inputs, and one for the values that these are drawn from.
+    // All sides and entries share one buffer for varied inputs, and one for the values from which these are drawn.
     let varied = match batch.iter().map(|entry| entry.varied).max().unwrap_or_default() {
         Bytes::ZERO => Bytes::ZERO,
         _ if *vary == Vary::None => Bytes::ZERO,
@@ -81,7 +81,7 @@ fn copied(batch: &[EntryNumbers]) -> Bytes {
     sums.last().unwrap_or_default()
 }
 
-/// A replay: the pool, its staging memory, the catalog and schedule, O of the step with the largest outputs, and 2c.
+/// The memory of a replay: the pool, staging, the catalog and schedule, O of the step with the largest outputs, and 2c.
 pub fn replay(pool: Bytes, bookkeeping: Bytes, outputs: Bytes) -> Vec<Term> {
     vec![
         term("pool", pool),
@@ -92,7 +92,7 @@ pub fn replay(pool: Bytes, bookkeeping: Bytes, outputs: Bytes) -> Vec<Term> {
     ]
 }
 
-/// What decides how much a runner may owe beyond the sums.
+/// The settings on which the extra memory of a runner depends.
 #[derive(Clone, Copy, Debug)]
 pub struct RunnerTerms<'a> {
     pub limits: &'a LimitSettings,
@@ -100,13 +100,13 @@ pub struct RunnerTerms<'a> {
 }
 
 impl RunnerTerms<'_> {
-    /// What it may owe beyond the sums.
-    pub fn most(&self, inputs: Bytes, cores: u32) -> Bytes {
+    /// The most that the runner may owe in addition to the terms of its stage.
+    pub fn limit(&self, inputs: Bytes, cores: u32) -> Bytes {
         self.limits.memory_for(inputs, cores) + runner_base(self.launcher)
     }
 }
 
-/// What a runner owes before its candidate does anything.
+/// Memory that a runner owes before its candidate does anything.
 pub fn runner_base(launcher: Launcher) -> Bytes {
     match launcher {
         Launcher::Dlopen | Launcher::Kernel => RUNNER_BASE,
@@ -115,8 +115,8 @@ pub fn runner_base(launcher: Launcher) -> Bytes {
     }
 }
 
-/// What these runners may owe beyond the formulas, if all are alive at once, and the zygote that some of them are copies of.
-/// `inputs` is the size of the largest entry's inputs.
+/// The memory that these runners may owe together in addition to the terms of their stage, and their zygote if one of them
+/// has one. `inputs` is the size of the largest entry's inputs.
 pub fn runners(runners: &[RunnerTerms<'_>], inputs: Bytes, cores: u32) -> Vec<Term> {
     let memory = runners.iter().map(|runner| runner.limits.memory_for(inputs, cores)).sum();
     let base = runners.iter().map(|runner| runner_base(runner.launcher)).sum();

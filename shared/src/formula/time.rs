@@ -1,20 +1,21 @@
-//! How long a worker waits for a runner; the supervisor's deadlines leave room for it.
+//! How long a worker waits for a runner. The supervisor's deadlines include these times.
 
 use std::time::Duration;
 
-/// A runner that waits for a CPU has so many times its time, and no more.
-pub const MOST_STRETCH: u32 = 4;
+/// The largest factor by which a timeout is extended while a runner waits for a CPU.
+pub const MAX_STRETCH: u32 = 4;
 
-/// Processes of each side that an entry is timed in: before an interval is believed, and at most.
-pub const LEAST_RUNNERS: u32 = 3;
-pub const MOST_RUNNERS: u32 = 12;
+/// The number of processes of each side that must have timed an entry before its interval counts.
+pub const MIN_RUNNERS: u32 = 3;
+/// The largest number of processes of each side in which an entry is timed.
+pub const MAX_RUNNERS: u32 = 12;
 
-/// Factor on a wait in which the runner waits for a CPU all the time.
+/// The longest wait for a runner: that of one which waits for a CPU all the time.
 pub fn stretched(limit: Duration) -> Duration {
-    limit.saturating_mul(MOST_STRETCH)
+    limit.saturating_mul(MAX_STRETCH)
 }
 
-/// How long a load may take: a call's time, but not hours.
+/// How long a load may take: as long as a call, but at least a second and at most two minutes.
 pub fn load_timeout(call_timeout: Duration) -> Duration {
     call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120))
 }

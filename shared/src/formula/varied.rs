@@ -1,29 +1,31 @@
-//! V: inputs that are new for every timed call, as many variants of them as a block has calls.
+//! V: the memory for variants of inputs, so that every timed call of a block can have new values.
 
 use super::ALIGNMENT;
 use crate::placement::whole_grains;
 use crate::units::Bytes;
 
-/// All variants of an entry's inputs lie within this. What is larger by itself does not vary.
+/// The largest size of all variants of an entry's inputs. An input that is larger by itself does not vary.
 pub const VARIED: Bytes = Bytes::mib(8);
-/// What new values are drawn from: captured ones, at most this much of them for an entry.
+/// The largest size of an entry's captured values from which new values are drawn.
 pub const VALUES: Bytes = Bytes::mib(1);
 
-/// How many variants of inputs that take `one` call's bytes are held for blocks of at most `calls` calls; 0 if not even one fits.
+/// The number of variants for blocks of at most `calls` calls, if the inputs of one call take `one` bytes; 0 if not even
+/// one variant fits.
 pub fn variants(one: Bytes, calls: u32) -> u32 {
     let fit = VARIED.get().checked_div(one.get()).unwrap_or(0);
     u32::try_from(fit).unwrap_or(u32::MAX).min(calls)
 }
 
-/// V: `inputs` are the extents of those that may vary. Which of them do is decided by trial, so it is what the hungriest choice takes.
+/// V for inputs of these sizes, all of which may vary. Which of them do vary is decided later by trial, so this is the
+/// size of the largest choice.
 pub fn varied(inputs: impl Iterator<Item = Bytes>, calls: u32, page: Bytes) -> Bytes {
-    let place = |extent: Bytes| whole_grains(extent, Bytes::new(ALIGNMENT)) + Bytes::new(ALIGNMENT);
-    let may: Vec<Bytes> = inputs.map(place).filter(|&bytes| bytes <= VARIED).collect();
-    let all: Bytes = may.iter().copied().sum();
-    if may.is_empty() {
+    let slot = |extent: Bytes| whole_grains(extent, Bytes::new(ALIGNMENT)) + Bytes::new(ALIGNMENT);
+    let slots: Vec<Bytes> = inputs.map(slot).filter(|&bytes| bytes <= VARIED).collect();
+    let all: Bytes = slots.iter().copied().sum();
+    if slots.is_empty() {
         return Bytes::ZERO;
     }
-    let pages = page.saturating_mul(may.len() as u64);
+    let pages = page.saturating_mul(slots.len() as u64);
     if VARIED < all { VARIED + pages } else { all.saturating_mul(u64::from(variants(all, calls))) + pages }
 }
 
@@ -32,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variants_fill_their_room_and_no_more() {
+    fn variants_fill_the_available_memory() {
         for (one, calls, expected) in [
             (Bytes::mib(8), 100, 1),
             (Bytes::mib(3), 100, 2),

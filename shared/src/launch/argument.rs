@@ -1,4 +1,4 @@
-//! One argument of a launch: an address, a number, or an expression, with the type that the kernel expects.
+//! One argument of a launch: an address, a number or an expression, with the type that the kernel expects.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use super::node::Node;
 use super::scalar::{ScalarType, TYPES};
 use super::{SyntaxError, parse};
 
-/// `weight`, `indices.numel`, `1e-5:f32`, `64:i32`. Carried as its text.
+/// An argument such as `weight`, `indices.numel`, `1e-5:f32` or `64:i32`. It is serialized as its text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LaunchArg {
@@ -15,12 +15,12 @@ pub struct LaunchArg {
     pub(super) kind: Option<ScalarType>,
 }
 
-// A float that was written is no NaN: `nan` would be read as a name.
+// A parsed float is never NaN, because `nan` is parsed as a name.
 impl Eq for LaunchArg {}
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Given {
-    /// Written with a point or an exponent.
+    /// A literal with a point or an exponent.
     Float(f64),
     Expression(Node),
 }
@@ -47,12 +47,12 @@ fn type_at(text: &str, start: usize) -> Result<ScalarType, SyntaxError> {
     let name = text[start..].trim();
     TYPES.into_iter().find(|(known, _)| *known == name).map(|(_, kind)| kind).ok_or_else(|| {
         let known: Vec<&str> = TYPES.iter().map(|(name, _)| *name).collect();
-        let message = format!("`{name}` is no type (known: {})", known.join(", "));
+        let message = format!("`{name}` is not a type (known: {})", known.join(", "));
         SyntaxError { text: text.to_owned(), at: start..text.len(), message }
     })
 }
 
-/// A number with a point or an exponent, as C and Python write it.
+/// Parses a number with a point or an exponent, in the syntax of C and Python.
 fn float(text: &str) -> Option<f64> {
     let text = text.trim();
     let digits = text.strip_prefix('-').unwrap_or(text);

@@ -1,35 +1,35 @@
-//! What is wrong with an expression, with the part of its text that is.
+//! The errors of expressions, each with the part of the text that caused it.
 
 use std::ops::Range;
 
-/// An expression that cannot be read.
+/// An expression that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {} of `{text}`: {message}", column(text, at.start))]
 pub struct SyntaxError {
     pub text: String,
-    /// Bytes of the text.
+    /// The byte range of the wrong part.
     pub at: Range<usize>,
     pub message: String,
 }
 
 /// An expression that has no value for an entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{key} {place}: {problem}")]
+#[error("{key} {excerpt}: {problem}")]
 pub struct LaunchError {
-    /// Where the text stands in its plan: `launch[0].grid`, `workspace[1].bytes`.
+    /// The key of the text in the plan: `launch[0].grid`, `workspace[1].bytes`.
     pub key: String,
-    pub place: Place,
+    pub excerpt: Excerpt,
     pub problem: Problem,
 }
 
-/// Some part of an expression.
+/// The part of an expression that an error is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Excerpt {
     pub text: String,
     pub at: Range<usize>,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Excerpt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let part = self.text.get(self.at.clone()).unwrap_or(&self.text);
         if part == self.text { write!(f, "`{part}`") } else { write!(f, "`{part}` in `{}`", self.text) }
@@ -38,7 +38,7 @@ impl std::fmt::Display for Place {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    #[error("no argument, output or workspace is called so{}", suggested(suggestion.as_deref(), known))]
+    #[error("no argument, output or workspace has this name{}", suggested(suggestion.as_deref(), known))]
     UnknownName { suggestion: Option<String>, known: Vec<String> },
     #[error("it is {found}, not a number")]
     NotANumber { found: String },
@@ -65,13 +65,13 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Whether it is the plan that is wrong, whatever the entry is.
+    /// Whether the plan itself is wrong, for any entry.
     pub fn is_of_plan(&self) -> bool {
         matches!(self, Self::UnknownName { .. } | Self::TypedAddress { .. } | Self::NoAttribute { .. })
     }
 }
 
-/// Counted in characters from 1.
+/// The column of a byte position, in characters from 1.
 fn column(text: &str, at: usize) -> usize {
     text.get(..at).map_or(at, |before| before.chars().count()) + 1
 }

@@ -1,4 +1,4 @@
-//! The value of an expression in one entry. Arithmetic is checked: what does not fit 64 bits is an error.
+//! Evaluates an expression for one entry. Arithmetic is checked: a result that does not fit 64 bits is an error.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use super::names::Names;
 use super::node::{Function, Node, NodeKind, Operator};
 use super::scalar::Number;
 
-/// What is wrong, and which part of the text is.
+/// A problem, and the byte range of the text that causes it.
 pub(super) type Wrong = (Range<usize>, Problem);
 
-/// A whole number.
+/// Evaluates a node that must be a whole number.
 pub(super) fn whole(node: &Node, names: &Names<'_>) -> Result<i64, Wrong> {
     match number(node, names)? {
         Number::Int(value) => Ok(value),
@@ -19,7 +19,7 @@ pub(super) fn whole(node: &Node, names: &Names<'_>) -> Result<i64, Wrong> {
     }
 }
 
-/// The number of a parameter, whole or not, or of an expression.
+/// Evaluates a node. Only a reference to a parameter can be a float.
 pub(super) fn number(node: &Node, names: &Names<'_>) -> Result<Number, Wrong> {
     let here = |problem| (node.at.clone(), problem);
     let value = match &node.kind {
@@ -52,7 +52,7 @@ pub(super) fn number(node: &Node, names: &Names<'_>) -> Result<Number, Wrong> {
                 (Function::CeilDiv, [a, b]) => {
                     divisor(*b).map(|b| a.div_euclid(b) + i64::from(a.rem_euclid(b) != 0))
                 }
-                // The parser has counted them.
+                // The parser has checked the number of operands.
                 _ => Err(Problem::NotANumber { found: "a call without operands".to_owned() }),
             }
         }
@@ -60,7 +60,7 @@ pub(super) fn number(node: &Node, names: &Names<'_>) -> Result<Number, Wrong> {
     value.map(Number::Int).map_err(here)
 }
 
-/// What may be divided by: then quotients round down, and remainders are never negative.
+/// Checks a divisor, which must be positive. Then quotients round down, and remainders are never negative.
 fn divisor(value: i64) -> Result<i64, Problem> {
     if value > 0 { Ok(value) } else { Err(Problem::Divisor(value)) }
 }

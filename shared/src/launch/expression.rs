@@ -1,11 +1,12 @@
-//! An expression: its text and what was read from it.
+//! An expression: its text and its syntax tree.
 
 use serde::{Deserialize, Serialize};
 
 use super::node::{Node, NodeKind};
 use super::{SyntaxError, parse};
 
-/// Whole numbers over shapes and parameters: `ceil_div(out.numel, 256)`. Carried as its text.
+/// An expression over shapes and parameters with a whole number as its value: `ceil_div(out.numel, 256)`. It is serialized
+/// as its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Expression {

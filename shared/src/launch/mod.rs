@@ -1,8 +1,8 @@
 //! How kernels without host code are launched: `[[job.candidate.launch]]` and `[[job.candidate.workspace]]`.
 //!
-//! A plan gives grids, blocks, sizes and arguments as short texts over the shapes and parameters of a call
-//! (`ceil_div(out.numel, 256)`). They are read once, when the plan is, and evaluated for every entry: `resolve` turns
-//! steps and an entry's arguments into figures, with checked arithmetic and within the limits of CUDA.
+//! A plan gives grids, blocks, sizes and arguments as short expressions over the shapes and parameters of a call
+//! (`ceil_div(out.numel, 256)`). They are parsed once, together with the plan, and evaluated for every entry: `resolve`
+//! turns steps and an entry's arguments into numbers, with checked arithmetic and within the limits of CUDA.
 
 mod argument;
 mod error;
@@ -27,29 +27,29 @@ pub use resolve::{ResolvedLaunch, ResolvedStep, Value, resolve};
 pub use scalar::{Scalar, ScalarType};
 pub use token::is_name;
 
-/// Launches of one call.
+/// The largest number of launches of one call.
 pub const MAX_STEPS: usize = 64;
-/// Buffers that a candidate asks for beside its outputs.
+/// The largest number of buffers that a candidate can request in addition to its outputs.
 pub const MAX_WORKSPACES: usize = 64;
-/// Arguments of one launch. CUDA takes 4 KiB of them, 512 pointers.
+/// The largest number of arguments of one launch. CUDA takes 4 KiB, which is 512 pointers.
 pub const MAX_ARGS: usize = 512;
-/// Characters of one expression.
+/// The largest size of an expression, in bytes.
 pub const MAX_TEXT: usize = 1024;
-/// Parentheses, calls and signs within each other.
+/// The largest depth of nested parentheses, calls and signs.
 pub const MAX_DEPTH: usize = 32;
-/// Blocks of a grid in each direction.
+/// The largest number of blocks of a grid in x, y and z.
 pub const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65_535, 65_535];
-/// Threads of a block in each direction.
+/// The largest number of threads of a block in x, y and z.
 pub const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
-/// Threads of a block.
+/// The largest number of threads of a block.
 pub const MAX_BLOCK_THREADS: u32 = 1024;
-/// Dynamic shared memory of a block, in bytes: what the largest cards have.
+/// The largest dynamic shared memory of a block, in bytes. No card has more.
 pub const MAX_SHARED: u32 = 227 * 1024;
 
-/// How a candidate is called: its launches one after another, in order.
+/// How a candidate is called: its launches, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
-    /// None where the candidate has host code, which launches for itself.
+    /// Empty if the candidate has host code, which launches its own kernels.
     pub steps: Vec<LaunchStep>,
     pub workspaces: Vec<Workspace>,
 }
@@ -57,22 +57,22 @@ pub struct Launch {
 /// One launch of one kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchStep {
-    /// The entry point, as the artifact names it.
+    /// The name of the entry point in the artifact.
     pub symbol: String,
-    /// Blocks in x, y and z.
+    /// The number of blocks in x, y and z.
     pub grid: [Expression; 3],
-    /// Threads of a block in x, y and z.
+    /// The number of threads of a block in x, y and z.
     pub block: [Expression; 3],
-    /// Dynamic shared memory of a block, in bytes.
+    /// The dynamic shared memory of a block, in bytes.
     pub shared_mem: Expression,
     /// In the order of the kernel's parameters.
     pub args: Vec<LaunchArg>,
 }
 
-/// A buffer of the device that a call's launches share. What it holds before a call is anything.
+/// A device buffer that a call's launches share. Its contents before a call are undefined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workspace {
-    /// By which arguments mean its address.
+    /// The name that stands for its address in arguments.
     pub name: String,
     pub bytes: Expression,
 }

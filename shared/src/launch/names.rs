@@ -1,4 +1,4 @@
-//! What the names of an expression mean in one entry.
+//! Resolves the names of an expression in one entry.
 
 use super::Problem;
 use super::node::{Attribute, Reference};
@@ -6,44 +6,44 @@ use super::scalar::Number;
 use crate::arguments::{Argument, ArgumentValue, OutputTensor, PlainValue};
 use crate::capture::Tensor;
 
-/// What the call returned; kernels that are handed their outputs say `out`.
+/// The names of the call's output. Kernels that write to an output parameter call it `out`.
 const OUTPUT_NAMES: [&str; 2] = ["out", "output"];
-/// A known name this similar (Jaro-Winkler, 0 to 1) is worth suggesting.
-const SIMILAR: f64 = 0.7;
+/// The smallest similarity (Jaro-Winkler, 0 to 1) at which a known name is suggested.
+const MIN_SIMILARITY: f64 = 0.7;
 
-/// What an address is of.
+/// The target of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pointer {
-    /// Among the arguments that `bind` makes: its first element.
+    /// The first element of an argument, by its index in the result of `bind`.
     Argument(usize),
-    /// Among the outputs.
+    /// An output, by its index.
     Output(usize),
     Workspace(usize),
 }
 
-/// One entry, as expressions see it.
+/// The names of one entry.
 pub(super) struct Names<'a> {
     pub(super) arguments: &'a [Argument],
     pub(super) outputs: &'a [OutputTensor],
-    /// Workspaces that are known by now, with their sizes.
+    /// The workspaces that have been evaluated so far, with their sizes in bytes.
     pub(super) workspaces: Vec<(&'a str, u64)>,
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Copy)]
 pub(super) enum Named<'a> {
     Tensor(&'a Tensor, Pointer),
     Plain(&'a PlainValue),
-    /// A list of tensors as a whole, of so many.
+    /// A whole list of tensors, with its length.
     Tensors(usize),
-    /// With its size in bytes.
+    /// A workspace, with its size in bytes.
     Workspace(u64, Pointer),
 }
 
 impl<'a> Names<'a> {
     pub(super) fn find(&self, reference: &Reference) -> Result<Named<'a>, Problem> {
         let path = path(&reference.name, &reference.indices);
-        // Names of parameters first: whoever captured them cannot choose others.
+        // Parameters take precedence, because their names are recorded and cannot be changed.
         for (index, argument) in self.arguments.iter().enumerate() {
             if argument.path == path {
                 return Ok(match &argument.value {
@@ -55,7 +55,7 @@ impl<'a> Names<'a> {
         let mut elements =
             self.arguments.iter().filter(|argument| argument.parameter == reference.name).peekable();
         if let Some(first) = elements.peek() {
-            // A list of plain values is one argument; the element is looked up by whoever asks for it.
+            // A list of plain values is one argument, and the caller looks up the element.
             return match &first.value {
                 ArgumentValue::Plain(value) if first.path == reference.name => Ok(Named::Plain(value)),
                 _ if reference.indices.is_empty() => Ok(Named::Tensors(elements.count())),
@@ -68,10 +68,10 @@ impl<'a> Names<'a> {
         if OUTPUT_NAMES.contains(&&*reference.name) {
             return self.output(&reference.indices);
         }
-        if let Some(place) = self.workspaces.iter().position(|(name, _)| *name == reference.name)
+        if let Some(index) = self.workspaces.iter().position(|(name, _)| *name == reference.name)
             && reference.indices.is_empty()
         {
-            return Ok(Named::Workspace(self.workspaces[place].1, Pointer::Workspace(place)));
+            return Ok(Named::Workspace(self.workspaces[index].1, Pointer::Workspace(index)));
         }
         Err(self.unknown(&reference.name))
     }
@@ -97,7 +97,7 @@ impl<'a> Names<'a> {
         let suggestion = known
             .iter()
             .map(|known| (strsim::jaro_winkler(known, name), *known))
-            .filter(|(similarity, _)| *similarity >= SIMILAR)
+            .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
             .max_by(|a, b| a.0.total_cmp(&b.0))
             .map(|(_, known)| known.to_owned());
         Problem::UnknownName { suggestion, known: known.into_iter().map(str::to_owned).collect() }
@@ -119,7 +119,7 @@ impl Named<'_> {
                 PlainValue::Bool(_) => "a bool".to_owned(),
                 PlainValue::Int(_) => "an int".to_owned(),
                 PlainValue::Float(_) => "a float".to_owned(),
-                PlainValue::Str(_) => "a text".to_owned(),
+                PlainValue::Str(_) => "a string".to_owned(),
                 PlainValue::DType(_) => "a dtype".to_owned(),
                 PlainValue::Device(_) => "a device".to_owned(),
                 PlainValue::Ints(_) | PlainValue::Floats(_) | PlainValue::Bools(_) => "a list".to_owned(),
@@ -127,7 +127,7 @@ impl Named<'_> {
         }
     }
 
-    /// The number that a reference means.
+    /// The number that the reference yields.
     pub(super) fn number(&self, reference: &Reference) -> Result<Number, Problem> {
         if let Some(attribute) = reference.attribute {
             return self.attribute(attribute).map(Number::Int);
@@ -172,7 +172,7 @@ impl Named<'_> {
     }
 }
 
-/// From the end back if negative, as in Python.
+/// Checks an index, which counts back from the end if it is negative, as in Python.
 fn element(index: i64, length: usize) -> Result<usize, Problem> {
     let out = Problem::OutOfRange { index, length };
     let from_start = if index < 0 {

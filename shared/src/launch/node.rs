@@ -1,10 +1,10 @@
-//! What an expression is made of.
+//! The syntax tree of an expression.
 
 use std::ops::Range;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
-    /// Bytes of the text.
+    /// The byte range of the text.
     pub(super) at: Range<usize>,
     pub(super) kind: NodeKind,
 }
@@ -18,27 +18,27 @@ pub(super) enum NodeKind {
     Call(Function, Vec<Node>),
 }
 
-/// A name, with what of it is meant.
+/// A reference to a parameter, an output or a workspace, or to a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reference {
     pub(super) name: String,
-    /// Behind the name: the element of a list.
+    /// The indices after the name, which select an element of a list.
     pub(super) indices: Vec<i64>,
     pub(super) attribute: Option<Attribute>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attribute {
-    /// Elements.
+    /// The number of elements.
     Numel,
     Ndim,
-    /// Bytes of an element.
+    /// The size of an element, in bytes.
     Itemsize,
-    /// Bytes of all elements; of a workspace, its size.
+    /// The size of all elements, or of a workspace, in bytes.
     Bytes,
-    /// Elements along an axis; from the last one back if negative.
+    /// The number of elements along an axis. A negative axis counts back from the last one.
     Shape(i64),
-    /// Elements from one to the next along an axis.
+    /// The stride along an axis, in elements.
     Stride(i64),
 }
 
@@ -60,7 +60,7 @@ pub(super) enum Operator {
     Add,
     Subtract,
     Multiply,
-    /// Rounds down.
+    /// Division, rounded down.
     Divide,
     Remainder,
 }
@@ -69,7 +69,7 @@ pub(super) enum Operator {
 pub(super) enum Function {
     Min,
     Max,
-    /// A quotient, rounded up.
+    /// Division, rounded up.
     CeilDiv,
 }
 

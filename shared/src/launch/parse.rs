@@ -1,15 +1,15 @@
-//! From text to an expression, by recursive descent. A mistake points to the part of the text that is wrong.
+//! A recursive descent parser for expressions. An error points to the wrong part of the text.
 
 use super::node::{Attribute, Function, Node, NodeKind, Operator, Reference};
 use super::token::{Token, Tokens};
 use super::{MAX_DEPTH, MAX_TEXT, SyntaxError};
 
-/// Reads a whole text.
+/// Parses a whole text.
 pub(super) fn whole(text: &str) -> Result<Node, SyntaxError> {
     part(text, text.len())
 }
 
-/// Reads the first `end` bytes of a text.
+/// Parses the first `end` bytes of a text.
 pub(super) fn part(text: &str, end: usize) -> Result<Node, SyntaxError> {
     if text.len() > MAX_TEXT {
         let message = format!("an expression has at most {MAX_TEXT} bytes");
@@ -35,8 +35,8 @@ fn product(tokens: &mut Tokens<'_>, depth: usize) -> Result<Node, SyntaxError> {
 
 type Level = fn(&mut Tokens<'_>, usize) -> Result<Node, SyntaxError>;
 
-/// Operators of one level, from left to right. They are not within each other for a reader, but they are for whoever
-/// walks the tree, so each counts.
+/// Parses operators of one precedence level, from left to right. Every operator makes the tree deeper, so each counts
+/// towards the limit.
 fn chain(
     tokens: &mut Tokens<'_>,
     depth: usize,
@@ -95,7 +95,7 @@ fn primary(tokens: &mut Tokens<'_>, depth: usize) -> Result<Node, SyntaxError> {
 
 fn call(name: &str, start: usize, tokens: &mut Tokens<'_>, depth: usize) -> Result<NodeKind, SyntaxError> {
     let Some((_, function)) = Function::ALL.into_iter().find(|(known, _)| *known == name) else {
-        let message = format!("`{name}` is no function (known: min, max, ceil_div)");
+        let message = format!("`{name}` is not a function (known: min, max, ceil_div)");
         return Err(tokens.error(start..start + name.len(), message));
     };
     within_depth(tokens, depth + 1)?;
@@ -143,7 +143,7 @@ fn attribute(tokens: &mut Tokens<'_>) -> Result<Attribute, SyntaxError> {
     })
 }
 
-/// A number in brackets, which may be negative.
+/// Parses a number in brackets, which may be negative.
 fn index(tokens: &mut Tokens<'_>) -> Result<i64, SyntaxError> {
     tokens.expect('[')?;
     let negative = tokens.took('-')?;
@@ -157,5 +157,5 @@ fn within_depth(tokens: &Tokens<'_>, depth: usize) -> Result<(), SyntaxError> {
     if depth < MAX_DEPTH {
         return Ok(());
     }
-    Err(tokens.error(tokens.at(), format!("more than {MAX_DEPTH} operations within each other")))
+    Err(tokens.error(tokens.at(), format!("more than {MAX_DEPTH} nested operations")))
 }

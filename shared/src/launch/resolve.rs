@@ -1,7 +1,7 @@
-//! From the steps of a plan and one entry's arguments to the figures of its launches.
+//! Evaluates the launches of a plan for the arguments of one entry.
 
 use super::argument::{Given, LaunchArg};
-use super::error::Place;
+use super::error::Excerpt;
 use super::evaluate::{Wrong, number, whole};
 use super::expression::Expression;
 use super::names::{Named, Names, Pointer};
@@ -15,7 +15,7 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedLaunch {
     pub steps: Vec<ResolvedStep>,
-    /// Sizes, in the order of the plan.
+    /// The sizes of the workspaces, in the order of the plan.
     pub workspaces: Vec<Bytes>,
 }
 
@@ -24,29 +24,29 @@ pub struct ResolvedStep {
     pub symbol: String,
     pub grid: [u32; 3],
     pub block: [u32; 3],
-    /// Bytes of dynamic shared memory.
+    /// The dynamic shared memory, in bytes.
     pub shared_mem: u32,
     pub args: Vec<Value>,
 }
 
 impl ResolvedStep {
-    /// It has no block: nothing is launched, as for an entry without elements. CUDA itself refuses such a launch.
+    /// Whether the grid has no blocks, as for an entry without elements. Such a step is skipped, because CUDA refuses it.
     pub fn is_empty(&self) -> bool {
         self.grid.contains(&0)
     }
 }
 
-/// What a parameter of a kernel is given.
+/// The value of a kernel's parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Eight bytes: an address of the device.
+    /// A device address of eight bytes.
     Pointer(Pointer),
-    /// Eight bytes of zeros: an argument that is None in this entry.
+    /// A null pointer of eight bytes, for an argument that is None in this entry.
     Null,
     Scalar(Scalar),
 }
 
-/// What a call of this entry launches.
+/// Evaluates the launches of a call with these arguments and outputs.
 pub fn resolve(
     launch: &Launch,
     arguments: &[Argument],
@@ -55,7 +55,7 @@ pub fn resolve(
     let mut names = Names { arguments, outputs, workspaces: Vec::with_capacity(launch.workspaces.len()) };
     for (at, workspace) in launch.workspaces.iter().enumerate() {
         let key = || format!("workspace[{at}].bytes");
-        // Beyond this no device has memory; how much there is, is not this module's affair.
+        // No device has more memory than this. The actual amount is not checked here.
         let bytes = bounded(&workspace.bytes, &names, 0..=i64::MAX.unsigned_abs(), key)?;
         names.workspaces.push((&workspace.name, bytes));
     }
@@ -74,7 +74,7 @@ fn resolve_step(at: usize, step: &LaunchStep, names: &Names<'_>) -> Result<Resol
     if threads > u64::from(MAX_BLOCK_THREADS) {
         let texts: Vec<&str> = step.block.iter().map(Expression::text).collect();
         let problem = Problem::Threads { threads, most: MAX_BLOCK_THREADS };
-        return Err(LaunchError { key: key("block"), place: whole_of(&texts.join(", ")), problem });
+        return Err(LaunchError { key: key("block"), excerpt: whole_of(&texts.join(", ")), problem });
     }
     let shared_mem = bounded(&step.shared_mem, names, 0..=MAX_SHARED.into(), || key("shared_mem"))?;
     let args = step.args.iter().enumerate().map(|(index, arg)| {
@@ -113,7 +113,7 @@ fn bounded(
     let value = whole(&expression.root, names).map_err(|wrong| error(key(), expression.text(), wrong))?;
     u64::try_from(value).ok().filter(|value| limits.contains(value)).ok_or_else(|| {
         let problem = Problem::Limit { value, least: *limits.start(), most: *limits.end() };
-        LaunchError { key: key(), place: whole_of(expression.text()), problem }
+        LaunchError { key: key(), excerpt: whole_of(expression.text()), problem }
     })
 }
 
@@ -170,10 +170,10 @@ fn scalar(
     Scalar::of(number, kind).map(Value::Scalar).map_err(|problem| (at, problem))
 }
 
-fn whole_of(text: &str) -> Place {
-    Place { text: text.to_owned(), at: 0..text.len() }
+fn whole_of(text: &str) -> Excerpt {
+    Excerpt { text: text.to_owned(), at: 0..text.len() }
 }
 
 fn error(key: String, text: &str, (at, problem): Wrong) -> LaunchError {
-    LaunchError { key, place: Place { text: text.to_owned(), at }, problem }
+    LaunchError { key, excerpt: Excerpt { text: text.to_owned(), at }, problem }
 }

@@ -1,4 +1,4 @@
-//! Numbers as a kernel's parameters hold them.
+//! Numbers in the types of a kernel's parameters.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::Problem;
 
-/// A number as an expression or a call gives it.
+/// A number from an expression or a recorded call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Number {
     Int(i64),
@@ -24,7 +24,7 @@ impl fmt::Display for Number {
     }
 }
 
-/// The type of a parameter, in bits.
+/// The type of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScalarType {
     Bool,
@@ -42,7 +42,7 @@ pub enum ScalarType {
     F64,
 }
 
-/// As plans write them.
+/// The names of the types in plans.
 pub(super) const TYPES: [(&str, ScalarType); 13] = [
     ("bool", ScalarType::Bool),
     ("i8", ScalarType::I8),
@@ -64,7 +64,7 @@ impl ScalarType {
         TYPES[self as usize].0
     }
 
-    /// What C has for a number of Python that no type is given for: `int64_t`, `double`, `bool`.
+    /// The C type of a Python number without a type: `int64_t`, `double` or `bool`.
     pub(super) const fn of(number: Number) -> Self {
         match number {
             Number::Int(_) => Self::I64,
@@ -74,7 +74,7 @@ impl ScalarType {
     }
 }
 
-/// One parameter's bytes.
+/// The value of one parameter, as bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Scalar {
     kind: ScalarType,
@@ -87,7 +87,7 @@ impl Scalar {
         self.kind
     }
 
-    /// As the device stores it: the least significant first.
+    /// The bytes in the device's order, least significant first.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.size]
     }
@@ -98,7 +98,8 @@ impl Scalar {
         Self { kind, bytes, size: N }
     }
 
-    /// A number in this type. Whole numbers must fit; floats are rounded to the nearest, to infinity where they are too large.
+    /// Converts a number to this type. An integer type must hold the value exactly. A float type rounds to the nearest
+    /// value, which is infinity if the number is too large.
     pub(super) fn of(number: Number, kind: ScalarType) -> Result<Self, Problem> {
         let unfit = || Problem::DoesNotFit { value: number.to_string(), wanted: kind.name() };
         let int = match number {

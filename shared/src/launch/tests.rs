@@ -1,4 +1,4 @@
-//! Expressions against an evaluator of their own, mistakes against their places, steps against figures.
+//! Tests expressions against an independent evaluator, and errors against the part of the text that they point to.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ fn resolved(launch: &Launch) -> Result<ResolvedLaunch, LaunchError> {
     resolve(launch, &arguments(), &outputs())
 }
 
-/// By way of a grid, whose limit is too low for nothing here.
+/// The value of an expression as the size of a workspace, because only workspaces can have sizes this large.
 fn value_of(text: &str) -> i64 {
     let launch = Launch {
         workspaces: vec![Workspace { name: "w".to_owned(), bytes: expression(text) }],
@@ -120,13 +120,13 @@ fn shapes_and_parameters_have_their_values() {
 }
 
 #[test]
-fn mistakes_point_to_the_part_that_is_wrong() {
+fn syntax_errors_point_to_the_wrong_part() {
     for (text, part, message) in [
         ("", "", "expected a number, a name or `(`, found the end"),
         ("out.numel +", "", "found the end"),
         ("out.numel 256", "256", "expected an operator or the end"),
         ("ceil_div(out.numel 256)", "256", "expected `)`"),
-        ("cdiv(out.numel, 256)", "cdiv", "no function (known: min, max, ceil_div)"),
+        ("cdiv(out.numel, 256)", "cdiv", "not a function (known: min, max, ceil_div)"),
         ("ceil_div(1)", "ceil_div(1)", "takes two operands, found 1"),
         ("1 + min(2)", "min(2)", "takes two operands or more, found 1"),
         ("out.size", "size", "expected `numel`, `shape[…]`"),
@@ -134,7 +134,7 @@ fn mistakes_point_to_the_part_that_is_wrong() {
         ("out.shape[n]", "n", "expected a number"),
         ("out // 2", "/", "expected a number, a name or `(`"),
         ("2 ** 3", "*", "expected a number"),
-        ("a ? b", "?", "means nothing here"),
+        ("a ? b", "?", "is not allowed in an expression"),
         ("1 + 99999999999999999999", "99999999999999999999", "at most 9223372036854775807"),
         ("((1)", "", "expected `)`"),
         ("größe.nummel", "nummel", "expected `numel`"),
@@ -147,7 +147,7 @@ fn mistakes_point_to_the_part_that_is_wrong() {
     assert!(error.starts_with("column 7 of `größe.nummel`: "), "{error}");
     let error = LaunchArg::parse("64:int").expect_err("a mistake");
     assert_eq!((&error.text[error.at.clone()], error.at.start), ("int", 3));
-    assert!(error.message.contains("no type (known: bool, i8, "), "{error}");
+    assert!(error.message.contains("not a type (known: bool, i8, "), "{error}");
 }
 
 #[test]
@@ -156,14 +156,14 @@ fn depth_and_length_are_limited() {
     Expression::parse(&within(MAX_DEPTH - 1)).expect("deep enough");
     for text in [within(MAX_DEPTH), "-".repeat(MAX_DEPTH + 1), "1".to_owned() + &"+1".repeat(MAX_DEPTH)] {
         let error = Expression::parse(&text).expect_err("too deep");
-        assert!(error.message.contains("within each other"), "{error}");
+        assert!(error.message.contains("nested operations"), "{error}");
     }
     let error = Expression::parse(&" ".repeat(MAX_TEXT + 1)).expect_err("too long");
     assert!(error.message.contains("at most 1024 bytes"), "{error}");
 }
 
 #[test]
-fn steps_become_figures() {
+fn launches_are_evaluated_for_an_entry() {
     let args =
         ["input", "weight", "parts[1]", "out", "scratch", "bias", "input.numel", "weight.shape[1]:i32"];
     let launch = step("ceil_div(out.numel, 16)", "16", "16 * out.itemsize", &args);
@@ -188,7 +188,7 @@ fn steps_become_figures() {
 }
 
 #[test]
-fn numbers_take_the_type_of_their_parameter() {
+fn numbers_are_converted_to_the_type_of_their_parameter() {
     let args = [
         "1e-5:f32", "64:i32", "eps", "eps:f32", "dim", "dim:i8", "training", "-0.5", "3:f16", "-1:bf16",
         "0:bool",
@@ -220,14 +220,14 @@ fn numbers_take_the_type_of_their_parameter() {
 }
 
 #[test]
-fn what_has_no_value_in_an_entry_is_told_with_its_place() {
+fn expression_without_a_value_is_reported_with_its_key_and_text() {
     for (grid, block, shared, arg, expected) in [
         (
             "wieght.numel",
             "1",
             "0",
             "out",
-            "launch[0].grid `wieght.numel`: no argument, output or workspace is called so (did you mean `weight`?)",
+            "launch[0].grid `wieght.numel`: no argument, output or workspace has this name (did you mean `weight`?)",
         ),
         ("1 + eps", "1", "0", "out", "launch[0].grid `eps` in `1 + eps`: it is a float, not a number"),
         ("weight", "1", "0", "out", "launch[0].grid `weight`: it is a tensor, not a number"),
@@ -272,7 +272,7 @@ fn what_has_no_value_in_an_entry_is_told_with_its_place() {
             "normalized_shape",
             "it is a list, which cannot be passed to a kernel as a whole (pass its elements: `name[0]`)",
         ),
-        ("1", "1", "0", "approximate", "it is a text, which cannot be passed to a kernel"),
+        ("1", "1", "0", "approximate", "it is a string, which cannot be passed to a kernel"),
         ("1", "1", "0", "parts", "it is a list of 2 tensors, which cannot be passed"),
     ] {
         let error = resolved(&step(grid, block, shared, &[arg])).expect_err(expected).to_string();
@@ -291,7 +291,7 @@ fn launch_without_blocks_is_empty() {
 }
 
 #[test]
-fn parameter_called_out_is_not_the_output() {
+fn parameter_named_out_takes_precedence_over_the_output() {
     let mut arguments = arguments();
     arguments.push(argument("out", ArgumentValue::Tensor(tensor(&[1]))));
     let resolved =
@@ -300,7 +300,7 @@ fn parameter_called_out_is_not_the_output() {
     assert_eq!(resolved.steps[0].args, expected);
 }
 
-/// A tree with its text, and its value where it has one, in wider numbers.
+/// The text of an expression, and its value in wider arithmetic if it has one.
 #[derive(Clone, Debug)]
 struct Sample {
     text: String,
@@ -350,14 +350,14 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_or_refused_within_it(text in "[-a-z0-9_.,:()\\[\\]+*/% é]{0,40}|\\PC{0,40}") {
+        fn syntax_errors_lie_within_the_text(text in "[-a-z0-9_.,:()\\[\\]+*/% é]{0,40}|\\PC{0,40}") {
         for error in [Expression::parse(&text).err(), LaunchArg::parse(&text).err()].into_iter().flatten() {
             prop_assert!(error.text.get(error.at.clone()).is_some(), "{}", error);
         }
     }
 
     #[test]
-    fn what_was_read_travels_as_its_text(sample in samples(), kind in 0usize..13) {
+        fn expressions_and_arguments_survive_serialization(sample in samples(), kind in 0usize..13) {
         prop_assume!(sample.text.len() < MAX_TEXT - 8);
         let parsed = Expression::parse(&sample.text).expect("an expression");
         let json = serde_json::to_string(&parsed).expect("json");

@@ -1,4 +1,4 @@
-//! The words and signs of an expression.
+//! The tokens of an expression.
 
 use std::ops::Range;
 
@@ -8,25 +8,25 @@ use super::SyntaxError;
 pub(super) enum Token<'a> {
     Number(i64),
     Name(&'a str),
-    /// One of `+ - * / % ( ) [ ] , .`
+    /// One of `+ - * / % ( ) [ ] , .`.
     Sign(char),
     End,
 }
 
-/// Goes through a text. The next token is read ahead.
+/// Splits a text into tokens, with one token of lookahead.
 pub(super) struct Tokens<'a> {
     text: &'a str,
-    /// What may be read: the text, or the part before a type.
+    /// The end of the part to be parsed, which may be followed by a type.
     end: usize,
     next: Token<'a>,
-    /// Of the next token.
+    /// The byte range of the next token.
     at: Range<usize>,
-    /// Where the last one that was taken ended.
+    /// The end of the last token that was taken.
     pub(super) last: usize,
 }
 
 impl<'a> Tokens<'a> {
-    /// Of the first `end` bytes of a text.
+    /// Splits the first `end` bytes of a text.
     pub(super) fn new(text: &'a str, end: usize) -> Result<Self, SyntaxError> {
         let mut tokens = Self { text, end, next: Token::End, at: 0..0, last: 0 };
         tokens.advance()?;
@@ -48,7 +48,7 @@ impl<'a> Tokens<'a> {
         Ok(token)
     }
 
-    /// Takes this sign if it is next.
+    /// Takes the sign if it is next, and returns whether it was.
     pub(super) fn took(&mut self, sign: char) -> Result<bool, SyntaxError> {
         let is_next = self.next == Token::Sign(sign);
         if is_next {
@@ -57,7 +57,7 @@ impl<'a> Tokens<'a> {
         Ok(is_next)
     }
 
-    /// Takes this sign, which must be next.
+    /// Takes the sign, which must be next.
     pub(super) fn expect(&mut self, sign: char) -> Result<(), SyntaxError> {
         if self.took(sign)? { Ok(()) } else { Err(self.unexpected(&format!("`{sign}`"))) }
     }
@@ -95,7 +95,7 @@ impl<'a> Tokens<'a> {
         } else {
             let at = start..start + first.len_utf8();
             if !"+-*/%()[],.".contains(first) {
-                return Err(self.error(at, format!("{first:?} means nothing here")));
+                return Err(self.error(at, format!("{first:?} is not allowed in an expression")));
             }
             (Token::Sign(first), at)
         };
@@ -111,7 +111,7 @@ fn is_part(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Whether a text can be the name of a workspace: one that an expression can say.
+/// Whether an expression can refer to a workspace by this name.
 pub fn is_name(text: &str) -> bool {
     text.starts_with(is_start) && text.chars().all(is_part)
 }

@@ -22,7 +22,7 @@ pub struct Head {
     pub ms: f64,
     /// Whether the process wrote more than is kept.
     pub output_truncated: bool,
-    /// Who is to blame, where the status alone does not say it: a device that lacks what a candidate uses.
+    /// Who is to blame, if this does not follow from the status: a device may lack a feature that the candidate uses.
     pub blamed: Option<Blame>,
     /// The context of the worker's device failed, and the worker cannot have another: it must be replaced.
     pub context_lost: bool,

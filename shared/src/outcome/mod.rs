@@ -22,7 +22,7 @@ pub use self::failure::{EntryFailure, Mismatch, Pattern, RunnerEnd, ToleranceUse
 pub use self::head::Head;
 pub use self::profile::{CacheStateReached, EntryProfile, Estimate, Profiled, TimeSummary};
 pub use self::reads::ReadReport;
-pub use self::replay::{MOST_REPORTED_STEPS, ReplayResult, ReplayStep, Replayed};
+pub use self::replay::{MAX_REPORTED_STEPS, ReplayResult, ReplayStep, Replayed};
 pub use self::score::geometric_mean;
 pub use self::status::{Blame, Status};
 pub use self::verify::{OutputForm, Verified, WorstError};

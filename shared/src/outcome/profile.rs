@@ -57,7 +57,7 @@ pub struct EntryProfile {
     pub baseline_deciles: Vec<f64>,
     /// Arguments that had new values in every call.
     pub varied: Vec<String>,
-    /// Why none had.
+    /// Why no argument had new values.
     pub unvaried_because: Option<String>,
 }
 

@@ -44,13 +44,13 @@ pub struct ReplayResult {
     pub recording_digest: String,
     /// BLAKE3 of all outputs in order; equal if all bytes are equal.
     pub outputs_digest: String,
-    /// The first steps, at most `MOST_REPORTED_STEPS`; the figures above include all steps.
+    /// The first steps, at most `MAX_REPORTED_STEPS`; the figures above include all steps.
     pub steps: Vec<ReplayStep>,
     pub step_count: u64,
 }
 
 /// Largest number of steps that are reported individually.
-pub const MOST_REPORTED_STEPS: usize = 1000;
+pub const MAX_REPORTED_STEPS: usize = 1000;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplayStep {

@@ -63,7 +63,7 @@ statuses! {
     /// A signal, an abort, or any exit inside a call.
     Crashed, "CRASHED", Candidate;
     Timeout, "TIMEOUT", Candidate;
-    /// Only with proof: we killed it for this, or the runner was refused a size that large.
+        /// Only with proof: we killed the runner for this, or it was refused an allocation of that size.
     HostMemoryLimit, "HOST_MEMORY_LIMIT", Candidate;
     DeviceMemoryLimit, "DEVICE_MEMORY_LIMIT", Candidate;
     LimitExceeded, "LIMIT_EXCEEDED", Candidate;

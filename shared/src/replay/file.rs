@@ -1,8 +1,8 @@
 //! The file of a recording: little-endian, versioned, and sealed with its own digest.
 //!
-//! It is written once and read by whoever replays it. The reader relies on nothing: every count is limited before
-//! anything is allocated, every reference must have a target, every element must be at the index it claims, and
-//! nothing may be left over.
+//! It is written once and read by every later replay. The reader trusts nothing: every count is limited before anything is
+//! allocated, every reference must have a target, every element must be at the index it claims, and no bytes may be left
+//! over.
 //!
 //! ```text
 //! magic 8 · version u32 · counts u32 ×4 · names · constants · steps · uses · BLAKE3 of all before it, 32
@@ -55,7 +55,7 @@ impl FileSize {
 /// Why a file is not a valid recording.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordingError {
-    #[error("it does not begin as a recording does")]
+    #[error("it does not begin like a recording")]
     Magic,
     #[error("its format is version {found}, this program reads {VERSION}")]
     Version { found: u32 },
@@ -154,11 +154,11 @@ impl Recording {
         let wrong = |what, index, problem| Err(RecordingError::Wrong { what, index, problem });
         let mut seen = BTreeSet::new();
         if let Some(index) = self.names.iter().position(|name| !seen.insert(name)) {
-            return wrong("name", index, "stands there twice");
+            return wrong("name", index, "occurs twice");
         }
         let mut keys = BTreeSet::new();
         if let Some(index) = self.constants.iter().position(|it| !keys.insert(it.key)) {
-            return wrong("constant", index, "stands there twice");
+            return wrong("constant", index, "occurs twice");
         }
         let mut epochs = vec![0u32; self.constants.len()];
         let mut named = vec![false; self.names.len()];
@@ -166,31 +166,31 @@ impl Recording {
         let mut in_step = BTreeSet::new();
         for (index, it) in self.uses.iter().enumerate() {
             if it.id as usize != index {
-                return wrong("use", index, "has another number than its place");
+                return wrong("use", index, "has a number that differs from its position");
             }
             if it.step < step_before || self.steps.len() <= it.step as usize {
-                return wrong("use", index, "is of a step that is over or does not exist");
+                return wrong("use", index, "belongs to an earlier step or to none");
             }
             if step_before < it.step {
                 in_step.clear();
                 step_before = it.step;
             }
             let Some(constant) = self.constants.get(it.constant as usize) else {
-                return wrong("use", index, "is of no constant");
+                return wrong("use", index, "refers to no constant");
             };
             if !in_step.insert(it.constant) {
-                return wrong("use", index, "stands in its step twice");
+                return wrong("use", index, "occurs twice in its step");
             }
             match named.get_mut(it.name as usize) {
                 Some(slot) => *slot = true,
                 None => return wrong("use", index, "has no name"),
             }
             if constant.bytes != it.bytes {
-                return wrong("use", index, "has another size than its constant");
+                return wrong("use", index, "differs in size from its constant");
             }
             let epoch = &mut epochs[it.constant as usize];
             if *epoch != it.epoch {
-                return wrong("use", index, "has another epoch than its constant's uses before it");
+                return wrong("use", index, "does not continue the epochs of its constant");
             }
             *epoch += 1;
         }
@@ -262,7 +262,7 @@ impl Reader<'_> {
             return Err(wrong("has too many axes"));
         }
         if 64 <= phase {
-            return Err(wrong("starts at no place of a 64-byte line"));
+            return Err(wrong("has a phase of 64 or more"));
         }
         if digest == Digest::UNKNOWN {
             return Err(wrong("has no digest"));
@@ -271,10 +271,10 @@ impl Reader<'_> {
         // A view with gaps takes more; one that repeats its elements takes less.
         let elements = shape.iter().try_fold(1u64, |product, &axis| product.checked_mul(axis));
         if elements.and_then(|elements| elements.checked_mul(dtype.size())).is_none_or(|bytes| bytes == 0) {
-            return Err(wrong("has a shape without elements, or of too many"));
+            return Err(wrong("has a shape with no elements or too many"));
         }
         if bytes == 0 || bytes.checked_add(u64::from(phase)).is_none_or(|end| i64::MAX as u64 <= end) {
-            return Err(wrong("has no size that a tensor can have"));
+            return Err(wrong("has a size that no tensor can have"));
         }
         Ok(Constant { key, digest, bytes: Bytes::new(bytes), phase, dtype, shape })
     }

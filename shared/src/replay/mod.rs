@@ -17,26 +17,28 @@ pub use self::needs::{Need, NeedsError, needs};
 use crate::capture::DType;
 use crate::units::Bytes;
 
-/// Distinct tensors of a replay; a model has thousands.
+/// The largest number of distinct tensors in a replay. A model has thousands.
 pub const MAX_CONSTANTS: usize = 65_536;
-/// The same as the largest number of entries in a job.
+/// The largest number of steps, which is also the largest number of entries in a job.
 pub const MAX_STEPS: usize = 100_000;
-/// Over all steps.
+/// The largest number of uses over all steps.
 pub const MAX_USES: usize = 1_000_000;
 /// Longest name of a job, an entry or a parameter.
 pub const MAX_NAME: usize = 1024;
-/// Characters of a too long name that a message shows.
-const SHOWN_OF_A_NAME: usize = 64;
+/// How many characters of a name that is too long are shown in a message.
+const SHOWN_NAME_CHARS: usize = 64;
 /// Largest number of axes of a constant, as in the capture reader.
 pub const MAX_RANK: usize = 64;
 
-/// For a worker's bookkeeping: how many copies of a text exist at once (recorded, read, in the file, in the task,
-/// in maps); below, what a step, a use and a constant take beside their texts, including vectors that grew by
-/// doubling.
-const TEXTS: u64 = 6;
-const OF_A_STEP: Bytes = Bytes::kib(1);
-const OF_A_USE: Bytes = Bytes::new(256);
-const OF_A_CONSTANT: Bytes = Bytes::new(1536);
+/// How many copies of a text a worker holds at once: recorded, read, in the file, in the task, and in maps.
+const TEXT_COPIES: u64 = 6;
+/// The memory that a step takes in a worker without its texts. This and the next two figures include the unused
+/// capacity of vectors that grew by doubling.
+const BYTES_PER_STEP: Bytes = Bytes::kib(1);
+/// The same for a use.
+const BYTES_PER_USE: Bytes = Bytes::new(256);
+/// The same for a constant.
+const BYTES_PER_CONSTANT: Bytes = Bytes::new(1536);
 
 /// Identifies a constant before its bytes are read: see [`needs`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -120,8 +122,8 @@ pub enum Unrecordable {
 }
 
 impl Recording {
-    /// For each step the constants that it uses, in order and without repetitions. References outside the catalog
-    /// are skipped; a recording that was read, or made by a [`Recorder`], has none.
+    /// The constants that each step uses, in order and without repetitions. References outside the catalog are skipped;
+    /// a recording that was read, or made by a [`Recorder`], has none.
     pub fn working_sets(&self) -> Vec<Vec<u32>> {
         let mut sets = vec![Vec::new(); self.steps.len()];
         for it in self.uses.iter().filter(|it| (it.constant as usize) < self.constants.len()) {
@@ -233,7 +235,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// One that was refused cannot be used any more.
+    /// Adds a step. After an error, the recorder must not be used again.
     pub fn step(&mut self, job: &str, entry: &str, needs: &[Need]) -> Result<(), Unrecordable> {
         let step = number(self.recording.steps.len(), MAX_STEPS, "steps")?;
         let step_of = Step { job: name("the job's name", job)?, entry: name("the entry's name", entry)? };
@@ -280,19 +282,19 @@ impl Recorder {
         Bytes::new(self.file.bytes())
     }
 
-    /// What a worker that replays it owes beside pool, staging and chunks, at the most: the recording twice while the
-    /// one that is there is read beside the one that is made, its file, and everything that stands beside it for each
-    /// step (its task, its moves, its times), use (its moves) and constant (where it lies, what it takes).
+    /// The most memory that a worker owes for its bookkeeping in a replay, without pool, staging and chunks: the recording
+    /// twice (the stored one is compared with the one just made), its file, and the data for each step (task, moves,
+    /// times), use (moves) and constant (position, size).
     pub fn bookkeeping(&self, longest_path: Bytes) -> Bytes {
         let Recording { constants, steps, uses, .. } = &self.recording;
         let times = |each: Bytes, count: usize| each.saturating_mul(count as u64);
-        self.file_bytes().saturating_mul(TEXTS)
-            + times(OF_A_STEP + longest_path.saturating_mul(2), steps.len())
-            + times(OF_A_CONSTANT + longest_path, constants.len())
-            + times(OF_A_USE, uses.len())
+        self.file_bytes().saturating_mul(TEXT_COPIES)
+            + times(BYTES_PER_STEP + longest_path.saturating_mul(2), steps.len())
+            + times(BYTES_PER_CONSTANT + longest_path, constants.len())
+            + times(BYTES_PER_USE, uses.len())
     }
 
-    /// With the digests of its constants, in order.
+    /// Returns the recording, with the digests of its constants, which are given in order.
     pub fn finish(mut self, digests: &[Digest]) -> Recording {
         for (constant, &digest) in self.recording.constants.iter_mut().zip(digests) {
             constant.digest = digest;
@@ -307,7 +309,7 @@ fn number(taken: usize, limit: usize, what: &'static str) -> Result<u32, Unrecor
 
 fn name(what: &'static str, name: &str) -> Result<String, Unrecordable> {
     if MAX_NAME < name.len() {
-        let begins = name.chars().take(SHOWN_OF_A_NAME).collect();
+        let begins = name.chars().take(SHOWN_NAME_CHARS).collect();
         return Err(Unrecordable::LongName { what, begins, bytes: name.len() });
     }
     Ok(name.to_owned())

@@ -1,7 +1,7 @@
-//! Which bytes of its capture one entry needs, and what tells each of them from others before they are read.
+//! The bytes that an entry needs of its capture, and how they are identified before they are read.
 //!
-//! Headers alone: a storage of a capture store is told by its blob, one of a file by its size and CRC, one without a CRC
-//! by its file. Whoever reads the bytes compares their digest with the recording's.
+//! Only headers are read: a storage is identified by its blob in a capture store, by its size and CRC in a file, and
+//! without a CRC by its file. The reader of the bytes later compares their digest with the recording's.
 
 use super::{Constant, Digest, Key};
 use crate::arguments::{Argument, ArgumentValue};
@@ -14,10 +14,10 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
     pub key: Key,
-    /// The parameter, as messages name it.
+    /// The path of the argument, for messages.
     pub name: String,
     pub storage: StorageId,
-    /// Where they start in it.
+    /// The offset of the bytes in the storage.
     pub start: u64,
     pub bytes: Bytes,
     pub phase: u8,
@@ -48,19 +48,19 @@ pub struct NeedsError {
     pub entry: String,
 }
 
-/// In the order of the arguments, what is told alike once; and for every tensor argument its place among them, none
-/// for one without elements.
+/// Returns the needs of a call, in the order of its arguments and without repetitions, and the index of the need for
+/// every tensor argument, or `None` for a tensor without elements.
 pub fn needs(
     capture: &CaptureFile,
     entry: &str,
     arguments: &[Argument],
 ) -> Result<(Vec<Need>, Vec<Option<usize>>), NeedsError> {
     let mut needs: Vec<Need> = Vec::new();
-    let mut places = Vec::new();
+    let mut indices = Vec::new();
     for argument in arguments {
         let ArgumentValue::Tensor(tensor) = &argument.value else { continue };
         if tensor.elements() == 0 {
-            places.push(None);
+            indices.push(None);
             continue;
         }
         if tensor.conjugate || tensor.negative {
@@ -70,7 +70,7 @@ pub fn needs(
         let bytes = Bytes::new(range.end - range.start);
         let key = key(capture, capture.storage(tensor.storage), range.start, bytes);
         let known = needs.iter().position(|it| it.key == key);
-        places.push(Some(known.unwrap_or(needs.len())));
+        indices.push(Some(known.unwrap_or(needs.len())));
         if known.is_none() {
             needs.push(Need {
                 key,
@@ -84,7 +84,7 @@ pub fn needs(
             });
         }
     }
-    Ok((needs, places))
+    Ok((needs, indices))
 }
 
 fn key(capture: &CaptureFile, storage: &Storage, start: u64, bytes: Bytes) -> Key {

@@ -1,4 +1,4 @@
-//! The recording, its file and the floor.
+//! Tests of recordings, their file format and the floor.
 
 use proptest::prelude::*;
 
@@ -45,7 +45,7 @@ fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_written_is_what_is_read() {
+fn recording_survives_its_file() {
     for recording in [sample(), Recording::default(), recorded(&[vec![]], 1)] {
         assert_eq!(Recording::decode(&recording.encode()), Ok(recording));
     }
@@ -66,7 +66,7 @@ fn recordings_that_could_not_be_read_are_not_written() {
     for (job, entry, name) in steps {
         let refused = Recorder::default().step(job, entry, &[Need { name: name.to_owned(), ..need(0, 4) }]);
         let Err(Unrecordable::LongName { bytes, begins, .. }) = refused else { panic!("{refused:?}") };
-        assert_eq!((bytes, begins.len()), (MAX_NAME + 1, SHOWN_OF_A_NAME));
+        assert_eq!((bytes, begins.len()), (MAX_NAME + 1, SHOWN_NAME_CHARS));
     }
 }
 
@@ -130,7 +130,7 @@ fn counts_beyond_the_limits_are_refused_before_anything_is_allocated() {
     }
 }
 
-/// Mistakes in recordings whose seal is right.
+/// The mistakes are in recordings with a valid seal.
 #[test]
 fn a_recording_that_contradicts_itself_is_refused() {
     type Change = fn(&mut Recording);
@@ -210,7 +210,7 @@ proptest! {
         prop_assert!(Recording::decode(&begun).is_err());
     }
 
-    /// Whatever comes behind a right seal is refused or read, and never a panic.
+        /// A file with a valid seal is read or refused, without a panic.
     #[test]
     fn a_changed_file_that_is_sealed_anew_reads_back_as_it_stands_or_is_refused(
         changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..4)

@@ -71,7 +71,7 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// For this many readers.
+    /// Opens the file again for this many readers, which start with the method that is known for its file system.
     pub fn new(file: &File, readers: usize) -> io::Result<Self> {
         Self::at(file, readers, None)
     }
@@ -79,12 +79,12 @@ impl FileDisk {
     /// Starts with a given method, regardless of what is known about the file system.
     pub fn at(file: &File, readers: usize, method: Option<ReadMethod>) -> io::Result<Self> {
         let device = file.metadata()?.dev();
-        let place = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let direct = direct_alignment(file).and_then(|alignment| {
-            let opened = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&place);
+            let opened = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
             Some((opened.ok()?, alignment))
         });
-        let file = match File::open(&place) {
+        let file = match File::open(&path) {
             Ok(own) => {
                 // With a single reader the kernel reads ahead. With several, it would see no sequential order.
                 let advice = if readers <= 1 { Advice::Sequential } else { Advice::Random };
@@ -165,10 +165,10 @@ fn read_no_further(file: &File) {
 
 /// The alignment for direct reads of this file, if there is one that our slots can meet.
 fn direct_alignment(file: &File) -> Option<u64> {
-    let told = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(STATX_DIOALIGN)).ok()?;
-    let alignment = u64::from(told.stx_dio_mem_align.max(told.stx_dio_offset_align));
-    (told.stx_mask & STATX_DIOALIGN != 0
-        && told.stx_dio_offset_align != 0
+    let status = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(STATX_DIOALIGN)).ok()?;
+    let alignment = u64::from(status.stx_dio_mem_align.max(status.stx_dio_offset_align));
+    (status.stx_mask & STATX_DIOALIGN != 0
+        && status.stx_dio_offset_align != 0
         && alignment.is_power_of_two()
         && alignment <= ALIGNMENT)
         .then_some(alignment)

@@ -1,4 +1,4 @@
-//! A simulated disk that does what disks do: the right bytes arrive, or an error.
+//! Tests streams with a simulated disk that fails as real disks do: either the right bytes arrive, or an error.
 
 use std::io::Write;
 use std::os::fd::AsFd;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use opt_shared::batch::{Share, batches, input_bytes};
 use opt_shared::formula::{
-    self, COMPILER_BASE, LEAST_COMPILER, RunnerTerms, SHARED_RUNNER, Term, load_timeout, runner_groups,
+    self, COMPILER_BASE, MIN_COMPILER_MEMORY, RunnerTerms, SHARED_RUNNER, Term, load_timeout, runner_groups,
     stretched, total,
 };
 use opt_shared::numbers::EntryNumbers;
@@ -57,7 +57,7 @@ impl Prediction {
 pub fn build_ways(memory: Bytes, timeout: Duration) -> Vec<Prediction> {
     let halves = std::iter::successors(Some(memory), |larger| {
         let half = Bytes::new(larger.get() / 2);
-        (LEAST_COMPILER <= half).then_some(half)
+        (MIN_COMPILER_MEMORY <= half).then_some(half)
     });
     halves.map(|memory| build(memory, timeout)).collect()
 }
@@ -163,7 +163,7 @@ pub fn replay(
     let outputs = decides.map_or(Bytes::ZERO, |index| steps[index].outputs);
     // Only one runner is alive at a time; it may belong to any job.
     let inputs = largest_inputs(steps);
-    let most = runners.iter().copied().max_by_key(|runner| runner.most(inputs, cores));
+    let most = runners.iter().copied().max_by_key(|runner| runner.limit(inputs, cores));
     let per_step =
         call(settings).saturating_mul(2).saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
     let count = u32::try_from(steps.len()).unwrap_or(u32::MAX);
@@ -235,8 +235,8 @@ fn profile_step(
     let decides = heaviest.map(|index| batch.start + index);
     // Each runner of each side makes at least a warm-up and two blocks of one call, or runs until `entry_timeout`. A trial of
     // the inputs and a repetition are added.
-    let calls = formula::LEAST_RUNNERS * 2 * 4 + 20;
-    let runners = formula::MOST_RUNNERS * 2 + 8;
+    let calls = formula::MIN_RUNNERS * 2 * 4 + 20;
+    let runners = formula::MAX_RUNNERS * 2 + 8;
     let per_entry = settings
         .entry_timeout
         .saturating_mul(4)

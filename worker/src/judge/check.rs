@@ -1,7 +1,7 @@
 //! Compares one recorded output with one slot: the judge's `compare`, with what is known about the attempt.
 
 use opt_shared::capture::Tensor;
-use opt_shared::causes::is_want_of_means;
+use opt_shared::causes::is_shortage;
 use opt_shared::settings::VerifySettings;
 
 use super::compare::{
@@ -69,5 +69,5 @@ pub(crate) fn is_the_captures(error: &CompareError) -> bool {
     matches!(
         error,
         CompareError::ExpectedNotFinite { .. } | CompareError::Read { side: ByteSource::Expected, .. }
-    ) && !is_want_of_means(error)
+    ) && !is_shortage(error)
 }

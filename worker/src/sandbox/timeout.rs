@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use opt_shared::formula::MOST_STRETCH;
+use opt_shared::formula::MAX_STRETCH;
 use opt_shared::message::KillReason;
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Timeout {
 
     fn spend(&mut self, waited: Duration, queued: impl FnOnce() -> Duration) -> bool {
         self.spent += waited;
-        self.limit <= self.spent && self.limit + queued().min(self.limit * (MOST_STRETCH - 1)) <= self.spent
+        self.limit <= self.spent && self.limit + queued().min(self.limit * (MAX_STRETCH - 1)) <= self.spent
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use opt_shared::causes::is_want_of_means;
+use opt_shared::causes::is_shortage;
 
 use crate::judge::CompareError;
 use crate::recorded::RecordedError;
@@ -59,7 +59,7 @@ pub(crate) enum InputFault {
 impl InputFault {
     /// Turns this into a worker error if the machine, not the capture, is to blame.
     pub(crate) fn of_the_capture(self, entry: &str) -> Result<Self, SessionError> {
-        if is_want_of_means(&self) {
+        if is_shortage(&self) {
             return Err(SessionError::Means { entry: entry.to_owned(), source: Box::new(self) });
         }
         Ok(self)

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use opt_shared::ids::LeaseId;
-use opt_shared::kernel_files::{CopyError, KernelFiles, MOST_BYTES};
+use opt_shared::kernel_files::{CopyError, KernelFiles, MAX_BYTES};
 use opt_shared::language::ArtifactKind;
 use opt_shared::message::{BuildTask, KillReason};
 use opt_shared::outcome::{Built, Head, Status};
@@ -50,7 +50,7 @@ pub(crate) fn run(
     let folders = Folders { include: &include, scratch: &scratch.path, files: &files };
     let recipe = toolchain::of(task.source.language).recipe(task, &folders);
     let built_from = match recipe {
-        Recipe::Run(_) => match files.copy_to(&folders.work(), MOST_BYTES) {
+        Recipe::Run(_) => match files.copy_to(&folders.work(), MAX_BYTES) {
             Ok(copies) => copies,
             Err(CopyError::Write { path, source }) => return Err(file("copying to", &path)(source)),
             Err(error) => {

@@ -82,7 +82,7 @@ impl Arena {
         self.add(Node::Dict(Box::new(Dict { kind, items: Vec::new(), places: HashMap::new() })))
     }
 
-    /// As in Python, an equal key keeps its position and its identity, and gets the last value.
+    /// An equal key keeps its position and its identity, and gets the last value, as in Python.
     pub(super) fn set_item(&mut self, dict: NodeId, key: NodeId, value: NodeId) -> Result<(), Fault> {
         self.charge_slots(2)?;
         let number = self.keys.number(&self.nodes, key)?;

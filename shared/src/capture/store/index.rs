@@ -26,7 +26,7 @@ pub struct Index {
     pub entries: Vec<IndexEntry>,
 }
 
-/// Who packed the store, when, and with which program.
+/// The origin of a store: who packed it, when, and with which program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {

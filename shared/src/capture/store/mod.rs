@@ -30,7 +30,7 @@ pub const INDEX: &str = "captures.json";
 pub const INDEX_DIGEST: &str = "captures.blake3";
 pub const ENTRIES: &str = "entries";
 pub const BLOBS: &str = "blobs";
-/// What an unfinished `pack` needs to go on.
+/// The file by which an unfinished `pack` can be continued.
 pub const PARTIAL: &str = "partial";
 
 /// Folders in folders below `entries`.
@@ -40,7 +40,7 @@ pub const MAX_NAME_BYTES: usize = 1024;
 /// Entries of one store: ten times what a plan takes.
 pub const MAX_STORE_ENTRIES: usize = 100_000;
 
-/// What a folder of captures is.
+/// The kind of a folder of captures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FolderForm {
     Files,
@@ -59,7 +59,7 @@ pub fn form_of(folder: &Path) -> FolderForm {
     }
 }
 
-/// Where the entries of a capture folder lie: in it, or a level deeper in a store.
+/// The folder with a capture set's entries: the folder itself or, in a store, a folder in it.
 pub fn entries_folder(folder: &Path) -> PathBuf {
     match form_of(folder) {
         FolderForm::Store => folder.join(ENTRIES),

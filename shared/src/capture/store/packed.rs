@@ -1,4 +1,4 @@
-//! One packed entry, opened: bytes by their place in the file that was packed, and where each can be mapped.
+//! An opened entry of a store: reads bytes by their offset in the file that was packed, and says where each can be mapped.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -90,7 +90,7 @@ impl Packed {
         ))
     }
 
-    /// Of the file that was packed.
+    /// The size of the file that was packed.
     pub(in crate::capture) fn file_bytes(&self) -> u64 {
         self.manifest.file_bytes
     }

@@ -13,7 +13,7 @@ use opt_shared::arguments::{
 };
 use opt_shared::batch::{Share, compose};
 use opt_shared::capture::{CaptureFile, DType, FileIdentity, Storage};
-use opt_shared::causes::{chain, is_want_of_means};
+use opt_shared::causes::{chain, is_shortage};
 use opt_shared::ids::EntryId;
 use opt_shared::language::Language;
 use opt_shared::message::EntryRef;
@@ -249,7 +249,7 @@ fn look(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<Looked>, Unusabl
     let identity = FileIdentity::of(path);
     let capture = CaptureFile::open(path).map_err(|error| {
         let why = chain(&error);
-        if is_want_of_means(&error) { Unusable::Unread(why) } else { Unusable::Broken(why) }
+        if is_shortage(&error) { Unusable::Unread(why) } else { Unusable::Broken(why) }
     })?;
     let entry = Entry::from_value(capture.root())
         .map_err(|error| Unusable::Broken(format!("{name}: {}", chain(&error))))?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use opt_shared::arguments::Signature;
-use opt_shared::causes::is_want_of_means;
+use opt_shared::causes::is_shortage;
 use opt_shared::formula::runner_groups;
 use opt_shared::message::EntryRef;
 use opt_shared::outcome::ReadReport;
@@ -299,9 +299,7 @@ impl<'b> HostGroups<'b> {
         let Some(copied) = &mut self.copied else { return Ok(None) };
         match copied.load(self.link, placed) {
             Ok(()) => Ok(None),
-            Err(Uncopied { entry: Some(at), error }) if !is_want_of_means(&error) => {
-                Ok(Some((at, error.into())))
-            }
+            Err(Uncopied { entry: Some(at), error }) if !is_shortage(&error) => Ok(Some((at, error.into()))),
             Err(Uncopied { error, .. }) => {
                 Err(SessionError::Inputs { candidate: self.candidate.clone(), source: error.into() })
             }

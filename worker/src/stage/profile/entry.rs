@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use opt_shared::formula::LEAST_RUNNERS;
+use opt_shared::formula::MIN_RUNNERS;
 use opt_shared::message::Depth;
 use opt_shared::outcome::{CacheStateReached, EntryProfile, Estimate};
 use opt_shared::settings::Protocol;
@@ -135,7 +135,7 @@ impl Timing {
             self.done = true;
             return;
         }
-        if self.runners < LEAST_RUNNERS {
+        if self.runners < MIN_RUNNERS {
             return;
         }
         let narrow = self.estimate().is_some_and(|estimate| half_width(&estimate) <= profile.max_noise);
@@ -338,7 +338,7 @@ fn paired<M: VariantMemory>(
     };
     let most = most_calls(pairing);
     // Every runner gets its share of the time.
-    let limit = pairing.context.task.profile.entry_timeout / LEAST_RUNNERS;
+    let limit = pairing.context.task.profile.entry_timeout / MIN_RUNNERS;
     let (mut timed, mut calls, mut least_calls) = (Vec::new(), 1, 1);
     let mut order = Vec::new();
     while timed.len() < wanted * MOST_REPEATED {
@@ -431,7 +431,7 @@ fn kernelforge<M: VariantMemory>(
 /// Makes as many idle rounds as this runner has to contribute to the proof.
 fn idle_rounds<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<()>, SessionError> {
     for number in 0..pairing.sides.len() {
-        for _ in 0..LEAST_ROUNDS.div_ceil(LEAST_RUNNERS as usize) {
+        for _ in 0..LEAST_ROUNDS.div_ceil(MIN_RUNNERS as usize) {
             if let Err(stop) = pairing.idle_round(number)? {
                 return Ok(Err(stop));
             }

@@ -18,7 +18,7 @@ mod tests;
 mod vary;
 
 use opt_shared::batch::{Share, batches};
-use opt_shared::formula::{MOST_RUNNERS, load_timeout};
+use opt_shared::formula::{MAX_RUNNERS, load_timeout};
 use opt_shared::message::{Depth, EntryRef, ProfileTask};
 use opt_shared::outcome::{EntryFailure, Head, Mismatch, Profiled, Status};
 use opt_shared::settings::Vary;
@@ -186,7 +186,7 @@ impl<B: Backend> Profile<'_, B> {
             // Entries without output elements are verified but not timed.
             timing.done = context.recorded.has_no_elements();
         }
-        for _ in 0..MOST_RUNNERS {
+        for _ in 0..MAX_RUNNERS {
             if timings.iter().all(|timing| timing.done) {
                 break;
             }

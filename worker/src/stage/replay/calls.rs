@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use opt_shared::formula::load_timeout;
 use opt_shared::message::{ReplayCallee, ReplayTask};
-use opt_shared::outcome::{EntryFailure, MOST_REPORTED_STEPS, ReplayStep, RunnerEnd, Status};
+use opt_shared::outcome::{EntryFailure, MAX_REPORTED_STEPS, ReplayStep, RunnerEnd, Status};
 use opt_shared::replay::{Need, Step};
 use opt_shared::units::Bytes;
 
@@ -95,7 +95,7 @@ impl<B: Backend> Caller for Calls<'_, B> {
         let entry = looked.recorded.name.clone();
         let took = self.one_call(step, looked, places)?;
         self.guards = None;
-        if self.steps.len() < MOST_REPORTED_STEPS {
+        if self.steps.len() < MAX_REPORTED_STEPS {
             let callee = self.callee(step);
             self.steps.push(ReplayStep {
                 job: callee.job.clone(),

@@ -16,7 +16,7 @@ mod tests;
 
 use std::time::Duration;
 
-use opt_shared::causes::{chain, is_want_of_means};
+use opt_shared::causes::{chain, is_shortage};
 use opt_shared::message::ReplayTask;
 use opt_shared::outcome::{Head, ReplayResult, Replayed, Status};
 use opt_shared::replay::Recording;
@@ -166,7 +166,7 @@ fn result<B: Backend>(
 fn name(error: ReplayError, head: &mut Head) {
     head.detail = chain(&error);
     head.status = match error {
-        error if is_want_of_means(&error) => Status::InfraError,
+        error if is_shortage(&error) => Status::InfraError,
         ReplayError::Captures(_)
         | ReplayError::Steps(
             StepsError::Pool { source: PoolError::Changed { .. }, .. }

@@ -110,7 +110,7 @@ fn replay_digests_all_of_a_large_output() {
 #[test]
 fn replay_reports_a_limited_number_of_steps_and_counts_all() {
     let folder = tempfile::tempdir().expect("a folder");
-    let most = opt_shared::outcome::MOST_REPORTED_STEPS;
+    let most = opt_shared::outcome::MAX_REPORTED_STEPS;
     let task = task(&folder, &vec![0; most + 1]);
     let result = replay(&task, &vec![right(); most + 1]).result.expect("every step was right");
     assert_eq!((result.steps.len(), result.step_count), (most, most as u64 + 1));

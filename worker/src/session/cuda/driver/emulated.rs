@@ -59,11 +59,11 @@ fn device() -> Device {
 
 fn fault(call: &'static str, fault: Fault) -> DriverError {
     let mut site = Site { text: fault.kind.to_string(), ..Site::default() };
-    if let Some(place) = fault.place.clone() {
-        site.block = Some(place.block);
-        site.thread = Some(place.thread);
-        site.ptx_line = Some(place.line);
-        site.source = place.source.map(|source| format!("{}:{}", source.file, source.line));
+    if let Some(found) = fault.site.clone() {
+        site.block = Some(found.block);
+        site.thread = Some(found.thread);
+        site.ptx_line = Some(found.line);
+        site.source = found.source.map(|source| format!("{}:{}", source.file, source.line));
     }
     if let FaultKind::IllegalAddress(access) | FaultKind::UseAfterFree(access) = &fault.kind {
         let is_global = access.memory == Memory::Global;

@@ -1,11 +1,11 @@
-//! Shuffles, votes, matches and reductions over the lanes of a warp that run together.
+//! Shuffles, votes, matches and reductions over the active lanes of a warp.
 
 use super::warp::Warp;
 use super::{first_lane, lanes};
 use crate::code::{ReduceOp, ShuffleMode, VoteMode, WarpOp};
 
 impl Warp {
-    pub fn together(&mut self, op: &WarpOp, active: u32) {
+    pub fn collective(&mut self, op: &WarpOp, active: u32) {
         match *op {
             WarpOp::Shuffle { .. } => self.shuffle(op, active),
             WarpOp::Vote { mode, to, flag, .. } => {
@@ -23,17 +23,17 @@ impl Warp {
                 let values: [u64; 32] = std::array::from_fn(|lane| self.registers.get(value, lane));
                 let same =
                     |value: u64| lanes(active).filter(|l| values[*l] == value).fold(0, |m, l| m | 1_u32 << l);
-                let everyone = same(values[first_lane(active)]) == active;
+                let all_same = same(values[first_lane(active)]) == active;
                 for lane in lanes(active) {
                     let mask = match all {
-                        true if everyone => active,
+                        true if all_same => active,
                         true => 0,
                         false => same(values[lane]),
                     };
                     self.registers.narrow[to as usize][lane] = mask;
                 }
                 if let Some(row) = agree {
-                    self.registers.set_flags(row, active, if everyone { u32::MAX } else { 0 });
+                    self.registers.set_flags(row, active, if all_same { u32::MAX } else { 0 });
                 }
             }
             WarpOp::Reduce { op, to, value, .. } => {
@@ -68,18 +68,18 @@ impl Warp {
             let by = by[lane] & 31;
             let clamp = clamps[lane] & 31;
             let segment = clamps[lane] >> 8 & 31;
-            let most = own & segment | clamp & !segment;
-            let least = own & segment;
+            let highest = own & segment | clamp & !segment;
+            let lowest = own & segment;
             let (from, valid) = match mode {
                 ShuffleMode::Up => {
                     let from = own.wrapping_sub(by);
-                    (from, own >= by && most <= from)
+                    (from, own >= by && highest <= from)
                 }
-                ShuffleMode::Down => (own + by, own + by <= most),
-                ShuffleMode::Butterfly => (own ^ by, own ^ by <= most),
+                ShuffleMode::Down => (own + by, own + by <= highest),
+                ShuffleMode::Butterfly => (own ^ by, own ^ by <= highest),
                 ShuffleMode::Index => {
-                    let from = least | by & !segment;
-                    (from, from <= most)
+                    let from = lowest | by & !segment;
+                    (from, from <= highest)
                 }
             };
             let from = if valid { from as usize & 31 } else { lane };
