@@ -1,4 +1,4 @@
-//! How many warp instructions the emulated device executes in a second of CPU time:
+//! Measures how many warp instructions the emulated device executes in a second of CPU time:
 //! `cargo run --release -p opt-emulator --example speed`.
 
 use std::time::Instant;
@@ -9,19 +9,19 @@ const MATRICES: &str = include_str!("../tests/data/kernels/matrices.ptx");
 const ROWS: &str = include_str!("../tests/data/kernels/rows.ptx");
 const ELEMENTWISE: &str = include_str!("../tests/data/kernels/elementwise.ptx");
 
-/// CPU time of this process in seconds, from the kernel's count of ticks of 10 ms.
+/// The CPU time of this process in seconds, from the kernel's count of 10 ms ticks.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a count of instructions for a line of text")]
+#[expect(clippy::cast_precision_loss, reason = "a count of instructions that is only printed")]
 fn millions(count: u64) -> f64 {
     count as f64 / 1e6
 }
 
-/// What to launch: the text, the kernel, grid, block, dynamic shared memory, and the numbers after the pointers.
+/// A launch: the PTX text, the kernel, grid, block, dynamic shared memory, and the numbers after the pointers.
 type Case = (&'static str, &'static str, [u32; 3], [u32; 3], u64, &'static [i64]);
 
 const CASES: [Case; 9] = [

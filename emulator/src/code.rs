@@ -219,7 +219,7 @@ pub enum Op {
 pub struct LaneOp {
     pub function: Function,
     pub to: Slot,
-    /// The second result: the other predicate of `setp`, the carry, or the second part of an unpacked value.
+    /// The second result: the other predicate of `setp`, or the carry.
     pub second: Option<Slot>,
     pub from: Vec<Slot>,
 }

@@ -1,4 +1,4 @@
-//! Gives the library the name of the driver's: whoever asks for it by that name gets this one, once it is loaded by its path.
+//! Gives the library the soname of the driver. Once it is loaded by its path, later loads by that name get this library.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

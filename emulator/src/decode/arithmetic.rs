@@ -1,4 +1,4 @@
-//! Arithmetic of integers, floating-point numbers and halves.
+//! Decodes arithmetic on integers and floating-point numbers.
 
 use super::builder::Builder;
 use super::qualifiers::Qualifiers;
@@ -105,7 +105,7 @@ fn doubled(ty: Type) -> Type {
     }
 }
 
-/// The operations that have a loop of their own.
+/// The operations that have their own vectorized loop.
 fn fast_integer(op: IntegerOp, ty: Type, to: Slot, from: &[Slot]) -> Option<Op> {
     use IntegerOp as I;
     let signed = ty.is_signed();
@@ -237,12 +237,12 @@ fn float<'a>(
     if (function.nan_wins || function.xor_sign) && !is_extreme {
         return Err(qualifiers.unsupported());
     }
-    // A subnormal number stays what it is where only its sign is changed, unless it is flushed.
+    // An operation that changes only the sign keeps subnormal numbers, unless they are flushed.
     if matches!(op, F::CopySign | F::Test(_)) {
         function.flush = false;
     }
     let [to, from @ ..] = operands else { return Err(qualifiers.wrong_operands()) };
-    // The third operand of `min` and `max` came with newer devices.
+    // Only newer devices support a third operand of `min` and `max`.
     if from.len() != count {
         return Err(if is_extreme { qualifiers.unsupported() } else { qualifiers.wrong_operands() });
     }

@@ -1,4 +1,4 @@
-//! Logic, shifts and bit fields.
+//! Decodes logic, shifts and bit fields.
 
 use super::builder::Builder;
 use super::operands::low;
@@ -103,7 +103,7 @@ fn fast(op: IntegerOp, ty: Type, to: Slot, from: &[Slot]) -> Option<Op> {
     use IntegerOp as I;
     let row = |index: usize| from.get(index).map_or(0, |slot| slot.row);
     let (a, b) = (row(0), row(1));
-    // Rows are zero-extended, so these keep 16 bits, too.
+    // Rows are zero-extended, so these operations work for 16 bits as well.
     let bitwise = match op {
         I::And => Some((Narrow2::And, Wide2::And)),
         I::Or => Some((Narrow2::Or, Wide2::Or)),
@@ -190,7 +190,7 @@ fn permute<'a>(
         ("ecr", Permute::EdgeRight),
         ("rc16", Permute::Replicate16),
     ]);
-    // `prmt.b32.f4e`: the type stands before the mode, and is the last once that is taken.
+    // In `prmt.b32.f4e`, the type precedes the mode, so it is last once the mode has been taken.
     let ty = qualifiers.ty()?;
     let ([to, a, b, c], Type::B32) = (operands, ty) else { return Err(qualifiers.wrong_operands()) };
     let to = builder.result(to, ty)?;

@@ -1,4 +1,4 @@
-//! The kernel under construction: names in scope, rows, labels, and the code so far.
+//! The kernel under construction: names in scope, register rows, labels, and the code so far.
 
 use std::collections::HashMap;
 
@@ -10,11 +10,11 @@ use crate::limits;
 use crate::ptx::lexer::clipped;
 use crate::ptx::syntax::{Location, RegisterClass, Source, Space, Statement, Variable};
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Copy, Debug)]
 pub enum Name {
     Register(Slot),
-    /// `dynamic`: counted from the end of the shared memory with a size.
+    /// If `dynamic`, the address counts from the end of the static shared memory.
     Variable {
         space: Space,
         address: u64,
@@ -41,19 +41,20 @@ impl Scope<'_> {
     }
 }
 
-/// One function whose body is being put in place.
+/// A function that is being inlined, or the entry.
 #[derive(Default)]
 pub struct Frame<'a> {
     scopes: Vec<Scope<'a>>,
-    /// Local memory in use, now and when each open scope began.
+    /// The size of the local memory in use, in bytes.
     pub local: u64,
+    /// The same at the beginning of each open scope.
     local_before: Vec<u64>,
     labels: HashMap<&'a str, u32>,
     pub branches: Vec<(Patch, &'a str, u32)>,
     pub targets: HashMap<&'a str, Vec<&'a str>>,
 }
 
-/// A place that waits for a label's position.
+/// An instruction or table entry that will be patched with a label's position.
 #[derive(Clone, Copy)]
 pub enum Patch {
     Branch(usize),
@@ -71,7 +72,7 @@ pub struct Builder<'s, 'a> {
     symbols: &'s Symbols<'a>,
     pub kernel: Kernel,
     pub frames: Vec<Frame<'a>>,
-    /// Functions that are being put in place, outermost first.
+    /// The functions that are being inlined, outermost first.
     pub called: Vec<&'a str>,
     pub location: Option<Location>,
     line: u32,
@@ -79,7 +80,8 @@ pub struct Builder<'s, 'a> {
     module_shared: HashMap<&'a str, u64>,
     narrow_constants: HashMap<u32, u32>,
     wide_constants: HashMap<u64, u32>,
-    /// Constants that wait for the size of shared memory: which of their list, and whether that is the wide one.
+    /// Constants to which the size of static shared memory will be added: the index in its list, and whether this is the
+    /// wide list.
     dynamic: Vec<(usize, bool)>,
     dynamic_align: u64,
     specials: Vec<(Special, u32)>,
@@ -87,7 +89,7 @@ pub struct Builder<'s, 'a> {
 
 impl<'s, 'a> Builder<'s, 'a> {
     pub fn new(source: &'s Source<'a>, symbols: &'s Symbols<'a>, name: &'a str) -> Self {
-        // The carry, and the flag that is always set.
+        // Two rows are reserved: `CARRY` and `ALWAYS`.
         let kernel = Kernel { name: name.to_owned(), flag_rows: ALWAYS + 1, ..Kernel::default() };
         Self {
             source,
@@ -108,7 +110,7 @@ impl<'s, 'a> Builder<'s, 'a> {
     }
 
     pub fn frame(&mut self) -> &mut Frame<'a> {
-        self.frames.last_mut().expect("the entry's frame is never taken off")
+        self.frames.last_mut().expect("the entry's frame is never removed")
     }
 
     pub fn line(&self) -> u32 {
@@ -119,17 +121,17 @@ impl<'s, 'a> Builder<'s, 'a> {
         self.line = line;
     }
 
-    /// Whether the statement is executed by some lanes only.
+    /// The guard of the current statement, if only some lanes execute it.
     pub fn guard(&self) -> Option<Guard> {
         self.guard
     }
 
-    /// Puts what follows under a guard, or under none.
+    /// Sets or removes the guard of the following instructions.
     pub fn set_guard(&mut self, guard: Option<Guard>) {
         self.guard = guard;
     }
 
-    /// Starts a statement: its line and its guard.
+    /// Starts a statement: sets its line and its guard, and checks the limits.
     pub fn begin(&mut self, statement: &Statement<'a>) -> Result<(), LoadError> {
         self.line = statement.line;
         self.guard = match statement.guard {
@@ -152,7 +154,7 @@ impl<'s, 'a> Builder<'s, 'a> {
         self.kernel.locations.push(self.location);
     }
 
-    /// Emits for all lanes.
+    /// Emits an instruction for all lanes.
     pub fn emit_plain(&mut self, op: Op) {
         let guard = self.guard.take();
         self.emit(op);
@@ -223,7 +225,7 @@ impl<'s, 'a> Builder<'s, 'a> {
         let address = match self.module_shared.get(variable.name) {
             Some(address) => *address,
             None => {
-                let address = self.place_shared(variable);
+                let address = self.allocate_shared(variable);
                 self.module_shared.insert(variable.name, address);
                 address
             }
@@ -231,7 +233,7 @@ impl<'s, 'a> Builder<'s, 'a> {
         Some(Name::Variable { space: Space::Shared, address, dynamic: false })
     }
 
-    fn place_shared(&mut self, variable: &Variable<'_>) -> u64 {
+    fn allocate_shared(&mut self, variable: &Variable<'_>) -> u64 {
         let address = self.kernel.static_shared.next_multiple_of(variable.align);
         self.kernel.static_shared = address + variable.bytes;
         address
@@ -264,7 +266,7 @@ impl<'s, 'a> Builder<'s, 'a> {
         if limits::REGISTERS < rows.saturating_add(count) as usize {
             return Err(LoadError::limit(
                 line,
-                format!("`{}<{count}>` are too many registers", clipped(name)),
+                format!("`{}<{count}>` declares too many registers", clipped(name)),
             ));
         }
         let first = self.new_row(class);
@@ -287,10 +289,10 @@ impl<'s, 'a> Builder<'s, 'a> {
                 Name::Variable { space: Space::Shared, address: 0, dynamic: true }
             }
             Space::Shared => {
-                let address = self.place_shared(variable);
+                let address = self.allocate_shared(variable);
                 Name::Variable { space: Space::Shared, address, dynamic: false }
             }
-            // Parameters of calls belong to the thread, as local variables do.
+            // Parameters of calls belong to the thread, like local variables.
             _ => {
                 let frame = self.frame();
                 let address = frame.local.next_multiple_of(variable.align);
@@ -319,7 +321,9 @@ impl<'s, 'a> Builder<'s, 'a> {
         let position = self.position();
         match self.frame().labels.insert(name, position) {
             None => Ok(()),
-            Some(_) => Err(LoadError::syntax(line, format!("the label `{}` is there twice", clipped(name)))),
+            Some(_) => {
+                Err(LoadError::syntax(line, format!("the label `{}` is defined twice", clipped(name))))
+            }
         }
     }
 
@@ -400,7 +404,7 @@ impl<'s, 'a> Builder<'s, 'a> {
         }
         if limits::STATIC_SHARED_BYTES < self.kernel.static_shared {
             let what = format!(
-                "`{}` declares {} bytes of shared memory, and {} are allowed",
+                "`{}` declares {} bytes of shared memory, of {} allowed",
                 self.kernel.name,
                 self.kernel.static_shared,
                 limits::STATIC_SHARED_BYTES

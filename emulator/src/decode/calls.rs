@@ -1,4 +1,4 @@
-//! Calls: the body of what is called is put in place, under names of its own.
+//! Decodes calls: the body of the called function is inlined, with its own scope of names.
 
 use super::builder::{Builder, Name, index_of};
 use super::convert::temporary;
@@ -38,10 +38,11 @@ pub fn decode<'a>(
         return Err(LoadError::unsupported(builder.line(), what));
     };
     let function = &source.functions[*index];
-    in_place(builder, function, results, arguments, qualifiers)
+    inline(builder, function, results, arguments, qualifiers)
 }
 
-fn in_place<'a>(
+/// Inlines a call of a function.
+fn inline<'a>(
     builder: &mut Builder<'_, 'a>,
     function: &Function<'a>,
     results: &[Operand<'a>],
@@ -55,7 +56,7 @@ fn in_place<'a>(
     if limits::CALL_DEPTH <= builder.called.len() {
         return Err(LoadError::limit(builder.line(), "calls are nested too deeply".to_owned()));
     }
-    // Lanes that do not call go around the body.
+    // Lanes that do not execute the call branch around the body.
     let mut around = None;
     if let Some(guard) = builder.guard() {
         around = Some(builder.kernel.code.len());
@@ -71,7 +72,7 @@ fn in_place<'a>(
     let mut after = Vec::new();
     for (name, meaning) in inputs {
         let meaning = match meaning {
-            // A register is passed by value.
+            // Registers are passed by value.
             Name::Register(slot) => {
                 let own = temporary(builder, slot.bits);
                 builder.emit_move(own, slot);
@@ -91,7 +92,7 @@ fn in_place<'a>(
         }
     }
     builder.called.push(function.name);
-    // What the last call left there is no value.
+    // Values from the previous call must not count as written.
     let start = builder.kernel.code.len();
     builder.emit(Op::Nothing);
     let outer_bytes = builder.kernel.local_bytes;
@@ -119,7 +120,7 @@ fn in_place<'a>(
     Ok(())
 }
 
-/// Pairs the names of parameters with what the caller gives for them.
+/// Pairs the names of parameters or results with the caller's operands.
 fn bind<'a>(
     builder: &mut Builder<'_, 'a>,
     function: &Function<'a>,
@@ -142,7 +143,7 @@ fn bind<'a>(
             _ => {
                 return Err(LoadError::unsupported(
                     builder.line(),
-                    "arguments that are no variables".to_owned(),
+                    "arguments that are not variables".to_owned(),
                 ));
             }
         }
@@ -155,7 +156,7 @@ fn bind<'a>(
     Ok(bound)
 }
 
-/// The value of an argument: a register, or a variable that is read.
+/// The register with an argument's value, which is loaded first if it is a variable.
 fn argument<'a>(
     builder: &mut Builder<'_, 'a>,
     operand: Option<&Operand<'a>>,

@@ -1,4 +1,4 @@
-//! `setp`, `set`, `selp` and `slct`.
+//! Decodes `setp`, `set`, `selp` and `slct`.
 
 use super::builder::Builder;
 use super::qualifiers::Qualifiers;
@@ -20,7 +20,7 @@ pub fn decode<'a>(
     }
 }
 
-/// The comparison that a qualifier names for a type.
+/// The comparison of a qualifier for a type.
 fn compare(name: &str, ty: Type) -> Option<Compare> {
     let is_float = ty.is_half() || matches!(ty, Type::F32 | Type::F64);
     let found = match name {
@@ -116,7 +116,7 @@ fn comparable(ty: Type) -> Option<Comparable> {
         Type::F32 => Some(Comparable::Float32),
         Type::S64 => Some(Comparable::Signed64),
         Type::U64 | Type::B64 => Some(Comparable::Unsigned64),
-        // Rows of 16 bits are zero-extended.
+        // 16-bit values are zero-extended.
         Type::U16 | Type::B16 => Some(Comparable::Unsigned32),
         _ => None,
     }

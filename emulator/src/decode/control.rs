@@ -1,4 +1,4 @@
-//! Branches, ends and barriers.
+//! Decodes branches, exits and barriers.
 
 use super::builder::{Builder, Patch};
 use super::qualifiers::Qualifiers;
@@ -7,7 +7,7 @@ use crate::fault::LoadError;
 use crate::lane::Type;
 use crate::ptx::syntax::Operand;
 
-/// Where the `ret` of a function whose body is put in place leads.
+/// The label that `ret` of an inlined function branches to.
 pub const END_OF_BODY: &str = "end of the body";
 
 pub fn decode<'a>(
@@ -77,7 +77,7 @@ fn branch_table<'a>(
     };
     let index = builder.value(index, Type::U32)?.row;
     let Some(targets) = builder.frame().targets.get(list).cloned() else {
-        return Err(builder.syntax(format!("there is no list of labels `{list}` before this")));
+        return Err(builder.syntax(format!("there is no preceding list of labels `{list}`")));
     };
     let line = builder.line();
     let table = builder.kernel.tables.len();

@@ -1,4 +1,4 @@
-//! Moves, conversions of values, and conversions of addresses.
+//! Decodes moves, conversions of values and conversions of addresses.
 
 use super::builder::{Builder, Name};
 use super::operands::class_of;
@@ -54,7 +54,7 @@ fn moved<'a>(
 }
 
 impl Builder<'_, '_> {
-    /// Between rows of the same size.
+    /// A move between rows of the same size.
     pub fn emit_move(&mut self, to: Slot, from: Slot) {
         self.emit(match to.file {
             File::Wide => Op::MoveWide { to: to.row, from: from.row },
@@ -140,7 +140,7 @@ fn convert<'a>(
         || matches!(from, Type::F16x2 | Type::Bf16x2)
         || (pair && from != Type::F32)
         || (to_float.is_some() && to_integer.is_some())
-        // A float becomes an integer by a rounding that is named.
+        // A conversion from float to integer names its rounding mode.
         || (is_float(from) && !is_float(to) && to_integer.is_none())
         || (!is_float(from) && is_float(to) && to_float.is_none())
         || (!is_float(from) && !is_float(to) && (to_float.is_some() || to_integer.is_some()));
@@ -215,7 +215,7 @@ fn address<'a>(
     let space = qualifiers.one_of(&SPACES).ok_or_else(|| qualifiers.unsupported())?;
     let ([to, from], 64) = (operands, ty.bits()) else { return Err(qualifiers.wrong_operands()) };
     let to = builder.result(to, Type::B64)?;
-    // A parameter of a function whose body was put in place is a local variable.
+    // A parameter of an inlined function is a local variable.
     let named = match from {
         Operand::Name(name) | Operand::Sum(name, _) => builder.find(name),
         _ => None,
@@ -262,7 +262,7 @@ fn is_in_space<'a>(
     Ok(())
 }
 
-/// A row for something that is needed for a moment.
+/// A row for a temporary value.
 pub fn temporary(builder: &mut Builder<'_, '_>, bits: u32) -> Slot {
     builder.new_row(if bits == 64 { RegisterClass::Wide } else { RegisterClass::Narrow(bits) })
 }

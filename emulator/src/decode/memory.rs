@@ -1,4 +1,4 @@
-//! Loads, stores and atomic operations.
+//! Decodes loads, stores and atomic operations.
 
 use super::builder::{Builder, Name};
 use super::qualifiers::Qualifiers;
@@ -7,7 +7,7 @@ use crate::fault::LoadError;
 use crate::lane::Type;
 use crate::ptx::syntax::{Operand, Space};
 
-/// How a cache is to treat the access: nothing to this device.
+/// Cache hints, which this device ignores.
 const CACHE: [&str; 22] = [
     "ca",
     "cg",
@@ -42,7 +42,7 @@ pub fn decode<'a>(
     operands: &[Operand<'a>],
 ) -> Result<(), LoadError> {
     let space = space(qualifiers);
-    // A cache policy is the last operand.
+    // The last operand may be a cache policy.
     let operands = match operands {
         [rest @ .., _] if qualifiers.take("L2::cache_hint") => rest,
         all => all,
@@ -96,12 +96,12 @@ fn address<'a>(
     };
     match builder.find(name) {
         Some(Name::Register(slot)) if slot.file != File::Flag && 32 <= slot.bits => {
-            // The parameters of a function whose body was put in place are local variables.
+            // Parameters of an inlined function are local variables.
             let space = if space == Space::Param && is_inside_call { Space::Local } else { space };
             Ok((of(space), slot, *offset))
         }
         Some(Name::Variable { space: found, address, dynamic }) => {
-            // Where the space is left out, that of the variable is meant.
+            // Without a state space, the variable's space is meant.
             let row = if dynamic {
                 builder.dynamic_constant(address, true)
             } else {
@@ -109,7 +109,7 @@ fn address<'a>(
             };
             Ok((of(found), Slot { file: File::Wide, row, bits: 64 }, *offset))
         }
-        _ => Err(builder.syntax(format!("`{name}` is no address"))),
+        _ => Err(builder.syntax(format!("`{name}` is not an address"))),
     }
 }
 
@@ -119,7 +119,7 @@ fn push(builder: &mut Builder<'_, '_>, op: MemoryOp) {
     builder.emit(Op::Memory(index));
 }
 
-/// The element's type, and how many there are.
+/// The element's type, and the number of elements.
 fn shape(qualifiers: &mut Qualifiers<'_>) -> Result<(Type, usize, bool), LoadError> {
     let ty = qualifiers.ty()?;
     let count = qualifiers.one_of(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
@@ -243,7 +243,7 @@ fn atomic_kind(op: AtomicOp, ty: Type) -> Option<AtomicKind> {
     Some(match (op, ty) {
         (A::And | A::Or | A::Xor | A::Exchange | A::CompareExchange, Type::B32) => AtomicKind::Bits32,
         (A::And | A::Or | A::Xor | A::Exchange | A::CompareExchange, Type::B64) => AtomicKind::Bits64,
-        // Older compilers name a type.
+        // Older compilers also name a type.
         (A::Exchange | A::CompareExchange, Type::U32 | Type::S32 | Type::F32) => AtomicKind::Bits32,
         (A::Exchange | A::CompareExchange, Type::U64 | Type::S64 | Type::F64) => AtomicKind::Bits64,
         (A::CompareExchange, Type::B16) => AtomicKind::Bits16,

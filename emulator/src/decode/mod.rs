@@ -1,4 +1,4 @@
-//! From statements to code: every name becomes a row, every label a position, every call the body of what is called.
+//! Turns statements into code: names become register rows, labels become positions, and calls are inlined.
 
 mod arithmetic;
 mod bits;
@@ -21,19 +21,20 @@ use crate::ptx::syntax::{Function, Item, Source, Space, Statement};
 use builder::{Builder, Frame, Name};
 use qualifiers::Qualifiers;
 
-/// Where the generic addresses of a block's own memories begin. Each window is 16 MiB, below all of the heap.
+/// The first generic address of shared memory. The windows of shared, local and parameter memory are below the heap.
 pub const SHARED_WINDOW: u64 = 0x7f_0000_0000;
 pub const LOCAL_WINDOW: u64 = 0x7f_1000_0000;
 pub const PARAM_WINDOW: u64 = 0x7f_2000_0000;
+/// The size of each window.
 pub const WINDOW_BYTES: u64 = 1 << 24;
 
-/// Addresses of the variables that a module has in global and constant memory.
+/// The addresses of a module's variables in global and constant memory.
 pub type Symbols<'a> = HashMap<&'a str, u64>;
 
 /// Decodes one entry of a module.
 ///
 /// # Errors
-/// The first statement that is wrong, unsupported or one too many.
+/// The first statement that is wrong, unsupported or beyond a limit.
 pub fn kernel<'a>(
     source: &Source<'a>,
     entry: &Function<'a>,
@@ -59,7 +60,7 @@ pub fn kernel<'a>(
     builder.finish()
 }
 
-/// Decodes the items of the function whose frame is on top, and resolves its labels.
+/// Decodes the items of the function with the topmost frame, and resolves its labels.
 fn function_body<'a>(builder: &mut Builder<'_, 'a>, items: &[Item<'a>]) -> Result<(), LoadError> {
     for item in items {
         match item {
@@ -77,7 +78,7 @@ fn function_body<'a>(builder: &mut Builder<'_, 'a>, items: &[Item<'a>]) -> Resul
             Item::Statement(found) => statement(builder, found)?,
         }
     }
-    // Where `ret` leads in a function that was called.
+    // The target of `ret` in an inlined function.
     builder.declare_label(0, control::END_OF_BODY)?;
     builder.resolve_labels()
 }
@@ -115,7 +116,7 @@ fn statement<'a>(builder: &mut Builder<'_, 'a>, statement: &Statement<'a>) -> Re
     qualifiers.finish()
 }
 
-/// A frame for the function that is called next.
+/// Pushes a frame for the function that is inlined next.
 fn enter<'a>(builder: &mut Builder<'_, 'a>) {
     let local = builder.frame().local;
     builder.frames.push(Frame::new(local));

@@ -1,4 +1,4 @@
-//! From operands to rows.
+//! Resolves operands to register rows.
 
 use super::builder::{Builder, Name};
 use crate::code::{File, Guard, Op, Slot, Special};
@@ -7,7 +7,7 @@ use crate::lane::Type;
 use crate::ptx::lexer::clipped;
 use crate::ptx::syntax::{Number, Operand, RegisterClass, Space};
 
-/// The low 32 bits.
+/// Truncates to the low 32 bits.
 pub fn low(value: u64) -> u32 {
     u32::try_from(value & 0xffff_ffff).unwrap_or(0)
 }
@@ -46,11 +46,11 @@ impl<'a> Builder<'_, 'a> {
             Operand::Number(Number::Integer(value)) => {
                 Ok(Guard { row: crate::code::ALWAYS, negated: *value == 0 })
             }
-            _ => Err(self.syntax("a predicate is expected".to_owned())),
+            _ => Err(self.syntax("expected a predicate".to_owned())),
         }
     }
 
-    /// A predicate as a row; one that is negated gets a row of its own.
+    /// The row of a predicate. A negated predicate is written to a new row.
     pub fn plain_flag(&mut self, operand: &Operand<'a>) -> Result<u32, LoadError> {
         let flag = self.flag_operand(operand)?;
         if !flag.negated {
@@ -61,9 +61,9 @@ impl<'a> Builder<'_, 'a> {
         Ok(to)
     }
 
-    /// Where a result of a type goes.
+    /// The register for a result of this type.
     pub fn result(&mut self, operand: &Operand<'a>, ty: Type) -> Result<Slot, LoadError> {
-        // Goes nowhere: a row of its own.
+        // A discarded result is written to an unused row.
         if *operand == Operand::Sink {
             return Ok(self.new_row(class_of(ty.bits())));
         }
@@ -78,11 +78,11 @@ impl<'a> Builder<'_, 'a> {
     pub fn wide_result(&mut self, operand: &Operand<'a>) -> Result<Slot, LoadError> {
         match operand {
             Operand::Name(name) => self.register(name),
-            _ => Err(self.syntax("a register is expected".to_owned())),
+            _ => Err(self.syntax("expected a register".to_owned())),
         }
     }
 
-    /// A value of exactly a type's size.
+    /// A value with exactly the type's size.
     pub fn value(&mut self, operand: &Operand<'a>, ty: Type) -> Result<Slot, LoadError> {
         let slot = self.wider_value(operand, ty)?;
         if slot.bits != ty.bits() {
@@ -95,7 +95,7 @@ impl<'a> Builder<'_, 'a> {
         operands.iter().map(|operand| self.value(operand, ty)).collect()
     }
 
-    /// A value in a register of a type's size or a larger one, where that is allowed.
+    /// A value in a register of the type's size or, if that is allowed, in a larger one.
     pub fn wider_value(&mut self, operand: &Operand<'a>, ty: Type) -> Result<Slot, LoadError> {
         let slot = match operand {
             Operand::Number(number) => {
@@ -122,7 +122,7 @@ impl<'a> Builder<'_, 'a> {
                 }
                 _ => return Err(self.syntax(format!("`{}` is not a variable", clipped(name)))),
             },
-            _ => return Err(self.syntax("a value is expected".to_owned())),
+            _ => return Err(self.syntax("expected a value".to_owned())),
         };
         if slot.bits < ty.bits() {
             return Err(self.wrong_size(operand, slot, ty));
@@ -148,7 +148,7 @@ impl<'a> Builder<'_, 'a> {
                 Ok(Slot { file: File::Narrow, row: self.dynamic_constant(address, false), bits: 32 })
             }
             (32 | 64, false) => Ok(self.constant(address, ty)),
-            _ => Err(self.syntax("an address does not fit".to_owned())),
+            _ => Err(self.syntax("an address does not fit the register".to_owned())),
         }
     }
 
@@ -168,7 +168,7 @@ impl<'a> Builder<'_, 'a> {
             (Number::Single(bits), Type::F64) => Ok(f64::from(f32::from_bits(bits)).to_bits()),
             (Number::Double(bits), Type::F64 | Type::B64) => Ok(bits),
             (Number::Double(bits), Type::F32) => Ok(u64::from(crate::ptx::single(bits))),
-            _ => Err(self.syntax("a constant is not of the instruction's type".to_owned())),
+            _ => Err(self.syntax("a constant does not have the instruction's type".to_owned())),
         }
     }
 
@@ -177,11 +177,11 @@ impl<'a> Builder<'_, 'a> {
             Operand::Name(name) => clipped(name),
             _ => "an operand",
         };
-        self.syntax(format!("`{name}` has {} bits where {} are needed", slot.bits, ty.bits()))
+        self.syntax(format!("`{name}` has {} bits instead of {}", slot.bits, ty.bits()))
     }
 }
 
-/// Registers that every thread finds set.
+/// The special registers.
 pub fn special(name: &str) -> Option<Special> {
     let axis = |prefix: &str| match name.strip_prefix(prefix) {
         Some(".x") => Some(0),

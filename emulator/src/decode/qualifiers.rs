@@ -1,4 +1,4 @@
-//! The qualifiers of an opcode. Each has to be taken: one that is left is not supported.
+//! The qualifiers of an opcode. Decoding takes each qualifier that it supports; if one is left, the instruction is refused.
 
 use crate::fault::LoadError;
 use crate::lane::Type;
@@ -30,7 +30,7 @@ impl<'a> Qualifiers<'a> {
         found.is_some()
     }
 
-    /// Takes all that are in a list; whether there were any.
+    /// Takes all qualifiers of a list, and returns whether there were any.
     pub fn take_all(&mut self, names: &[&str]) -> bool {
         let before = self.rest.len();
         self.rest.retain(|qualifier| !names.contains(qualifier));
@@ -45,7 +45,7 @@ impl<'a> Qualifiers<'a> {
         Some(value)
     }
 
-    /// The type that stands last.
+    /// Takes the type, which is the last qualifier.
     pub fn ty(&mut self) -> Result<Type, LoadError> {
         let last = self.rest.last().copied().unwrap_or_default();
         let found = Type::named(last).ok_or_else(|| self.unsupported())?;
@@ -53,7 +53,7 @@ impl<'a> Qualifiers<'a> {
         Ok(found)
     }
 
-    /// `rn` and its like, as an arithmetic instruction has them.
+    /// Takes the rounding mode of an arithmetic instruction, such as `rn`.
     pub fn rounding(&mut self) -> Option<Rounding> {
         self.one_of(&[
             ("rn", Rounding::NearestEven),
@@ -67,7 +67,8 @@ impl<'a> Qualifiers<'a> {
         LoadError::unsupported(self.line, format!("`{}`", clipped(&self.opcode.join("."))))
     }
 
-    /// A qualifier that is not known explains operands that do not fit.
+    /// The error for operands that do not match. An unsupported qualifier is the more likely cause, so it is reported
+    /// first.
     pub fn wrong_operands(&self) -> LoadError {
         if !self.rest.is_empty() {
             return self.unsupported();

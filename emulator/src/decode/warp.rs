@@ -1,4 +1,4 @@
-//! What lanes of a warp do together: shuffles, votes, matches and reductions.
+//! Decodes collective operations of a warp: shuffles, votes, matches and reductions.
 
 use super::builder::{Builder, index_of};
 use super::qualifiers::Qualifiers;
@@ -42,7 +42,7 @@ pub fn sync<'a>(builder: &mut Builder<'_, 'a>, members: &Operand<'a>) -> Result<
     Ok(())
 }
 
-/// A result with a predicate beside it.
+/// A result and, if present, a predicate.
 fn result_and_flag<'a>(
     builder: &mut Builder<'_, 'a>,
     operand: &Operand<'a>,

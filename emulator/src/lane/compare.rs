@@ -13,9 +13,9 @@ pub struct Comparison {
     pub compare: Compare,
     pub ty: Type,
     pub flush: bool,
-    /// A predicate that the result is combined with, and whether it is negated.
+    /// The operation that combines the result with a predicate, and whether the predicate is negated.
     pub combine: Option<(FlagOp, bool)>,
-    /// What `set` gives; `Pred` for `setp`.
+    /// The type of the result; `Pred` for `setp`.
     pub result: Type,
 }
 
@@ -105,7 +105,7 @@ impl Compare {
     }
 }
 
-/// `slct`: by the sign of a number.
+/// `slct`: selects by the sign of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
     BySignOfS32,

@@ -1,4 +1,4 @@
-//! `cvt` in all its forms.
+//! Conversions: all forms of `cvt`.
 
 use super::Type;
 use super::float::{flushed, saturated};
@@ -8,7 +8,7 @@ use super::soft::{BF16, F16, F32, F64, Format, Rounding, Value, from_integer, un
 pub struct Conversion {
     pub to: Type,
     pub from: Type,
-    /// To integers, and to an integral number of the same format, this is how an integer is found.
+    /// The rounding mode, also for conversions to integers and to integral numbers of the same format.
     pub rounding: Rounding,
     pub integral: bool,
     pub flush: bool,
@@ -35,7 +35,7 @@ impl Conversion {
         self.frequent(a).unwrap_or_else(|| self.one(a))
     }
 
-    /// Between halves and numbers of 32 bits, where nothing special is asked for.
+    /// A fast path for plain conversions between 16-bit and 32-bit floats.
     fn frequent(&self, a: u64) -> Option<u64> {
         if self.saturate || self.relu || self.integral || self.flush {
             return None;
@@ -43,7 +43,7 @@ impl Conversion {
         let (low, single) = (a & 0xffff, a as u32);
         let exponent = single >> 23 & 0xff;
         match (self.from, self.to) {
-            // Normal halves: the exponent is counted from another zero.
+            // A normal number, whose exponent has another bias.
             (Type::F16, Type::F32) if !matches!(low >> 10 & 31, 0 | 31) => {
                 Some((low & 0x8000) << 16 | ((low & 0x7fff) + (112 << 10)) << 13)
             }
@@ -87,7 +87,7 @@ impl Conversion {
                 let value = self.source(a, from);
                 let value = if self.integral { value.round_to_integer(self.rounding) } else { value };
                 let nan = matches!(value, Value::Nan);
-                // Between numbers of 64 bits a payload is kept; every other result is the one canonical value.
+                // A conversion from `f64` to `f64` keeps the payload. All others result in the canonical NaN.
                 if nan && from == F64 && to == F64 && !self.saturate {
                     return a;
                 }
@@ -116,7 +116,7 @@ impl Conversion {
         if self.relu && !is_nan && bits & sign != 0 { 0 } else { bits }
     }
 
-    /// Registers may be wider than the type: the value is extended by its sign.
+    /// A register may be wider than the type, so the value is sign-extended.
     fn extended(&self, bits: u64) -> u64 {
         if self.to.is_signed() { self.to.signed(bits) as u64 } else { self.to.cut(bits) }
     }

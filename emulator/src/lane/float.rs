@@ -1,4 +1,4 @@
-//! Arithmetic of `f32` and `f64`: the host's where it rounds to nearest, exact arithmetic for the other modes.
+//! Arithmetic on `f32` and `f64`: the host's for rounding to nearest, exact arithmetic for the other modes.
 
 use super::Type;
 use super::soft::{F32, F64, Format, Rounding, unpack};
@@ -15,7 +15,7 @@ pub enum FloatOp {
     Reciprocal,
     SquareRoot,
     ReciprocalSquareRoot,
-    /// Of `f64`: the upper half of the operand gives the upper half of the result, the rest is zero.
+    /// For `f64`: computes the upper half of the result from the upper half of the operand. The lower half is zero.
     ReciprocalHigh,
     ReciprocalSquareRootHigh,
     Sine,
@@ -44,14 +44,14 @@ pub enum FloatTest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FloatFunction {
     pub op: FloatOp,
-    /// `f32` or `f64`.
+    /// Whether the operands are `f64` instead of `f32`.
     pub wide: bool,
     pub rounding: Rounding,
     pub flush: bool,
     pub saturate: bool,
-    /// Of `min` and `max`: one operand that is not a number makes the result none.
+    /// For `min` and `max`: the result is NaN if one operand is NaN.
     pub nan_wins: bool,
-    /// Of `min` and `max`: of magnitudes, with the product of the signs.
+    /// For `min` and `max`: compares magnitudes, and the result has the product of the signs.
     pub xor_sign: bool,
 }
 
@@ -194,13 +194,13 @@ impl FloatFunction {
     }
 }
 
-/// The smaller or larger of two numbers; -0 is less than +0.
+/// The smaller or larger of two numbers. -0 is less than +0.
 pub fn extreme(larger: bool, nan_wins: bool, xor_sign: bool, a: u64, b: u64, format: Format) -> u64 {
     let sign = 1_u64 << (format.exponent_bits + format.fraction_bits);
     let infinity = ((1_u64 << format.exponent_bits) - 1) << format.fraction_bits;
     let is_nan = |value: u64| infinity < value & (sign - 1);
     let (first, second) = if xor_sign { (a & (sign - 1), b & (sign - 1)) } else { (a, b) };
-    // Orders numbers as integers: the negative ones in reverse, below the others.
+    // Maps floats to integers in the same order: negative floats are reversed, and below the others.
     let order = |value: u64| {
         let magnitude = (value & (sign - 1)) as i64;
         if value & sign != 0 { -1 - magnitude } else { magnitude }
@@ -216,7 +216,7 @@ pub fn extreme(larger: bool, nan_wins: bool, xor_sign: bool, a: u64, b: u64, for
     if xor_sign { picked | (a ^ b) & sign } else { picked }
 }
 
-/// Numbers below the normal ones become zeros.
+/// Replaces subnormal numbers by zeros.
 pub fn flushed(bits: u32) -> u32 {
     if bits & 0x7f80_0000 == 0 { bits & 0x8000_0000 } else { bits }
 }
@@ -229,7 +229,7 @@ fn flushed_wide(value: f64) -> f64 {
     if value.is_subnormal() { 0.0_f64.copysign(value) } else { value }
 }
 
-/// Clamped to 0 … 1; what is not a number becomes 0.
+/// Clamps to 0 … 1. NaN becomes 0.
 pub fn saturated(value: f32) -> f32 {
     if value > 0.0 { value.min(1.0) } else { 0.0 }
 }

@@ -1,4 +1,4 @@
-//! Arithmetic of `f16` and `bf16`, alone and in pairs: exact, then rounded once.
+//! Arithmetic on `f16` and `bf16`, single or in pairs: computed exactly, then rounded once.
 
 use super::Type;
 use super::float::extreme;
@@ -67,7 +67,7 @@ impl HalfFunction {
             let one = super::soft::from_integer(1).round(format, Rounding::NearestEven);
             result = if is_nan || is_negative { 0 } else { result.min(one) };
         }
-        // Not a number stays what it is.
+        // NaN stays NaN.
         if self.relu && !is_nan && is_negative {
             result = 0;
         }
@@ -94,7 +94,7 @@ impl HalfFunction {
     }
 }
 
-/// Numbers below the normal ones become zeros.
+/// Replaces subnormal numbers by zeros.
 pub fn flushed(bits: u64, format: Format) -> u64 {
     let exponent = ((1 << format.exponent_bits) - 1) << format.fraction_bits;
     if bits & exponent == 0 { bits & 0x8000 } else { bits }

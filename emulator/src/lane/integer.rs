@@ -1,11 +1,11 @@
-//! Integers and bits.
+//! Arithmetic on integers, and bit operations.
 
 use super::{Results, Type, mask};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IntegerOp {
     Add,
-    /// Clamped to the range of 32 signed bits.
+    /// Clamps the result to the range of `i32`.
     AddSaturating,
     Sub,
     SubSaturating,
@@ -20,7 +20,7 @@ pub enum IntegerOp {
     Mul24High,
     Mad24Low,
     Mad24High,
-    /// With a carry: the last operand is the carry that comes in, the second result is the one that goes out.
+    /// Adds with carry: the last operand is the carry in, and the second result is the carry out.
     AddCarry,
     SubCarry,
     MadLowCarry,
@@ -38,7 +38,7 @@ pub enum IntegerOp {
     Or,
     Xor,
     Not,
-    /// Whether all bits are zero.
+    /// 1 if all bits are zero, otherwise 0.
     CNot,
     Shl,
     Shr,
@@ -60,9 +60,9 @@ pub enum IntegerOp {
         wraps: bool,
     },
     Permute(Permute),
-    /// The truth table of three inputs.
+    /// A logical function of three inputs, given by its truth table.
     Logic3(u8),
-    /// Sums of products of bytes; whether each operand is signed.
+    /// The sum of four products of bytes. The flags say whether each operand is signed.
     Dot4 {
         first: bool,
         second: bool,
@@ -111,7 +111,7 @@ pub fn apply(op: IntegerOp, ty: Type, [a, b, c, d]: [u64; 4]) -> Results {
             return carried(u128::from(ty.cut(a)) + u128::from(ty.cut(b)) + u128::from(c & 1), bits);
         }
         Op::SubCarry => {
-            // The carry is a borrow.
+            // The carry flag holds the borrow.
             let (first, second) = (u128::from(ty.cut(a)), u128::from(ty.cut(b)) + u128::from(c & 1));
             return (first.wrapping_sub(second) as u64, u64::from(first < second));
         }
@@ -186,7 +186,7 @@ fn saturated(sum: i128) -> u64 {
 }
 
 fn high(x: i128, y: i128, bits: u32) -> u64 {
-    // Only a product of unsigned numbers of 64 bits needs all 128 bits, and those are shifted without a sign.
+    // Only the product of unsigned 64-bit numbers needs all 128 bits, so it is shifted as an unsigned number.
     let product = x.wrapping_mul(y);
     if x < 0 || y < 0 { (product >> bits) as u64 } else { ((product as u128) >> bits) as u64 }
 }
@@ -202,7 +202,7 @@ fn carried(sum: u128, bits: u32) -> Results {
     (sum as u64, u64::from(sum >> bits != 0))
 }
 
-/// A division by zero gives what the hardware gives: all bits set.
+/// Divides. Like the hardware, sets all bits of the result of a division by zero.
 fn divided(ty: Type, x: i128, y: i128) -> u64 {
     if y == 0 { ty.cut(u64::MAX) } else { (x / y) as u64 }
 }
@@ -250,7 +250,7 @@ fn extracted(ty: Type, a: u64, b: u64, c: u64) -> u64 {
     let sign_at = (from + length).saturating_sub(1).min(last);
     let negative = ty.is_signed() && length != 0 && a >> sign_at & 1 == 1;
     let field = if bits <= from { 0 } else { ty.cut(a) >> from };
-    // Bits of the field that the value does not have are copies of the sign.
+    // Bits of the field beyond the value are copies of the sign bit.
     let there = length.min(bits.saturating_sub(from));
     let kept = if 64 <= there { field } else { field & ((1 << there) - 1) };
     let above = if 64 <= there { 0 } else { u64::MAX << there };
@@ -323,7 +323,7 @@ pub fn logic3(table: u8, a: u32, b: u32, c: u32) -> u32 {
         .fold(0, |all, term| all | term)
 }
 
-/// One part of a packed value.
+/// Extracts one part of a packed value.
 fn part(value: u64, index: u32, bits: u32, signed: bool) -> i64 {
     let unused = 64 - bits;
     let raised = value >> (bits * index) << unused;

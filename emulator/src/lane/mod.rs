@@ -1,7 +1,8 @@
-//! What an instruction computes from a lane's own values: pure functions of bits, one family in a file.
+//! Instructions that compute a result from the values of a single lane, as pure functions of bits. Each file has one
+//! family of instructions.
 //!
-//! A value is the bits of a register, zero-extended. A result may have more bits than its register: what writes it cuts
-//! it off, so a signed result is sign-extended.
+//! A value is the bits of a register, zero-extended. A result may have more bits than its register, because the caller
+//! truncates it. Signed results are sign-extended.
 
 pub mod compare;
 pub mod convert;
@@ -95,7 +96,7 @@ impl Type {
         matches!(self, Self::F16 | Self::F16x2 | Self::Bf16 | Self::Bf16x2)
     }
 
-    /// The low bits of a value that are this type's.
+    /// Truncates a value to the bits of this type.
     pub fn cut(self, value: u64) -> u64 {
         mask(value, self.bits())
     }
@@ -106,7 +107,7 @@ impl Type {
         ((value << unused) as i64) >> unused
     }
 
-    /// The value as a number, by the type's own sign.
+    /// The value as a number, signed or unsigned like the type.
     pub fn number(self, value: u64) -> i128 {
         if self.is_signed() { i128::from(self.signed(value)) } else { i128::from(self.cut(value)) }
     }
@@ -124,7 +125,7 @@ pub enum Function {
     Convert(Conversion),
     Compare(Comparison),
     Select(Selection),
-    /// The parts from the lowest one on, each of `bits`.
+    /// Packs values of `bits` bits each, lowest first.
     Pack {
         bits: u32,
     },
@@ -133,11 +134,11 @@ pub enum Function {
     },
 }
 
-/// What one lane gets: the result and, where there is one, the second result.
+/// The result and the second result of a lane. The latter is 0 if the operation has only one.
 pub type Results = (u64, u64);
 
 impl Function {
-    /// `values` are the operands in order; those that an operation does not have are zero.
+    /// Computes the results. `values` are the operands in order, followed by zeros.
     pub fn apply(&self, values: [u64; 4]) -> Results {
         match self {
             Self::Integer(op, ty) => integer::apply(*op, *ty, values),

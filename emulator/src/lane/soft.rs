@@ -1,7 +1,7 @@
-//! Floating-point numbers of any format, exact until they are rounded: for the rounding modes and formats that the
-//! host does not have.
+//! Software floating point for rounding modes and formats that the host does not support. Values are exact until they are
+//! rounded to a format.
 
-/// How a value that lies between two numbers of a format is rounded.
+/// How a value between two numbers of a format is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     NearestEven,
@@ -14,7 +14,7 @@ pub enum Rounding {
 pub struct Format {
     pub exponent_bits: u32,
     pub fraction_bits: u32,
-    /// The value of every result that is not a number.
+    /// The bits of the canonical NaN.
     pub nan: u64,
 }
 
@@ -41,7 +41,7 @@ impl Format {
     }
 }
 
-/// A number, exact or with everything below its lowest bit folded into that bit.
+/// A number, either exact or with all bits below its lowest bit folded into that bit (sticky).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     Nan,
@@ -51,7 +51,7 @@ pub enum Value {
     Zero {
         negative: bool,
     },
-    /// mantissa × 2^exponent, the mantissa not zero.
+    /// mantissa × 2^exponent. The mantissa is not zero.
     Finite {
         negative: bool,
         mantissa: u128,
@@ -85,8 +85,8 @@ pub fn from_integer(value: i128) -> Value {
     Finite { negative: value < 0, mantissa: value.unsigned_abs(), exponent: 0 }
 }
 
-/// Whether a magnitude of `kept` is raised by one for what was cut off: nothing, less than half of its lowest bit,
-/// half or more.
+/// Whether the kept magnitude is rounded up. `half` is the highest discarded bit, and `more` says whether any other
+/// discarded bit is set.
 fn rises(negative: bool, kept: u128, half: bool, more: bool, rounding: Rounding) -> bool {
     match rounding {
         Rounding::NearestEven => half && (more || kept & 1 == 1),
@@ -96,7 +96,7 @@ fn rises(negative: bool, kept: u128, half: bool, more: bool, rounding: Rounding)
     }
 }
 
-/// Cuts `shift` bits off and rounds.
+/// Discards the lowest `shift` bits and rounds.
 fn cut(negative: bool, mantissa: u128, shift: u32, rounding: Rounding) -> u128 {
     if shift == 0 {
         return mantissa;
@@ -109,7 +109,7 @@ fn cut(negative: bool, mantissa: u128, shift: u32, rounding: Rounding) -> u128 {
 }
 
 impl Value {
-    /// The bits of the number of a format that this is rounded to.
+    /// Rounds to a format, and returns the bits.
     pub fn round(self, format: Format, rounding: Rounding) -> u64 {
         let sign = |negative| if negative { format.sign() } else { 0 };
         match self {
@@ -141,7 +141,7 @@ impl Value {
         }
     }
 
-    /// The nearest integer, as a value.
+    /// Rounds to an integer.
     pub fn round_to_integer(self, rounding: Rounding) -> Self {
         match self {
             Finite { negative, mantissa, exponent } if exponent < 0 => {
@@ -154,7 +154,7 @@ impl Value {
         }
     }
 
-    /// An integer within bounds; `None`: not a number.
+    /// Rounds to an integer and clamps it. `None` if this is NaN.
     pub fn to_integer(self, rounding: Rounding, least: i128, most: i128) -> Option<i128> {
         let clamped = |negative| if negative { least } else { most };
         match self.round_to_integer(rounding) {
@@ -257,7 +257,7 @@ impl Value {
             Infinite { negative: false } => self,
             Infinite { .. } | Finite { negative: true, .. } => Nan,
             Finite { negative, mantissa, exponent } => {
-                // The exponent that is left has to be even.
+                // The remaining exponent must be even.
                 let mut raised = mantissa.leading_zeros();
                 raised -= u32::from((exponent - raised as i32) % 2 != 0);
                 let whole = mantissa << raised;
@@ -269,7 +269,7 @@ impl Value {
     }
 }
 
-/// A mantissa whose highest bit is bit 125, so that two of them can be added.
+/// Shifts a mantissa so that its highest bit is bit 125. Then two mantissas can be added without overflow.
 struct Aligned {
     negative: bool,
     mantissa: u128,
@@ -285,7 +285,7 @@ impl Aligned {
     }
 }
 
-/// Shifts right; what is lost stays visible in the lowest bit.
+/// Shifts right. If bits are lost, the lowest bit is set.
 fn sticky_shift(mantissa: u128, shift: u32) -> u128 {
     if 127 < shift {
         return u128::from(mantissa != 0);

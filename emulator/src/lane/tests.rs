@@ -1,4 +1,4 @@
-//! Exact arithmetic against the host's, and against itself in the other rounding modes.
+//! Compares exact arithmetic with the host's, and its rounding modes with each other.
 
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn rounded(op: FloatOp, ty: Type, rounding: Rounding, values: [u64; 3]) -> u64 {
     function.apply([values[0], values[1], values[2], 0])
 }
 
-/// The same operation by exact arithmetic, which the host's is compared with.
+/// The same operation in exact arithmetic.
 fn exact(op: FloatOp, format: Format, rounding: Rounding, values: [u64; 3]) -> u64 {
     let [a, b, c] = values.map(|bits| unpack(bits, format));
     let result = match op {
@@ -38,7 +38,7 @@ fn exact(op: FloatOp, format: Format, rounding: Rounding, values: [u64; 3]) -> u
     result.round(format, rounding)
 }
 
-/// Numbers near each other, where sums cancel, and any bits.
+/// Numbers close to each other, whose sums cancel, and arbitrary bits.
 fn bits32() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u32>().prop_map(u64::from),
@@ -61,13 +61,13 @@ fn is_nan64(bits: u64) -> bool {
     f64::from_bits(bits).is_nan()
 }
 
-/// Numbers as integers in the same order.
+/// Maps numbers to integers in the same order.
 fn order(bits: u64, sign: u64) -> i128 {
     let magnitude = i128::from(bits & (sign - 1));
     if bits & sign != 0 { -magnitude } else { magnitude }
 }
 
-/// Rounded down and up are neighbours, or the same; the others are among them.
+/// The results of rounding down and up are equal or neighbours, and the other modes result in one of them.
 fn check_modes(op: FloatOp, ty: Type, values: [u64; 3]) -> Result<(), TestCaseError> {
     let sign = if ty == Type::F32 { 1 << 31 } else { 1 << 63 };
     let by = |rounding| rounded(op, ty, rounding, values);
@@ -120,7 +120,8 @@ proptest! {
         let values = [a, b, c].map(u64::from);
         let [x, y, z] = [a, b, c].map(|bits| f16::from_bits(bits).to_f64());
         let apply = |op| HalfFunction::new(op, Type::F16).apply([values[0], values[1], values[2], 0]);
-        // A sum or a product of two is exact in 64 bits; so is one of three with products that are not too small.
+        // A sum or a product of two numbers is exact in `f64`, and so is a fused product and sum if the product is not too
+        // small.
         let mut exact = vec![(HalfOp::Add, x + y), (HalfOp::Sub, x - y), (HalfOp::Mul, x * y)];
         if (x * y).abs() > 1e-4 || x * y == 0.0 || z == 0.0 {
             exact.push((HalfOp::Fma, x * y + z));
@@ -177,7 +178,7 @@ proptest! {
         }
     }
 
-    /// Any operation takes any bits: it does not panic.
+    /// No operation panics, whatever the bits of its operands are.
     #[test]
     fn integers_take_any_bits(values in any::<[u64; 4]>()) {
         use IntegerOp as I;
@@ -191,7 +192,7 @@ proptest! {
         for ty in [Type::U16, Type::S16, Type::U32, Type::S32, Type::U64, Type::S64] {
             for op in ops {
                 let (first, _) = Function::Integer(op, ty).apply(values.map(|value| ty.cut(value)));
-                // The same again gives the same.
+                // Repeating the operation gives the same result.
                 prop_assert_eq!(Function::Integer(op, ty).apply(values.map(|value| ty.cut(value))).0, first);
             }
         }

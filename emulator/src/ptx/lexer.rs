@@ -1,4 +1,4 @@
-//! Words, numbers and punctuation of a PTX text.
+//! Splits a PTX text into words, numbers and punctuation.
 
 use crate::fault::LoadError;
 
@@ -6,14 +6,14 @@ use crate::fault::LoadError;
 pub enum Token<'a> {
     /// A name, register, directive or opcode with its qualifiers.
     Word(&'a str),
-    /// Begins with a digit.
+    /// A number, or any other token that begins with a digit.
     Digits(&'a str),
     Text(&'a str),
     Mark(char),
     End,
 }
 
-/// Reads one token after another. Lines count from 1.
+/// Reads the tokens of a text. Lines count from 1.
 #[derive(Clone, Debug)]
 pub struct Lexer<'a> {
     rest: &'a str,
@@ -29,7 +29,7 @@ impl<'a> Lexer<'a> {
         Ok(lexer)
     }
 
-    /// The line of the token that comes next.
+    /// The line of the next token.
     pub fn line(&self) -> u32 {
         self.line
     }
@@ -48,7 +48,7 @@ impl<'a> Lexer<'a> {
         self.next == Token::Mark(mark)
     }
 
-    /// Takes the mark if it comes next.
+    /// Takes the mark if it is next, and returns whether it was.
     pub fn accept(&mut self, mark: char) -> Result<bool, LoadError> {
         let found = self.is(mark);
         if found {
@@ -71,7 +71,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Says what was wanted where something else stands.
+    /// The error for an unexpected token.
     pub fn unexpected(&self, wanted: &str) -> LoadError {
         let found = match self.next {
             Token::Word(word) | Token::Digits(word) => format!("`{}`", clipped(word)),
@@ -82,7 +82,7 @@ impl<'a> Lexer<'a> {
         LoadError::syntax(self.line, format!("expected {wanted}, found {found}"))
     }
 
-    /// What stands on the rest of the line, as it is written.
+    /// The rest of the line, unchanged.
     pub fn skip_to(&mut self, end: char) -> Result<(), LoadError> {
         while !self.is(end) {
             if self.next == Token::End {
@@ -106,7 +106,7 @@ impl<'a> Lexer<'a> {
             Token::Word(self.split(word_length(self.rest)))
         } else if first == '"' {
             let Some(end) = self.rest[1..].find('"') else {
-                return Err(LoadError::syntax(self.reached, "a text that does not end".to_owned()));
+                return Err(LoadError::syntax(self.reached, "a string that does not end".to_owned()));
             };
             let text = &self.rest[1..=end];
             self.reached = self.reached.saturating_add(lines(text));
@@ -160,7 +160,7 @@ fn is_in_word(char: char) -> bool {
     char.is_ascii_alphanumeric() || matches!(char, '_' | '$' | '%')
 }
 
-/// A word goes on over points, and over `::` as in `.shared::cta`.
+/// The length of a word, which may contain points, and `::` as in `.shared::cta`.
 fn word_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -176,7 +176,7 @@ fn word_length(text: &str) -> usize {
     at
 }
 
-/// Digits, letters of any base, and at most a point with an exponent.
+/// The length of a number: digits, letters of any base, and at most one point and exponent.
 fn number_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     let is_prefixed = bytes.len() > 1 && bytes[0] == b'0' && bytes[1].is_ascii_alphabetic();

@@ -1,4 +1,4 @@
-//! PTX as text: from characters to declarations and statements, each with its line.
+//! Parses PTX: from text to declarations and statements, each with its line.
 
 pub mod lexer;
 mod module;

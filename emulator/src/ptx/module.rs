@@ -1,4 +1,4 @@
-//! The outer level of a PTX text: target, files, variables and functions.
+//! Parses the outer level of a PTX text: target, files, variables and functions.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use super::variable::{head, space, variable};
 use crate::fault::LoadError;
 use crate::limits;
 
-/// Reads a PTX text.
+/// Parses a PTX text.
 ///
 /// # Errors
 /// The first thing that is not PTX, is not supported or exceeds a limit, with its line.
@@ -25,7 +25,7 @@ pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
         let line = lexer.line();
         let word = match lexer.peek() {
             Token::End => break,
-            // `.pragma` and some compilers leave one behind.
+            // A stray `;`: some compilers write one, and one follows `.pragma`.
             Token::Mark(';') => {
                 lexer.take()?;
                 continue;
@@ -73,18 +73,18 @@ pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
     Ok(source)
 }
 
-/// The places of those that count, the first of each name.
+/// The indices of the selected items by name. The first item with a name counts.
 fn by_name<'a>(found: impl Iterator<Item = (&'a str, bool)>) -> HashMap<&'a str, usize> {
-    let mut places = HashMap::new();
+    let mut indices = HashMap::new();
     for (index, (name, counts)) in found.enumerate() {
         if counts {
-            places.entry(name).or_insert(index);
+            indices.entry(name).or_insert(index);
         }
     }
-    places
+    indices
 }
 
-/// The variables of one declaration, after its space.
+/// Parses the variables of one declaration, after its state space.
 pub fn declaration<'a>(lexer: &mut Lexer<'a>, space: Space) -> Result<Vec<Variable<'a>>, LoadError> {
     let head = head(lexer, space)?;
     let mut found = vec![variable(lexer, head)?];
@@ -107,7 +107,7 @@ fn version(lexer: &mut Lexer<'_>) -> Result<(u32, u32), LoadError> {
     }
 }
 
-/// `.file 1 "path"`, perhaps with a time and a size.
+/// Parses `.file 1 "path"`, which may be followed by a time and a size.
 fn file<'a>(lexer: &mut Lexer<'a>, source: &mut Source<'a>) -> Result<(), LoadError> {
     let index = unsigned(lexer, "the index of a file")?;
     let Token::Text(path) = lexer.peek() else {
@@ -121,7 +121,7 @@ fn file<'a>(lexer: &mut Lexer<'a>, source: &mut Source<'a>) -> Result<(), LoadEr
     Ok(())
 }
 
-/// Sections hold debug information in braces.
+/// Skips a section, which holds debug information in braces.
 fn section(lexer: &mut Lexer<'_>) -> Result<(), LoadError> {
     while !lexer.is('{') {
         if lexer.take()? == Token::End {
@@ -217,7 +217,7 @@ fn parameters<'a>(
                 let name = lexer.word("a register")?;
                 registers.push(RegisterParam { name, is_result });
             }
-            _ => return Err(LoadError::syntax(line, format!("`{}` is no parameter", clipped(word)))),
+            _ => return Err(LoadError::syntax(line, format!("`{}` is not a parameter", clipped(word)))),
         }
         if !lexer.accept(',')? {
             break;

@@ -1,10 +1,10 @@
-//! Constants as PTX writes them.
+//! Parses PTX's constants.
 
 use super::lexer::{Lexer, Token, clipped};
 use super::syntax::Number;
 use crate::fault::LoadError;
 
-/// A constant with an optional sign.
+/// Parses a constant with an optional sign.
 pub fn number(lexer: &mut Lexer<'_>) -> Result<Number, LoadError> {
     let negative = lexer.accept('-')?;
     if !negative {

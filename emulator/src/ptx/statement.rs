@@ -1,4 +1,4 @@
-//! The body of a function: declarations, labels, positions in the source, and instructions.
+//! Parses the body of a function: declarations, labels, source locations and instructions.
 
 use super::lexer::{Lexer, Token, clipped};
 use super::module::declaration;
@@ -78,7 +78,7 @@ fn label<'a>(
             items.push(Item::BranchTargets { name, targets });
         }
         Token::Word(".calltargets" | ".callprototype") => {
-            // Named by indirect calls alone, which are refused where they stand.
+            // Only indirect calls use these, and they are refused when they are decoded.
             lexer.skip_to(';')?;
         }
         _ => items.push(Item::Label { line, name }),
@@ -135,7 +135,7 @@ fn registers<'a>(lexer: &mut Lexer<'a>, items: &mut Vec<Item<'a>>) -> Result<(),
     lexer.expect(';')
 }
 
-/// `.loc file line column`, with what was inlined where after it.
+/// Parses `.loc file line column`, which may be followed by inlining attributes.
 fn location<'a>(lexer: &mut Lexer<'a>, items: &mut Vec<Item<'a>>) -> Result<(), LoadError> {
     let file = unsigned(lexer, "the index of a file")?;
     let line = unsigned(lexer, "a line")?;

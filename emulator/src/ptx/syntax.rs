@@ -1,20 +1,21 @@
-//! What a PTX module consists of, as it is written. Names borrow from the text.
+//! The syntax tree of a PTX module. Names borrow from the text.
 
 use std::collections::HashMap;
 
-/// One module: everything that is declared in a text.
+/// A parsed module.
 #[derive(Debug, Default)]
 pub struct Source<'a> {
     /// `.version`, major and minor.
     pub version: (u32, u32),
-    /// `.target`, the first word.
+    /// The first word of `.target`.
     pub target: &'a str,
     pub variables: Vec<Variable<'a>>,
     pub functions: Vec<Function<'a>>,
-    /// Where the shared variables are, and the functions that have a body, by name.
+    /// The indices of the shared variables, by name.
     pub shared: HashMap<&'a str, usize>,
+    /// The indices of the functions that have a body, by name.
     pub defined: HashMap<&'a str, usize>,
-    /// `.file`: index and path.
+    /// The index and path of each `.file`.
     pub files: Vec<(u32, String)>,
 }
 
@@ -35,13 +36,13 @@ pub struct Variable<'a> {
     pub space: Space,
     pub align: u64,
     pub bytes: u64,
-    /// An array without a size: dynamic shared memory, or declared elsewhere.
+    /// Whether it is an array without a size: dynamic shared memory, or a variable that is defined elsewhere.
     pub unsized_array: bool,
     pub is_extern: bool,
     pub initial: Vec<Initial<'a>>,
 }
 
-/// A piece of an initialiser.
+/// One value of an initialiser.
 #[derive(Clone, Debug)]
 pub struct Initial<'a> {
     pub offset: u64,
@@ -52,7 +53,7 @@ pub struct Initial<'a> {
 #[derive(Clone, Debug)]
 pub enum InitialValue<'a> {
     Bits(u64),
-    /// The address of a variable in global or constant memory, where the generic address is the same.
+    /// The address of a variable in global or constant memory, for which the generic address is the same.
     Address {
         name: &'a str,
         offset: i64,
@@ -66,21 +67,22 @@ pub struct Function<'a> {
     pub returns: Vec<Variable<'a>>,
     pub params: Vec<Variable<'a>>,
     pub registers: Vec<RegisterParam<'a>>,
-    /// `.reqntid`, then `.maxntid`.
+    /// `.reqntid`.
     pub required_block: Option<[u32; 3]>,
+    /// `.maxntid`.
     pub largest_block: Option<[u32; 3]>,
-    /// `None` for a declaration.
+    /// The body; `None` for a declaration.
     pub body: Option<Vec<Item<'a>>>,
 }
 
-/// A parameter or result of a function that is a register.
+/// A parameter or result of a function that is passed in a register.
 #[derive(Clone, Copy, Debug)]
 pub struct RegisterParam<'a> {
     pub name: &'a str,
     pub is_result: bool,
 }
 
-/// What a register holds: how many bits, or a predicate.
+/// The class of a register: a predicate, or a value with a number of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegisterClass {
     Predicate,
@@ -93,7 +95,7 @@ pub enum RegisterClass {
 pub enum Item<'a> {
     Open,
     Close,
-    /// `name<count>` declares `name0` … ; without a count it is one register.
+    /// A declaration of registers. `name<count>` declares `name0`, `name1` and so on; without a count, there is one.
     Registers {
         line: u32,
         name: &'a str,
@@ -113,7 +115,7 @@ pub enum Item<'a> {
     Statement(Statement<'a>),
 }
 
-/// `.loc`: what follows was written there.
+/// A source location from `.loc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
     pub file: u32,
@@ -123,9 +125,9 @@ pub struct Location {
 #[derive(Debug)]
 pub struct Statement<'a> {
     pub line: u32,
-    /// Predicate and whether it is negated.
+    /// The predicate, and whether it is negated.
     pub guard: Option<(&'a str, bool)>,
-    /// The opcode and its qualifiers, `["ld", "global", "v4", "f32"]`.
+    /// The opcode and its qualifiers, such as `["ld", "global", "v4", "f32"]`.
     pub opcode: Vec<&'a str>,
     pub operands: Vec<Operand<'a>>,
 }
@@ -138,7 +140,7 @@ pub enum Operand<'a> {
     Number(Number),
     /// `name+4`, as an operand of `mov`.
     Sum(&'a str, i64),
-    /// `[name+4]`; without a name an absolute address.
+    /// `[name+4]`, or an absolute address without a name.
     Address(Option<&'a str>, i64),
     Vector(Vec<Operand<'a>>),
     /// `(a, b)` in a call.

@@ -1,4 +1,4 @@
-//! Declarations of variables and parameters: space, alignment, type, size and initialiser.
+//! Parses declarations of variables and parameters: state space, alignment, type, size and initialiser.
 
 use super::lexer::{Lexer, Token, clipped};
 use super::number::{integer, number};
@@ -6,12 +6,12 @@ use super::syntax::{Initial, InitialValue, Number, RegisterClass, Space, Variabl
 use crate::fault::LoadError;
 use crate::limits;
 
-/// What a declaration says before its name.
+/// The part of a declaration before its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     pub space: Space,
     pub align: u64,
-    /// Bytes of one element.
+    /// The size of one element, in bytes.
     pub element: u64,
 }
 
@@ -26,7 +26,7 @@ pub fn space(word: &str) -> Option<Space> {
     })
 }
 
-/// Bytes of a type as a declaration names it, with what a register of it is.
+/// The size of a type in bytes, and the class of its registers.
 pub fn element(word: &str) -> Option<(u64, RegisterClass)> {
     Some(match word {
         ".pred" => (1, RegisterClass::Predicate),
@@ -38,7 +38,7 @@ pub fn element(word: &str) -> Option<(u64, RegisterClass)> {
     })
 }
 
-/// Reads alignment, attributes and type that follow a space.
+/// Parses the alignment, attributes and type that follow a state space.
 pub fn head(lexer: &mut Lexer<'_>, space: Space) -> Result<Head, LoadError> {
     let mut align = None;
     let mut vector = 1;
@@ -95,7 +95,7 @@ fn pointer_attributes(lexer: &mut Lexer<'_>) -> Result<(), LoadError> {
     }
 }
 
-/// A name with its dimensions and initialiser.
+/// Parses a name with its dimensions and initialiser.
 pub fn variable<'a>(lexer: &mut Lexer<'a>, head: Head) -> Result<Variable<'a>, LoadError> {
     let line = lexer.line();
     let name = lexer.word("a name")?;
@@ -183,16 +183,13 @@ fn initialiser<'a>(
     Ok(())
 }
 
-/// A constant of 64 bits as one of 32.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "PTX rounds decimal constants to the type that is wanted"
-)]
+/// Converts an `f64` constant to `f32`.
+#[expect(clippy::cast_possible_truncation, reason = "PTX rounds decimal constants to the required type")]
 pub fn single(bits: u64) -> u32 {
     (f64::from_bits(bits) as f32).to_bits()
 }
 
-/// `+4`, `-4`, `+-4` or nothing.
+/// Parses an optional offset: `+4`, `-4` or `+-4`.
 pub fn offset(lexer: &mut Lexer<'_>) -> Result<i64, LoadError> {
     if lexer.accept('+')? || lexer.is('-') { integer(lexer, "an offset") } else { Ok(0) }
 }

@@ -1,4 +1,4 @@
-//! Texts that are not PTX, and kernels that ask for too much: refused, never a panic, in bounded time and memory.
+//! Texts that are not PTX and kernels that exceed limits are refused without a panic, in bounded time and memory.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ const REAL: [&str; 3] = [
     include_str!("../data/kernels/matrices.ptx"),
 ];
 
-/// Loads a text and launches what was loaded. Nothing is asserted but that it ends.
-fn try_everything(text: &str) {
+/// Loads a text and launches all of its kernels. The test is that this ends without a panic.
+fn load_and_launch_all(text: &str) {
     let mut device = Device::new(Config { memory: 1 << 20, threads: 1, ..Config::default() });
     let Ok(module) = device.load(text) else { return };
     let names: Vec<String> = module.functions().map(str::to_owned).collect();
@@ -25,7 +25,7 @@ fn try_everything(text: &str) {
         let limit = Limit { steps: 2_000, time: Duration::from_secs(10) };
         let launch =
             Launch { grid: [2, 1, 1], block: [40, 1, 1], shared_bytes: 64, params: params.collect(), limit };
-        // A fault or none: both are answers.
+        // A fault and success are both valid results.
         drop(device.launch(&function, &launch));
     }
 }
@@ -70,14 +70,14 @@ proptest! {
         which in 0..REAL.len(),
         changes in prop::collection::vec((any::<usize>(), any::<u8>(), any::<usize>()), 1..6),
     ) {
-        try_everything(&mutated(REAL[which], &changes));
+        load_and_launch_all(&mutated(REAL[which], &changes));
     }
 
     #[test]
     fn any_characters_are_refused(text in "\\PC{0,200}", words in "[.%a-z0-9 ,;:{}()<>\\[\\]@!|_+-]{0,300}") {
-        try_everything(&text);
-        try_everything(&words);
-        try_everything(&kernel(0, THREADS, &words));
+        load_and_launch_all(&text);
+        load_and_launch_all(&words);
+        load_and_launch_all(&kernel(0, THREADS, &words));
     }
 }
 
@@ -92,7 +92,7 @@ fn limits_are_named() {
     limit(&kernel(0, ".shared .b8 s[60000];", ""), "shared memory");
     limit(&kernel(0, ".shared .b8 s[100000000000];", ""), "too large");
     limit(&kernel(0, ".local .b8 s[600000];", ""), "local memory");
-    // Each function calls the one before twice: the code doubles with each.
+    // Each function calls the previous one twice, so the code doubles with each.
     let mut text =
         ".version 8.0\n.target sm_80\n.address_size 64\n.func f0 () { nanosleep.u32 1; ret; }\n".to_owned();
     for index in 1..30 {
@@ -128,7 +128,7 @@ fn newer_devices_and_instructions_are_refused_by_name() {
 }
 
 #[test]
-fn launches_that_ask_for_too_much_are_refused() {
+fn launches_beyond_the_limits_are_refused() {
     let mut bench = Bench::new(&kernel(0, "", ""));
     let code = |bench: &mut Bench, grid, block, shared| {
         let fault = bench.launch("k", grid, block, shared, &[]).expect_err("too much");
@@ -141,12 +141,12 @@ fn launches_that_ask_for_too_much_are_refused() {
     assert_eq!(code(&mut bench, [1, 1, 1], [1, 1, 1], 1 << 20), 701);
     let fault = bench.launch("k", [1; 3], [1; 3], 0, &[vec![0; 4]]).expect_err("a parameter too many");
     assert!(matches!(fault.kind, FaultKind::InvalidValue(_)), "{fault}");
-    // None of these is sticky.
+    // None of these faults is sticky.
     bench.launch("k", [1, 1, 1], [1024, 1, 1], 160 << 10, &[]).expect("a launch");
 }
 
 #[test]
-fn grid_of_empty_blocks_ends_by_its_limit() {
+fn huge_grid_of_empty_blocks_stops_at_its_limit() {
     let mut bench = Bench::new(&kernel(0, "", ""));
     let function = bench.module.function("k").expect("the kernel");
     let limit = Limit { steps: 10_000, ..Limit::default() };

@@ -8,7 +8,7 @@ pub struct Bench {
     pub module: Module,
 }
 
-/// PTX of one kernel `k` with parameters of 64 bits: `%a`, `%b` … hold them.
+/// PTX of a kernel `k` with 64-bit parameters, which are in `%a`, `%b` and so on.
 pub fn kernel(params: usize, declarations: &str, body: &str) -> String {
     let names = ["a", "b", "c", "d", "e", "f"];
     let list: Vec<String> = (0..params).map(|index| format!(".param .u64 p{index}")).collect();
@@ -21,7 +21,7 @@ pub fn kernel(params: usize, declarations: &str, body: &str) -> String {
     )
 }
 
-/// Every thread's number in `%tid`, and its address in a buffer of elements at `%a` in `%at`.
+/// PTX that puts each thread's index into `%tid`, and the address of its element in the buffer at `%a` into `%at`.
 pub const THREADS: &str = ".reg .b32 %r<32>; .reg .b64 %rd<32>; .reg .f32 %f<32>; .reg .f64 %fd<32>; .reg .b16 %h<32>;\n\
                            .reg .pred %p<16>;";
 
@@ -48,7 +48,7 @@ impl Bench {
         bytes
     }
 
-    /// Launches `k` with parameters of 64 bits.
+    /// Launches `k` with 64-bit parameters.
     pub fn run(&mut self, grid: u32, block: u32, params: &[u64]) -> Result<Summary, Fault> {
         self.launch(
             "k",
@@ -77,7 +77,7 @@ pub fn load_error(text: &str) -> LoadError {
     Device::new(Config::default()).load(text).expect_err("the text is refused")
 }
 
-/// The line of the text that has some word, from 1.
+/// The first line of the text that contains a word, counted from 1.
 pub fn line_of(text: &str, word: &str) -> u32 {
     let index = text.lines().position(|line| line.contains(word)).expect("the text has the word");
     u32::try_from(index + 1).expect("a short text")

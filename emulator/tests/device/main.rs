@@ -1,4 +1,4 @@
-//! The emulated device from outside, by modules that are compiled as they are loaded.
+//! Tests of the emulated device through its public interface, with PTX written by hand.
 
 mod hostile;
 mod kit;

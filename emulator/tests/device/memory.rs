@@ -1,10 +1,10 @@
-//! Memory of the device: what is allocated, what is freed, and which accesses are refused.
+//! Tests of device memory: allocation, freeing, and refused accesses.
 
 use opt_emulator::{Call, Config, Device, FaultKind};
 
 use crate::kit::{Bench, THREADS, kernel, line_of, load_error};
 
-/// Every thread stores its number.
+/// Every thread stores its index.
 fn store_numbers(offset: i64) -> String {
     let body = format!(
         "mov.u32 %r1, %tid.x;\nmul.wide.u32 %rd1, %r1, 4;\nadd.u64 %rd2, %a, %rd1;\nst.global.u32 [%rd2+{offset}], %r1;"
@@ -13,7 +13,7 @@ fn store_numbers(offset: i64) -> String {
 }
 
 #[test]
-fn kernel_writes_what_the_host_reads() {
+fn host_reads_what_the_kernel_wrote() {
     let mut bench = Bench::new(&store_numbers(0));
     let buffer = bench.buffer(&[0; 400]);
     let summary = bench.run(1, 100, &[buffer]).expect("a launch");
@@ -34,16 +34,16 @@ fn store_past_the_end_names_thread_line_and_buffer() {
     assert_eq!((access.address, access.bytes), (buffer + 400, 4));
     let nearest = access.nearest.expect("a buffer is near");
     assert_eq!((nearest.start, nearest.bytes, nearest.distance), (buffer, 400, Some(0)));
-    let place = fault.site.as_ref().expect("a thread did it");
+    let place = fault.site.as_ref().expect("a thread caused it");
     assert_eq!((place.thread, place.lane, place.line), ([99, 0, 0], 3, line_of(&text, "st.global")));
     assert_eq!(fault.code(), 700);
-    // Nothing works afterwards, as on a card.
+    // As on a card, every later call fails.
     let after = bench.device.alloc(4).expect_err("the fault is sticky");
     assert_eq!(after, fault);
 }
 
 #[test]
-fn memory_is_capped_to_the_byte() {
+fn memory_limit_is_exact_to_the_byte() {
     let mut device = Device::new(Config { memory: 1000, ..Config::default() });
     let first = device.alloc(600).expect("there is room");
     assert_eq!(first % 256, 0);
@@ -59,7 +59,7 @@ fn memory_is_capped_to_the_byte() {
 }
 
 #[test]
-fn ordered_faults_come_at_the_nth_call() {
+fn injected_faults_occur_at_the_nth_call() {
     let mut device = Device::new(Config::default());
     device.fail_call(Call::Alloc, 2, 2);
     device.fail_call(Call::Write, 1, 700);

@@ -1,4 +1,4 @@
-//! Histograms, sorting, compaction, locks, calls and printing.
+//! Tests of histograms, sorting, compaction, locks, calls and printing.
 
 use crate::kit::{Arg, Bench, Format, close, numbers, real};
 
@@ -13,7 +13,7 @@ fn longs(bytes: &[u8]) -> Vec<u64> {
 }
 
 #[test]
-fn histogram_sort_and_compaction_agree() {
+fn histogram_sort_and_compaction_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let values: Vec<f64> = (0..3000).map(|i| real(i * i % 1013)).collect();
     let (x, h) = (bench.put(&values, Format::I32), bench.put(&[0.0; 17], Format::I32));
@@ -46,7 +46,7 @@ fn histogram_sort_and_compaction_agree() {
     close("compact_i32", &bench.get(y, truth.len(), Format::I32), &truth, 0.0);
 }
 
-/// Lanes of one warp that wait for each other's lock go on one after another.
+/// Lanes of one warp that wait for the same lock get it one after another.
 #[test]
 fn lock_within_a_warp_is_passed_on() {
     let mut bench = Bench::new(TEXT);
@@ -56,7 +56,7 @@ fn lock_within_a_warp_is_passed_on() {
 }
 
 #[test]
-fn atomic_operations_agree() {
+fn atomic_operations_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let mut start: Vec<u8> = Vec::new();
     for word in [u32::MAX, 0, u32::MAX, 0, 0, 0, 0, 0x8000_0000, 0, 0, 0, 0] {
@@ -67,7 +67,7 @@ fn atomic_operations_agree() {
     let bytes = bench.raw(y, 48);
     let found = words(&bytes);
     let xor = (0..100_u32).fold(0, |all, t| all ^ t);
-    // Counting down from 0 by way of 6: 100 steps in a circle of 7.
+    // Counts down from 0, wrapping to 6: 100 steps modulo 7.
     assert_eq!(found[..8], [5, 99, 0, 0xffff, xor, 0, 5, 0]);
     let found = longs(&bytes[32..]);
     assert_eq!(found[0], 100 * 0x1_0000_0001);
@@ -75,7 +75,7 @@ fn atomic_operations_agree() {
 }
 
 #[test]
-fn calls_switches_and_local_arrays_agree() {
+fn calls_switches_and_local_arrays_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let values = numbers(100, 2.0, Format::F32);
     let kinds: Vec<f64> = (0..100).map(|i| real(i % 8)).collect();
@@ -107,7 +107,7 @@ fn calls_switches_and_local_arrays_agree() {
 }
 
 #[test]
-fn parameters_by_value_and_variables_agree() {
+fn parameters_by_value_and_variables_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let values = numbers(32, 2.0, Format::F32);
     let (x, y) = (bench.put(&values, Format::F32), bench.room(32, Format::F32));
@@ -142,7 +142,7 @@ fn printf_formats_as_in_c() {
 }
 
 #[test]
-fn functions_of_a_warp_agree() {
+fn warp_functions_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let y = bench.room(7 * 32, Format::I32);
     bench.run("warp_functions", [1, 1, 1], [32, 1, 1], 0, &[Arg::Address(y)]);
@@ -157,7 +157,7 @@ fn functions_of_a_warp_agree() {
 }
 
 #[test]
-fn named_barriers_and_their_reductions_agree() {
+fn named_barriers_and_their_reductions_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let y = bench.room(67, Format::I32);
     bench.run("named_barriers", [1, 1, 1], [128, 1, 1], 0, &[Arg::Address(y)]);

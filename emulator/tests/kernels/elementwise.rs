@@ -1,4 +1,4 @@
-//! Kernels of one value at a time.
+//! Tests of elementwise kernels.
 
 use half::{bf16, f16};
 
@@ -6,7 +6,7 @@ use crate::kit::{Arg, Bench, Format, THREE, close, numbers, real};
 
 const TEXT: &str = include_str!("../data/kernels/elementwise.ptx");
 
-/// The error function, by its series.
+/// The error function, computed from its series.
 pub fn erf(x: f64) -> f64 {
     if 4.0 < x.abs() {
         return 1.0_f64.copysign(x);
@@ -34,7 +34,7 @@ fn each(name: &str, format: Format, scale: f64, tolerance: f64, truth: impl Fn(f
 }
 
 #[test]
-fn activations_agree_in_three_formats() {
+fn activations_match_the_reference_in_three_formats() {
     for (suffix, format, tolerance) in THREE {
         each(&format!("relu_{suffix}"), format, 4.0, 0.0, |v| v.max(0.0));
         each(&format!("gelu_{suffix}"), format, 4.0, tolerance, |v| {
@@ -58,7 +58,7 @@ fn functions_of_f32_agree() {
     each("rounded_f32", Format::F32, 9.0, 0.0, |v| {
         v.floor() + 10.0 * v.ceil() + 100.0 * v.trunc() + 1000.0 * v.round_ties_even() + 10000.0 * v.round()
     });
-    // Large angles are reduced by the slow path.
+    // Large angles take the slow path of the range reduction.
     each("trigonometry_f32", Format::F32, 1e6, 4e-6, |v| v.sin() + 2.0 * (v * 0.5).cos() + v.atan2(2.0));
 }
 
@@ -84,7 +84,7 @@ fn functions_of_f64_agree() {
 }
 
 #[test]
-fn vectors_of_four_agree() {
+fn vectors_of_four_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let values = numbers(400, 2.0, Format::F32);
     let (x, y) = (bench.put(&values, Format::F32), bench.room(400, Format::F32));
@@ -111,7 +111,7 @@ fn halves_agree_to_the_bit() {
             .iter()
             .zip(&second)
             .map(|(x, y)| match name {
-                // The product of two halves and its sum with a third are exact in 64 bits for these numbers.
+                // For these numbers, the product of two halves and its sum with a third are exact in `f64`.
                 "fma_half2" => f16::from_f64(x * y + x).to_f64(),
                 "fma_bfloat162" => bf16::from_f64(x * y + x).to_f64(),
                 _ => {

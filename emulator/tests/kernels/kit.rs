@@ -1,4 +1,4 @@
-//! Buffers of numbers in a format, and launches of kernels by name.
+//! Support for the tests: buffers of numbers in a format, and launches of kernels by name.
 
 use half::{bf16, f16};
 use opt_emulator::{Config, Device, Fault, Launch, Limit, Module, Summary};
@@ -48,7 +48,7 @@ impl Format {
         }
     }
 
-    /// The number that a buffer of this format holds for a value.
+    /// The value after rounding to this format.
     pub fn rounded(self, value: f64) -> f64 {
         self.decode(&self.encode(value))
     }
@@ -69,7 +69,7 @@ pub fn real(value: usize) -> f64 {
     value as f64
 }
 
-/// Numbers between -`scale` and `scale` that look random, and are the same each time.
+/// Pseudo-random numbers between -`scale` and `scale`, the same in every run.
 pub fn numbers(count: usize, scale: f64, format: Format) -> Vec<f64> {
     let mut state = 0x9e37_79b9_u32;
     let mut next = || {
@@ -84,7 +84,7 @@ pub struct Bench {
     module: Module,
 }
 
-/// One argument of a kernel.
+/// An argument of a kernel.
 pub enum Arg {
     Address(u64),
     I32(i32),
@@ -123,7 +123,7 @@ impl Bench {
         self.bytes(&bytes)
     }
 
-    /// A buffer of ones in every bit.
+    /// A buffer in which every bit is set.
     pub fn room(&mut self, count: usize, format: Format) -> u64 {
         self.bytes(&vec![0xff; count * format.bytes()])
     }
@@ -158,7 +158,7 @@ impl Bench {
     }
 }
 
-/// Compares numbers: relative to their size, or to one.
+/// Compares numbers, with a tolerance relative to the larger of their magnitude and 1.
 #[track_caller]
 pub fn close(name: &str, found: &[f64], truth: &[f64], tolerance: f64) {
     assert_eq!(found.len(), truth.len());

@@ -1,4 +1,5 @@
-//! What NVRTC makes of some sixty kernels, and Triton of two, on the emulated device, against truth that is computed here in `f64`.
+//! Runs some sixty kernels that NVRTC compiled, and two that Triton compiled, on the emulated device, and compares their
+//! results with references that are computed in `f64`.
 
 mod algorithms;
 mod elementwise;

@@ -1,17 +1,17 @@
-//! Products of matrices, transposition and convolution.
+//! Tests of matrix products, transposition and convolution.
 
 use crate::kit::{Arg, Bench, Format, THREE, close, numbers};
 
 const TEXT: &str = include_str!("../data/kernels/matrices.ptx");
 
-/// M × K by K × N, the second one perhaps transposed.
+/// The product of M × K by K × N. The second matrix may be given transposed.
 fn product(a: &[f64], b: &[f64], [m, n, k]: [usize; 3], transposed: bool) -> Vec<f64> {
     let second = |i: usize, q: usize| if transposed { b[q * k + i] } else { b[i * n + q] };
     (0..m * n).map(|at| (0..k).map(|i| a[at / n * k + i] * second(i, at % n)).sum()).collect()
 }
 
 #[test]
-fn products_agree_in_three_formats() {
+fn matrix_products_match_the_reference_in_three_formats() {
     let mut bench = Bench::new(TEXT);
     let (m, n, k) = (37, 41, 50);
     for (suffix, format, tolerance) in THREE {
@@ -39,7 +39,7 @@ fn products_agree_in_three_formats() {
 }
 
 #[test]
-fn other_products_agree() {
+fn other_matrix_products_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let (m, n, k) = (37, 41, 50);
     for (name, format, grid, tolerance) in
@@ -55,7 +55,7 @@ fn other_products_agree() {
 }
 
 #[test]
-fn transposition_and_convolution_agree() {
+fn transposition_and_convolution_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let (m, n) = (45, 70);
     let values = numbers(m * n, 5.0, Format::F32);

@@ -1,4 +1,4 @@
-//! Planted mistakes: each is found, with the line that it stands in.
+//! Runs kernels with planted mistakes. Each mistake must be reported with its source line.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use opt_emulator::{AccessKind, Config, Device, Fault, FaultKind, Launch, Limit, 
 const TEXT: &str = include_str!("../data/kernels/mistakes.ptx");
 const SOURCE: &str = include_str!("../data/kernels/mistakes.cu");
 
-/// Two buffers of 256 bytes, `x` and `y`, the former with small integers.
-struct Planted {
+/// A device with two buffers of 256 bytes. `x` holds small integers, `y` zeros.
+struct Fixture {
     device: Device,
     x: u64,
     y: u64,
 }
 
-impl Planted {
+impl Fixture {
     fn new(threads: usize) -> Self {
         let mut device = Device::new(Config { memory: 1 << 20, threads, ..Config::default() });
         let (x, y) = (device.alloc(256).expect("memory"), device.alloc(256).expect("memory"));
@@ -32,8 +32,8 @@ impl Planted {
         let launch = Launch { grid: [grid, 1, 1], block: [block, 1, 1], shared_bytes, params, limit };
         let fault = self.device.launch(&function, &launch).expect_err(name);
         let line = SOURCE.lines().position(|line| line.ends_with(&format!("mistake: {name}")));
-        let place = fault.site.as_ref().unwrap_or_else(|| panic!("{name}: {fault}"));
-        let source = place.source.as_ref().unwrap_or_else(|| panic!("{name}: {fault}"));
+        let site = fault.site.as_ref().unwrap_or_else(|| panic!("{name}: {fault}"));
+        let source = site.source.as_ref().unwrap_or_else(|| panic!("{name}: {fault}"));
         assert_eq!(Some(source.line as usize), line.map(|index| index + 1), "{fault}");
         assert_eq!(source.file, "mistakes.cu");
         fault
@@ -48,7 +48,7 @@ fn number(value: i32) -> Vec<u8> {
     value.to_le_bytes().to_vec()
 }
 
-/// What an access's fault says: kind, code, bytes, and how far from the nearest buffer.
+/// The details of an access's fault: kind, code, bytes, and the distance from the nearest buffer.
 #[track_caller]
 fn access(fault: &Fault, code: u32, kind: AccessKind, memory: Memory, bytes: u64, distance: Option<i64>) {
     let (FaultKind::IllegalAddress(access)
@@ -67,12 +67,12 @@ fn access(fault: &Fault, code: u32, kind: AccessKind, memory: Memory, bytes: u64
 }
 
 #[test]
-fn accesses_outside_of_buffers_are_found() {
+fn accesses_outside_of_buffers_are_reported() {
     use AccessKind::{Atomic, Read, Write};
     for threads in [1, 2] {
-        let planted = || Planted::new(threads);
-        let xy = |p: &Planted| vec![address(p.x), address(p.y)];
-        let xyn = |p: &Planted, n| vec![address(p.x), address(p.y), number(n)];
+        let planted = || Fixture::new(threads);
+        let xy = |p: &Fixture| vec![address(p.x), address(p.y)];
+        let xyn = |p: &Fixture, n| vec![address(p.x), address(p.y), number(n)];
         let mut p = planted();
         let y = address(p.y);
         let fault = p.run("one_past_the_end", 1, 96, vec![y, number(64)]);
@@ -132,11 +132,11 @@ fn accesses_outside_of_buffers_are_found() {
 }
 
 #[test]
-fn misaligned_accesses_are_found() {
-    let mut p = Planted::new(2);
+fn misaligned_accesses_are_reported() {
+    let mut p = Fixture::new(2);
     let params = vec![address(p.x), address(p.y), number(1)];
     access(&p.run("misaligned_vector", 1, 8, params), 716, AccessKind::Read, Memory::Global, 16, None);
-    let mut p = Planted::new(2);
+    let mut p = Fixture::new(2);
     let y = address(p.y);
     let fault = p.run("misaligned_store", 1, 8, vec![y]);
     access(&fault, 716, AccessKind::Write, Memory::Global, 4, None);
@@ -144,10 +144,10 @@ fn misaligned_accesses_are_found() {
 }
 
 #[test]
-fn mistakes_in_shared_and_local_memory_are_found() {
+fn mistakes_in_shared_and_local_memory_are_reported() {
     use AccessKind::{Read, Write};
     let run = |name: &str, block| {
-        let mut p = Planted::new(2);
+        let mut p = Fixture::new(2);
         let y = p.device.alloc(1024).expect("memory");
         p.run(name, 1, block, vec![address(y)])
     };
@@ -160,15 +160,15 @@ fn mistakes_in_shared_and_local_memory_are_found() {
     assert_eq!(fault.site.expect("a thread").thread, [63, 0, 0]);
     let fault = run("too_little_dynamic_shared", 32);
     access(&fault, 700, Write, Memory::Shared, 4, None);
-    let mut p = Planted::new(2);
+    let mut p = Fixture::new(2);
     let params = vec![address(p.x), address(p.y)];
     access(&p.run("local_past_the_end", 1, 32, params), 700, Write, Memory::Local, 4, None);
 }
 
 #[test]
-fn threads_that_do_not_meet_are_found() {
+fn threads_that_do_not_reach_the_same_barrier_are_reported() {
     let run = |name: &str, block| {
-        let mut p = Planted::new(1);
+        let mut p = Fixture::new(1);
         let y = address(p.y);
         p.run(name, 1, block, vec![y])
     };
@@ -179,18 +179,18 @@ fn threads_that_do_not_meet_are_found() {
 }
 
 #[test]
-fn kernels_that_end_by_themselves_or_never_are_found() {
-    let mut p = Planted::new(2);
+fn traps_assertions_and_endless_loops_are_reported() {
+    let mut p = Fixture::new(2);
     let y = address(p.y);
     let fault = p.run("endless", 2, 32, vec![y]);
     assert!(matches!(fault.kind, FaultKind::Timeout(_)), "{fault}");
     assert_eq!(fault.code(), 702);
-    let mut p = Planted::new(2);
+    let mut p = Fixture::new(2);
     let x = address(p.x);
     let fault = p.run("traps", 1, 32, vec![x]);
     assert_eq!((&fault.kind, fault.code()), (&FaultKind::Trap, 719));
     assert_eq!(fault.site.expect("a thread").lane, 6);
-    let mut p = Planted::new(2);
+    let mut p = Fixture::new(2);
     let x = address(p.x);
     let fault = p.run("asserts", 1, 32, vec![x]);
     assert_eq!(fault.kind, FaultKind::Assert("mistakes.cu:99: asserts: `x[i] == 1`".to_owned()));

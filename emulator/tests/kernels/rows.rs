@@ -1,4 +1,4 @@
-//! Kernels that work on rows.
+//! Tests of kernels that work on rows.
 
 use crate::kit::{Arg, Bench, Format, THREE, close, numbers, real, whole};
 
@@ -11,7 +11,7 @@ fn softmax(row: &[f64]) -> Vec<f64> {
 }
 
 #[test]
-fn embedding_layer_norm_and_softmax_agree_in_three_formats() {
+fn embedding_layer_norm_and_softmax_match_the_reference_in_three_formats() {
     let mut bench = Bench::new(TEXT);
     for (suffix, format, tolerance) in THREE {
         let (rows, d) = (6, 150);
@@ -52,7 +52,7 @@ fn embedding_layer_norm_and_softmax_agree_in_three_formats() {
 }
 
 #[test]
-fn variants_of_softmax_agree() {
+fn variants_of_softmax_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let (rows, d) = (9, 77);
     let values = numbers(rows * d, 6.0, Format::F32);

@@ -1,16 +1,16 @@
-//! Kernels as Triton compiles them.
+//! Tests of kernels that Triton compiled.
 
 use half::f16;
 
 use crate::kit::{Arg, Bench, Format, close, numbers};
 
-/// Pointers to scratch memory that Triton passes after a kernel's own arguments.
+/// The pointers to scratch memory that Triton passes after a kernel's own arguments.
 fn scratch() -> [Arg; 2] {
     [Arg::I64(0), Arg::I64(0)]
 }
 
 #[test]
-fn softmax_of_triton_agrees() {
+fn triton_softmax_matches_the_reference() {
     let mut bench = Bench::new(include_str!("../data/triton/softmax.ptx"));
     let (rows, n) = (5, 1000);
     let values = numbers(rows * n, 4.0, Format::F32);
@@ -30,7 +30,7 @@ fn softmax_of_triton_agrees() {
 }
 
 #[test]
-fn sum_of_halves_of_triton_agrees() {
+fn triton_sum_of_halves_matches_the_reference() {
     let mut bench = Bench::new(include_str!("../data/triton/add16.ptx"));
     let n = 1500;
     let (first, second) = (numbers(n, 4.0, Format::F16), numbers(n, 900.0, Format::F16));

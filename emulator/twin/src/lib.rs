@@ -1,9 +1,12 @@
-//! The functions of a CUDA driver over the emulated device: what the worker's backend for cards calls, and no more.
+//! A stand-in for the CUDA driver over the emulated device, with the functions that the worker's backend for cards calls.
 //!
-//! One device, one context, everything over when its call returns. Only a fault of a kernel is told late, as on a card: the
-//! launch succeeds, and what is asked next fails. For tests alone.
+//! It is used only by tests. There is one device and one context, and every operation is complete when its call returns.
+//! As on a card, the fault of a kernel is reported late: the launch succeeds, and the next call fails.
 
-#![expect(clippy::missing_safety_doc, reason = "each has the contract of the driver's function of its name")]
+#![expect(
+    clippy::missing_safety_doc,
+    reason = "each has the contract of the driver's function of the same name"
+)]
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -18,9 +21,9 @@ const INVALID_IMAGE: u32 = 200;
 const INVALID_HANDLE: u32 = 400;
 const NOT_FOUND: u32 = 500;
 const NAME: &[u8] = b"twin of a card";
-/// What a kernel may take: a card would let it run until its context ends.
-const LIMIT: Duration = Duration::from_secs(2);
-/// Of pinned memory: the length is kept before it.
+/// The time limit of a kernel. A card would let it run until its context is destroyed.
+const KERNEL_TIMEOUT: Duration = Duration::from_secs(2);
+/// The size of the header before pinned memory, which holds its length, in bytes.
 const HEADER: usize = 64;
 const JIT_ERROR_LOG: u32 = 5;
 const JIT_ERROR_LOG_BYTES: u32 = 6;
@@ -58,7 +61,7 @@ fn code(result: Result<(), Fault>) -> u32 {
     result.map_or_else(|fault| fault.code(), |()| 0)
 }
 
-/// The code of the fault that nothing survives; 0 before it.
+/// The error code of the device's sticky fault; 0 if there is none.
 fn state() -> u32 {
     twin().device.sticky().map_or(0, Fault::code)
 }
@@ -67,14 +70,14 @@ unsafe fn give<T>(to: *mut T, value: T) -> u32 {
     if to.is_null() {
         return INVALID_VALUE;
     }
-    // SAFETY: callers hand out a place for one, as the driver asks.
+    // SAFETY: the caller's pointer is valid for writing one value, as the driver requires.
     unsafe { to.write(value) };
     0
 }
 
 unsafe fn give_handle(to: *mut *mut c_void) -> u32 {
     let handle = twin().handle();
-    // SAFETY: as the caller's.
+    // SAFETY: see the caller's contract.
     unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
 }
 
@@ -85,14 +88,14 @@ pub unsafe extern "C" fn cuInit(_: c_uint) -> u32 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> u32 {
-    // SAFETY: as the caller's.
+    // SAFETY: see the caller's contract.
     if ordinal == 0 { unsafe { give(device, 0) } } else { INVALID_DEVICE }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _: c_int) -> u32 {
     if usize::try_from(length).is_ok_and(|length| NAME.len() < length) {
-        // SAFETY: there is room for as much as `length` says.
+        // SAFETY: the caller's buffer has `length` bytes.
         unsafe {
             std::ptr::copy_nonoverlapping(NAME.as_ptr().cast(), name, NAME.len());
             name.add(NAME.len()).write(0);
@@ -104,26 +107,26 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _: c_
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], _: c_int) -> u32 {
-    // SAFETY: as the caller's.
+    // SAFETY: see the caller's contract.
     unsafe { give(uuid, *b"twin-of-a-card-0") }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _: c_int) -> u32 {
     let memory = usize::try_from(twin().device.config().memory).unwrap_or(usize::MAX);
-    // SAFETY: as the caller's.
+    // SAFETY: see the caller's contract.
     unsafe { give(bytes, memory) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, _: c_uint, _: c_int) -> u32 {
-    // SAFETY: as the caller's. Not integrated, and nothing else is asked.
+    // SAFETY: see the caller's contract. Only whether the device is integrated is asked, and it is not.
     unsafe { give(value, 0) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, _: c_int) -> u32 {
-    // SAFETY: as the caller's.
+    // SAFETY: see the caller's contract.
     unsafe { give_handle(context) }
 }
 
@@ -144,7 +147,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
         (twin.device.config().memory, twin.device.used())
     };
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    // SAFETY: as the caller's.
+    // SAFETY: see the caller's contract.
     unsafe { give(free, size(memory - used)) + give(total, size(memory)) }
 }
 
@@ -152,7 +155,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
 pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> u32 {
     let allocated = twin().device.alloc(bytes as u64);
     match allocated {
-        // SAFETY: as the caller's.
+        // SAFETY: see the caller's contract.
         Ok(found) => unsafe { give(address, found) },
         Err(fault) => fault.code(),
     }
@@ -168,13 +171,13 @@ pub unsafe extern "C" fn cuMemHostAlloc(at: *mut *mut c_void, bytes: usize, _: c
     let words = (bytes + HEADER).div_ceil(8);
     let block = Box::leak(vec![0_u64; words].into_boxed_slice());
     block[0] = words as u64;
-    // SAFETY: the block is longer than its header; the place is the caller's.
+    // SAFETY: the block is longer than its header, and the caller's pointer is valid.
     unsafe { give(at, block.as_mut_ptr().cast::<u8>().add(HEADER).cast()) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeHost(at: *mut c_void) -> u32 {
-    // SAFETY: what `cuMemHostAlloc` gave out, once: its block begins a header before it, and says its length.
+    // SAFETY: `at` came from `cuMemHostAlloc` and is freed once. Its block begins with the header, which has its length.
     unsafe {
         let start = at.cast::<u8>().sub(HEADER).cast::<u64>();
         let words = usize::try_from(start.read()).unwrap_or(0);
@@ -185,7 +188,7 @@ pub unsafe extern "C" fn cuMemFreeHost(at: *mut c_void) -> u32 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) -> u32 {
-    // SAFETY: readable for so many bytes.
+    // SAFETY: the caller guarantees that `bytes` bytes are readable.
     let from = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) };
     code(twin().device.write(to, from))
 }
@@ -197,13 +200,13 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     bytes: usize,
     _: *mut c_void,
 ) -> u32 {
-    // SAFETY: as the caller's.
+    // SAFETY: see the caller's contract.
     unsafe { cuMemcpyHtoD_v2(to, from, bytes) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> u32 {
-    // SAFETY: writable for so many bytes.
+    // SAFETY: the caller guarantees that `bytes` bytes are writable.
     let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), bytes) };
     code(twin().device.read(from, to))
 }
@@ -215,7 +218,7 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     bytes: usize,
     _: *mut c_void,
 ) -> u32 {
-    // SAFETY: as the caller's.
+    // SAFETY: see the caller's contract.
     unsafe { cuMemcpyDtoH_v2(to, from, bytes) }
 }
 
@@ -226,13 +229,13 @@ pub unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, _: *m
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, _: c_uint) -> u32 {
-    // SAFETY: as the caller's.
+    // SAFETY: see the caller's contract.
     unsafe { give_handle(stream) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventCreate(event: *mut *mut c_void, _: c_uint) -> u32 {
-    // SAFETY: as the caller's.
+    // SAFETY: see the caller's contract.
     unsafe { give_handle(event) }
 }
 
@@ -254,7 +257,7 @@ pub unsafe extern "C" fn cuModuleLoadDataEx(
     options: *mut c_uint,
     values: *mut *mut c_void,
 ) -> u32 {
-    // SAFETY: PTX ends with a zero.
+    // SAFETY: PTX is terminated by a zero.
     let text = unsafe { CStr::from_ptr(image.cast()) };
     let Ok(text) = text.to_str() else { return INVALID_IMAGE };
     let mut twin = twin();
@@ -262,22 +265,22 @@ pub unsafe extern "C" fn cuModuleLoadDataEx(
         Ok(loaded) => {
             let handle = twin.handle();
             twin.modules.insert(handle, loaded);
-            // SAFETY: as the caller's.
+            // SAFETY: see the caller's contract.
             unsafe { give(module, std::ptr::without_provenance_mut(handle)) }
         }
         Err(error) => {
-            // SAFETY: as many options and values as `count` says.
+            // SAFETY: there are `count` options and values.
             unsafe { log(&error, count, options, values) };
             error.code()
         }
     }
 }
 
-/// Writes what is wrong with a module where the caller wants it.
+/// Writes a module's error to the log buffer among the options, if there is one.
 unsafe fn log(error: &LoadError, count: c_uint, options: *mut c_uint, values: *mut *mut c_void) {
     let (mut buffer, mut room) = (std::ptr::null_mut::<u8>(), 0);
     for at in 0..count as usize {
-        // SAFETY: there are `count` of each.
+        // SAFETY: there are `count` options and values.
         match unsafe { (*options.add(at), *values.add(at)) } {
             (JIT_ERROR_LOG, value) => buffer = value.cast(),
             (JIT_ERROR_LOG_BYTES, value) => room = value.addr(),
@@ -310,7 +313,7 @@ pub unsafe extern "C" fn cuModuleGetFunction(
     module: *mut c_void,
     name: *const c_char,
 ) -> u32 {
-    // SAFETY: a name ends with a zero.
+    // SAFETY: a name is terminated by a zero.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     let mut twin = twin();
     let Some(found) = twin.modules.get(&module.addr()).and_then(|it| it.function(&name)) else {
@@ -318,7 +321,7 @@ pub unsafe extern "C" fn cuModuleGetFunction(
     };
     let handle = twin.handle();
     twin.functions.insert(handle, found);
-    // SAFETY: as the caller's.
+    // SAFETY: see the caller's contract.
     unsafe { give(function, std::ptr::without_provenance_mut(handle)) }
 }
 
@@ -333,7 +336,7 @@ pub unsafe extern "C" fn cuFuncGetParamInfo(
     let Some(function) = twin.functions.get(&function.addr()) else { return INVALID_HANDLE };
     let Some(&(at, bytes)) = function.param_layout().get(index) else { return INVALID_VALUE };
     let number = |it: u64| usize::try_from(it).unwrap_or(usize::MAX);
-    // SAFETY: as the caller's.
+    // SAFETY: see the caller's contract.
     unsafe { give(offset, number(at)) + give(size, number(bytes)) }
 }
 
@@ -358,7 +361,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
 ) -> u32 {
     let mut twin = twin();
     let Some(function) = twin.functions.get(&function.addr()).cloned() else { return INVALID_HANDLE };
-    // SAFETY: names and values in turn, up to a name that is zero.
+    // SAFETY: `extra` has alternating names and values, and ends with a name of zero.
     let Some(buffer) = (unsafe { packed(extra) }) else { return INVALID_VALUE };
     let params = function.param_layout().into_iter().map(|(at, bytes)| {
         let at = usize::try_from(at).ok()?;
@@ -370,21 +373,21 @@ pub unsafe extern "C" fn cuLaunchKernel(
         block: [block_x, block_y, block_z],
         shared_bytes: u64::from(shared_bytes),
         params,
-        limit: Limit { time: LIMIT, ..Limit::default() },
+        limit: Limit { time: KERNEL_TIMEOUT, ..Limit::default() },
     };
     match twin.device.launch(&function, &launch) {
         Ok(_) => 0,
-        // It is told by whatever is asked next.
+        // The next call reports it.
         Err(fault) if fault.is_sticky() => 0,
         Err(fault) => fault.code(),
     }
 }
 
-/// The buffer of all parameters.
+/// The buffer with all parameters.
 unsafe fn packed(extra: *mut *mut c_void) -> Option<Vec<u8>> {
     let (mut buffer, mut bytes) = (std::ptr::null::<u8>(), 0);
     let mut at = extra;
-    // SAFETY: as the caller's: a value follows each name that is not zero.
+    // SAFETY: the caller guarantees that a value follows each name that is not zero.
     unsafe {
         loop {
             match (*at).addr() {

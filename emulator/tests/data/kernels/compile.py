@@ -30,7 +30,7 @@ def main():
     include = next(nvidia.glob("*/include/cuda_fp16.h")).parent
     for path in sorted(here.glob("*.cu")):
         text = compiled(library, path.read_text(), path.name, include, [])
-        # Of the lines only those of our own files are kept, and no debug sections.
+        # Keep the line information of our own files only, and no debug sections.
         text = re.sub(r'\.file\s+(\d+) "[^"]*/([^"/]+)"', r'.file \1 "\2"', text)
         text = re.sub(r"\n[ \t]*\.section.*", "", text, flags=re.S) + "\n"
         text = re.sub(r"\n(?:[ \t]*\n)+", "\n", text)
