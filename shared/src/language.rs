@@ -30,7 +30,7 @@ pub enum Language {
     /// C++ with PyTorch's tensors, linked to the libtorch of an interpreter.
     #[serde(rename = "torch-extension")]
     TorchExtension,
-    /// Python over Triton, whose interpreter runs the kernels on the CPU.
+    /// Python with Triton, whose interpreter runs the kernels on the CPU.
     Triton,
 }
 
@@ -52,7 +52,7 @@ pub enum Toolchain {
     Torch,
     /// `[build] cxx`, with the headers and libraries of the torch of `[build] python`.
     TorchExtension,
-    /// As `Python`, with an interpreter that has Triton.
+    /// Like `Python`, with an interpreter that has Triton.
     Triton,
 }
 
