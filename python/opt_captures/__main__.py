@@ -105,7 +105,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def import_problem(options: argparse.Namespace) -> int:
-    """Records a problem, and writes a plan for it where the program is there."""
+    """Records a problem, and writes a plan for it if the program is installed."""
     captures = kernelbench.import_problem(
         options.script, options.out, calls=options.calls, seed=options.seed, training=options.training
     )
@@ -115,7 +115,7 @@ def import_problem(options: argparse.Namespace) -> int:
 
 
 def tell_jobs(jobs: Sequence[plans.Job], out: Path) -> int:
-    """Tells what a plan has, and of each kernel that it leaves out."""
+    """Prints the contents of a plan, and each kernel that it leaves out."""
     for job in jobs:
         print(f"{job.name}: {len(job.candidates)} kernels")
         for name, why in job.refused:
@@ -125,7 +125,7 @@ def tell_jobs(jobs: Sequence[plans.Job], out: Path) -> int:
 
 
 def run_script(recorder: record, script: Path, given: Sequence[str]) -> int:
-    """Runs the script as python does, and tells what was recorded, also where it ends early."""
+    """Runs the script like python, and prints what was recorded, even if the script ends early."""
     sys.argv = [str(script), *given]
     sys.path.insert(0, str(script.resolve().parent))
     code = GOOD

@@ -1,4 +1,4 @@
-"""What a call does besides returning a value: it writes to an argument, changes running statistics, draws at random.
+"""The side effects of a call: writing to an argument, changing running statistics, drawing random numbers.
 
 What can be known beforehand is known by rules, because copies have to be made before the call. The rest is seen while
 the call runs.

@@ -1,4 +1,4 @@
-"""What can go wrong while recording."""
+"""The errors of recording."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ STORED_DTYPES = {
 
 
 def import_trace(folder: Path, out: Path, *, calls: int = DEFAULT_CALLS, seed: int = 0) -> list[plans.Job]:
-    """Records the references of a data set and writes a plan with its solutions; gives the jobs.
+    """Records the references of a data set, writes a plan with its solutions, and returns the jobs.
 
     A definition that cannot be recorded is a job without candidates and captures, which is left out of the plan.
 
@@ -97,7 +97,7 @@ def import_trace(folder: Path, out: Path, *, calls: int = DEFAULT_CALLS, seed: i
 
 
 def _documents(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
-    """JSON documents below a folder, in the order of their paths; a file of lines has several."""
+    """Yields the JSON documents below a folder, in the order of their paths. A JSON Lines file has several."""
     for path in sorted(folder.rglob(pattern)):
         text = path.read_text(encoding="utf-8")
         for part in text.splitlines() if path.suffix == ".jsonl" else [text]:
@@ -163,7 +163,7 @@ def _random(dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
 
 
 def read_tensor(path: Path, key: str) -> torch.Tensor:
-    """A tensor of a file in the form of safetensors: a length, a head in JSON, then bytes. Nothing in it is run.
+    """Reads a tensor from a safetensors file: a length, a JSON header, then bytes. No code in it is executed.
 
     Raises:
         RecordError: there is no such tensor, or the file is damaged.
@@ -186,7 +186,7 @@ def read_tensor(path: Path, key: str) -> torch.Tensor:
 
 
 def _ordered(output: Any, names: list[str]) -> Any:
-    """What a reference returned, as a tensor or a tuple in the definition's order."""
+    """The result of a reference, as a tensor or a tuple in the definition's order."""
     if isinstance(output, dict):
         output = tuple(output[name] for name in names)
     if isinstance(output, (tuple, list)):
@@ -211,7 +211,7 @@ def _add_solutions(job: plans.Job, folder: Path, definition: dict[str, Any], out
 
 
 def _candidate(solution: dict[str, Any], name: str, outputs: list[str], out: Path, definition: str) -> plans.Candidate:
-    """A solution as a candidate; its sources are written into a folder of their own."""
+    """A solution as a candidate. Its sources are written into a separate folder."""
     folder = Path("kernels", definition, name)
     spec = solution["spec"]
     file, _, symbol = spec["entry_point"].partition("::")
@@ -233,7 +233,7 @@ def _candidate(solution: dict[str, Any], name: str, outputs: list[str], out: Pat
 
 
 def _language(spec: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """The language of a solution, and the suffixes of what is compiled.
+    """The language of a solution, and the suffixes of the files that are compiled.
 
     >>> _language({"language": "cpp", "binding": "torch"})[0]
     'torch-extension'

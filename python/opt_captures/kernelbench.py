@@ -100,7 +100,7 @@ def capture_of(name: str, model: torch.nn.Module, inputs: Sequence[Any]) -> dict
     given.update(state)
     for key, value in given.items():
         check(value, key)
-    # What the call may write is copied before it: running statistics, and inputs of a model that works in place.
+    # Tensors that the call may write are copied first: running statistics, and inputs of a model that works in place.
     treatment = Treatment(given, frozenset(storage_key(it) for it in tensors(list(given.values()))))
     before = Holder(treatment.written).hold(list(given.values()))
     with torch.no_grad(), Watch(given) as watch:

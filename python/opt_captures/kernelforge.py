@@ -35,7 +35,7 @@ NEEDS_DEVICE = "CUDA needs a device, which a torch-extension cannot use yet"
 
 
 def import_project(project: Path, out: Path, *, parity: bool = False) -> list[plans.Job]:
-    """Writes a plan for a project to ``out/plan.toml``; gives its jobs.
+    """Writes a plan for a project to ``out/plan.toml``, and returns its jobs.
 
     `parity`: time and compare as KernelForge does, instead of by opt-supervisor's own rules.
 
@@ -82,7 +82,7 @@ def _kernels(project: Path, op: str) -> Iterator[tuple[str, Path]]:
 
 
 def _add(job: plans.Job, name: str, path: Path, source: str, out: Path) -> None:
-    """Adds a kernel to a job, or why it is left out."""
+    """Adds a kernel to a job, or the reason why it is left out."""
     if any(it.name == name for it in job.candidates):
         name = f"{name}{path.suffix}"
     if path.suffix == ".py":
@@ -106,5 +106,5 @@ def _add(job: plans.Job, name: str, path: Path, source: str, out: Path) -> None:
 
 
 def _from(out: Path, path: Path) -> str:
-    """A path as a plan in `out` names it."""
+    """A path, as it is written in a plan in `out`."""
     return os.path.relpath(path.resolve(), out.resolve())

@@ -1,4 +1,4 @@
-"""Which functions can be recorded, and their names.
+"""The functions that can be recorded, and their names.
 
 An op has one name however it was called: ``x @ y``, ``x.matmul(y)`` and ``torch.matmul(x, y)`` are all
 ``torch.matmul``, and ``x.add_(y)`` is ``torch.add`` done in place.
@@ -73,7 +73,7 @@ class Patch:
 
 
 def canonical(name: str) -> OpName | None:
-    """The op behind a name as PyTorch spells it; None if no function of that name can be called.
+    """The op with a name in PyTorch's spelling; None if there is no callable function of that name.
 
     >>> canonical("torch.Tensor.add_")
     OpName(name='torch.add', in_place=True, form=1)
@@ -151,12 +151,12 @@ class Names:
                     self._known.setdefault(function, canonical(prefix + attribute))
 
     def of(self, function: Any) -> OpName | None:
-        """The op that `function` belongs to, if it is one that can be recorded."""
+        """The op of `function`, if it can be recorded."""
         try:
             if function not in self._known:
                 self._known[function] = canonical(resolve_name(function) or "")
             return self._known[function]
-        except TypeError:  # not hashable: no function of torch
+        except TypeError:  # not hashable, so not a function of torch
             return None
 
 

@@ -1,4 +1,4 @@
-"""What is known about one op while recording: its signature, its classes with their true counts, what was left out."""
+"""The state of one op while recording: its signature, its classes with their true counts, and what was left out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CallClass:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where to keep a call: its class, and its entry of the op."""
+    """The position of a kept call: its class, and its entry of the op."""
 
     of: CallClass
     index: int
@@ -57,7 +57,7 @@ class OpRecord:
 
     @property
     def kept(self) -> int:
-        """Number of calls that are in files."""
+        """The number of calls that were written to files."""
         return self._next
 
     def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -93,7 +93,7 @@ class OpRecord:
         return capture
 
     def offer(self, given: Mapping[str, Any]) -> Slot | None:
-        """Where to keep the call; None if it is not kept.
+        """Decides whether to keep the call. Returns its position, or None.
 
         Raises:
             NotRecordable: the op has reached its limit of entries or classes.

@@ -23,7 +23,7 @@ class Candidate:
 
 @dataclass
 class Job:
-    """An op with its captures and kernels. `refused` is told in comments: a kernel and why it cannot run."""
+    """An op with its captures and kernels. `refused` lists kernels with reasons; they become comments."""
 
     name: str
     captures: str
@@ -68,12 +68,12 @@ def text(head: str, settings: Sequence[str], jobs: Sequence[Job]) -> str:
 
 
 def build_settings() -> list[str]:
-    """The table that names the interpreter which runs this."""
+    """The table that names the interpreter that runs this code."""
     return ["[build]", f"python = {_quoted(sys.executable)}"]
 
 
 def write(path: Path, plan: str) -> None:
-    """Writes a plan where there is none yet.
+    """Writes a plan if there is none yet.
 
     Raises:
         RecordError: there is one, or it cannot be written.
@@ -87,5 +87,5 @@ def write(path: Path, plan: str) -> None:
 
 
 def _quoted(value: str) -> str:
-    """A string as TOML has it, which for these is JSON's."""
+    """A string in TOML's syntax, which is the same as JSON's for these strings."""
     return json.dumps(value)

@@ -140,8 +140,8 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """For code that inspects functions: until this ends, they are PyTorch's own."""
-        if self._working:  # Ours are off already.
+        """Restores PyTorch's own functions for code that inspects them, until this ends."""
+        if self._working:  # Our functions are not installed now.
             yield
             return
         self._take_off()
@@ -179,7 +179,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             return func(*args, **kwargs)
         if self._running:
             outer, outer_func = self._running[-1]
-            # The same call comes by twice, and `torch.relu` is all that `F.relu` does.
+            # The same call is seen twice, because `F.relu` only calls `torch.relu`.
             if outer_func is func or outer.last == op.last:
                 return func(*args, **kwargs)
         self._running.append((op, func))
@@ -220,7 +220,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
     def _before(self, op: OpName, args: Any, kwargs: Any) -> _Kept | None:
         """Counts the call and, if it is to be kept, copies its arguments."""
         if self._wanted is None and next(tensors([*args, *kwargs.values()]), None) is None:
-            return None  # It makes tensors from nothing.
+            return None  # It creates tensors without taking any.
         out = kwargs.get(OUT)
         named = {name: value for name, value in kwargs.items() if name != OUT}
         record_of_op = self._form(op, args, named)
@@ -243,7 +243,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             return None
 
     def _form(self, op: OpName, args: Any, kwargs: Any) -> OpRecord:
-        """The record for this call's form of the function; a new one for the first such call."""
+        """The op of this call's form of the function, created for the first such call."""
         forms = self._ops.setdefault(op.name, [])
         found = next((form for form in forms if form.fits(args, kwargs)), None)
         if found is not None:

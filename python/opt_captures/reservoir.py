@@ -1,4 +1,4 @@
-"""Which calls of a class are kept: a uniform sample of limited size, the same for the same seed."""
+"""Chooses the calls of a class that are kept: a uniform sample of limited size, the same for the same seed."""
 
 from __future__ import annotations
 

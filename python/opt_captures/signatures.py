@@ -1,4 +1,4 @@
-"""The parameters of a function, so that a call's values have names.
+"""The parameters of a function, which give names to a call's values.
 
 For functions written in Python these are known. For those written in C, they come from the schema of the ATen operator
 or, failing that, from the stand-in that PyTorch keeps of each function for its own tests.
@@ -26,7 +26,7 @@ OUT = "out"
 
 @dataclass(frozen=True)
 class Signature:
-    """Names of parameters in order, what they are where a call leaves them out, and how they may be given."""
+    """The parameters in order: their names, their defaults, and how they may be passed."""
 
     params: tuple[str, ...]
     defaults: Mapping[str, Any]
@@ -115,7 +115,7 @@ def _of_python(function: Callable[..., Any]) -> Signature | None:
         return None
     if any(param.kind in (param.VAR_POSITIONAL, param.VAR_KEYWORD) for param in params):
         return None
-    # Parameters with an underscore are for the function's own use.
+    # Parameters with an underscore are internal to the function.
     params = [param for param in params if not param.name.startswith("_") and param.name != OUT]
     rename = {"self": "input"}
     return Signature(

@@ -1,4 +1,4 @@
-"""Where captures go: a folder of files."""
+"""Destinations of captures: a folder of files."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Sink(Protocol):
         """Checks that nothing would be overwritten."""
 
     def place(self, op_folder: str) -> Path:
-        """The path that a plan gives as an op's captures."""
+        """The path of an op's captures for a plan."""
 
     def least(self, inputs: Sequence[int]) -> int:
-        """The least that a call with inputs of these sizes adds to the disk."""
+        """The smallest size that a call with inputs of these sizes adds on disk."""
 
     def write(self, op_folder: str, entry: str, capture: dict[str, Any]) -> int:
-        """Writes or replaces an entry; returns the bytes that it adds to the disk. Raises OSError."""
+        """Writes or replaces an entry. Returns the bytes that it adds on disk. Raises OSError."""
 
     def close(self, summary: Summary) -> None:
         """Writes the summary of the recording."""

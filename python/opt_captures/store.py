@@ -1,4 +1,4 @@
-"""A store that grows while it records: every repeated tensor is on disk once.
+"""Records into a store, which has every repeated tensor on disk once.
 
 Each call is written to memory first and then handed to ``opt-supervisor captures add``, which writes only what the
 store does not have yet. So the disk never holds a tensor twice, and memory holds one call more than the
@@ -66,7 +66,7 @@ class StoreSink:
         return self.folder / STORE / "entries" / op_folder
 
     def least(self, inputs: Sequence[int]) -> int:
-        # All of them may be there already. What one call adds beyond the limit is all that can be too much.
+        # The store may have all of them already. At most one call can exceed the limit.
         return 1
 
     def write(self, op_folder: str, entry: str, capture: dict[str, Any]) -> int:

@@ -15,7 +15,7 @@ from .op import OpRecord
 
 @dataclass(frozen=True)
 class Summary:
-    """What was seen, what is kept, and why the rest is not."""
+    """The calls that were seen and kept, and why the others were not."""
 
     folder: Path
     place: Callable[[str], Path]

@@ -18,11 +18,11 @@ from .errors import RecordError
 
 
 def put_right(stack: ExitStack, aside: Callable[[], AbstractContextManager[None]]) -> None:
-    """Arranges all of it until the stack is closed. Within `aside` no function is ours."""
+    """Installs all workarounds until the stack is closed. Within `aside`, PyTorch's own functions are restored."""
     if "torch._dynamo" in sys.modules:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
     else:
-        # Its module takes 150 MB, which is left to those who compile something.
+        # Its module takes 150 MB, so it is not imported here; only programs that compile something need it.
         _replace(stack, torch, "compile", _compile_eagerly(stack, torch.compile))
     _replace(stack, torch.jit, "trace", _within(aside, torch.jit.trace))
     _replace(stack, torch.jit, "script", _within(aside, torch.jit.script, frames_up=1))
@@ -39,7 +39,7 @@ def _within(
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def within(*args: Any, **kwargs: Any) -> Any:
-        # `script` looks names up in its caller's frame, which is now one further up.
+        # `script` looks up names in its caller's frame, which is now one frame further up.
         for name, count in more.items():
             kwargs["_" + name] = kwargs.get("_" + name, 0) + count
         with aside():

@@ -1,4 +1,4 @@
-"""Arguments and results of a call: which of them a capture can hold, and copies that later calls cannot change."""
+"""Arguments and results of a call: checks whether a capture can hold them, and copies them against later changes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def check(value: object, path: str, depth: int = 0) -> None:
 
 
 def describe(value: object) -> str:
-    """Text that is the same for calls of one class: shapes, strides and dtypes of tensors, plain values as they are.
+    """A text that is equal for calls of one class: shapes, strides and dtypes of tensors, and plain values.
 
     >>> describe((torch.zeros(2, 3), 1, None))
     '(f32[2,3], 1, None)'
@@ -133,7 +133,7 @@ class Holder:
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         held = self._dense(tensor.detach())
         if isinstance(tensor, torch.nn.Parameter):
-            # Being a parameter means that it keeps its value from call to call.
+            # A parameter keeps its value from call to call.
             return torch.nn.Parameter(held, requires_grad=False)
         return held
 
@@ -154,7 +154,7 @@ class Holder:
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of the tensor in a storage of its own, with the same strides."""
+    """A copy of the tensor in a new storage, with the same strides."""
     span = span_bytes(tensor) // max(tensor.element_size(), 1)
     flat = tensor.as_strided((span,), (1,), tensor.storage_offset())
     flat = flat.clone() if flat.device.type == "cpu" else flat.cpu()

@@ -1,4 +1,4 @@
-"""Where things lie that tests use."""
+"""The paths that tests use."""
 
 from __future__ import annotations
 

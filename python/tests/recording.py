@@ -1,4 +1,4 @@
-"""What the tests of the recorder stand on: a folder of their own, and reading back what was recorded."""
+"""Support for tests of the recorder: a separate folder for each, and access to the recorded captures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .places import PROGRAM
 
 
 class RecordingTest(unittest.TestCase):
-    """With a folder that is removed afterwards."""
+    """A test with a folder that is removed afterwards."""
 
     def setUp(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="opt-captures-"))
@@ -51,12 +51,12 @@ class RecordingTest(unittest.TestCase):
         return {op["folder"]: op for op in document["ops"]}
 
     def left_out(self, op: str) -> str:
-        """Why the only call of an op was left out."""
+        """The reason why the only call of an op was left out."""
         (reason,) = self.index()[op]["left_out"]
         return str(reason["reason"])
 
     def supervisor(self, *arguments: object, code: int = 0) -> str:
-        """What the program prints."""
+        """The program's output."""
         done = subprocess.run(
             [PROGRAM, *map(str, arguments)], capture_output=True, text=True, cwd=self.folder, timeout=300, check=False
         )

@@ -1,4 +1,4 @@
-"""The client gets from a run what `opt-supervisor eval` prints."""
+"""Tests that the client gets the results that `opt-supervisor eval` prints."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_kernel(opt_result):
 
 
 class RunTest(unittest.TestCase):
-    """With a plan in a folder of its own, and a folder for sockets that no other run uses."""
+    """A test with a plan in a separate folder, and a folder for sockets that no other run uses."""
 
     def setUp(self) -> None:
         if not PROGRAM.is_file():
@@ -68,7 +68,7 @@ class RunTest(unittest.TestCase):
 
 
 class Evaluating(RunTest):
-    def test_short_run_is_made_where_none_is_open(self) -> None:
+    def test_short_run_is_started_if_none_is_open(self) -> None:
         result = evaluate(self.crashing, self.plan)
         self.assertEqual((result.candidate, result.status, result.blame), ("softmax/segfaults", "CRASHED", "candidate"))
         self.assertIn("SIGSEGV", result.artifacts["feedback"])
@@ -97,11 +97,11 @@ class Evaluating(RunTest):
         self.assertIsNone(find_run(self.plan))
         self.assertTrue((folder / "summary.json").is_file())
 
-    def test_session_that_is_closed_says_so(self) -> None:
+    def test_closed_session_is_reported(self) -> None:
         with self.assertRaisesRegex(SupervisorError, "it is not open"):
             Session(self.plan).evaluate(self.crashing)
 
-    def test_plan_with_a_mistake_is_told(self) -> None:
+    def test_mistake_in_the_plan_is_reported(self) -> None:
         self.plan.write_text(PLAN.replace("captures", "captrues"))
         with self.assertRaisesRegex(ProgramError, "captrues"), Session(self.plan):
             pass
@@ -122,7 +122,7 @@ class Results(unittest.TestCase):
         self.assertEqual(result.metrics, {"passed": 0.0, "combined_score": 0.0})
         self.assertEqual(result.artifacts, {"status": "COMPILE_ERROR"})
 
-    def test_foreign_text_is_no_markup(self) -> None:
+    def test_foreign_text_is_not_interpreted_as_markup(self) -> None:
         result = Result.from_json({"candidate": "a/<b>", "status": "CRASHED", "feedback": "<script>"})
         page = result._repr_html_()
         self.assertNotIn("<script>", page)

@@ -1,4 +1,4 @@
-"""Data sets in the form of flashinfer-trace are recorded and planned. The definitions are made for these tests."""
+"""Tests of importing flashinfer-trace data sets. The definitions were written for these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems in KernelBench's form are recorded. The problems are made for these tests."""
+"""Tests of importing KernelBench problems. The problems were written for these tests."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Problems(RecordingTest):
         expected = torch.relu(torch.conv2d(kwargs["x"], kwargs["self.conv.weight"], kwargs["self.conv.bias"]))
         self.assertTrue(torch.allclose(entry["output"], expected + kwargs["self.bias"], atol=1e-6))
 
-    def test_inputs_are_those_before_the_call(self) -> None:
+    def test_inputs_are_recorded_as_they_were_before_the_call(self) -> None:
         entry = self.imported("in_place", *LEVEL_2["in_place"])[0]
         x = entry["kwargs"]["x"]
         self.assertTrue(torch.equal(entry["output"], (x + 1).clamp(min=0) * 2))

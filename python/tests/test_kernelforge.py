@@ -1,4 +1,4 @@
-"""Projects in KernelForge's form get a plan. The projects are made for these tests."""
+"""Tests of importing KernelForge projects. The projects were written for these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorder keeps what a call was given and what it returned, and leaves the model alone."""
+"""Tests that the recorder keeps arguments and results of calls, and does not affect the model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class WhatIsKept(RecordingTest):
             _ = (x @ x, x.matmul(x), torch.matmul(x, x))
         self.assertEqual(self.index()["torch_matmul"]["calls"], 3)
 
-    def test_forms_of_a_function_have_folders_of_their_own(self) -> None:
+    def test_forms_of_a_function_have_separate_folders(self) -> None:
         x = torch.randn(3, 3)
         with self.record(["torch.max"]):
             _ = (x.max(), x.max(dim=1), x.max(1), torch.max(x, x))
@@ -80,7 +80,7 @@ class WhatIsKept(RecordingTest):
         self.assertIsInstance(kwargs["weight"], torch.nn.Parameter)
         self.assertNotIsInstance(kwargs["input"], torch.nn.Parameter)
 
-    def test_tensors_of_one_storage_go_on_sharing_it(self) -> None:
+    def test_tensors_of_one_storage_still_share_it(self) -> None:
         x = torch.randn(64, 64)
         with self.record(["torch.add"]):
             torch.add(x, x.t())
@@ -117,7 +117,7 @@ class WhatIsKept(RecordingTest):
         self.assertLess(sum(file.stat().st_size for file in self.captures.rglob("*.pt")), 110_000)
         self.assertEqual(op["left_out"], [{"reason": "`max_bytes` is used up", "calls": 20 - op["kept"]}])
 
-    def test_autocast_keeps_what_the_call_was_given(self) -> None:
+    def test_autocast_records_the_arguments_before_casting(self) -> None:
         with self.record(["linear"]), torch.autocast("cpu", dtype=torch.bfloat16):
             torch.nn.Linear(3, 2)(torch.ones(1, 3))
         entry = self.entry("linear")
@@ -170,7 +170,7 @@ class Effects(RecordingTest):
             torch.nn.Embedding(10, 4, max_norm=1.0)(torch.tensor([1]))
         self.assertIn("`max_norm`", self.left_out("embedding"))
 
-    def test_input_that_is_written_unannounced_is_refused(self) -> None:
+    def test_undeclared_write_to_an_input_is_refused(self) -> None:
         x = torch.ones(4)
         treatment = treat(OpName("torch.nn.functional.relu"), {"input": x}, None)
         with Watch(treatment.given) as watch:
@@ -211,7 +211,7 @@ class TheModel(RecordingTest):
             after = model(x)
         self.assertTrue(torch.equal(before, during) and torch.equal(before, after))
 
-    def test_random_numbers_and_gradients_are_those_without_a_recorder(self) -> None:
+    def test_random_numbers_and_gradients_are_unchanged_by_the_recorder(self) -> None:
         def step() -> tuple[torch.Tensor, torch.Tensor]:
             torch.manual_seed(3)
             model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
@@ -226,7 +226,7 @@ class TheModel(RecordingTest):
             recorded = step()
         self.assertTrue(all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True)))
 
-    def test_functions_are_given_back(self) -> None:
+    def test_patched_functions_are_restored(self) -> None:
         before = (functional.relu, torch.matmul, torch.Tensor.matmul, torch.nn.DataParallel.forward)
         with self.assertRaises(ZeroDivisionError), self.record(["relu", "torch.matmul"]):
             self.assertIsNot(functional.relu, before[0])
@@ -235,7 +235,7 @@ class TheModel(RecordingTest):
         self.assertNotIn("matmul", vars(torch.Tensor))
         self.assertTrue((self.captures / "recorded.json").is_file(), "what was seen until then is told")
 
-    def test_error_of_the_model_is_the_models(self) -> None:
+    def test_error_of_the_model_is_passed_on(self) -> None:
         with self.assertRaisesRegex(RuntimeError, "shapes cannot be multiplied"), self.record(["linear"]):
             functional.linear(torch.ones(2, 3), torch.ones(4, 5))
 
@@ -249,7 +249,7 @@ class TheModel(RecordingTest):
         )
 
     def test_function_compiled_meanwhile_runs_as_it_was_written(self) -> None:
-        # In a process of its own: here somebody may have imported torch._dynamo already.
+        # In a separate process, because torch._dynamo may already be imported in this one.
         script = (
             "import sys, torch\nfrom opt_captures import record\n"
             "with record(sys.argv[1], ['softmax']) as recorder:\n"
@@ -260,7 +260,7 @@ class TheModel(RecordingTest):
         )
         subprocess.run([sys.executable, "-c", script, self.captures], cwd=ROOT / "python", timeout=300, check=True)
 
-    def test_torch_script_is_made_of_functions_as_they_are(self) -> None:
+    def test_torch_script_compiles_the_original_functions(self) -> None:
         def double(x: torch.Tensor) -> torch.Tensor:
             return functional.relu(torch.matmul(x, x))
 
@@ -289,7 +289,7 @@ class Mistakes(RecordingTest):
         with self.assertRaisesRegex(RecordError, "no function `torch.nn.functional.sofmax`"):
             self.record(["torch.nn.functional.sofmax"])
 
-    def test_nothing_is_written_over(self) -> None:
+    def test_existing_files_are_not_overwritten(self) -> None:
         self.captures.mkdir()
         (self.captures / "mine").write_text("x")
         with self.assertRaisesRegex(RecordError, "something is there already"), self.record(["relu"]):
