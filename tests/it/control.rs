@@ -10,7 +10,7 @@ use opt_tests::waiting::until;
 use opt_tests::{Scenario, repository, summary::list};
 use serde_json::{Value, json};
 
-use self::client::{Client, Going};
+use self::client::{Client, LiveRun};
 
 /// A verification that takes a while: the captures of the demo's softmax, repeated many times.
 fn slow_plan(candidates: &[&str]) -> String {
@@ -46,7 +46,7 @@ fn outcome(answer: &Value) -> &str {
 #[test]
 fn every_command_works_on_a_live_run() {
     let scenario = slow(&["fast", "bad/segfaults"]);
-    let run = Going::start(&scenario, &["--quiet"]);
+    let run = LiveRun::start(&scenario, &["--quiet"]);
     let ctl = |arguments: &[&str]| run.ctl(arguments);
 
     ctl(&["pause"]).expect_exit(0).expect_stdout(&["done: no further leases are granted"]);
@@ -136,7 +136,7 @@ fn every_command_works_on_a_live_run() {
 fn verifier_recycled_during_a_lease_changes_no_verdict() {
     let candidates = ["fast", "bad/wrong_by_nine_percent"];
     let verdicts = |scenario: &Scenario, disturb: bool| {
-        let run = Going::start(scenario, &["--quiet"]);
+        let run = LiveRun::start(scenario, &["--quiet"]);
         if disturb {
             let mut client = run.client();
             // During a verification, as its progress shows.
@@ -177,7 +177,7 @@ fn verifier_recycled_during_a_lease_changes_no_verdict() {
 fn running_job_is_cancelled_long_before_its_call_ends() {
     let scenario = slow(&["bad/loops_forever"]);
     // Its call may take up to a minute.
-    let run = Going::start(&scenario, &["--quiet"]);
+    let run = LiveRun::start(&scenario, &["--quiet"]);
     let mut client = run.client();
     until("the loop is verified", || {
         let status = client.call("status", &json!({})).expect("the status");
@@ -205,7 +205,7 @@ fn ctl_finds_a_run_by_folder_socket_or_default() {
     let scenario = slow(&[]);
     let none = scenario.run(&["ctl", "status"]).expect_exit(2);
     none.expect_stderr(&["you have no live run on this machine"]);
-    let first = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    let first = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     first.ctl(&["status"]).expect_exit(0);
     scenario.run(&["ctl", "status"]).expect_exit(0);
     // A user with another runtime folder does not see the run, but can name it.
@@ -216,7 +216,7 @@ fn ctl_finds_a_run_by_folder_socket_or_default() {
     };
     elsewhere(&["ctl", "status"]).expect_exit(2).expect_stderr(&["you have no live run on this machine"]);
     elsewhere(&["ctl", "--run", "runs/plan", "status"]).expect_exit(0);
-    let second = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    let second = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     let both = scenario.run(&["ctl", "status"]).expect_exit(2);
     both.expect_stderr(&["there are 2 live runs", "runs/plan", "runs/plan-2"]);
     let one = scenario.run(&["ctl", "--run", "runs/plan-2", "status", "--json"]).expect_exit(0).json();
@@ -236,7 +236,7 @@ fn ctl_finds_a_run_by_folder_socket_or_default() {
     second.ctl(&["shutdown"]).expect_exit(0);
     second.finish_any();
     assert!(std::path::Path::new(socket).symlink_metadata().is_ok(), "the dead one's socket");
-    let third = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    let third = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     assert!(std::path::Path::new(socket).symlink_metadata().is_err(), "it is cleared");
     third.ctl(&["shutdown", "--mode", "now"]).expect_exit(0);
     third.finish_any();
@@ -245,7 +245,7 @@ fn ctl_finds_a_run_by_folder_socket_or_default() {
 #[test]
 fn events_are_streamed_until_the_run_ends() {
     let scenario = slow(&["fast"]);
-    let run = Going::start(&scenario, &["--quiet"]);
+    let run = LiveRun::start(&scenario, &["--quiet"]);
     let mut client = Client::connect(&run.socket());
     assert_eq!(outcome(&client.call("events", &json!({})).expect("an answer")), "done");
     let told = client.events_to_the_end();

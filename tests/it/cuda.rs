@@ -1,4 +1,4 @@
-//! Kernels without host code on the emulated device: the CUDA demo is what it says, and nothing of it is timed.
+//! Kernels without host code on the emulated device: every kernel of the CUDA demo ends as expected, and none is timed.
 
 use std::collections::BTreeMap;
 
@@ -84,7 +84,7 @@ fn card_without_a_driver_ends_a_run_before_it_begins() {
     let outcome = run("cuda:0").expect_exit(3);
     outcome.expect_stderr(&["the device `cuda:0` cannot be used"]);
     outcome.expect(!folder.exists(), "nothing was begun");
-    // Without a card `auto` is the CPU, which runs no such kernels.
+    // Without a card, `auto` means the CPU, which does not run such kernels.
     let outcome = run("auto").expect_exit(2);
     outcome.expect_stderr(&["means the CPU on this machine", "does not run on the CPU"]);
 }

@@ -1,7 +1,7 @@
-//! Devices as NVML's twin has them: what `doctor` says of each, and what it says where there is none.
+//! Tests what `doctor` reports about devices, and about a machine without any, with a stand-in for NVML.
 
 use opt_nvml_twin::{Device, Process, Script, Who};
-use opt_tests::devices::{UUID, device, shown, twin};
+use opt_tests::devices::{UUID, device, twin, with_twin};
 use opt_tests::{Outcome, Scenario};
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ fn doctor(script: &Script) -> (Outcome, Value) {
     let scenario = Scenario::create();
     let arguments = ["doctor", "--json"];
     let twin = twin(&scenario, script);
-    let child = shown(&twin, &mut scenario.command(&arguments)).spawn().expect("the program starts");
+    let child = with_twin(&twin, &mut scenario.command(&arguments)).spawn().expect("the program starts");
     let outcome = scenario.finish(child, &arguments).expect_exit(0);
     let nvml = outcome.json()["gpu"]["nvml"].clone();
     (outcome, nvml)
@@ -46,7 +46,7 @@ fn doctor_shows_what_each_device_and_its_processes_hold() {
 }
 
 #[test]
-fn doctor_says_which_device_is_lost_and_why_there_is_none() {
+fn doctor_names_a_lost_device_and_the_reason_for_having_none() {
     const LOST: u32 = 15;
     const UNKNOWN: u32 = 999;
     let lost = ("nvmlDeviceGetMemoryInfo_v2".to_owned(), LOST);
@@ -61,9 +61,9 @@ fn doctor_says_which_device_is_lost_and_why_there_is_none() {
     outcome.expect(why.contains("counting devices"), why);
 }
 
-/// This machine may have a driver; a library that is not there is nobody's.
+/// This machine may have a driver, so the test names a library that does not exist.
 #[test]
-fn machine_without_nvml_says_what_was_looked_for() {
+fn doctor_names_the_library_that_is_missing() {
     let scenario = Scenario::create();
     let arguments = ["doctor", "--json"];
     let child = scenario.command(&arguments).env("OPT_NVML_LIBRARY", "/nonexistent/libnvidia-ml.so").spawn();

@@ -1,6 +1,6 @@
 //! Hostile candidates achieve nothing, and the result says what they tried.
 //!
-//! Owns the plans with `tests/data/kernels/hostile`, and the table of how each of those kernels has to end. Each
+//! Owns the plans with `tests/data/kernels/hostile`, and the table of how each of those kernels must end. Each
 //! kernel prints what it tries; those whose attempt must have no effect compute the right result and pass.
 
 mod bombs;

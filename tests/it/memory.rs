@@ -13,7 +13,7 @@ fn bytes(outcome: &Outcome, row: &Value, field: &str) -> u64 {
     row[field].as_u64().unwrap_or_else(|| outcome.fail(format_args!("{row} has no {field}")))
 }
 
-/// A matmul job; the candidates' limits are what they really take.
+/// A matmul job. The candidates' limits are what they actually need.
 fn plan(head: &str, candidates: &str) -> String {
     format!(
         "{head}\n[profile]\nentry_timeout = \"200ms\"\n[limits]\nmemory = \"1MiB\"\nthreads = 1
@@ -96,7 +96,7 @@ fn plan_that_never_fits_starts_no_worker() {
 
 /// [build] memory is 4 GiB by default.
 #[test]
-fn a_ceiling_below_what_a_compiler_may_owe_leaves_it_less() {
+fn low_ceiling_reduces_the_memory_of_compilers() {
     // A table of two million numbers: gcc takes 230 MiB for it.
     let large = "#define A 1,1,1,1,1,1,1,1,1,1,\n#define B A A A A A A A A A A\n#define C B B B B B B B B B B\n\
                  #define D C C C C C C C C C C\n#define E D D D D D D D D D D\n#define F E E E E E E E E E E\n\

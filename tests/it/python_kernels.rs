@@ -81,7 +81,7 @@ fn plan(python: &Path, stages: &str, candidates: &[&str], more: &str) -> String 
     plan_of(&data("kernels/python"), python, stages, candidates, more)
 }
 
-/// `kernels`: the folder that they lie in.
+/// Like `plan`, with the kernels in the folder `kernels`.
 fn plan_of(kernels: &Path, python: &Path, stages: &str, candidates: &[&str], more: &str) -> String {
     let files: Vec<String> =
         candidates.iter().map(|name| format!("{}/{name}.py", kernels.display())).collect();

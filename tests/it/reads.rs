@@ -1,5 +1,5 @@
-//! What a verification reads of captures that are not in the page cache: with a sparse kernel about what it
-//! touches, with a dense one everything. Neither leaves anything in the cache, and neither does timing.
+//! Tests how much a verification reads of captures that are not in the page cache: with a sparse kernel about what it
+//! touches, with a dense kernel everything. Neither leaves pages in the cache, and neither does timing.
 
 use std::fs::File;
 use std::os::fd::AsFd;

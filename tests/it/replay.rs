@@ -20,7 +20,7 @@ fn generate(scenario: &Scenario, folder: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Lookups in two tables in turn, and calls that each have a tensor of their own.
+/// Alternating lookups in two tables, and calls that each use a different tensor.
 fn captures(scenario: &Scenario) {
     generate(scenario, "lookups", &["embedding", "--entries", "4", "--total", "3MB"]);
     generate(scenario, "rows", &["op", "--name", "softmax", "--shape", "64,1024", "--entries", "6"]);

@@ -12,13 +12,13 @@ use opt_tests::{Scenario, Summary, summary::list};
 use rusqlite::Connection;
 use serde_json::Value;
 
-use crate::control::client::Going;
+use crate::control::client::LiveRun;
 use crate::results::plans::{Plan, SOFTMAX};
 
 /// Longer than a write waits for other processes.
 const LOCKED: Duration = Duration::from_secs(12);
 
-/// A full pipe, like a terminal after Ctrl-S: whoever writes to it waits.
+/// A full pipe, like a terminal after Ctrl-S: writes to it block.
 fn full_pipe() -> (File, OwnedFd) {
     let (read, write) = rustix::pipe::pipe().expect("a pipe");
     let flags = rustix::fs::fcntl_getfl(&write).expect("its flags");
@@ -42,7 +42,7 @@ fn status(folder: &Path) -> String {
     document["run"]["status"].as_str().unwrap_or_default().to_owned()
 }
 
-fn terminate(run: &Going<'_>) {
+fn terminate(run: &LiveRun<'_>) {
     let pid = i32::try_from(run.pid()).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it lives");
 }
@@ -51,7 +51,7 @@ fn terminate(run: &Going<'_>) {
 fn unread_output_does_not_keep_a_run_from_its_end() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast", "bad/segfaults"]).text());
     let ((stdout, out), (stderr, err)) = (full_pipe(), full_pipe());
-    let run = Going::start_as(&scenario, &["--jsonl"], |command| {
+    let run = LiveRun::start_as(&scenario, &["--jsonl"], |command| {
         command.env("RUST_LOG", "debug").stdout(out).stderr(err);
     });
     run.ctl(&["status"]).expect_exit(0);
@@ -68,7 +68,7 @@ fn unread_output_does_not_keep_a_run_from_its_end() {
 fn run_with_unread_output_ends_after_two_signals() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
     let ((stdout, out), (stderr, err)) = (full_pipe(), full_pipe());
-    let run = Going::start_as(&scenario, &["--jsonl", "--keep-open"], |command| {
+    let run = LiveRun::start_as(&scenario, &["--jsonl", "--keep-open"], |command| {
         command.env("RUST_LOG", "debug").stdout(out).stderr(err);
     });
     until("something was decided", || {
@@ -101,7 +101,7 @@ fn endless() -> Scenario {
 #[test]
 fn run_with_a_locked_database_grants_nothing_and_continues_afterwards() {
     let scenario = endless();
-    let run = Going::start(&scenario, &["--quiet"]);
+    let run = LiveRun::start(&scenario, &["--quiet"]);
     run.ctl(&["pause"]).expect_exit(0);
     let database = lock(run.folder());
     run.ctl(&["resume"]).expect_exit(0);
@@ -130,7 +130,7 @@ fn run_with_a_locked_database_grants_nothing_and_continues_afterwards() {
 #[test]
 fn doomed_runner_stays_stopped_until_its_row_is_written() {
     let scenario = endless();
-    let run = Going::start(&scenario, &["--quiet"]);
+    let run = LiveRun::start(&scenario, &["--quiet"]);
     until("it runs", || {
         let status = run.ctl(&["status", "--json"]).expect_exit(0).json();
         let is_it = |lease: &Value| {
@@ -158,7 +158,7 @@ fn doomed_runner_stays_stopped_until_its_row_is_written() {
 #[test]
 fn run_with_a_locked_database_ends_after_two_signals() {
     let scenario = endless();
-    let run = Going::start(&scenario, &["--quiet"]);
+    let run = LiveRun::start(&scenario, &["--quiet"]);
     let database = lock(run.folder());
     terminate(&run);
     // Two simultaneous signals count as one.

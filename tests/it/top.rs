@@ -14,9 +14,9 @@ use opt_tests::{Scenario, repository};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
-use crate::control::client::Going;
+use crate::control::client::LiveRun;
 
-/// `top` with a terminal of its own.
+/// `top` in its own terminal.
 struct View {
     child: Child,
     keys: File,
@@ -134,7 +134,7 @@ baseline = '{root}/configs/demo/softmax/naive.c'\ncandidates = ['{root}/configs/
 #[test]
 fn top_shows_and_controls_a_run() {
     let scenario = scenario();
-    let run = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     let folder = run.folder().to_str().expect("UTF-8").to_owned();
     let mut view = View::start(&scenario, &["top", "--run", &folder]);
     view.until("softmax/segfaults");

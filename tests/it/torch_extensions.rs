@@ -1,11 +1,11 @@
-//! Kernels in C++ over PyTorch's tensors, as people write them for torch's own extensions. All of them need an interpreter with
-//! torch, and its headers.
+//! Kernels in C++ with PyTorch's tensors, in the style of torch's own extensions. All tests need an interpreter with torch,
+//! and its headers.
 
 use opt_tests::{Scenario, Summary, data, repository};
 
 use crate::python_kernels::interpreter;
 
-/// What each kernel comes to, and what is said of it.
+/// Each kernel, its status, and a part of its detail.
 const KERNELS: [(&str, &str, &str); 6] = [
     ("returns", "PASSED", ""),
     ("writes", "PASSED", ""),
@@ -34,7 +34,7 @@ fn candidate(name: &str) -> String {
 }
 
 #[test]
-fn every_torch_extension_ends_as_it_was_made_to() {
+fn every_torch_extension_ends_as_expected() {
     let candidates: String = KERNELS.iter().map(|(name, ..)| candidate(name)).collect();
     let Some(plan) = plan("[\"build\", \"verify\"]", &candidates) else { return };
     let scenario = Scenario::with_plan(&plan);
@@ -52,7 +52,7 @@ fn every_torch_extension_ends_as_it_was_made_to() {
     }
 }
 
-/// A library over libtorch is timed as any other, beside the recorded function in Python.
+/// A library that uses libtorch is timed like any other, and compared with the recorded function in Python.
 #[test]
 fn torch_extension_is_timed_beside_torch() {
     let candidates =

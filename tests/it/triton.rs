@@ -45,7 +45,7 @@ fn plan(stages: &str, job: &str, names: &[&str]) -> Option<String> {
 }
 
 #[test]
-fn every_triton_kernel_ends_as_it_was_made_to() {
+fn every_triton_kernel_ends_as_expected() {
     let names = KERNELS.map(|(name, ..)| name);
     let Some(plan) = plan("[\"build\", \"verify\"]", "", &names) else { return };
     let scenario = Scenario::with_plan(&plan);

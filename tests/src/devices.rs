@@ -1,4 +1,4 @@
-//! A device as NVML's twin has it: its script in a scenario's folder, and commands that are shown it.
+//! A device of the stand-in for NVML: installs its script in a scenario's folder, and makes commands use it.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use crate::scenario::Scenario;
 
 pub const UUID: &str = "GPU-00000000-0000-4000-8000-00000000beef";
 
-/// A device of 8 GiB of its own, of which nothing is in use.
+/// A device with 8 GiB of its own memory, none of it in use.
 pub fn device() -> Device {
     Device {
         uuid: UUID.to_owned(),
@@ -23,7 +23,7 @@ pub fn twin(scenario: &Scenario, script: &Script) -> Twin {
     Twin::install(scenario.path(), script).expect("cargo has built the twin beside the tests")
 }
 
-/// Has a command load the twin in place of the driver's library.
-pub fn shown<'c>(twin: &Twin, command: &'c mut Command) -> &'c mut Command {
+/// Makes a command load the twin instead of the driver's library.
+pub fn with_twin<'c>(twin: &Twin, command: &'c mut Command) -> &'c mut Command {
     command.env("OPT_NVML_LIBRARY", twin.library())
 }

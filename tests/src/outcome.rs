@@ -1,4 +1,4 @@
-//! What a command did, with everything needed to find out why.
+//! The outcome of a command, with all information for finding out why.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

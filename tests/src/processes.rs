@@ -93,7 +93,7 @@ pub fn pids() -> impl Iterator<Item = u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// A live process. Zombies do not count, because their parents have to reap them.
+/// A live process. Zombies do not count, because their parents still have to reap them.
 pub fn look(pid: u32) -> Option<Process> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // After the name, which may contain anything: state, parent.

@@ -1,5 +1,5 @@
-//! What every test of the built program needs: its own folder, a way to run the program to its end and, on
-//! failure, everything there is to see.
+//! The basis of every test of the built program: a separate folder, a way to run the program to its end and, on failure,
+//! its complete output.
 //!
 //! Builds nothing, and does not decide what is right.
 
@@ -85,7 +85,7 @@ impl Scenario {
             .env("OPT_SUPERVISOR_RUNTIME_DIR", self.runtime().join("opt-supervisor"))
             .env("NO_COLOR", "1")
             .env_remove("RUST_LOG")
-            // Cargo adds the folder of libraries that are built for tests, among them a driver that stands in for a card's.
+            // Cargo adds the folder of libraries built for tests, which contains the stand-in for a card's driver.
             .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -19,7 +19,7 @@ use crate::places::{files_below, repository};
 use crate::processes::{Process, kill_if, look, pids};
 use crate::waiting::{LONG, holds_within};
 
-/// Candidates of the plan, and how each has to end: status and blame.
+/// The candidates of the plan, each with the required status and blame.
 pub const VERDICTS: &[(&str, &str, Option<&str>)] = &[
     ("naive", "PASSED", None),
     ("fast", "PASSED", None),

@@ -14,14 +14,14 @@ use serde_json::{Value, json};
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A run of `plan.toml` that continues while the test does other things.
-pub struct Going<'s> {
+pub struct LiveRun<'s> {
     scenario: &'s Scenario,
     child: Child,
     folder: PathBuf,
     arguments: Vec<String>,
 }
 
-impl<'s> Going<'s> {
+impl<'s> LiveRun<'s> {
     /// Starts the run and waits for its socket.
     pub fn start(scenario: &'s Scenario, more: &[&str]) -> Self {
         Self::start_as(scenario, more, |_| {})

@@ -6,7 +6,7 @@ use std::process::Command;
 use opt_tests::{Scenario, repository};
 use serde_json::{Value, json};
 
-use super::client::Going;
+use super::client::LiveRun;
 use super::slow;
 use crate::report::browser::skipped;
 
@@ -50,8 +50,8 @@ fn requests() -> Vec<(&'static str, Value)> {
     ]
 }
 
-fn start(scenario: &Scenario) -> Going<'_> {
-    Going::start(scenario, &["--quiet", "--keep-open"])
+fn start(scenario: &Scenario) -> LiveRun<'_> {
+    LiveRun::start(scenario, &["--quiet", "--keep-open"])
 }
 
 #[test]

@@ -10,7 +10,7 @@ use opt_tests::users::{User, set_mode};
 use opt_tests::waiting::until;
 use serde_json::{Value, json};
 
-use super::client::{Client, Going};
+use super::client::{Client, LiveRun};
 use super::slow;
 use crate::report::browser::skipped;
 
@@ -67,7 +67,7 @@ fn a_line(dice: &mut Dice) -> Vec<u8> {
 #[test]
 fn run_survives_ten_thousand_lines_and_two_hundred_clients() {
     let scenario = slow(&["fast"]);
-    let run = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     let socket = run.socket();
     // A client that never reads: it listens and sends requests, and its answers pile up.
     let mut deaf = Client::connect(&socket);
@@ -138,7 +138,7 @@ fn talk<'scope>(
 }
 
 /// Two hundred clients at once: 32 are served, and each of the others is told that the server is busy.
-fn crowd(run: &Going<'_>) {
+fn crowd(run: &LiveRun<'_>) {
     until("nobody of before is left, and 32 are served", || {
         let mut all: Vec<Client> = (0..200).map(|_| run.client()).collect();
         let answers: Vec<Value> = all
@@ -161,7 +161,7 @@ fn crowd(run: &Going<'_>) {
 #[test]
 fn refused_client_is_told_why() {
     let scenario = slow(&[]);
-    let run = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     let mut kept: Vec<Client> = (0..32)
         .map(|_| {
             let mut client = run.client();
@@ -207,9 +207,9 @@ fn another() -> Option<User> {
 }
 
 /// A run whose folders another user may enter, so that only the socket's own mode protects it.
-fn with_open_folders(scenario: &Scenario) -> Going<'_> {
+fn with_open_folders(scenario: &Scenario) -> LiveRun<'_> {
     set_mode(scenario.path(), 0o755);
-    let run = Going::start(scenario, &["--quiet", "--keep-open"]);
+    let run = LiveRun::start(scenario, &["--quiet", "--keep-open"]);
     set_mode(&scenario.runtime(), 0o755);
     set_mode(run.socket().parent().expect("a folder"), 0o755);
     run
@@ -255,7 +255,7 @@ fn another_user_is_refused_by_the_peer_check() {
 #[test]
 fn silent_client_does_not_delay_the_end_of_the_run() {
     let scenario = slow(&[]);
-    let run = Going::start(&scenario, &["--quiet"]);
+    let run = LiveRun::start(&scenario, &["--quiet"]);
     let mut silent = run.client();
     silent.send(b"{\"jsonrpc\":").expect("sent");
     let (outcome, _) = run.finish(0);

@@ -11,7 +11,7 @@ use opt_tests::summary::list;
 use opt_tests::{Scenario, repository};
 use serde_json::{Value, json};
 
-use super::client::Going;
+use super::client::LiveRun;
 use super::slow;
 use crate::report::browser::skipped;
 
@@ -139,7 +139,7 @@ fn systemd_accepts_the_unit_file() {
 #[test]
 fn counters_agree_with_the_store() {
     let scenario = slow(&["fast", "bad/segfaults"]);
-    let run = Going::start(&scenario, &["--quiet", "--keep-open", "--metrics", "127.0.0.1:0"]);
+    let run = LiveRun::start(&scenario, &["--quiet", "--keep-open", "--metrics", "127.0.0.1:0"]);
     let mut client = run.client();
     let status = client.call("status", &json!({})).expect("the status");
     let address = status["run"]["metrics"].as_str().expect("an address").to_owned();

@@ -3,7 +3,7 @@
 use opt_tests::{Scenario, repository, summary::list};
 use serde_json::{Value, json};
 
-use super::client::{Client, Going};
+use super::client::{Client, LiveRun};
 
 fn kernel(name: &str) -> String {
     format!("{}/configs/demo/softmax/{name}.c", repository().display())
@@ -31,7 +31,7 @@ fn submit(client: &mut Client, params: Value) -> String {
 #[test]
 fn ten_simultaneous_submissions_are_all_evaluated() {
     let scenario = scenario();
-    let run = Going::start(&scenario, &["--jsonl", "--keep-open"]);
+    let run = LiveRun::start(&scenario, &["--jsonl", "--keep-open"]);
     let socket = run.socket();
     let source = std::fs::read_to_string(kernel("fast")).expect("a source");
     let bad = crashing();
@@ -108,7 +108,7 @@ fn ten_simultaneous_submissions_are_all_evaluated() {
 #[test]
 fn resumed_run_knows_its_submissions_after_any_end() {
     let scenario = scenario();
-    let run = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     let mut client = run.client();
     let first = submit(&mut client, json!({ "sources": [kernel("fast")] }));
     let result = client.call("result", &json!({ "candidate": first, "wait": true })).expect("a result");
@@ -148,7 +148,7 @@ fn eval_uses_an_open_run_or_makes_a_short_one() {
     assert_eq!(alone.json()["status"], "PASSED");
     alone.expect(scenario.path().join("runs/plan-eval/summary.json").is_file(), "a run of its own");
 
-    let run = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     let joined = scenario.run(&["eval", "plan.toml", &fast, "--json"]).expect_exit(0);
     assert_eq!(joined.json()["status"], "PASSED");
     assert!(joined.json()["speedup"]["value"].is_number(), "{}", joined.json());

@@ -109,7 +109,7 @@ fn kernels_find_no_way_out() {
         }
         let rows = [("good", PASSED, ""), ("control", CRASHED, "seed 0 at")];
         must_all_end(&run, table(DOORS).chain(rows));
-        // The weaker protection is reported: an ordinary user's runners have no user of their own.
+        // The weaker protection is reported: an ordinary user's runners do not have their own user.
         let is_root = user == User::Own && User::ordinary().is_some();
         assert_eq!(run.has_protection("own_user"), is_root, "{run}");
     }

@@ -1,6 +1,6 @@
-//! Kernels in Python that would be fast by something else than their work: each class of them, and what becomes of it.
+//! Kernels in Python that try to look fast without doing their work: each class of cheat, and how it ends.
 //!
-//! None asserts a time: what must not pass is caught by its values, and what passes has nothing to gain.
+//! No test asserts a time: cheats that must not pass are caught by their values, and those that pass gain nothing.
 
 use opt_tests::{Scenario, Summary, data};
 
@@ -20,7 +20,7 @@ const EXPLOITS: &[(&str, &[&str])] = &[
     ("leaves_it_to_a_thread", LATE),
     ("computes_between_calls", LATE),
     ("says_done_early", &["DEFERRED_WORK", "NONDETERMINISTIC", "TIMEOUT", "RUNTIME_ERROR"]),
-    // Right whatever they do, and no faster by it.
+    // Their results are right, and they are not faster for it.
     ("remembers_by_values", PASSED),
     ("patches_time", PASSED),
     ("sleeps_in_its_import", PASSED),
@@ -30,7 +30,7 @@ const EXPLOITS: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn exploits_of_the_clock_in_python_are_caught() {
+fn clock_exploits_in_python_are_caught() {
     let Some(python) = interpreter() else { return };
     let scenario = Scenario::create();
     let captures = generate(&scenario, "softmax", "64,256", 1);

@@ -1,5 +1,5 @@
-//! Runners that are copies of a zygote, and those that start their own interpreter because they cannot be: every verdict is the
-//! same, for whoever runs the program.
+//! Runners that are copies of a zygote, and runners that start their own interpreter where copies are impossible. All
+//! verdicts must be the same, for every user.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -17,19 +17,19 @@ const ENTRY: &str = "entries = [\"entry_000001.pt\"]";
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Whether the machine lets a zygote be copied.
+/// Whether the machine allows copies of a zygote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Machine {
     AsItIs,
-    /// It keeps a question back that has to be asked first.
+    /// Refuses a system call that is needed before a copy.
     RefusesCopies,
 }
 
-/// Everything that the program starts is refused this, as a kernel without checkpoints refuses it.
+/// Makes `PR_GET_TID_ADDRESS` fail for the program and all its processes, as on a kernel without checkpoint support.
 fn refuse_copies(command: &mut Command) {
     let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let (load, is, give) = (0x20, 0x15, 0x06);
-    // Number and first argument, as they lie in what a filter is given.
+    // The filter reads the call's number and its first argument, at these offsets of its input.
     let filter = [
         statement(load, 0, 0, 0),
         statement(is, 0, 3, u32::try_from(libc::SYS_prctl).expect("a number")),
@@ -51,7 +51,7 @@ fn refuse_copies(command: &mut Command) {
     unsafe { command.pre_exec(install) };
 }
 
-/// The plan of a scenario, run by a user on a machine.
+/// Runs the scenario's plan as a user on a machine.
 fn run(scenario: &Scenario, user: User, machine: Machine) -> (Outcome, Summary) {
     let program = user.program(scenario);
     user.owns(scenario);
@@ -68,13 +68,13 @@ fn run(scenario: &Scenario, user: User, machine: Machine) -> (Outcome, Summary) 
     outcome.expect_equal(
         !refused.is_empty(),
         machine == Machine::RefusesCopies,
-        format_args!("{user:?} is told where there is no zygote: {refused:?}"),
+        format_args!("{user:?}: the log reports a missing zygote: {refused:?}"),
     );
     outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
     (outcome, summary)
 }
 
-fn every_kernel_ends_as_it_was_made_to(user: User, machine: Machine) {
+fn expect_every_kernel_to_end_as_intended(user: User, machine: Machine) {
     let Some(python) = interpreter_of(user) else { return };
     let scenario = Scenario::create();
     let kernels = scenario.path().join("kernels");
@@ -93,20 +93,20 @@ fn every_kernel_ends_as_it_was_made_to(user: User, machine: Machine) {
 }
 
 #[test]
-fn every_kernel_in_python_ends_as_it_was_made_to() {
+fn every_kernel_in_python_ends_as_expected() {
     for user in users() {
-        every_kernel_ends_as_it_was_made_to(user, Machine::AsItIs);
+        expect_every_kernel_to_end_as_intended(user, Machine::AsItIs);
     }
 }
 
 #[test]
 fn every_kernel_in_python_ends_the_same_without_a_zygote() {
     for user in users() {
-        every_kernel_ends_as_it_was_made_to(user, Machine::RefusesCopies);
+        expect_every_kernel_to_end_as_intended(user, Machine::RefusesCopies);
     }
 }
 
-/// What two runners of one worker draw.
+/// The random numbers that two runners of one worker draw.
 fn drawn(machine: Machine) -> Option<[Vec<String>; 2]> {
     let python = interpreter()?;
     let scenario = Scenario::create();
@@ -119,15 +119,15 @@ fn drawn(machine: Machine) -> Option<[Vec<String>; 2]> {
     let (outcome, summary) = run(&scenario, User::Own, machine);
     Some(["one", "other"].map(|name| {
         let detail = summary.candidate("softmax", name)["detail"].as_str().unwrap_or_default();
-        let said =
-            detail.split_once("it draws ").map(|(_, said)| said.split_once(" (at").map_or(said, |it| it.0));
-        let Some(said) = said else { outcome.fail(format_args!("{name} says nothing: {detail}")) };
-        said.split(", ").map(str::to_owned).collect()
+        let numbers =
+            detail.split_once("it draws ").map(|(_, rest)| rest.split_once(" (at").map_or(rest, |it| it.0));
+        let Some(numbers) = numbers else { outcome.fail(format_args!("{name} printed nothing: {detail}")) };
+        numbers.split(", ").map(str::to_owned).collect()
     }))
 }
 
-/// Hashes and addresses are those of the interpreter that was copied (SECURITY.md says so); everything that is drawn is a copy's
-/// own, as it is a fresh interpreter's.
+/// Copies share hashes and addresses with the zygote (see SECURITY.md), but draw different random numbers, like fresh
+/// interpreters.
 #[test]
 fn copies_of_a_zygote_draw_their_own_numbers() {
     let Some([one, other]) = drawn(Machine::AsItIs) else { return };
@@ -141,7 +141,7 @@ fn are_different(one: &[String], other: &[String]) -> bool {
     one.iter().zip(other).all(|(one, other)| one != other || one == "nothing")
 }
 
-/// It is killed while a run goes on, which gets another one and goes on.
+/// The zygote is killed during a run, which replaces it and continues.
 #[test]
 fn a_zygote_that_dies_is_replaced() {
     let Some(python) = interpreter() else { return };

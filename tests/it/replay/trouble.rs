@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::{captures, forget_result, generate, plan, replay, run};
-use crate::control::client::{Client, Going};
+use crate::control::client::{Client, LiveRun};
 
 /// The demo's softmax with `before` in front of it, which gets `args`.
 fn softmax(scenario: &Scenario, name: &str, before: &str) -> String {
@@ -167,7 +167,7 @@ fn tensor_damaged_in_another_capture_is_the_captures_fault() {
     }
 }
 
-/// Kills runners until the next attempt runs, or nobody answers any more; a runner whose call is done may be
+/// Kills runners until the next attempt runs, or the run no longer answers; a runner whose call is done may be
 /// killed in vain.
 fn kill_runners(client: &mut Client, of_attempt: u64) {
     until("an attempt of the replay is over", || {
@@ -205,7 +205,7 @@ fn slow_replay() -> Scenario {
 #[test]
 fn killed_runner_costs_an_attempt_and_leaves_no_result() {
     let scenario = slow_replay();
-    let going = Going::start(&scenario, &["--quiet"]);
+    let going = LiveRun::start(&scenario, &["--quiet"]);
     let mut client = going.client();
     kill_runners(&mut client, 1);
     let summary = going.folder().join("summary.json");
@@ -234,7 +234,7 @@ fn killed_runner_costs_an_attempt_and_leaves_no_result() {
 #[test]
 fn runner_killed_repeatedly_ends_the_replay_without_a_result() {
     let scenario = slow_replay();
-    let going = Going::start(&scenario, &["--quiet"]);
+    let going = LiveRun::start(&scenario, &["--quiet"]);
     let mut client = going.client();
     // Twice, and twice more in its second pass.
     for attempt in 1..=4 {

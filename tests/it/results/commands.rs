@@ -13,7 +13,7 @@ fn generated_plan_is_accepted_and_its_skeleton_compiles() {
     made.expect_stdout(&["plan.toml", "kernels/torch_nn_functional_embedding.c"]);
     scenario.run(&["check", "plan.toml"]).expect_exit(0);
 
-    // It does nothing yet, and its status says so to whoever completes it.
+    // The skeleton does nothing yet, and its status reports that.
     let (outcome, summary) = scenario.run_plan(1, &["--set", "run.stages=[\"build\", \"verify\"]"]);
     let job = &summary.jobs()[0];
     let candidate = &job["candidates"][0];

@@ -1,4 +1,4 @@
-//! The functions of NVML, by the names and layouts of its header.
+//! The functions of NVML, with the names and layouts of its header.
 
 use std::ffi::{CStr, c_char, c_uint};
 use std::ptr;
@@ -22,7 +22,7 @@ fn code(answer: Answer) -> nvmlReturn_t {
     answer.err().unwrap_or(SUCCESS)
 }
 
-/// The scene, unless the script has this function fail.
+/// The scene, or an error if the script makes this function fail.
 fn scene(function: &str) -> Result<Scene, nvmlReturn_t> {
     let scene = Scene::now().ok_or(UNINITIALIZED)?;
     match scene.script.fails.get(function).or_else(|| scene.script.fails.get("*")) {
@@ -31,7 +31,7 @@ fn scene(function: &str) -> Result<Scene, nvmlReturn_t> {
     }
 }
 
-/// What `handle` stands for: the place of a device, counted from one.
+/// The device of a handle, which is its index counted from one.
 fn with_device<T>(
     function: &str,
     handle: nvmlDevice_t,
@@ -49,7 +49,7 @@ fn store<T>(to: *mut T, value: T) -> Answer {
     if to.is_null() {
         return Err(INVALID_ARGUMENT);
     }
-    // SAFETY: NVML's callers pass pointers that may be written, or null.
+    // SAFETY: NVML's callers pass valid pointers or null.
     unsafe { to.write(value) };
     Ok(())
 }
@@ -58,7 +58,7 @@ fn store_text(to: *mut c_char, room: c_uint, text: &str) -> Answer {
     if to.is_null() || room as usize <= text.len() {
         return Err(INSUFFICIENT_SIZE);
     }
-    // SAFETY: the caller says that it has `room` bytes, which are enough for the text and its zero.
+    // SAFETY: the caller's buffer has `room` bytes, which are enough for the text and its zero.
     unsafe {
         ptr::copy_nonoverlapping(text.as_ptr().cast(), to, text.len());
         to.add(text.len()).write(0);
@@ -151,12 +151,12 @@ pub extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     code(with_device("nvmlDeviceGetGraphicsRunningProcesses_v3", handle, |_, _| list(&[], count, to)))
 }
 
-/// NVML's own way: without enough room it says how many there are.
+/// Returns a list as NVML does: if there is not enough room, it returns the number of elements.
 fn list(processes: &[(u32, u64)], count: *mut c_uint, to: *mut nvmlProcessInfo_t) -> Answer {
     if count.is_null() {
         return Err(INVALID_ARGUMENT);
     }
-    // SAFETY: the caller's count, which says how many fit.
+    // SAFETY: `count` is the caller's pointer to the number of elements that fit.
     let room = unsafe { count.read() } as usize;
     store(count, c_uint::try_from(processes.len()).map_err(|_| INVALID_ARGUMENT)?)?;
     if room < processes.len() {
@@ -169,7 +169,7 @@ fn list(processes: &[(u32, u64)], count: *mut c_uint, to: *mut nvmlProcessInfo_t
             gpuInstanceId: u32::MAX,
             computeInstanceId: u32::MAX,
         };
-        // SAFETY: there is room for as many as the caller's count said, which is no less than these.
+        // SAFETY: there is room for as many elements as the caller's count said, which is at least this number.
         unsafe { to.add(place).write(info) };
     }
     Ok(())

@@ -1,7 +1,8 @@
-//! NVML's twin: a shared library with the functions of NVML that the supervisor calls, which answers from a script.
+//! NVML's twin: a shared library with the functions of NVML that the supervisor calls. It answers from a script.
 //!
-//! The script is the file `nvml.json` beside the library: each copy of the library is a twin of its own. It is read again for each
-//! answer, so a test can rewrite it while a run goes on. Time in it is counted from when the twin first saw a process.
+//! The script is the file `nvml.json` beside the library, so each copy of the library is a separate twin. It is read again
+//! for each answer, so a test can rewrite it during a run. Its times count from the moment at which the twin first saw a
+//! process.
 
 mod functions;
 mod play;
@@ -18,7 +19,7 @@ pub struct Twin {
 }
 
 impl Twin {
-    /// Copies the library, which cargo has put beside the executable of whoever depends on this package.
+    /// Copies the library, which cargo has put beside the executable that depends on this package.
     pub fn install(folder: &Path, script: &Script) -> std::io::Result<Self> {
         let own = std::env::current_exe()?;
         let twin = Self { library: folder.join("libnvidia-ml.so") };
@@ -27,7 +28,7 @@ impl Twin {
         Ok(twin)
     }
 
-    /// What a program is to load in place of the driver's library.
+    /// The path of the library that a program should load instead of the driver's.
     pub fn library(&self) -> &Path {
         &self.library
     }

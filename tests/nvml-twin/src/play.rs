@@ -1,4 +1,4 @@
-//! Plays a script: which processes it means, and what each of them holds now.
+//! Plays a script: finds its processes, and computes what each of them holds now.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::script::{Device, Process, Script, Who};
 
-/// Processes that were seen, by device, place in the script and pid.
+/// The processes that were seen, by device, index in the script and pid.
 static SEEN: Mutex<BTreeMap<(usize, usize, u32), Seen>> = Mutex::new(BTreeMap::new());
 
 #[derive(Clone, Copy)]
@@ -16,7 +16,7 @@ struct Seen {
     died: Option<Instant>,
 }
 
-/// What the devices of a script look like now.
+/// The present state of a script's devices.
 pub(crate) struct Scene {
     pub(crate) script: Script,
     pub(crate) devices: Vec<DeviceNow>,
@@ -24,7 +24,7 @@ pub(crate) struct Scene {
 
 #[derive(Default)]
 pub(crate) struct DeviceNow {
-    /// Pids and MiB.
+    /// The pid and the MiB held by each process.
     pub(crate) listed: Vec<(u32, u64)>,
     pub(crate) used_mib: u64,
 }
@@ -96,13 +96,13 @@ fn meant(who: &Who) -> Vec<u32> {
     }
 }
 
-/// With their arguments, separated by blanks.
+/// The processes with their arguments, separated by blanks.
 fn command_line(pid: u32) -> String {
     let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&bytes).replace('\0', " ")
 }
 
-/// A zombie has given its memory back.
+/// Whether a process is alive. Zombies do not count, because they have released their memory.
 fn is_alive(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .ok()

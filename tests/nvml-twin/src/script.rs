@@ -1,4 +1,4 @@
-//! What a test can have NVML say.
+//! The script, with which a test determines NVML's answers.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Beside the library.
+/// The script's file name. The file is beside the library.
 pub(crate) const FILE: &str = "nvml.json";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Script {
     pub devices: Vec<Device>,
-    /// Functions that fail, by name, and the code that they return; `*` is all of them but `nvmlInit_v2`.
+    /// Functions that fail, by name, and the codes that they return; `*` stands for all functions except `nvmlInit_v2`.
     pub fails: BTreeMap<String, u32>,
 }
 
@@ -23,11 +23,11 @@ pub struct Script {
 pub struct Device {
     pub uuid: String,
     pub name: String,
-    /// None answers NOT_SUPPORTED, as on machines with unified memory.
+    /// The total memory. With `None` the answer is NOT_SUPPORTED, as on machines with unified memory.
     pub total_mib: Option<u64>,
-    /// In use, and held by no process.
+    /// Memory that is in use but held by no process.
     pub held_mib: u64,
-    /// Per cent; none answers NOT_SUPPORTED.
+    /// The utilisation in per cent. With `None` the answer is NOT_SUPPORTED.
     pub utilisation: Option<u32>,
     pub processes: Vec<Process>,
 }
@@ -36,12 +36,13 @@ pub struct Device {
 #[serde(deny_unknown_fields)]
 pub struct Process {
     pub who: Who,
-    /// What it holds from so many milliseconds after it was first seen; in ascending order. Before the first it is not listed.
+    /// The MiB that it holds from a number of milliseconds after it was first seen, in ascending order. It is not listed
+    /// before the first of these times.
     pub mib_from_ms: Vec<(u64, u64)>,
-    /// How long it is listed after its death, with all that it held.
+    /// How long it is listed after its death, with the memory that it held.
     #[serde(default)]
     pub listed_after_death_ms: u64,
-    /// How long what it held stays in use after that, held by nobody.
+    /// How long its memory stays in use after that, without a process.
     #[serde(default)]
     pub held_after_death_ms: u64,
 }
@@ -50,12 +51,12 @@ pub struct Process {
 #[serde(rename_all = "snake_case")]
 pub enum Who {
     Pid(u32),
-    /// Each process below the one that asks whose command line contains this.
+    /// Every descendant of the calling process whose command line contains this text.
     Command(String),
 }
 
 impl Script {
-    /// Replaces what is at `path` at once, so that nobody reads half of it.
+    /// Replaces the file at `path` atomically, so that no reader sees a part of it.
     pub(crate) fn write(&self, path: &Path) -> std::io::Result<()> {
         let new = path.with_extension("new");
         std::fs::write(&new, serde_json::to_vec_pretty(self)?)?;
@@ -72,11 +73,11 @@ impl Script {
 fn own_file() -> Option<PathBuf> {
     let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     let own: *const () = own_file as fn() -> Option<PathBuf> as *const ();
-    // SAFETY: the address is that of a function of ours, and `found` may be written.
+    // SAFETY: the address is that of one of our functions, and `found` is valid for writing.
     if unsafe { libc::dladdr(own.cast(), found.as_mut_ptr()) } == 0 {
         return None;
     }
-    // SAFETY: the call has filled it, and names live as long as the library.
+    // SAFETY: the call has initialised it, and the name lives as long as the library.
     let name = unsafe { CStr::from_ptr(found.assume_init().dli_fname) };
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }

@@ -1,7 +1,7 @@
 //! A plan in which every job is one cycle: candidates are verified side by side, the verifiers end, and a fresh
 //! profiler times the two correct ones.
 //!
-//! Candidates owe 16 MiB of their own, so that a working process can be distinguished from an idle one.
+//! Candidates owe 16 MiB each, so that a working process can be distinguished from an idle one.
 
 pub mod evidence;
 
