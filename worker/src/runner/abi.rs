@@ -100,16 +100,16 @@ impl Arguments {
         let mut texts = Vec::new();
         // First the layout of every tensor's structure, shape and strides, in argument order: addresses exist only
         // once the block does.
-        let mut places = Vec::with_capacity(count);
+        let mut tensors = Vec::with_capacity(count);
         for argument in &setup.arguments {
-            places.push(match argument {
+            tensors.push(match argument {
                 WireArgument::Tensor { shape, .. } => Some(layout.tensor(shape.len(), 0)),
                 WireArgument::Array { bytes, .. } => Some(layout.tensor(1, bytes.len())),
                 _ => None,
             });
         }
         for output in &setup.outputs {
-            places.push(Some(layout.tensor(output.shape.len(), 0)));
+            tensors.push(Some(layout.tensor(output.shape.len(), 0)));
         }
         let mut live = vec![0u64; layout.words];
         let base = live.as_mut_ptr();
@@ -137,21 +137,21 @@ impl Arguments {
                     any(type_index::DEVICE, Payload { device: Device { kind: *kind, index: *index } })
                 }
                 WireArgument::Tensor { range, dtype, shape, stride } => {
-                    let place = places[index].as_ref().ok_or("no place for a tensor")?;
+                    let offsets = tensors[index].as_ref().ok_or("no memory for a tensor")?;
                     let data = if shape.contains(&0) {
                         std::ptr::null_mut()
                     } else {
-                        input_data.push((place.structure, *range));
+                        input_data.push((offsets.structure, *range));
                         *inputs.get(*range as usize).ok_or("a tensor without its range")?
                     };
-                    block.tensor(place, data, *dtype, shape, stride)
+                    block.tensor(offsets, data, *dtype, shape, stride)
                 }
                 WireArgument::Array { dtype, elements, bytes } => {
-                    let place = places[index].as_ref().ok_or("no place for an array")?;
-                    let data = block.bytes(place, bytes);
+                    let offsets = tensors[index].as_ref().ok_or("no memory for an array")?;
+                    let data = block.bytes(offsets, bytes);
                     let elements = i64::try_from(*elements).map_err(|_| "an array that long")?;
                     let data = if elements == 0 { std::ptr::null_mut() } else { data };
-                    block.tensor(place, data, *dtype, &[elements], &[1])
+                    block.tensor(offsets, data, *dtype, &[elements], &[1])
                 }
             };
             block.put_any(any_at + index * words::<Any>(), any);
@@ -159,11 +159,11 @@ impl Arguments {
         let mut output_data = Vec::new();
         for (number, output) in setup.outputs.iter().enumerate() {
             let index = setup.arguments.len() + number;
-            let place = places[index].as_ref().ok_or("no place for an output")?;
+            let offsets = tensors[index].as_ref().ok_or("no memory for an output")?;
             let WireOutput { dtype, shape, stride, .. } = output;
-            let any = block.tensor(place, std::ptr::null_mut(), *dtype, shape, stride);
+            let any = block.tensor(offsets, std::ptr::null_mut(), *dtype, shape, stride);
             block.put_any(any_at + index * words::<Any>(), any);
-            output_data.push(place.structure);
+            output_data.push(offsets.structure);
         }
         let pristine = live.clone();
         let count = i32::try_from(count).map_err(|_| "too many arguments")?;
@@ -220,7 +220,7 @@ struct Layout {
 }
 
 /// The word indices of one tensor's parts.
-struct Place {
+struct TensorOffsets {
     structure: usize,
     shape: usize,
     strides: usize,
@@ -234,8 +234,8 @@ impl Layout {
         at
     }
 
-    fn tensor(&mut self, rank: usize, bytes: usize) -> Place {
-        Place {
+    fn tensor(&mut self, rank: usize, bytes: usize) -> TensorOffsets {
+        TensorOffsets {
             structure: self.take(words::<DlTensor>()),
             shape: self.take(rank.max(1)),
             strides: self.take(rank.max(1)),
@@ -260,22 +260,22 @@ impl Block {
         unsafe { self.at(word).cast::<Any>().write(any) }
     }
 
-    fn bytes(&mut self, place: &Place, bytes: &[u8]) -> *mut u8 {
-        let target = self.at(place.bytes).cast::<u8>();
-        // SAFETY: the layout took `bytes.len()` rounded up to words at this place.
+    fn bytes(&mut self, offsets: &TensorOffsets, bytes: &[u8]) -> *mut u8 {
+        let target = self.at(offsets.bytes).cast::<u8>();
+        // SAFETY: the layout took `bytes.len()` rounded up to words at this offset.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
         target
     }
 
     fn tensor(
         &mut self,
-        place: &Place,
+        offsets: &TensorOffsets,
         data: *mut u8,
         dtype: WireType,
         shape: &[i64],
         stride: &[i64],
     ) -> Any {
-        let (shape_at, strides_at) = (self.at(place.shape), self.at(place.strides));
+        let (shape_at, strides_at) = (self.at(offsets.shape), self.at(offsets.strides));
         // SAFETY: `rank` words each were taken; a stride list of another length is cut to the shape's.
         unsafe {
             std::ptr::copy_nonoverlapping(shape.as_ptr(), shape_at.cast(), shape.len());
@@ -295,7 +295,7 @@ impl Block {
             strides: strides_at.cast(),
             byte_offset: 0,
         };
-        let structure = self.at(place.structure);
+        let structure = self.at(offsets.structure);
         // SAFETY: six words of the block, aligned like `DlTensor`.
         unsafe { structure.cast::<DlTensor>().write(tensor) };
         any(type_index::TENSOR, Payload { pointer: structure.cast() })

@@ -15,7 +15,7 @@ use super::map::Mapped;
 const HANDLER_STACK: usize = 64 * 1024;
 
 /// The address range of a mapped input or output.
-pub(crate) struct Place {
+pub(crate) struct WatchedMapping {
     pub(crate) mapped: Mapped,
     pub(crate) output: bool,
     pub(crate) index: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Place {
 
 struct Table {
     page: &'static ControlPage,
-    places: Vec<Place>,
+    watched: Vec<WatchedMapping>,
     guard: usize,
 }
 
@@ -35,9 +35,9 @@ unsafe impl Sync for Table {}
 static TABLE: OnceLock<Table> = OnceLock::new();
 
 /// Installs the handler. Call once, before the candidate is loaded.
-pub(crate) fn report_faults_in(page: &'static ControlPage, places: Vec<Place>) {
+pub(crate) fn report_faults_in(page: &'static ControlPage, watched: Vec<WatchedMapping>) {
     let guard = rustix::param::page_size();
-    if TABLE.set(Table { page, places, guard }).is_err() {
+    if TABLE.set(Table { page, watched, guard }).is_err() {
         return;
     }
     let stack = Box::leak(vec![0u8; HANDLER_STACK].into_boxed_slice());
@@ -60,16 +60,16 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     // SAFETY: the kernel hands a valid siginfo to an SA_SIGINFO handler.
     let address = unsafe { (*info).si_addr() } as usize;
     let mut found = (FaultPlace::Elsewhere, 0);
-    for place in &table.places {
-        let Mapped { start, end, .. } = place.mapped;
+    for mapping in &table.watched {
+        let Mapped { start, end, .. } = mapping.mapped;
         if start <= address && address < end {
             let in_guard = address < start + table.guard || end - table.guard <= address;
-            let kind = match (place.output, in_guard) {
+            let kind = match (mapping.output, in_guard) {
                 (true, _) => FaultPlace::OutputGuard,
                 (false, true) => FaultPlace::InputGuard,
                 (false, false) => FaultPlace::Input,
             };
-            found = (kind, place.index);
+            found = (kind, mapping.index);
             break;
         }
     }

@@ -19,7 +19,7 @@ use super::abi::Arguments;
 use super::control::{
     ControlMap, ControlPage, FLAG_PLAN, FLAG_VARIED, FLAG_VERIFY, Phase, publish, wait_for_change,
 };
-use super::fault::{self, Place};
+use super::fault::{self, WatchedMapping};
 use super::frame::{
     EntrySetup, FrameError, InputRange, Reply, Setup, ToRunner, VariantRange, receive_from_worker, send_reply,
 };
@@ -199,7 +199,7 @@ fn prepare(
     let mut entries = Vec::new();
     let mut calls = Vec::new();
     let mut arity = (0, 0);
-    let mut places = Vec::new();
+    let mut watched = Vec::new();
     let mut inputs = Inputs::new();
     loop {
         match receive_from_worker(socket)? {
@@ -208,14 +208,14 @@ fn prepare(
                 return Err(trouble("too many entries"));
             }
             (ToRunner::Entry(entry), descriptors) => {
-                entries.push(map_entry(&entry, descriptors, &mut inputs, &mut places)?);
+                entries.push(map_entry(&entry, descriptors, &mut inputs, &mut watched)?);
                 arity = (entry.arguments.len(), entry.outputs.len());
                 calls.extend(entry.call.map(|call| (call, entry.arguments.len())));
             }
             (ToRunner::Setup(_) | ToRunner::Compile(_), _) => return Err(trouble("a frame out of order")),
         }
     }
-    let unsealed = seal_inputs(&places);
+    let unsealed = seal_inputs(&watched);
     page.phase.store(Phase::Mapped as u32, Ordering::SeqCst);
     let mut lines =
         vec![Protection::new("sealed_inputs", unsealed.is_none(), unsealed.unwrap_or_default()).line()];
@@ -228,7 +228,7 @@ fn prepare(
         }
         Err(error) => return Err(Ending::Told(Reply::Trouble { text: chain(&error) })),
     }
-    fault::report_faults_in(page, places);
+    fault::report_faults_in(page, watched);
     send_reply(socket, &Reply::Locked { protections: lines.join("\n") })?;
     let given = Given { artifact, libraries, interpreter, calls, arity };
     let loaded = load::load(&setup, given, page).map_err(|text| Ending::Told(Reply::LoadFailed { text }))?;
@@ -261,7 +261,7 @@ fn map_entry(
     entry: &EntrySetup,
     descriptors: Vec<OwnedFd>,
     known: &mut Inputs,
-    places: &mut Vec<Place>,
+    watched: &mut Vec<WatchedMapping>,
 ) -> Result<Entry, Ending> {
     let mut descriptors = descriptors.into_iter();
     let outputs_memfd = descriptors.next().ok_or_else(|| trouble("an entry without its outputs"))?;
@@ -294,14 +294,22 @@ fn map_entry(
             mapped.without_read_ahead();
         }
         inputs.push(mapped.data);
-        places.push(Place { mapped, output: false, index: u32::try_from(index).unwrap_or(u32::MAX) });
+        watched.push(WatchedMapping {
+            mapped,
+            output: false,
+            index: u32::try_from(index).unwrap_or(u32::MAX),
+        });
     }
     let mut outputs = Vec::with_capacity(entry.outputs.len());
     for (index, output) in entry.outputs.iter().enumerate() {
         let mut regions = Vec::with_capacity(output.regions.len());
         for region in &output.regions {
             let mapped = map_output(outputs_memfd.as_fd(), region)?;
-            places.push(Place { mapped, output: true, index: u32::try_from(index).unwrap_or(u32::MAX) });
+            watched.push(WatchedMapping {
+                mapped,
+                output: true,
+                index: u32::try_from(index).unwrap_or(u32::MAX),
+            });
             regions.push((mapped, *region));
         }
         outputs.push(OutputMaps { has_elements: !output.shape.contains(&0), regions });
@@ -310,7 +318,7 @@ fn map_entry(
     for range in &entry.variants {
         let memory = files.last().ok_or_else(|| trouble("variants without their memory"))?;
         let mapped = map_variants(memory.0.as_fd(), range)?;
-        places.push(Place { mapped, output: false, index: range.range });
+        watched.push(WatchedMapping { mapped, output: false, index: range.range });
         variants.push(VariantMap { mapped, range: *range });
     }
     let arguments = Arguments::build(entry, &inputs).map_err(trouble)?;
@@ -318,9 +326,9 @@ fn map_entry(
 }
 
 /// Seals every input against remapping and mprotect. If the kernel cannot do this, returns why.
-fn seal_inputs(places: &[Place]) -> Option<String> {
-    for place in places.iter().filter(|place| !place.output) {
-        let Mapped { start, end, .. } = place.mapped;
+fn seal_inputs(watched: &[WatchedMapping]) -> Option<String> {
+    for mapping in watched.iter().filter(|mapping| !mapping.output) {
+        let Mapped { start, end, .. } = mapping.mapped;
         let Some(first) = NonNull::new(start as *mut u8) else { continue };
         if let Err(error) = confine::seal::seal_map(first, Bytes::from(end - start)) {
             return Some(error.to_string());
