@@ -147,7 +147,7 @@ fn missing_header_is_named_with_what_to_do() {
     let named = "name the folder of other headers in [build] include";
     for (name, says) in [
         ("outside", "it did not find `../shared.h` (a build sees its sources"),
-        ("plain", "it did not find `../shared.h` (it lies outside of the folders of the candidate's sources"),
+        ("plain", "it did not find `../shared.h` (it is outside the folders of the candidate's sources"),
         ("nowhere", "it did not find `nowhere.h` (a build sees its sources"),
     ] {
         let detail = run.candidate(name)["detail"].as_str().unwrap_or_default();
