@@ -157,7 +157,7 @@ mod tests {
                 "k.c:1:10: fatal error: x.h: No such file or directory\n 1 | #include",
                 Some("`x.h` (a build sees"),
             ),
-            ("k.c:1:10: fatal error: ../x.h: No such file or directory", Some("`../x.h` (it lies outside")),
+            ("k.c:1:10: fatal error: ../x.h: No such file or directory", Some("`../x.h` (it is outside")),
             ("k.c:1:10: fatal error: /a/x.h: Permission denied", Some("`/a/x.h` (a build sees")),
             ("k.cpp:1:10: fatal error: 'x.h' file not found", Some("`x.h` (a build sees")),
             ("k.c:1:2: error: expected `;`", None),
