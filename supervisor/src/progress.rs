@@ -19,7 +19,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 pub struct Progress {
     screen: Option<Outlet<Change>>,
-    /// What has to be on the screen, in case the screen missed some of it.
+    /// The lines that must be on the screen, in case it has missed some changes.
     running: BTreeMap<LeaseId, Begun>,
     missed: bool,
 }

@@ -21,7 +21,7 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
 
 pub(super) enum Fit {
     Worker(WorkerId),
-    /// A worker is starting, or has to finish its lease first.
+    /// A worker is starting, or must finish its lease first.
     Coming,
 }
 

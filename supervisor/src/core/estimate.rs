@@ -32,7 +32,7 @@ impl Estimates {
         news
     }
 
-    /// What a lease reserves on the host: the formula's figure, or the measured one if that is higher.
+    /// The reservation of a lease on the host: the formula's figure, or the measured one if that is higher.
     pub(crate) fn reserve(&self, job: JobId, stage: Stage, spec: &StageSpec, idle_worker: Bytes) -> Demand {
         let learned = self.0.get(&(job, stage)).copied().unwrap_or_default();
         let demand = spec.demand(idle_worker);

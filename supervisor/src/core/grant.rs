@@ -291,7 +291,8 @@ impl Core {
             .find_map(|way| Some((way, self.demand(unit.job, order.stage, &ways[way])?)))
     }
 
-    /// What a way reserves; `None` if that could never be granted. Measurements can raise it to the whole ceiling at most.
+    /// The memory that a way reserves; `None` if that could never be granted. Measurements can raise it to the whole
+    /// ceiling at most.
     fn demand(&self, job: JobId, stage: Stage, spec: &StageSpec) -> Option<Demand> {
         let plain = spec.demand(self.spec.idle_worker);
         if self.ledger.never_fits(plain).is_some() {

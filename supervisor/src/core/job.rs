@@ -63,7 +63,7 @@ impl Job {
     }
 }
 
-/// What a job needs next.
+/// The next thing to do for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Order {

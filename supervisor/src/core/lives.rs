@@ -81,7 +81,7 @@ impl Core {
         self.actions.push(Action::WorkerEnded {
             worker,
             class,
-            recycled: it.drain_order.and_then(|told| told.reason),
+            recycled: it.drain_order.and_then(|order| order.reason),
             leases: it.leases,
             peak_owed: it.peak_owed,
             peak_device: it.peak_device,

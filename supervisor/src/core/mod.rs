@@ -242,7 +242,7 @@ impl Core {
         self.workers.get(&worker)?.lease().map(|lease| lease.id)
     }
 
-    /// When `handle` has to be called again even if nothing happens.
+    /// The time at which `handle` must be called again even if nothing happens.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.workers
             .values()

@@ -24,10 +24,10 @@ const WORTH_RECYCLING: Bytes = Bytes::mib(16);
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The kernel repeats its report every two seconds while it is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
-/// An idle worker that was order to end has ended well before this, and its memory is free.
+/// An idle worker that was told to end has ended well before this, and its memory is free.
 const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
 
-/// What is remembered about the machine between samples.
+/// The core's memory of the machine between samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Machine {
     /// `MemAvailable` and what our process tree owed in the first sample.
@@ -156,8 +156,8 @@ impl Core {
         }
     }
 
-    /// Whether the memory of ended workers is still coming back: those that were killed, and idle ones order to end less
-    /// than a second ago.
+    /// Whether the memory of ended workers is still coming back: of workers that were killed, and of idle ones that
+    /// were told to end less than a second ago.
     fn eviction_is_under_way(&self, now: Moment) -> bool {
         let ending = |it: &Worker| {
             let order = it.drain_order.filter(|order| order.reason == Some(RecycleReason::Pressure));

@@ -1,4 +1,4 @@
-//! What a user may request of a running run, and the possible answers.
+//! Requests that users may make during a run, and the possible answers.
 
 use opt_shared::ids::{JobId, UnitId, WorkerId};
 use opt_shared::message::Role;

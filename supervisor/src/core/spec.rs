@@ -1,4 +1,4 @@
-//! What the core knows about a run and its units of work: numbers and settings, no paths.
+//! The description of a run and its units of work that the core gets: numbers and settings, no paths.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,12 +71,12 @@ pub struct Step {
     pub paired: Option<Arc<[StageSpec]>>,
 }
 
-/// What an attempt of a step may owe, and how long it may take.
+/// The memory that an attempt of a step may owe, and the time that it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageSpec {
     /// The sum of the memory formula.
     pub predicted: Bytes,
-    /// What the lease reserves: `predicted` plus what runners may owe beyond it.
+    /// The memory that the lease reserves: `predicted` plus what runners may owe beyond it.
     pub reserved: Bytes,
     /// What the lease reserves on the device.
     pub device: Bytes,
@@ -88,7 +88,7 @@ pub struct StageSpec {
 }
 
 impl StageSpec {
-    /// What a worker is charged while it holds this lease.
+    /// The charge of a worker while it holds this lease.
     pub fn demand(&self, idle_worker: Bytes) -> Demand {
         Demand { host: self.reserved + idle_worker, device: self.device }
     }

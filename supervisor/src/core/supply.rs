@@ -141,7 +141,7 @@ impl Core {
         Answer::Done(if count == 1 { "accepted".to_owned() } else { format!("{count} accepted") })
     }
 
-    /// What is wrong with the first unit that cannot be accepted.
+    /// The first unit that cannot be accepted, and why; `None` if all are fine.
     fn not_a_unit(&self, units: &[UnitSpec]) -> Option<String> {
         units.iter().zip(self.units.len()..).find_map(|(unit, next)| match () {
             () if unit.id.index() != next => Some(format!("{} is not the next unit", unit.id)),

@@ -121,7 +121,7 @@ pub(crate) struct DrainOrder {
     pub(crate) at: Moment,
     /// `None` if the run has no more work for it.
     pub(crate) reason: Option<RecycleReason>,
-    /// What the whole tree owed at that moment.
+    /// The memory that the whole tree owed at that moment.
     pub(crate) owed: Bytes,
 }
 

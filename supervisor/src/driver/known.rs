@@ -1,4 +1,4 @@
-//! What a run knows about its candidates besides its plan: from an earlier part of the run, and from successful
+//! A run's knowledge of its candidates besides its plan: from an earlier part of the run, and from successful attempts.
 //! attempts.
 
 use std::collections::{BTreeMap, HashSet};
@@ -10,7 +10,7 @@ use opt_shared::units::Bytes;
 use super::folder::ranking::ScoreSummary;
 use crate::core::event::Stage;
 
-/// What is known about a candidate besides its plan.
+/// Knowledge of a candidate besides its plan.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     pub artifact: Option<Artifact>,

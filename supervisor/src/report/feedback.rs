@@ -1,4 +1,5 @@
-//! What a person, or a model that writes kernels, needs to know to do better next time, in at most 2 KiB of text.
+//! Feedback for a person, or for a model that writes kernels: all that they need to do better next time, in at most 2
+//! KiB of text.
 //!
 //! It says what happened, where, with which figures, and what that usually means. Details for programs are in
 //! `summary.json`.
@@ -284,7 +285,7 @@ fn mismatch(status: Status, found: &Mismatch, text: &mut Text) {
     }
 }
 
-/// What the pattern of bad elements usually means.
+/// A hint at the usual cause of this pattern of bad elements.
 fn hint(found: &Mismatch) -> String {
     match found.pattern {
         Pattern::All => {

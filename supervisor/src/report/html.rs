@@ -209,7 +209,7 @@ fn too_large(what: &str) -> Markup {
     html! { p.note { (what) " is left out here: the page would be too large. " code { "report --format csv" } " has it." } }
 }
 
-/// What is known to have disturbed the times.
+/// Known disturbances of the times.
 fn disturbed_by(conditions: &TimingConditions) -> Option<String> {
     let mut reasons = Vec::new();
     if let Some((before, after)) = conditions.load_before.zip(conditions.load_after) {

@@ -29,7 +29,7 @@ pub struct Style {
 /// How much to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// What a run ends with: the ranking, a line for each failure, and where to find more.
+    /// The end of a run: the ranking, a line for each failure, and where to find more.
     Answer,
     /// Everything: feedback, memory over time, decisions.
     Everything,
@@ -310,7 +310,7 @@ impl Page {
         }
     }
 
-    /// As wide as the longest name needs, as far as the line allows.
+    /// The width of the name column: as wide as the longest name, as far as the line allows.
     fn name_width(&self, job: &JobRecord) -> usize {
         let longest = job.candidates.iter().map(|candidate| candidate.name.chars().count()).max();
         let room = self.style.width.saturating_sub(FIXED);

@@ -77,7 +77,7 @@ pub struct ScoreRow {
     pub rank: Option<u32>,
     pub speedup: Option<Estimate>,
     pub times: CandidateTimes,
-    /// What ran during the timing although nothing should have.
+    /// Activities during the timing that should not have taken place.
     pub breaches: Vec<String>,
 }
 

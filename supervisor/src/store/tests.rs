@@ -130,7 +130,7 @@ fn killed_process_loses_nothing_that_was_acknowledged() {
 /// Environment variable with the folder that the child process writes to until it is killed.
 const WRITER_FOLDER: &str = "OPT_STORE_TEST_FOLDER";
 
-/// As a test it does nothing; as the child of the next test it writes until it is killed.
+/// The child process of the next test, which writes until it is killed. As a test of its own it does nothing.
 #[test]
 fn writer_that_is_killed() {
     let Some(folder) = std::env::var_os(WRITER_FOLDER) else { return };

@@ -78,7 +78,7 @@ pub(super) struct RunState {
     pub elapsed: f64,
     pub remaining: Option<f64>,
     pub per_minute: Option<f64>,
-    /// Why the next lease has to wait.
+    /// Why the next lease must wait.
     pub waits: Option<String>,
     pub ended: usize,
     pub candidates: usize,
@@ -156,7 +156,7 @@ pub(super) struct Candidate {
     pub replay: Option<Replay>,
 }
 
-/// What is shown of a replay beside its name and state.
+/// The figures of a replay that are shown beside its name and state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Replay {
     pub steps: Option<u32>,

@@ -30,7 +30,7 @@ pub(crate) struct OutputCheck<'a> {
     pub(crate) tensor: &'a Tensor,
     pub(crate) settings: &'a VerifySettings,
     pub(crate) tolerance: Tolerance,
-    /// What the slot was filled with before the call.
+    /// The poison that filled the slot before the call.
     pub(crate) poison: u8,
     /// Whether a kernel wrote the expected values too. Then they are compared as stored, whatever flags the
     /// captured tensor has.

@@ -218,7 +218,8 @@ fn compile(
     Ok(())
 }
 
-/// The plan's limit is the candidate's affair; what a small ceiling leaves of it is not.
+/// The end of a compiler that ran out of memory. The candidate is to blame only if the plan's whole limit was available to
+/// it, and not if a small ceiling left less.
 fn out_of_memory(task: &BuildTask, what: &str) -> (Status, String) {
     let (left, limit) = (task.memory, task.build.memory_for(task.source.language));
     if left < limit {
@@ -249,7 +250,7 @@ fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {
         .collect()
 }
 
-/// Where the program or library of a step is; or what this machine lacks.
+/// The path of a step's program or library, or a description of what this machine lacks.
 fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>, BuildError> {
     if let Program::Nvrtc(library) = &step.program {
         return Ok(Ok(library.clone()));
@@ -272,7 +273,7 @@ fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>,
     })
 }
 
-/// As it says in what it writes: `NVRTC 13.0.88`.
+/// The version that the compiler writes into its output, such as `NVRTC 13.0.88`.
 fn nvrtc_version(built: &Path) -> String {
     let mut head = Vec::new();
     let read = fs::File::open(built).and_then(|file| file.take(LOG_HEAD as u64).read_to_end(&mut head));

@@ -40,7 +40,7 @@ pub(crate) enum Over {
     Died,
 }
 
-/// What one call left in the outputs.
+/// The state of the outputs after one call.
 pub(crate) enum CallEnd {
     Right(Called),
     Wrong(Box<Mismatch>),
@@ -104,7 +104,7 @@ impl<'a> EntryCalls<'a> {
         poison: u8,
         oracle: &dyn Session,
     ) -> Result<Option<Box<Mismatch>>, SessionError> {
-        // Nothing recorded is read.
+        // This reads none of the recorded data.
         Ok(self.compare_with(session, slot, poison, Some(oracle))?.unwrap_or_default())
     }
 

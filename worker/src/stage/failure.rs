@@ -35,7 +35,7 @@ pub(crate) fn of_the_capture(entry: &str, fault: InputFault) -> Result<EntryFail
     })
 }
 
-/// What is wrong with calls that ended; `None` if all `asked` calls were made and succeeded.
+/// The verdict on calls that failed; `None` if all `asked` calls were made and succeeded.
 pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verdict> {
     let verdict = |status, detail| Some(Verdict { status, detail });
     if called.returned_value {
@@ -84,10 +84,9 @@ const NAMED: [(&str, Status); 4] = [
     ("opt.HostMemory: ", Status::HostMemoryLimit),
 ];
 
-/// Decides whether the capture is to blame. Wrong values, and what a kernel does about wrong indices, may come
-/// from a file that is damaged or being overwritten; so may values that differ between calls, and changed inputs.
-/// The file's identity and CRCs show this. If the machine lacks the means to check, nobody is blamed. `elsewhere`
-/// are other captures that the call used.
+/// Decides whether the capture is to blame. A file that is damaged or being overwritten may cause wrong values, values
+/// that differ between calls, changed inputs, and crashes on wrong indices. The file's identity and CRCs show this. If
+/// the machine lacks the resources to check, neither side is blamed. `elsewhere` are other captures that the call used.
 pub(crate) fn unless_damaged(
     failure: EntryFailure,
     recorded: &Recorded,

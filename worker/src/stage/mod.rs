@@ -14,11 +14,11 @@ use opt_shared::units::Bytes;
 /// share a byte, so an element that equals its poison twice was not written.
 pub(crate) const POISONS: [u8; 4] = [0xff, 0x5a, 0xa5, 0x3c];
 
-/// Reports how far a stage has come: entries done, of how many, captured bytes verified. No answer is awaited:
-/// without its supervisor this worker ends.
+/// Reports how far a stage has come: entries done, all entries, captured bytes verified. It does not wait for an answer,
+/// because a worker ends with its supervisor.
 pub(crate) type Progress<'a> = &'a dyn Fn(u32, u32, Bytes);
 
-/// What a report keeps about the end of a runner.
+/// The part of a runner's end that a report keeps.
 pub(crate) fn kept(end: RunnerEnd) -> Option<RunnerEnd> {
     (end.signal.is_some() || end.exit_code.is_some() || !end.stderr_tail.is_empty()).then_some(end)
 }

@@ -248,7 +248,7 @@ fn failed_start_is_repeated_after_a_delay() {
     assert_eq!(desk.core.lease_of(worker), None);
 }
 
-/// What a worker owes during its lease is not growth; it is judged once it is idle.
+/// The memory owed during a lease is not growth. A worker is judged once it is idle.
 #[test]
 fn worker_is_judged_by_the_memory_it_keeps() {
     for (kept, goes) in [(20, false), (200, true)] {

@@ -107,8 +107,8 @@ fn draining_worker_is_not_told_again_but_can_be_killed() {
     let build = desk.lease();
     ask(&mut desk, Control::Recycle { which: VERIFIER, mode: Mode::Drain });
     // Its lease is over: it was told to end, and has not ended yet.
-    let told = desk.finish(build, Status::Passed);
-    assert!(told.contains(&Action::Shutdown { worker: build.worker }));
+    let actions = desk.finish(build, Status::Passed);
+    assert!(actions.contains(&Action::Shutdown { worker: build.worker }));
     let again = |mode| Control::Recycle { which: Which::Worker(build.worker), mode };
     let asked = ask(&mut desk, again(Mode::Drain));
     assert!(already(&asked) && kills(&asked.1).is_empty());

@@ -54,7 +54,7 @@ pub(super) struct Desk {
     pub(super) log: Vec<Action>,
     /// The machine's available memory in each idle sample.
     pub(super) available: Option<Bytes>,
-    /// What is offered, all at once, when units are wanted; `None` for a silent source.
+    /// The units that are offered, all at once, when units are wanted; `None` for a silent source.
     plan: Option<Plan>,
     offered: usize,
     starting: VecDeque<WorkerId>,

@@ -11,7 +11,7 @@ use crate::core::RETURN_TIMEOUT;
 use crate::core::control::{Mode, Which};
 use crate::core::event::{Action, Control, Event, Process, Stage};
 
-fn told(actions: &[Action]) -> Vec<WorkerId> {
+fn told_to_end(actions: &[Action]) -> Vec<WorkerId> {
     actions
         .iter()
         .filter_map(|action| match *action {
@@ -26,7 +26,7 @@ fn after_a_pause(desk: &mut Desk, held: &[(WorkerId, u64)], ceiling: u64) -> Vec
     let seen: Vec<_> = held.iter().map(|&(worker, mib)| (Process::Worker(worker), Bytes::mib(mib))).collect();
     desk.sample(&seen);
     desk.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(ceiling) }));
-    told(&desk.feed(Event::Control(Control::Resume)))
+    told_to_end(&desk.feed(Event::Control(Control::Resume)))
 }
 
 fn pause(desk: &mut Desk) {
@@ -63,11 +63,11 @@ fn only_as_many_workers_end_as_the_lease_needs() {
     // It takes its time to end.
     let seen = held.map(|(worker, mib)| (Process::Worker(worker), Bytes::mib(mib)));
     for _ in 0..3 {
-        assert_eq!(told(&desk.sample(&seen)), []);
+        assert_eq!(told_to_end(&desk.sample(&seen)), []);
     }
     let actions = desk.gone(profiler);
     assert!(actions.iter().any(|it| matches!(it, Action::Start { .. })), "{actions:#?}");
-    assert_eq!(told(&actions), []);
+    assert_eq!(told_to_end(&actions), []);
 }
 
 #[test]
@@ -104,10 +104,10 @@ fn memory_of_a_dead_worker_is_expected_back_until_its_timeout() {
     let since = desk.now;
     desk.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(200) }));
     // 48 are missing: what the dead worker left is enough, once it is freed.
-    assert_eq!(told(&desk.finish(first, Status::Passed)), []);
+    assert_eq!(told_to_end(&desk.finish(first, Status::Passed)), []);
     desk.now = since + RETURN_TIMEOUT - Duration::from_millis(2);
-    assert_eq!(told(&desk.sample(&seen)), []);
-    assert_eq!(told(&desk.sample(&seen)), [profiler], "{:#?}", desk.log);
+    assert_eq!(told_to_end(&desk.sample(&seen)), []);
+    assert_eq!(told_to_end(&desk.sample(&seen)), [profiler], "{:#?}", desk.log);
 }
 
 /// An idle worker kept more memory than the lease that it is to get allows for.

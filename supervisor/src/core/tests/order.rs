@@ -1,4 +1,4 @@
-//! What is done in which order, and what is left out.
+//! The order of steps, and which steps are left out.
 
 use opt_shared::ids::{JobId, UnitId};
 use opt_shared::outcome::{Blame, Report, Status};

@@ -134,11 +134,11 @@ fn verification_with_shared_runners_owes_its_largest_group() {
     let entries = [entry(1, 1, 12, 20), entry(1, 1, 12, 20), entry(1, 1, 30, 1), entry(1, 1, 50, 0)];
     let ways = verify_ways(&entries, of(&limits), &settings, 4);
     ways.iter().for_each(adds_up);
-    let told: Vec<_> =
+    let found: Vec<_> =
         ways.iter().map(|way| (way.spec.predicted, way.decides, way.spec.batch, way.batches.len())).collect();
     let (shared, alone) = (Some(SHARED_RUNNER), Some(Bytes::ZERO));
     // Inputs of all entries, outputs of one at a time.
-    assert_eq!(told, [(Bytes::mib(53), Some(0), shared, 3), (Bytes::mib(51), Some(3), alone, 0)]);
+    assert_eq!(found, [(Bytes::mib(53), Some(0), shared, 3), (Bytes::mib(51), Some(3), alone, 0)]);
     assert_eq!(ways[0].batches, [0..2, 2..3, 3..4]);
     assert_eq!(ways[1], verify(&entries, Bytes::ZERO, of(&limits), &settings, 4));
     // An entry that fails in a shared runner is repeated in one of its own.

@@ -159,13 +159,13 @@ fn worker_with_a_lease_or_started_on_demand_is_not_a_spare() {
     let profile = desk.lease();
     assert_eq!(profile.worker, spare);
     desk.finish(profile, Status::Passed);
-    let told = |actions: &[Action]| actions.iter().any(|it| matches!(it, Action::Shutdown { .. }));
-    assert!(!told(&desk.feed(Event::Pressure)), "the run is open for more");
+    let told_to_end = |actions: &[Action]| actions.iter().any(|it| matches!(it, Action::Shutdown { .. }));
+    assert!(!told_to_end(&desk.feed(Event::Pressure)), "the run is open for more");
 
     let mut desk = Desk::new(plan(1));
     desk.feed(Event::Control(Control::Pause));
     desk.feed(Event::WorkerReady { worker: WorkerId(1) });
-    assert!(!told(&desk.feed(Event::Pressure)), "its first lease waits for the end of the pause");
+    assert!(!told_to_end(&desk.feed(Event::Pressure)), "its first lease waits for the end of the pause");
 }
 
 #[test]

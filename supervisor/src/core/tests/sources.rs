@@ -264,7 +264,7 @@ fn job_that_follows_others_is_asked_for_when_they_are_over() {
     assert_eq!(jobs_over(&desk), [0, 1]);
 }
 
-/// Nothing else has to happen first.
+/// The next grant must not depend on another event.
 #[test]
 fn next_unit_is_granted_as_soon_as_the_previous_one_ends() {
     // The previous job.
@@ -363,7 +363,7 @@ fn interrupt_during_replays_leaves_them_undone() {
     assert_eq!(desk.done(1), None);
 }
 
-/// What the supervisor keeps about them is charged from then on.
+/// The supervisor keeps rows about submitted units, so they are charged from then on.
 #[test]
 fn later_units_are_charged() {
     let mut desk = Desk::new(plan(1));

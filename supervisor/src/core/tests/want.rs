@@ -171,8 +171,8 @@ fn worker_in_the_way_of_its_own_lease_is_replaced() {
         desk.feed(look(second.worker, Bytes::mib(kept), None));
         let before = desk.log.len();
         desk.feed(Event::Control(Control::Resume));
-        let told = desk.log[before..].contains(&Action::Shutdown { worker: second.worker });
-        assert_eq!(told, goes, "{kept} MiB: {:#?}", &desk.log[before..]);
+        let told_to_end = desk.log[before..].contains(&Action::Shutdown { worker: second.worker });
+        assert_eq!(told_to_end, goes, "{kept} MiB: {:#?}", &desk.log[before..]);
         if goes {
             let row = desk.policies("recycle").pop().expect("a reason");
             assert!(row.reason.contains(RecycleReason::MakeRoom.name()), "{row:?}");
@@ -211,8 +211,8 @@ fn idle_worker_is_ended_for_the_floor_only_if_that_is_enough() {
         assert_eq!(profile.order.stage, Stage::Profile);
         desk.feed(look(profile.worker, Bytes::mib(held), Some(Bytes::mib(available))));
         let actions = desk.finish(profile, Status::Passed);
-        let told = actions.contains(&Action::Shutdown { worker: profile.worker });
-        assert_eq!(told, goes, "{held} of {available}: {actions:#?}");
+        let told_to_end = actions.contains(&Action::Shutdown { worker: profile.worker });
+        assert_eq!(told_to_end, goes, "{held} of {available}: {actions:#?}");
         let granted = actions.iter().any(|it| matches!(it, Action::Start { .. }));
         assert_eq!(granted, 1024 + 108 <= available, "{held} of {available}: {actions:#?}");
         if goes {

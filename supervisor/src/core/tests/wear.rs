@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 use super::desk::{Desk, Given, Plan, STAGE, a_candidate, two_jobs};
 use crate::core::event::{Action, Process, Stage};
 
-fn told(actions: &[Action], worker: WorkerId) -> bool {
+fn told_to_end(actions: &[Action], worker: WorkerId) -> bool {
     actions.contains(&Action::Shutdown { worker })
 }
 
@@ -58,14 +58,14 @@ fn worn_profiler_is_ended_once_a_verifier_works_for_the_next_profile() {
         let from = desk.log.len();
         desk.finish(profile, Status::Passed);
         // The second job's verifier is starting, so no worker is busy.
-        assert!(!told(&desk.log[from..], profile.worker), "{name}: too early");
+        assert!(!told_to_end(&desk.log[from..], profile.worker), "{name}: too early");
         let build = desk.lease();
         assert_eq!(build.order.unit, UnitId(1));
-        assert_eq!(told(&desk.log[from..], profile.worker), goes, "{name}: {:#?}", &desk.log[from..]);
+        assert_eq!(told_to_end(&desk.log[from..], profile.worker), goes, "{name}: {:#?}", &desk.log[from..]);
     }
 }
 
-/// What it owed during its lease is not growth; other wear needs no sample.
+/// The memory owed during a lease is not growth. Other wear needs no sample.
 #[test]
 fn profiler_is_judged_by_the_memory_it_kept() {
     for (kept, goes) in [(20, false), (300, true)] {
@@ -78,9 +78,9 @@ fn profiler_is_judged_by_the_memory_it_kept() {
             actions.iter().any(|it| matches!(it, Action::Start { .. })),
             "a verifier works: {actions:#?}"
         );
-        assert!(!told(&actions, profile.worker), "not yet: {actions:#?}");
+        assert!(!told_to_end(&actions, profile.worker), "not yet: {actions:#?}");
         let actions = desk.sample(&[look(kept)]);
-        assert_eq!(told(&actions, profile.worker), goes, "{kept} MiB: {actions:#?}");
+        assert_eq!(told_to_end(&actions, profile.worker), goes, "{kept} MiB: {actions:#?}");
     }
 }
 
@@ -103,8 +103,8 @@ fn worn_profiler_waits_for_a_worn_verifier_to_end_first() {
     desk.finish(worn, Status::Passed);
     // Both kept memory that they should have freed.
     let actions = desk.sample(&look(300, 300));
-    assert!(told(&actions, worn.worker) && !told(&actions, profile.worker), "{actions:#?}");
+    assert!(told_to_end(&actions, worn.worker) && !told_to_end(&actions, profile.worker), "{actions:#?}");
     assert!(desk.core.lease_of(other.worker).is_some());
     let actions = desk.gone(worn.worker);
-    assert!(told(&actions, profile.worker), "{actions:#?}");
+    assert!(told_to_end(&actions, profile.worker), "{actions:#?}");
 }

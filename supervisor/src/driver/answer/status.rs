@@ -229,7 +229,7 @@ impl View<'_> {
             ),
             None => format!("is {}", it.state),
         };
-        let goes = if it.asked_to_go { ", and goes" } else { "" };
+        let goes = if it.asked_to_go { ", and ends afterwards" } else { "" };
         format!(
             "{} {} {doing}{goes}: {} are charged for it, {} owed (peak {}), after {} and {} validated in {:.0} s{}",
             it.role.name(),

@@ -18,7 +18,7 @@ use crate::store::JobEnd;
 /// A candidate that waited for a CPU for less than this share of the time was hardly disturbed.
 const MUCH_WAITING: f64 = 0.02;
 
-/// What a job contributes to the exit code.
+/// The contribution of a job to the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Good,
@@ -80,7 +80,7 @@ impl Run<'_> {
         };
         let (samples, totals, ended) =
             (self.books.evidence.take(), self.machine.sampler.totals, UtcTime::now());
-        // What disturbed the times is known only now.
+        // The disturbances of the whole run are known only now.
         let host = self.machine.record();
         self.books.writer.write(move |store| {
             store.samples(&samples)?;

@@ -73,7 +73,7 @@ pub struct Scores {
     min_improvement: f64,
 }
 
-/// What the times leave undecided.
+/// A question that the times leave undecided.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Doubt {
     /// Whether this candidate is faster than the baseline by `min_improvement`.
@@ -104,7 +104,7 @@ pub enum Winner {
 }
 
 impl Scores {
-    /// What is undecided; `None` if the ranking is settled.
+    /// The undecided question; `None` if the ranking is settled.
     pub fn doubt(&self) -> Option<Doubt> {
         self.doubt
     }
@@ -187,8 +187,8 @@ fn over_all(speedup: Estimate, weight: u64, left_out: u64) -> Estimate {
     }
 }
 
-/// What is not known well enough: whether any candidate is faster than the baseline by `min_improvement`, or
-/// which one is fastest.
+/// The question that is not decided well enough: whether any candidate is faster than the baseline by
+/// `min_improvement`, or which one is fastest.
 fn doubt(
     best: CandidateId,
     speedup: Option<Estimate>,
@@ -408,7 +408,7 @@ mod tests {
                 vec![wide(5.0, 2.0, 12.0), wide(1.0, 0.99, 1.01)],
                 Some(&how_much(SLOW)),
             ),
-            ("nobody", vec![], None),
+            ("no candidate", vec![], None),
         ];
         for (name, summaries, doubt) in table {
             let baseline = summary(None, 1.0);

@@ -24,8 +24,7 @@ use crate::plan::Plan;
 use crate::record::UtcTime;
 use crate::store::{Store, StoredCandidate};
 
-/// Adds earlier submissions to the plan. Refused if the plan has changed; `resolved` is the resolved plan of
-/// today.
+/// Adds earlier submissions to the plan. Fails if the plan has changed since. `resolved` is the current resolved plan.
 pub(crate) fn restore_plan(
     store: &Store,
     folder: &RunFolder,
@@ -47,14 +46,16 @@ pub(crate) fn restore_plan(
 pub(crate) struct Earlier(Vec<StoredCandidate>);
 
 impl Earlier {
-    /// Closes what was left open. Refused if anything has changed that all results depend on.
+    /// Closes attempts that were left open. Fails if the captures or signatures have changed, because all results
+    /// depend on them.
     pub(crate) fn open(store: &mut Store, plan: &Plan, facts: &[JobFacts]) -> Result<Self, RunError> {
         store.close_abandoned(UtcTime::now())?;
         check_captures(store, plan, facts)?;
         Ok(Self(store.stored_candidates()?))
     }
 
-    /// What is kept of a candidate whose sources have this digest now; the rest has to be done again.
+    /// Returns the parts of a candidate's state that are still valid, if its sources now have this digest. The rest
+    /// must be done again.
     pub(crate) fn keep(
         &self,
         store: &mut Store,
@@ -109,15 +110,15 @@ fn stands(before: &StoredCandidate, sources: Option<&str>) -> bool {
     });
     let has_changed = before.source_digest.is_some() && before.source_digest.as_deref() != sources;
     // Every worker would refuse an altered library.
-    let has_library = before.artifact.as_ref().is_none_or(is_as_it_was_built);
+    let has_library = before.artifact.as_ref().is_none_or(is_unaltered);
     is_verdict && !has_changed && has_library
 }
 
-fn is_as_it_was_built(artifact: &Artifact) -> bool {
+fn is_unaltered(artifact: &Artifact) -> bool {
     artifact.path.is_file() && digest::of_file(&artifact.path).is_ok_and(|digest| digest == artifact.digest)
 }
 
-/// What the core must know about a candidate whose end is kept.
+/// The core's view of a candidate whose end is kept.
 pub(crate) fn for_the_core(known: &Known) -> Option<Resumed> {
     known.status.map(|status| Resumed {
         status,

@@ -20,7 +20,7 @@ use crate::store::Store;
 const EVERY: Duration = Duration::from_secs(1);
 const SHARE: u32 = 20;
 
-/// Where the end of the run waits for the last summary.
+/// The channel on which the end of the run waits for the last summary.
 type Answer = Sender<Result<(), RunError>>;
 
 pub(crate) struct Summaries {

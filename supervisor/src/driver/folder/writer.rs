@@ -36,7 +36,7 @@ const MAX_WAITING: usize = 2048;
 /// A read or a write. It may be called again if the database was locked or full.
 type Job = Box<dyn FnMut(&mut Store) -> Result<Then, StoreError> + Send>;
 
-/// What to do once a row is on disk.
+/// The follow-up of a row, which happens once the row is on disk.
 pub(crate) enum Then {
     Nothing,
     KillWorker(WorkerId),
@@ -121,7 +121,7 @@ impl Writer {
         fits
     }
 
-    /// What was acknowledged since the last call, or the error that ended the thread.
+    /// The follow-ups that were acknowledged since the last call, or the error that ended the thread.
     pub(crate) fn acknowledged(&mut self) -> Result<Vec<Then>, StoreError> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);

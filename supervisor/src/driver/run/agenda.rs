@@ -1,5 +1,5 @@
-//! The work of a run and what is known about it: plan, captures, candidates and replays. Also finds the names that belong to
-//! ids.
+//! The work of a run and the facts about it: plan, captures, candidates and replays. Also finds the names that belong
+//! to ids.
 
 use opt_shared::ids::{CandidateId, UnitId};
 use opt_shared::units::Bytes;
@@ -16,7 +16,7 @@ use crate::record::Numbers;
 pub(crate) struct Agenda<'a> {
     pub(crate) plan: Plan,
     pub(crate) facts: &'a [JobFacts],
-    /// What is known about each candidate, in the order of their ids.
+    /// Knowledge of each candidate, in the order of their ids.
     pub(crate) known: Vec<Known>,
     pub(crate) libraries: Libraries,
     pub(crate) replays: Replaying<'a>,

@@ -1,4 +1,4 @@
-//! Where units of work come from, and where their results go.
+//! The sources of units of work, which also receive the results.
 //!
 //! The core knows units by number. Each belongs to one source: candidates (of the plan, or submitted by users) or
 //! replays.

@@ -1,4 +1,4 @@
-//! What is known about a job's captures before anything starts, from their headers.
+//! Facts about a job's captures that are known before anything starts, from their headers.
 //!
 //! Owns the way from capture files to the numbers and the signature that core and workers get. One capture is
 //! open at a time, and little is kept of it. Arguments get their names only after every entry was seen. Until
@@ -55,7 +55,7 @@ pub struct JobFacts {
     pub form: Option<CapturesForm>,
     /// Why the captures cannot be used, if so.
     pub broken: Option<String>,
-    /// What the machine lacked to read the captures, if so; then nothing is known about them.
+    /// Why the machine could not read the captures, if so; then nothing is known about them.
     pub unread: Option<String>,
 }
 

@@ -8,7 +8,7 @@ use crate::core::Ceilings;
 use crate::memory::device::{DeviceTotals, shares_host_memory};
 use crate::plan::{Plan, Unified};
 
-/// What is known about a card's memory.
+/// A card's memory, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
     /// `None` if NVML reports no totals, because host and device share one memory.

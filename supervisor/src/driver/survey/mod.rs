@@ -1,5 +1,4 @@
-//! What is known about a run before it starts: captures as numbers, what each stage will owe, and the core's
-//! input.
+//! The survey before a run starts: captures as numbers, predictions for each stage, and the core's input.
 
 mod choice;
 mod constants;

@@ -96,7 +96,7 @@ impl<'a> JobNeeds<'a> {
         }
     }
 
-    /// For a candidate that is submitted alone.
+    /// Adjusts the figures for a candidate that is submitted alone.
     pub fn of_one(self) -> Self {
         Self { screens: false, ..self }
     }

@@ -15,13 +15,13 @@ use super::facts::{EntryFact, JobFacts};
 use crate::core::predict::{self, Prediction};
 use crate::plan::{Plan, ReplayPlan};
 
-/// What is known of a replay before anything runs, from headers alone.
+/// Facts about a replay that are known before anything runs, from headers alone.
 #[derive(Debug)]
 pub struct ReplayFacts {
     /// For each step its job, and the index of its entry among the job's facts.
     pub steps: Vec<(JobId, usize)>,
     pub floor: PoolFloor,
-    /// What a worker keeps in memory for it beside the pool.
+    /// The memory that a worker needs for bookkeeping, beside the pool.
     pub bookkeeping: Bytes,
     /// Why it cannot be run, if the captures of one of its jobs cannot be used.
     pub broken: Option<String>,

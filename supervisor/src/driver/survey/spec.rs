@@ -1,4 +1,4 @@
-//! What the core gets to know about a run before it starts, and which candidates take part.
+//! The core's input before the run starts, and which candidates take part.
 
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ const MAX_JOBS: usize = 20;
 /// Names in a list of items that only one run has.
 const MAX_NAMES: usize = 10;
 
-/// What the reader has to know before trusting a ratio.
+/// Facts that the reader needs before trusting a ratio.
 fn caveats(comparison: &Comparison, job: &ComparedJob) -> Vec<String> {
     let mut caveats = Vec::new();
     if job.same_captures == Some(false) {

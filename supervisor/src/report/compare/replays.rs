@@ -108,7 +108,7 @@ fn change(it: &ComparedReplay) -> String {
     }
 }
 
-/// What the reader has to know before comparing times.
+/// Facts that the reader needs before comparing times.
 fn caveats(it: &ComparedReplay) -> Vec<String> {
     let mut caveats = Vec::new();
     if it.same_recording == Some(false) {

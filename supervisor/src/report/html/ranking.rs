@@ -12,7 +12,7 @@ const MAX_ROWS: usize = 40;
 /// Shades of colour on either side of the baseline.
 const SHADES: f64 = 4.0;
 
-/// What candidates are ranked by: the speed-up, or the time of a call if nothing was paired.
+/// The figure that candidates are ranked by: the speed-up, or the time of a call if nothing was paired.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Measure {
     Speedup,

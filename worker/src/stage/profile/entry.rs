@@ -248,7 +248,7 @@ fn warm_up<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<bo
     handoff::settle(pairing.sides)?;
     for number in 0..pairing.sides.len() {
         if pairing.sides[number].has_plan {
-            // With other values than any timed call.
+            // The values differ from those of every timed call.
             let seed = pairing.draws.random.random();
             match pairing.block(number, 1, Calls::TimedPlan, &[], seed)? {
                 Ok(block) => pairing.samples[number].plan_ms = Some(block.elapsed.as_secs_f64() * 1e3),
@@ -260,7 +260,7 @@ fn warm_up<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<bo
     let started = now(pairing.sides);
     let (mut done, mut in_blocks, mut calls) = (0u32, Duration::ZERO, 1u32);
     let mut settled = false;
-    // From the least disturbed blocks. One thread never uses more than one CPU.
+    // Taken from the least disturbed blocks. One thread never uses more than one CPU.
     let mut busy = 0.0_f64;
     let (least_calls, least_time) = match pairing.context.task.profile.protocol {
         Protocol::Paired => (WARM_UP_CALLS, WARM_UP_TIME),
@@ -298,7 +298,7 @@ fn now(sides: &mut [Side<'_>]) -> Instant {
 }
 
 fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 {
-    // From cold caches, a block is a single call: the first call loads what later ones find.
+    // If caches are to be cold, a block is a single call, because the first call loads what later ones find.
     if pairing.context.is_cold() {
         return 1;
     }
@@ -428,7 +428,7 @@ fn kernelforge<M: VariantMemory>(
     Ok(Ok((vec![Timed { ms, preempted: vec![false; totals.len()] }], calls.min(most))))
 }
 
-/// Makes as many idle rounds as this runner has to contribute to the proof.
+/// Makes this runner's share of the idle rounds that the proof needs.
 fn idle_rounds<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<()>, SessionError> {
     for number in 0..pairing.sides.len() {
         for _ in 0..LEAST_ROUNDS.div_ceil(MIN_RUNNERS as usize) {

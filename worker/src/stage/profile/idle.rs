@@ -38,7 +38,7 @@ fn allowance(block: Duration, wake: WakeCost) -> Duration {
         + FOR_A_THREAD * wake.threads
 }
 
-/// What the rounds of one side show.
+/// The conclusion from the rounds of one side.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Idleness {
     /// So few rounds exceeded the allowance that disturbances of that kind cannot affect the median of the

@@ -24,9 +24,9 @@ use crate::stage::POISONS;
 use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{self, Calls};
 
-/// A block may take this many times as long as its calls took before, ...
+/// A block may take this multiple of the time that its calls took before …
 const LIMIT_FACTOR: u32 = 20;
-/// ... plus this.
+/// … plus this.
 const LEAST_LIMIT: Duration = Duration::from_secs(5);
 /// In one pair of this many, every output slot is checked.
 const ALL_SLOTS_ONE_IN: u32 = 16;
@@ -56,7 +56,7 @@ pub(super) struct Draws {
     pub(super) rounds: Draw,
 }
 
-/// How a pair is to be made.
+/// The way in which a pair is made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order {
     pub(super) calls: u32,
@@ -65,7 +65,7 @@ pub(super) struct Order {
     pub(super) all_slots: bool,
 }
 
-/// What making pairs of one entry needs: both sides, what they have measured so far, and the inputs.
+/// Everything that pairs of one entry need: both sides, their measurements so far, and the inputs.
 pub(super) struct Pairing<'p, 'b, M> {
     pub(super) context: &'p Context<'p>,
     pub(super) sides: &'p mut [Side<'b>],

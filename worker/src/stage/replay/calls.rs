@@ -53,7 +53,7 @@ pub(crate) struct Calls<'a, B: Backend> {
     pub(crate) task: &'a ReplayTask,
     /// The candidates of the task's callees, in the same order.
     pub(crate) candidates: Vec<B::Candidate>,
-    /// Where the pool loads from.
+    /// The source from which the pool loads.
     pub(crate) locations: &'a Locations,
     /// The pool's memory, which sessions map.
     pub(crate) arena: B::Arena,

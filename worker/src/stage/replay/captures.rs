@@ -1,4 +1,4 @@
-//! What a replay reads of its captures: which tensors each entry needs, where they are, and their digests.
+//! The parts of its captures that a replay reads: which tensors each entry needs, where they are, and their digests.
 //!
 //! Makes the recording, or relies on an existing one; then only headers are read, and compared with the schedule
 //! step by step. Bytes are read in chunks, and dropped from the page cache if the task asks for it.
@@ -53,7 +53,7 @@ pub(crate) enum FileError {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// Where a tensor's bytes are.
+/// The location of a tensor's bytes.
 #[derive(Clone, Debug)]
 struct Location {
     capture: PathBuf,

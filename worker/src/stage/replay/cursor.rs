@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use opt_shared::replay::{Key, Need, Recording, Step};
 
-/// Where the schedule and the actual uses differ.
+/// A difference between the schedule and the actual uses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the schedule differs from what is used, at use {index}: expected {expected}, actual {actual} (were the captures changed? the recording has to be made again)"

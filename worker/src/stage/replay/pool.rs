@@ -41,7 +41,7 @@ pub enum PoolError {
     Ended,
 }
 
-/// Where a constant's bytes are found. It is opened for each load, so that nothing is held in between.
+/// The location of a constant's bytes. It is opened for each load, so that no descriptor is held in between.
 pub trait ConstantReader: Send {
     fn open(&mut self, constant: u32) -> std::io::Result<Box<dyn Source + '_>>;
 }
@@ -65,7 +65,7 @@ impl ReadySlot {
 /// Sent to the caller: everything that a step uses is in the pool.
 pub type Ready = Result<Vec<ReadySlot>, PoolError>;
 
-/// What the copy queue has done.
+/// The work that the copy queue has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     pub bytes: Bytes,

@@ -125,8 +125,8 @@ struct Verification<'a, B: Backend> {
     report: Verified,
     /// Number of failed entries, without unsupported ones.
     failed: u32,
-    /// What the device lacks for the first entry that needs it. A candidate says by a code that it does not do an entry; a
-    /// session that ends so says it of the device.
+    /// The feature that the device lacks, from the first session that ended for this reason. (A candidate that does not
+    /// support an entry returns a code instead.)
     lacking: Option<String>,
 }
 

@@ -25,7 +25,7 @@ pub(super) use self::trial::decide;
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
 use crate::session::{SessionError, VariantMemory, Variants};
 
-/// What varies in one entry.
+/// The inputs of one entry that vary.
 #[derive(Debug)]
 pub(super) struct Variation {
     pub(super) variants: Variants,

@@ -1,4 +1,4 @@
-//! Where an input's new values come from, and why some inputs keep theirs.
+//! The sources of an input's new values, and the reasons why some inputs keep theirs.
 //!
 //! Floats are drawn element by element from captured values, so that they stay in their range. Each variant
 //! prefers larger or smaller ones by its own amount; otherwise means and norms would hardly change. Integers are

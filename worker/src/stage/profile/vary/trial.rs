@@ -24,9 +24,9 @@ use crate::stage::failure::{Calls, of_calls};
 /// Seed of values that no timed call has. It is the same in every trial, so that all candidates of a job get the
 /// same answer.
 const SEED: u64 = 0x7261_6d69_7665;
-/// Number of parts of an output, each of which has to change …
+/// Number of parts of an output, each of which must change …
 const PARTS: u64 = 64;
-/// … and number of elements looked at in each part, one in eight of which has to leave its tolerance: a ReLU
+/// … and number of elements looked at in each part, one in eight of which must leave its tolerance: a ReLU
 /// leaves half of its elements at 0.
 const ELEMENTS_OF_A_PART: u64 = 16;
 const MOVED_ONE_IN: u64 = 8;
