@@ -318,7 +318,8 @@ fn foreign_databases_are_refused_with_a_reason() {
     store.connection.pragma_update(None, "user_version", newer).expect("newer");
     drop(store);
     assert!(
-        refusal().contains(&format!("schema {newer}, this program reads schema {}", super::schema::VERSION)),
+        refusal()
+            .contains(&format!("schema {newer}, but this program reads schema {}", super::schema::VERSION)),
         "{}",
         refusal()
     );
