@@ -1,9 +1,9 @@
-"""Random captures, read by torch and by `opt-supervisor inspect --json --digests`: both must say the same.
+"""Compares random captures as read by torch and by `opt-supervisor inspect --json --digests`.
 
     python tools/differential.py target/debug/opt-supervisor --captures 5000 [--seed 1] [--keep FOLDER]
 
-Needs torch and numpy. Prints one closing line, and ends with 1 where anything differs, or was refused without a reason that
-docs/reference/capture-files.md gives. What differs is kept in the folder, with its number, from which it is made again.
+Needs torch and numpy. Prints a summary line. Exits with status 1 if anything differs, or was refused for a reason that
+docs/reference/capture-files.md does not list. Files that differ are kept in the folder; their numbers reproduce them.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Settings:
 
 
 class Describing(Describer):
-    """With objects of classes that only this script knows, as the pickle spells them."""
+    """Also describes objects of classes that only this script defines, as they appear in the pickle."""
 
     def describe(self, obj, path="$"):
         named = lambda: f"{type(obj).__module__}.{type(obj).__qualname__}"
@@ -65,7 +65,7 @@ DENSE = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.uint8, torch.int8,
     torch.int16, torch.int32, torch.int64, torch.bool,
 ]
-# Those that a newer or an older torch may lack, of which only bytes are made.
+# Types that other versions of torch may lack; their tensors are made from bytes.
 OTHERS = [
     getattr(torch, name)
     for name in (
@@ -84,7 +84,7 @@ class Maker:
         self.random = random.Random(f"{seed} {number}")
         self.generator = torch.Generator().manual_seed(self.random.getrandbits(62))
         self.protocol = protocol
-        # Why the reader may refuse it, if it may.
+        # The reason for which the reader may refuse the file, if there is one.
         self.refused = None
         self.tensors = []
 
@@ -94,7 +94,7 @@ class Maker:
         return [self.random.choices(sizes, [1, 3, 4, 4, 3, 2, 1][: len(sizes)])[0] for _ in range(rank)]
 
     def raw(self, dtype, shape):
-        """A dense tensor with every pattern of bits, but for bools."""
+        """Returns a dense tensor of random bits, except for bools."""
         if dtype == torch.bool:
             return torch.randint(0, 2, shape, generator=self.generator, dtype=torch.uint8).bool()
         count = 1
@@ -143,7 +143,7 @@ class Maker:
         return tensor
 
     def strange(self):
-        """Tensors that are refused."""
+        """Returns a tensor that must be refused."""
         self.refused = "unsupported"
         kinds = [
             lambda: torch.eye(3).to_sparse(),
@@ -245,7 +245,7 @@ class Maker:
 
 
 def one(program, number, seed, folder):
-    """Why the two differ; none where they do not. With `refused`, whether it may be, and was."""
+    """Makes and compares one capture. Returns the kind of result, and a message if something is wrong."""
     chosen = random.Random(f"{seed} {number} form")
     protocol = chosen.choice([2, 2, 2, 3, 4, 5])
     zipped = chosen.random() < 0.75
@@ -254,7 +254,7 @@ def one(program, number, seed, folder):
     try:
         torch.save(maker.root(), path, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError, ValueError) as error:
-        # What torch itself does not save is not ours to read.
+        # torch itself cannot save it.
         return "unsaved", f"{type(error).__name__}: {error}"
     answer = subprocess.run([program, "inspect", "--json", "--digests", path], capture_output=True, text=True, timeout=60)
     found = json.loads(answer.stdout)
@@ -268,7 +268,7 @@ def one(program, number, seed, folder):
     try:
         loaded = torch.load(path, weights_only=False, map_location="cpu")
     except (RuntimeError, AttributeError) as error:
-        # torch does not read all that it writes: its old format has no way to say the newer dtypes.
+        # torch cannot read everything that it writes: its old format cannot represent the newer dtypes.
         return "unloaded", f"{type(error).__name__}: {error}"
     expected = json.loads(json.dumps(describer.describe(loaded)))
     where = difference("root", found["root"], expected)

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Mutates the supervisor's core and asks whether its tests and the simulation notice: prints the mutants that they miss.
-# Needs cargo-mutants (`cargo install cargo-mutants --locked`). Arguments go to it: `sh tools/mutants.sh --shard 0/8`.
+# Mutates the supervisor's core, runs its tests and the simulation, and prints the mutants that they miss.
+# Needs cargo-mutants (`cargo install cargo-mutants --locked`). Arguments are passed on: `sh tools/mutants.sh --shard 0/8`.
 #
-# The core depends on opt-shared alone, so it is built as a crate of its own: seconds for each mutant instead of a minute.
+# The core depends only on opt-shared, so it is built as a separate crate: a mutant takes seconds instead of a minute.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=${MUTANTS_DIR:-$(mktemp -d)}
-# They lie as they do in the repository.
+# The same layout as in the repository.
 for part in supervisor/src/core tools/src/simulate; do
     rm -rf "${work:?}/$part"
     mkdir -p "$work/$part"

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Mutates the policy of the worker's stages (verify, profile, replay) and asks whether their tests over scripted sessions
-# notice: prints the mutants that they miss. Needs cargo-mutants, as `mutants.sh` does; arguments go to it.
+# Mutates the policy of the worker's stages (verify, profile, replay), runs their tests over scripted sessions, and prints
+# the mutants that they miss. Needs cargo-mutants, like `mutants.sh`; arguments are passed on.
 #
-# Policy knows no process, so it is built without the backends as a crate of its own: seconds for each mutant.
+# Policy does not depend on processes, so it is built as a separate crate without the backends: a mutant takes seconds.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=${MUTANTS_DIR:-$(mktemp -d)}
@@ -59,8 +59,8 @@ opt-level = 1
 TOML
 cp "$root/Cargo.lock" "$work/Cargo.lock"
 cd "$work"
-# Tests of the replay's own parts (cursor, planner, pool) are properties that take minutes, and beside the files themselves.
-# Those of a profile keep time and take 20 s: only its own mutants are shown to them.
+# Tests of the replay's own parts (cursor, planner, pool) are property tests that take minutes; they lie beside those files.
+# Tests of a profile depend on the clock and take 20 s, so only mutants of the profile run them.
 missed=0
 cargo mutants --in-place --no-shuffle --timeout 60 --output "$work" \
     -f 'worker/src/stage/verify/*.rs' -f 'worker/src/stage/calls.rs' -f 'worker/src/stage/failure.rs' \

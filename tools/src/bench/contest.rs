@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let products = if arguments.product.is_empty() { vec![own.clone()] } else { arguments.product.clone() };
     prepare(&folder, arguments)?;
     let mut walls: Vec<Figures> = products.iter().map(|_| Figures::default()).collect();
-    let mut told: Vec<Value> = products.iter().map(|_| Value::Null).collect();
+    let mut results: Vec<Value> = products.iter().map(|_| Value::Null).collect();
     let mut good = true;
     for _ in 0..arguments.rounds {
         for (place, product) in products.iter().enumerate() {
@@ -50,16 +50,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
             walls[place].push(timed_for(&summary)?);
             let job = &summary["jobs"][0];
             good &= job["winner"] == "winner";
-            told[place] = json!({ "winner": job["winner"], "confirmed": job["winner_confirmed"],
+            results[place] = json!({ "winner": job["winner"], "confirmed": job["winner_confirmed"],
                                   "ranking": job["ranking"], "attempts": attempts(job) });
         }
     }
     let rows: Vec<Value> = products
         .iter()
         .zip(&walls)
-        .zip(&told)
-        .map(|((product, walls), told)| {
-            json!({ "product": product, "timing_seconds": walls.median(), "told": told })
+        .zip(&results)
+        .map(|((product, walls), result)| {
+            json!({ "product": product, "timing_seconds": walls.median(), "result": result })
         })
         .collect();
     let sheet = json!({ "conditions": conditions("warm")?, "candidates": arguments.candidates,
@@ -73,9 +73,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
                 "| {} | {:.1} | {} | {} | {} |",
                 row["product"],
                 row["timing_seconds"].as_f64().unwrap_or(f64::NAN),
-                row["told"]["winner"],
-                row["told"]["confirmed"],
-                row["told"]["attempts"]
+                row["result"]["winner"],
+                row["result"]["confirmed"],
+                row["result"]["attempts"]
             );
         }
     })?;

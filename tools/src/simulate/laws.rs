@@ -188,7 +188,7 @@ impl Laws {
             Action::Wanted { job, capacity } => {
                 let after = !self.spec.jobs[job.index()].after.is_empty();
                 if self.user.open && after && !self.interrupted && !self.user.shut {
-                    return Err(format!("{action:?}, and the run is open"));
+                    return Err(format!("{action:?}, and the run is still open"));
                 }
                 self.supply.wanted(&self.spec, *job, *capacity)?;
             }
@@ -241,7 +241,7 @@ impl Laws {
                         return Err("an interrupted run says that it finished".to_owned());
                     }
                     StopReason::Interrupted if !self.interrupted && !self.user.shut => {
-                        return Err("nobody interrupted it".to_owned());
+                        return Err("it was not interrupted".to_owned());
                     }
                     StopReason::Finished => self.supply.everything_is_done(&self.spec)?,
                     StopReason::Interrupted | StopReason::HostTrouble { .. } => {}
@@ -321,7 +321,7 @@ impl Laws {
                 .values()
                 .any(|it| it.drained || it.killed || (!it.ready && it.role == Some(Role::Verifier)));
             if restless || self.returning.values().any(|it| !it.reported_overdue) {
-                return Err(format!("{action:?}: somebody starts or ends beside it"));
+                return Err(format!("{action:?}: a worker starts or ends beside it"));
             }
         }
         if alone { self.starts_clean(order) } else { Ok(()) }
@@ -360,7 +360,7 @@ impl Laws {
             && self.returning.is_empty()
             && self.card.left.is_empty()
         {
-            return Err(format!("{held} are held on the device, and nobody is ended"));
+            return Err(format!("{held} are held on the device, and no worker is being ended"));
         }
         Ok(())
     }

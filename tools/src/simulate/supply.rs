@@ -37,7 +37,7 @@ impl SupplyLaws {
     }
 
     pub(crate) fn replied(&mut self, answer: &Answer) -> Result<(), String> {
-        let Some(expected) = self.expected.take() else { return Err("a reply to nobody".to_owned()) };
+        let Some(expected) = self.expected.take() else { return Err("an unexpected reply".to_owned()) };
         if !matches!(answer, Answer::Done(_)) {
             return Ok(());
         }
@@ -65,7 +65,7 @@ impl SupplyLaws {
         }
         for unit in units {
             if unit.id.index() != self.units.len() || unit.route.is_empty() {
-                return Err(format!("{unit:?} is taken up, and is none"));
+                return Err(format!("{unit:?} is taken up, and is not a valid unit"));
             }
             if let Some(resumed) = unit.resumed {
                 self.done.insert(unit.id, resumed.status);

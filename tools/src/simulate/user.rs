@@ -40,7 +40,7 @@ impl User {
         units: &[(JobId, UnitSpec)],
     ) -> Result<(), String> {
         let Some(request) = self.asked.take() else {
-            return Err("an answer that nobody asked for".to_owned());
+            return Err("an answer to no request".to_owned());
         };
         if !matches!(answer, Answer::Done(_)) {
             return Ok(());

@@ -33,7 +33,7 @@ pub fn main() -> i32 {
         Ok(code) => return code,
         Err(text) => text,
     };
-    let _ = send_reply(socket, &Reply::Trouble { text });
+    let _ = send_reply(socket, &Reply::Failed { text });
     2
 }
 

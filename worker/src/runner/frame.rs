@@ -265,7 +265,7 @@ pub enum Reply {
     /// `dlopen` or `dlsym` failed; `text` is its message.
     LoadFailed { text: String },
     /// Our own code in the runner failed.
-    Trouble { text: String },
+    Failed { text: String },
 }
 
 /// Sends a reply (runner).
@@ -275,7 +275,7 @@ pub fn send_reply(socket: BorrowedFd<'_>, reply: &Reply) -> Result<(), FrameErro
             (if *has_plan { 2u32 } else { 1 }, if *returned { RETURNED } else { "" })
         }
         Reply::LoadFailed { text } => (3, text.as_str()),
-        Reply::Trouble { text } => (4, text.as_str()),
+        Reply::Failed { text } => (4, text.as_str()),
         Reply::Locked { protections } => (5, protections.as_str()),
     };
     let mut frame = [0u8; REPLY_BYTES];
@@ -321,7 +321,7 @@ fn parse_reply(frame: &[u8]) -> Result<Reply, FrameError> {
     match word(0) {
         kind @ (1 | 2) => Ok(Reply::Loaded { has_plan: kind == 2, returned: text == RETURNED }),
         3 => Ok(Reply::LoadFailed { text }),
-        4 => Ok(Reply::Trouble { text }),
+        4 => Ok(Reply::Failed { text }),
         5 => Ok(Reply::Locked { protections: text }),
         _ => Err(malformed("kind")),
     }
@@ -356,13 +356,13 @@ mod tests {
             Reply::Loaded { has_plan: true, returned: false },
             Reply::Loaded { has_plan: false, returned: true },
             Reply::LoadFailed { text: "undefined symbol: run".into() },
-            Reply::Trouble { text: "é".repeat(2000) },
+            Reply::Failed { text: "é".repeat(2000) },
         ] {
             send_reply(runner.as_fd(), &reply).expect("sent");
             let got =
                 receive_reply(worker.as_fd(), Duration::from_secs(5)).expect("well formed").expect("in time");
             match (&reply, &got) {
-                (Reply::Trouble { .. }, Reply::Trouble { text }) => {
+                (Reply::Failed { .. }, Reply::Failed { text }) => {
                     assert_eq!(text, &"é".repeat(MAX_REPLY_TEXT / 2));
                 }
                 _ => assert_eq!(reply, got),
@@ -390,7 +390,7 @@ mod tests {
             send(runner.as_fd(), &frame, SendFlags::NOSIGNAL).expect("sent");
             match receive_reply(worker.as_fd(), Duration::from_secs(5)) {
                 Ok(Some(Reply::Loaded { .. })) => {}
-                Ok(Some(Reply::Locked { protections: text } | Reply::LoadFailed { text } | Reply::Trouble { text })) => {
+                Ok(Some(Reply::Locked { protections: text } | Reply::LoadFailed { text } | Reply::Failed { text })) => {
                     prop_assert!(text.len() <= 3 * MAX_REPLY_TEXT);
                 }
                 Ok(None) => prop_assert!(false, "a frame was there"),

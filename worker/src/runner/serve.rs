@@ -63,7 +63,7 @@ pub(super) fn begin(host: Option<Interpreter>) -> i32 {
                 &python,
                 Box::new(move |interpreter| match interpreter {
                     Ok(interpreter) => live(socket, page, order, Some(interpreter)),
-                    Err(text) => end(socket, Ending::Told(Reply::Trouble { text })),
+                    Err(text) => end(socket, Ending::Reply(Reply::Failed { text })),
                 }),
             ),
             None => live(socket, page, order, host),
@@ -87,33 +87,33 @@ fn live(
 
 fn end(socket: BorrowedFd<'_>, ending: Ending) -> i32 {
     match ending {
-        Ending::Told(reply) => {
+        Ending::Reply(reply) => {
             let _ = send_reply(socket, &reply);
             // The worker reads the reply before it sees the death.
             2
         }
-        Ending::Alone => 0,
+        Ending::WorkerGone => 0,
     }
 }
 
 enum Ending {
-    Told(Reply),
+    Reply(Reply),
     /// The worker has ended.
-    Alone,
+    WorkerGone,
 }
 
 impl From<FrameError> for Ending {
     fn from(error: FrameError) -> Self {
         match error {
-            FrameError::Closed => Self::Alone,
-            other => Self::Told(Reply::Trouble { text: chain(&other) }),
+            FrameError::Closed => Self::WorkerGone,
+            other => Self::Reply(Reply::Failed { text: chain(&other) }),
         }
     }
 }
 
 impl From<MapError> for Ending {
     fn from(error: MapError) -> Self {
-        Self::Told(Reply::Trouble { text: chain(&error) })
+        Self::Reply(Reply::Failed { text: chain(&error) })
     }
 }
 
@@ -177,10 +177,10 @@ impl Order {
     fn receive(socket: BorrowedFd<'_>) -> Result<Self, Ending> {
         let (first, mut descriptors) = receive_from_worker(socket)?;
         let ToRunner::Setup(setup) = first else {
-            return Err(trouble("the first frame was no setup"));
+            return Err(failure("the first frame was no setup"));
         };
         if descriptors.len() != 1 + setup.libraries.len() {
-            return Err(trouble("the artifact or a library did not come with the setup"));
+            return Err(failure("the artifact or a library did not come with the setup"));
         }
         let artifact = descriptors.remove(0);
         Ok(Self { setup, artifact, libraries: descriptors })
@@ -205,14 +205,14 @@ fn prepare(
         match receive_from_worker(socket)? {
             (ToRunner::Begin, _) => break,
             (ToRunner::Entry(_), _) if MAX_ENTRIES <= entries.len() => {
-                return Err(trouble("too many entries"));
+                return Err(failure("too many entries"));
             }
             (ToRunner::Entry(entry), descriptors) => {
                 entries.push(map_entry(&entry, descriptors, &mut inputs, &mut watched)?);
                 arity = (entry.arguments.len(), entry.outputs.len());
                 calls.extend(entry.call.map(|call| (call, entry.arguments.len())));
             }
-            (ToRunner::Setup(_) | ToRunner::Compile(_), _) => return Err(trouble("a frame out of order")),
+            (ToRunner::Setup(_) | ToRunner::Compile(_), _) => return Err(failure("a frame out of order")),
         }
     }
     let unsealed = seal_inputs(&watched);
@@ -226,12 +226,12 @@ fn prepare(
         Ok(protections) => {
             lines.extend(protections.iter().map(Protection::line));
         }
-        Err(error) => return Err(Ending::Told(Reply::Trouble { text: chain(&error) })),
+        Err(error) => return Err(Ending::Reply(Reply::Failed { text: chain(&error) })),
     }
     fault::report_faults_in(page, watched);
     send_reply(socket, &Reply::Locked { protections: lines.join("\n") })?;
     let given = Given { artifact, libraries, interpreter, calls, arity };
-    let loaded = load::load(&setup, given, page).map_err(|text| Ending::Told(Reply::LoadFailed { text }))?;
+    let loaded = load::load(&setup, given, page).map_err(|text| Ending::Reply(Reply::LoadFailed { text }))?;
     for (entry, this) in entries.iter_mut().zip(&loaded.entries) {
         entry.arguments.belong_to(*this);
     }
@@ -239,8 +239,8 @@ fn prepare(
     Ok(Runner { loaded, entries, last: None })
 }
 
-fn trouble(text: &str) -> Ending {
-    Ending::Told(Reply::Trouble { text: text.to_owned() })
+fn failure(text: &str) -> Ending {
+    Ending::Reply(Reply::Failed { text: text.to_owned() })
 }
 
 fn pin(cpus: &[u32]) {
@@ -264,10 +264,10 @@ fn map_entry(
     watched: &mut Vec<WatchedMapping>,
 ) -> Result<Entry, Ending> {
     let mut descriptors = descriptors.into_iter();
-    let outputs_memfd = descriptors.next().ok_or_else(|| trouble("an entry without its outputs"))?;
+    let outputs_memfd = descriptors.next().ok_or_else(|| failure("an entry without its outputs"))?;
     let files = descriptors
         .map(|descriptor| {
-            let about = rustix::fs::fstat(&descriptor).map_err(|_| trouble("an input's file is no file"))?;
+            let about = rustix::fs::fstat(&descriptor).map_err(|_| failure("an input's file is no file"))?;
             Ok((File::from(descriptor), about.st_dev, about.st_ino))
         })
         .collect::<Result<Vec<_>, Ending>>()?;
@@ -275,7 +275,7 @@ fn map_entry(
     for (index, range) in entry.inputs.iter().enumerate() {
         let (file, device, number) = files
             .get(usize::from(range.source))
-            .ok_or_else(|| trouble("a file that an input lies in is missing"))?;
+            .ok_or_else(|| failure("a file that an input lies in is missing"))?;
         // An input that several entries share is mapped once, so it counts once in this process too. Slots of a pool
         // are not shared, because their contents change.
         let name = (*device, *number, InputRange { source: 0, ..*range }, index);
@@ -316,12 +316,12 @@ fn map_entry(
     }
     let mut variants = Vec::with_capacity(entry.variants.len());
     for range in &entry.variants {
-        let memory = files.last().ok_or_else(|| trouble("variants without their memory"))?;
+        let memory = files.last().ok_or_else(|| failure("variants without their memory"))?;
         let mapped = map_variants(memory.0.as_fd(), range)?;
         watched.push(WatchedMapping { mapped, output: false, index: range.range });
         variants.push(VariantMap { mapped, range: *range });
     }
-    let arguments = Arguments::build(entry, &inputs).map_err(trouble)?;
+    let arguments = Arguments::build(entry, &inputs).map_err(failure)?;
     Ok(Entry { arguments, outputs, variants })
 }
 

@@ -41,7 +41,7 @@ pub(crate) enum FromZygote {
     /// The zygote can be copied.
     Ready,
     /// The zygote cannot be copied, and ends.
-    Trouble { text: String },
+    Failed { text: String },
     /// A copy was made; its pidfd is attached. `pid` is valid in the worker's namespace.
     Cloned { pid: u32, namespaces: Namespaces, protections: Vec<Protection> },
     /// No copy was made.
@@ -53,25 +53,25 @@ pub fn main() -> i32 {
     // SAFETY: the worker that started us opened this descriptor for us, and no other code uses it.
     let socket = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
     if let Err(error) = confine::tie_to_worker(socket) {
-        return trouble(socket, &chain(&error));
+        return failure(socket, &chain(&error));
     }
     match receive_frame(socket) {
         Ok((ToZygote::Host(python), _)) => python::host(
             &python,
             Box::new(move |interpreter| match interpreter {
                 Ok(interpreter) => wait(socket, interpreter),
-                Err(text) => trouble(socket, &text),
+                Err(text) => failure(socket, &text),
             }),
         ),
-        Ok(_) => trouble(socket, "the first frame named no interpreter"),
+        Ok(_) => failure(socket, "the first frame named no interpreter"),
         Err(FrameError::Closed) => 0,
-        Err(error) => trouble(socket, &chain(&error)),
+        Err(error) => failure(socket, &chain(&error)),
     }
 }
 
-fn trouble(socket: BorrowedFd<'_>, text: &str) -> i32 {
+fn failure(socket: BorrowedFd<'_>, text: &str) -> i32 {
     // If this fails, the worker is gone and needs no message.
-    let _ = send_frame(socket, &FromZygote::Trouble { text: text.to_owned() }, &[]);
+    let _ = send_frame(socket, &FromZygote::Failed { text: text.to_owned() }, &[]);
     2
 }
 
@@ -79,7 +79,7 @@ fn trouble(socket: BorrowedFd<'_>, text: &str) -> i32 {
 fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
     let threads = confine::threads();
     if 1 < threads {
-        return trouble(
+        return failure(
             socket,
             &format!("importing torch left {threads} threads, and only one survives a clone"),
         );
@@ -97,9 +97,9 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
             Ok((ToZygote::Clone { namespaces }, descriptors)) if descriptors.len() == RUNNER_DESCRIPTORS => {
                 (namespaces, descriptors)
             }
-            Ok(_) => return trouble(socket, "a frame out of order"),
+            Ok(_) => return failure(socket, "a frame out of order"),
             Err(FrameError::Closed) => return 0,
-            Err(error) => return trouble(socket, &chain(&error)),
+            Err(error) => return failure(socket, &chain(&error)),
         };
         // The worker must be able to read a runner's /proc files until it locks down, and a copy inherits this
         // setting.

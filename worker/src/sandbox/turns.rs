@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_turns_are_granted_to_anybody() {
+    fn short_turns_need_no_privilege() {
         // In a separate thread, which keeps its setting to itself. Kernels have the call since 3.14.
         assert!(std::thread::spawn(take_short_turns).join().expect("the thread"));
     }

@@ -146,7 +146,7 @@ impl Compiler {
     pub(crate) fn finish(mut self, link: &Link, log_head: usize) -> Result<CompilerEnd, CompilerError> {
         let word = link.runner_died(self.handle.pid())?;
         // Our own code replies only if it could not become the compiler.
-        if let Ok(Some(Reply::Trouble { text })) = receive_reply(self.socket.as_fd(), Duration::ZERO) {
+        if let Ok(Some(Reply::Failed { text })) = receive_reply(self.socket.as_fd(), Duration::ZERO) {
             self.handle.reap()?;
             return Err(CompilerError::Setup { text });
         }

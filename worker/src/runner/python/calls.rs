@@ -127,9 +127,9 @@ unsafe fn read_answer(
 ) -> Result<Calls, String> {
     // SAFETY: a tuple of four; the driver decides what its items are.
     unsafe {
-        let trouble = (api.item)(answer, 0);
-        if trouble != api.none {
-            return Err(api.read(trouble).unwrap_or_default());
+        let error = (api.item)(answer, 0);
+        if error != api.none {
+            return Err(api.read(error).unwrap_or_default());
         }
         let returned = (api.as_integer)((api.item)(answer, 1)) != 0;
         let (calls, plans) = ((api.item)(answer, 2), (api.item)(answer, 3));

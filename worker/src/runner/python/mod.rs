@@ -107,14 +107,14 @@ fn open(library: &Path) -> Result<&'static Api, String> {
     Ok(Box::leak(Box::new(Api::find(handle)?)))
 }
 
-/// Called by the driver with the interpreter's lock held. `trouble` is the text of an error, or None.
-extern "C" fn ready(driver: *mut Object, trouble: *mut Object) -> c_int {
+/// Called by the driver with the interpreter's lock held. `error` is the text of an error, or None.
+extern "C" fn ready(driver: *mut Object, error: *mut Object) -> c_int {
     let Some((api, rest)) = REST.take() else { return 2 };
-    if trouble == api.none {
+    if error == api.none {
         rest(Ok(Interpreter { api, driver }))
     } else {
         // SAFETY: the lock is held, and the caller keeps its objects alive.
-        let text = unsafe { api.read(trouble) }.unwrap_or_default();
+        let text = unsafe { api.read(error) }.unwrap_or_default();
         rest(Err(format!("the interpreter could not import what every candidate needs: {text}")))
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn play(segment: i32, parent: i32) -> i32 {
             }
         }
         Err(error) => {
-            println!("trouble={}", opt_shared::causes::chain(&error).replace('\n', " "));
+            println!("error={}", opt_shared::causes::chain(&error).replace('\n', " "));
             return 1;
         }
     }

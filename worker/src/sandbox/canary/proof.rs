@@ -53,8 +53,8 @@ fn judge(heard: &Heard) -> Vec<Protection> {
         });
         match astray {
             Some(astray) => {
-                let trouble = heard.answers.get("trouble").map_or(astray, Clone::clone);
-                Protection::new(name, false, trouble)
+                let error = heard.answers.get("error").map_or(astray, Clone::clone);
+                Protection::new(name, false, error)
             }
             None => Protection::new(name, true, claim.map(|claim| claim.detail.clone()).unwrap_or_default()),
         }
@@ -164,6 +164,6 @@ mod tests {
         assert!(protection(SAID, segv, "stack_limit").present);
         assert!(!protection(SAID, End::Exited { code: 0 }, "stack_limit").present, "it survived");
         assert!(!protection("", segv, "stack_limit").present, "it died before it came to that");
-        assert!(protection("trouble=no filter\n", segv, "files").detail.contains("no filter"));
+        assert!(protection("error=no filter\n", segv, "files").detail.contains("no filter"));
     }
 }

@@ -73,7 +73,7 @@ pub(super) struct HostGroups<'b> {
 struct Opened {
     range: Range<usize>,
     placed: Result<Vec<Placed>, (usize, RecordedError)>,
-    /// They watch since before anything was read.
+    /// Created before anything was read.
     guards: EntryGuards,
     /// Signals that the disk has nothing left to read for these entries.
     turn: Option<Turn>,

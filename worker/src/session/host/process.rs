@@ -289,7 +289,7 @@ impl Runner {
                         all
                     })?;
                 }
-                Ok(Some(Reply::Trouble { text })) if !locked => return Err(RunnerError::Setup { text }),
+                Ok(Some(Reply::Failed { text })) if !locked => return Err(RunnerError::Setup { text }),
                 Ok(Some(Reply::Loaded { has_plan, returned })) if locked => {
                     return Ok(Heard::Done(Loaded::Ready { has_plan, returned }));
                 }

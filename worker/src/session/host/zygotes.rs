@@ -160,7 +160,7 @@ impl Zygote {
         if !self.ready.get() {
             match self.hear(READY_TIMEOUT)? {
                 (FromZygote::Ready, _) => self.ready.set(true),
-                (FromZygote::Trouble { text } | FromZygote::Refused { text }, _) => {
+                (FromZygote::Failed { text } | FromZygote::Refused { text }, _) => {
                     return Err(ZygoteError::Useless(text));
                 }
                 (FromZygote::Cloned { .. }, _) => return Err(out_of_order()),
@@ -173,7 +173,7 @@ impl Zygote {
                 let spawned = SpawnedRunner { pid, pidfd, namespaces_used: namespaces, protections };
                 Ok(Copied { handle: spawned.into(), inherited: private_bytes(self.handle.pid()) })
             }
-            (FromZygote::Refused { text } | FromZygote::Trouble { text }, _) => {
+            (FromZygote::Refused { text } | FromZygote::Failed { text }, _) => {
                 Err(ZygoteError::Useless(text))
             }
             (FromZygote::Cloned { .. } | FromZygote::Ready, _) => Err(out_of_order()),

@@ -52,7 +52,7 @@ fn right(at: usize) -> u8 {
 fn watch(file: &Arc<File>, range: &InputRange, way: Way) -> Option<(Watch, Mapped)> {
     let ahead = ReadAhead::over([(file, range)].into_iter(), &[way]);
     if !ahead.page_by_page() {
-        println!("skipped: {way:?} does not tell here");
+        println!("skipped: {way:?} does not work on this machine");
         return None;
     }
     ahead.read_exactly();
@@ -79,7 +79,7 @@ fn sparse_candidate_reads_little_more_than_it_touches() {
             "{way:?}: {report:?}"
         );
         if let Some(pages) = cached_pages(file.as_fd()) {
-            // Whoever maps an input reads the partial pages at its edges.
+            // Mapping an input reads the partial pages at its edges.
             assert!(pages <= 502, "{way:?}: {pages} pages of the file were read");
         }
     }
@@ -127,7 +127,7 @@ fn input_used_whole_before_is_read_from_the_start() {
     let watch = ahead.start_expecting(Expected { whole, turn: Some(Turn(turn)) });
     let pages = || cached_pages(file.as_fd());
     if let Some(before) = pages() {
-        assert_eq!(before, 0, "it is not its turn");
+        assert_eq!(before, 0, "its turn has not come");
         drop(done);
         let deadline = Instant::now() + TIMEOUT;
         while pages() == Some(0) {
