@@ -297,9 +297,10 @@ impl Device {
             self.allocate_variables(&source, &mut addresses).and_then(|()| decode_all(&source, &addresses));
         match result {
             Ok(kernels) => {
-                let sizes =
-                    |name: &str| source.variables.iter().find(|v| v.name == name).map_or(0, |v| v.bytes);
-                let variables = addresses.iter().map(|(n, a)| ((*n).to_owned(), (*a, sizes(n)))).collect();
+                let placed = |v: &Variable<'_>| {
+                    addresses.get(v.name).map(|address| (v.name.to_owned(), (*address, v.bytes)))
+                };
+                let variables = source.variables.iter().filter_map(placed).collect();
                 let inner = ModuleInner { kernels, files: source.files.clone(), variables };
                 Ok(Module { inner: Arc::new(inner) })
             }
@@ -330,19 +331,30 @@ impl Device {
         addresses: &mut HashMap<&'a str, u64>,
     ) -> Result<(), LoadError> {
         let placed = |v: &&Variable<'_>| matches!(v.space, Space::Global | Space::Const);
+        let mut all = 0_u64;
         for variable in source.variables.iter().filter(placed) {
             if variable.is_extern {
                 let what = format!("the variable `{}`, which is defined elsewhere", variable.name);
                 return Err(LoadError::unsupported(variable.line, what));
             }
             let read_only = variable.space == Space::Const;
-            let bytes = variable.bytes.max(1);
-            let address =
-                self.heap.allocate(bytes, read_only).map_err(|fault| LoadError::Device(Box::new(fault)))?;
-            if addresses.insert(variable.name, address).is_some() {
+            if addresses.contains_key(variable.name) {
                 let what = format!("the variable `{}` is declared twice", variable.name);
                 return Err(LoadError::syntax(variable.line, what));
             }
+            let bytes = variable.bytes.max(1);
+            all = bytes.saturating_add(all);
+            if limits::MODULE_BYTES < all {
+                let what = format!(
+                    "`{}`: the variables of a module take more than {} bytes",
+                    variable.name,
+                    limits::MODULE_BYTES
+                );
+                return Err(LoadError::limit(variable.line, what));
+            }
+            let address =
+                self.heap.allocate(bytes, read_only).map_err(|fault| LoadError::Device(Box::new(fault)))?;
+            addresses.insert(variable.name, address);
         }
         for variable in source.variables.iter().filter(placed) {
             let Some(start) = addresses.get(variable.name).copied() else { continue };
@@ -418,7 +430,8 @@ fn check_target(source: &Source<'_>, device: u32) -> Result<(), LoadError> {
 
 fn decode_all<'a>(source: &Source<'a>, addresses: &HashMap<&'a str, u64>) -> Result<Vec<Kernel>, LoadError> {
     let entries = source.functions.iter().filter(|function| function.is_entry && function.body.is_some());
-    entries.map(|entry| decode::kernel(source, entry, addresses)).collect()
+    let mut left = limits::DECODED;
+    entries.map(|entry| decode::kernel(source, entry, addresses, &mut left)).collect()
 }
 
 /// Checks a launch. Returns the parameters in one buffer, and the size of the shared memory in bytes.

@@ -1,11 +1,16 @@
 //! All limits of the emulator on its input.
 
 /// The largest PTX text, in bytes.
-pub const PTX_BYTES: usize = 64 << 20;
+pub const PTX_BYTES: usize = 16 << 20;
 /// The largest number of instructions of a kernel, with all calls inlined.
 pub const INSTRUCTIONS: usize = 1 << 20;
 /// The largest number of registers, constants and special values of a kernel.
 pub const REGISTERS: usize = 1 << 16;
+/// The largest number of items that are decoded for all kernels of a module: statements, declarations, operands and branch
+/// targets. Those of a function count again wherever it is inlined.
+pub const DECODED: usize = 4 << 20;
+/// The largest total size of a module's variables in global and constant memory, in bytes. No lease predicts this memory.
+pub const MODULE_BYTES: u64 = 64 << 20;
 /// The largest nesting depth of blocks, vectors and initialisers.
 pub const NESTING: usize = 64;
 /// The largest depth of calls.

@@ -72,6 +72,8 @@ pub struct Builder<'s, 'a> {
     symbols: &'s Symbols<'a>,
     pub kernel: Kernel,
     pub frames: Vec<Frame<'a>>,
+    /// What is left of `limits::DECODED`.
+    pub left: usize,
     /// The functions that are being inlined, outermost first.
     pub called: Vec<&'a str>,
     pub location: Option<Location>,
@@ -88,7 +90,7 @@ pub struct Builder<'s, 'a> {
 }
 
 impl<'s, 'a> Builder<'s, 'a> {
-    pub fn new(source: &'s Source<'a>, symbols: &'s Symbols<'a>, name: &'a str) -> Self {
+    pub fn new(source: &'s Source<'a>, symbols: &'s Symbols<'a>, name: &'a str, left: usize) -> Self {
         // Two rows are reserved: `CARRY` and `ALWAYS`.
         let kernel = Kernel { name: name.to_owned(), flag_rows: ALWAYS + 1, ..Kernel::default() };
         Self {
@@ -96,6 +98,7 @@ impl<'s, 'a> Builder<'s, 'a> {
             symbols,
             kernel,
             frames: vec![Frame::new(0)],
+            left,
             called: vec![name],
             location: None,
             line: 0,
@@ -129,6 +132,15 @@ impl<'s, 'a> Builder<'s, 'a> {
     /// Sets or removes the guard of the following instructions.
     pub fn set_guard(&mut self, guard: Option<Guard>) {
         self.guard = guard;
+    }
+
+    /// Subtracts `amount` items from what is left.
+    pub fn spend(&mut self, amount: usize) -> Result<(), LoadError> {
+        self.left = self.left.checked_sub(amount).ok_or_else(|| {
+            let what = "the kernels are too large, with everything that they inline".to_owned();
+            LoadError::limit(self.line, what)
+        })?;
+        Ok(())
     }
 
     /// Starts a statement: sets its line and its guard, and checks the limits.

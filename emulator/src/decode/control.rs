@@ -79,6 +79,7 @@ fn branch_table<'a>(
     let Some(targets) = builder.frame().targets.get(list).cloned() else {
         return Err(builder.syntax(format!("there is no preceding list of labels `{list}`")));
     };
+    builder.spend(targets.len())?;
     let line = builder.line();
     let table = builder.kernel.tables.len();
     for (entry, label) in targets.iter().enumerate() {

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use crate::code::Kernel;
 use crate::fault::LoadError;
 use crate::limits;
-use crate::ptx::syntax::{Function, Item, Source, Space, Statement};
+use crate::ptx::syntax::{Function, Item, Operand, Source, Space, Statement};
 use builder::{Builder, Frame, Name};
 use qualifiers::Qualifiers;
 
@@ -34,13 +34,15 @@ pub type Symbols<'a> = HashMap<&'a str, u64>;
 /// Decodes one entry of a module.
 ///
 /// # Errors
-/// The first statement that is wrong, unsupported or beyond a limit.
+/// The first statement that is wrong, unsupported or beyond a limit. `left`: what is left of `limits::DECODED`
+/// for the kernels of this module.
 pub fn kernel<'a>(
     source: &Source<'a>,
     entry: &Function<'a>,
     symbols: &Symbols<'a>,
+    left: &mut usize,
 ) -> Result<Kernel, LoadError> {
-    let mut builder = Builder::new(source, symbols, entry.name);
+    let mut builder = Builder::new(source, symbols, entry.name, *left);
     let mut offset = 0_u64;
     for param in &entry.params {
         offset = offset.next_multiple_of(param.align.max(1));
@@ -57,12 +59,14 @@ pub fn kernel<'a>(
     let body = entry.body.as_deref().unwrap_or_default();
     function_body(&mut builder, body)?;
     builder.emit_plain(crate::code::Op::Exit);
+    *left = builder.left;
     builder.finish()
 }
 
 /// Decodes the items of the function with the topmost frame, and resolves its labels.
 fn function_body<'a>(builder: &mut Builder<'_, 'a>, items: &[Item<'a>]) -> Result<(), LoadError> {
     for item in items {
+        builder.spend(1)?;
         match item {
             Item::Open => builder.open_scope(),
             Item::Close => builder.close_scope(),
@@ -72,6 +76,7 @@ fn function_body<'a>(builder: &mut Builder<'_, 'a>, items: &[Item<'a>]) -> Resul
             Item::Variable(variable) => builder.declare_variable(variable)?,
             Item::Label { line, name } => builder.declare_label(*line, name)?,
             Item::BranchTargets { name, targets, .. } => {
+                builder.spend(targets.len())?;
                 builder.frame().targets.insert(name, targets.clone());
             }
             Item::Location(location) => builder.location = Some(*location),
@@ -87,6 +92,7 @@ fn statement<'a>(builder: &mut Builder<'_, 'a>, statement: &Statement<'a>) -> Re
     builder.begin(statement)?;
     let mut qualifiers = Qualifiers::new(statement);
     let operands = statement.operands.as_slice();
+    builder.spend(operands.iter().map(Operand::parts).sum())?;
     let opcode = statement.opcode[0];
     match opcode {
         "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rem" | "abs" | "neg" | "min" | "max" | "mul24"

@@ -21,6 +21,7 @@ pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
     let mut lexer = Lexer::new(text)?;
     let mut source = Source::default();
     let mut is_extern = false;
+    let mut items = 0;
     loop {
         let line = lexer.line();
         let word = match lexer.peek() {
@@ -51,7 +52,15 @@ pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
             ".extern" => is_extern = true,
             ".visible" | ".weak" | ".common" => {}
             ".entry" | ".func" => {
-                source.functions.push(function(&mut lexer, word == ".entry")?);
+                let found = function(&mut lexer, word == ".entry")?;
+                items += found.body.as_ref().map_or(0, Vec::len);
+                if 2 * limits::INSTRUCTIONS < items {
+                    return Err(LoadError::limit(
+                        line,
+                        "the functions have too many instructions".to_owned(),
+                    ));
+                }
+                source.functions.push(found);
                 is_extern = false;
             }
             ".alias" => return Err(LoadError::unsupported(line, "`.alias`".to_owned())),

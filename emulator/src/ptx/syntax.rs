@@ -151,6 +151,16 @@ pub enum Operand<'a> {
     Sink,
 }
 
+impl Operand<'_> {
+    /// How many operands it has in it, itself included.
+    pub fn parts(&self) -> usize {
+        match self {
+            Self::Vector(parts) | Self::List(parts) => parts.len() + 1,
+            _ => 1,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
     /// The low 64 bits of an integer.

@@ -81,6 +81,11 @@ proptest! {
     }
 }
 
+/// A text that begins a module and goes on with this.
+fn module(rest: &str) -> String {
+    format!(".version 8.0\n.target sm_80\n.address_size 64\n{rest}")
+}
+
 #[test]
 fn limits_are_named() {
     let limit = |text: &str, what: &str| {
@@ -101,6 +106,33 @@ fn limits_are_named() {
     }
     text.push_str(".visible .entry k() { call f29, (); ret; }\n");
     limit(&text, "too many instructions");
+    limit(&module(".global .b8 g[4294967296];"), "variables of a module");
+    limit(&module(".global .b8 g[33554432];\n.const .b8 h[33554433];"), "variables of a module");
+    // What one kernel may be, each of many would be.
+    let mut text = module(".func leaf () { ");
+    text.push_str(&"membar.gl; ".repeat(1000));
+    text.push_str("ret; }\n.func all () { ");
+    text.push_str(&"call leaf, (); ".repeat(1000));
+    text.push_str("ret; }\n");
+    for index in 0..20 {
+        text.push_str(&format!(".visible .entry k{index}() {{ call all, (); ret; }}\n"));
+    }
+    limit(&text, "the kernels are too large");
+    // Nothing of this is an instruction, and it is gone through wherever it is called.
+    let mut text = module(".func leaf () { ");
+    text.push_str(&".loc 1 1 1\n".repeat(100_000));
+    text.push_str("ret; }\n.visible .entry k() { ");
+    text.push_str(&"call leaf, (); ".repeat(100_000));
+    text.push_str("ret; }\n");
+    limit(&text, "the kernels are too large");
+    let targets = vec!["END"; 100_000].join(", ");
+    let mut text = module(".func leaf () { .reg .b32 %i; ");
+    text.push_str(&format!(
+        "LIST: .branchtargets {targets}; brx.idx %i, LIST; END: ret; }}\n.visible .entry k() {{ "
+    ));
+    text.push_str(&"call leaf, (); ".repeat(10_000));
+    text.push_str("ret; }\n");
+    limit(&text, "the kernels are too large");
     let text = ".version 8.0\n.target sm_80\n.address_size 64\n.func f () { call f, (); ret; }\n\
                 .visible .entry k() { call f, (); ret; }\n";
     assert!(load_error(text).to_string().contains("recursion"), "{}", load_error(text));
