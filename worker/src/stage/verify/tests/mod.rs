@@ -136,6 +136,23 @@ fn verify_names_every_answer_of_a_candidate() {
     }
 }
 
+/// The first call's slot and poison again, then its slot with another poison.
+#[test]
+fn verify_repeats_the_first_call_before_an_output_counts_as_unwritten() {
+    let plays = [Play::Right, Play::UnwrittenFrom(0), Play::Right, Play::UnwrittenFrom(0)];
+    let backend = ScriptedBackend::playing(&[Script::of(&plays)]);
+    verify(&backend, &task(&[0]));
+    let asked = backend.asked.borrow();
+    let calls: Vec<(u32, u8)> = asked
+        .iter()
+        .filter_map(|it| match it {
+            Asked::Call(_, slot, poison) => Some((*slot, *poison)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(calls, [(0, POISONS[0]), (1, POISONS[1]), (0, POISONS[0]), (0, POISONS[2])]);
+}
+
 #[test]
 fn verify_locates_writes_outside_an_output() {
     for (past, detail) in [
