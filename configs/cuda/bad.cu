@@ -85,6 +85,16 @@ extern "C" __global__ void writes_to_nowhere(const float* input, float* out, lon
     if (i < n) out[i] = relu(input[i]);
 }
 
+// What `assert` of the CUDA headers becomes.
+extern "C" __device__ void __assertfail(const char*, const char*, unsigned int, const char*, size_t);
+
+extern "C" __global__ void asserts(const float* input, float* out, long long n)
+{
+    long long i = thread();
+    if (i == 70) __assertfail("i != 70", "bad.cu", 0, "asserts", 1);
+    if (i < n) out[i] = relu(input[i]);
+}
+
 // Right in every second call.
 __device__ unsigned int turn;
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub enum Device {
     #[default]
     Cpu,
-    /// A card, with the driver's number for it.
+    /// A card, with the CUDA driver's number for it, in which `CUDA_VISIBLE_DEVICES` counts.
     Cuda(u32),
     /// An emulator that executes PTX on the CPU and checks every access. It is never timed.
     Emulated,
@@ -82,7 +82,8 @@ impl DeviceKind {
     /// Why kernels cannot be timed on it; `None` if they can.
     pub const fn not_timed(self) -> Option<&'static str> {
         match self {
-            Self::Cpu | Self::Cuda => None,
+            Self::Cpu => None,
+            Self::Cuda => Some("this version does not time kernels on a card"),
             Self::Emulated => Some("the emulated device has no time of its own"),
         }
     }

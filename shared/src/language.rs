@@ -127,6 +127,16 @@ impl Tier {
         }
     }
 
+    /// What weakens a verdict of this tier.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::A => "nothing is weaker",
+            Self::B => "the candidate can forge the interpreter's objects",
+            Self::C => "the device driver is open to the candidate",
+            Self::D => "the candidate may start processes",
+        }
+    }
+
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::A, Self::B, Self::C, Self::D].into_iter().find(|tier| tier.name() == name)
     }
@@ -346,6 +356,9 @@ impl Language {
 
     /// The suffix of the file into which a source that is submitted as text is written.
     pub fn suffix_of_text(self) -> &'static str {
+        if self == Self::CudaDevice {
+            return "cu";
+        }
         let kind = self.kind();
         let otherwise = if kind.artifact == ArtifactKind::Module { kind.artifact.suffix() } else { "cpp" };
         kind.suffixes.first().copied().unwrap_or(otherwise)
@@ -361,12 +374,7 @@ impl Language {
         deserializer: D,
     ) -> Result<Option<Self>, D::Error> {
         let Some(name) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
-        // Device code is launched as a plan says, and a request has no launches.
-        let runnable = || {
-            KINDS.iter().filter(|kind| {
-                kind.missing.is_none() && kind.language.has_sources() && kind.launcher != Launcher::Kernel
-            })
-        };
+        let runnable = || KINDS.iter().filter(|kind| kind.missing.is_none() && kind.language.has_sources());
         match runnable().find(|kind| kind.name == name) {
             Some(kind) => Ok(Some(kind.language)),
             None => {
@@ -414,7 +422,8 @@ mod tests {
         for name in ["cuda", "C", ""] {
             let error = read(&format!(r#"{{"language": "{name}"}}"#)).expect_err("refused").to_string();
             let expected = format!(
-                "unknown variant `{name}`, expected one of `c`, `cpp`, `so`, `python`, `torch-extension`"
+                "unknown variant `{name}`, expected one of `c`, `cpp`, `so`, `cuda-device`, `ptx`, `cubin`, `python`, \
+                 `torch-extension`"
             );
             assert!(error.starts_with(&expected), "{error}");
         }

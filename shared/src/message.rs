@@ -27,7 +27,7 @@ use crate::stage::Stage;
 use crate::units::Bytes;
 
 /// Must be raised with every change of a message. The two ends differ only if builds were mixed.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;
 
 /// The hidden first argument of a worker, followed by its role, the supervisor's pid and the run's device.
 pub const WORKER_ARGUMENT: &str = "__worker";
@@ -35,8 +35,11 @@ pub const WORKER_ARGUMENT: &str = "__worker";
 pub const CANARY_ARGUMENT: &str = "__canary";
 /// A canary that resolves `[build] python` with a given PATH and reports the interpreter.
 pub const ASK_INTERPRETER: &str = "interpreter";
-/// A canary that reports whether a given device is present.
+/// A canary that reports which card a given device is.
 pub const ASK_DEVICE: &str = "device";
+/// How that canary says whether a card shares its memory with the CPU.
+pub const INTEGRATED: &str = "integrated";
+pub const DISCRETE: &str = "discrete";
 /// A canary that reports which compiler of device code a build would find in given folders.
 pub const ASK_NVRTC: &str = "nvrtc";
 /// The environment variable with the name of the supervisor's one-shot server.
@@ -231,6 +234,8 @@ pub struct VerifyTask {
     /// Consecutive entries share a runner as long as the sum of their U + O is at most this. With zero, every entry has
     /// its own runner.
     pub shared_runner: Bytes,
+    /// The most that may be on the device at once, if the worker launches the candidate itself.
+    pub device_cap: Bytes,
     /// Whether pages of the captures that the task brought into the page cache are dropped after it.
     pub drop_cache: bool,
 }

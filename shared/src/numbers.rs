@@ -17,6 +17,8 @@ pub struct EntryNumbers {
     pub outputs: Bytes,
     /// R: the same for a profile's output ring, which has a slot for each call of a block.
     pub ring: Bytes,
+    /// The most buffers that its inputs and outputs take on a device.
+    pub buffers: u32,
     /// V: bytes of all variants of the inputs that may change between timed calls.
     pub varied: Bytes,
     /// U: input bytes that cannot be mapped in place and are owed.

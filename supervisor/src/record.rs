@@ -245,6 +245,9 @@ pub struct VerifyRecord {
     pub reads: ReadReport,
     #[serde(default)]
     pub output: opt_shared::outcome::OutputForm,
+    /// Memory at named points of the sessions on a device. Empty if it was verified on the CPU.
+    #[serde(default)]
+    pub device: Vec<opt_shared::outcome::DevicePoint>,
 }
 
 /// A candidate's times per call, over all timed entries and for each.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use opt_tests::devices::plan;
 use opt_tests::{Scenario, Summary, repository, summary::list};
 use serde_json::Value;
 
@@ -59,6 +60,22 @@ fn every_kernel_of_the_cuda_demo_ends_as_expected() {
     }
     outcome.expect_stdout(&["nothing was timed"]);
     outcome.expect_clean(&folder, &scenario.runtime());
+}
+
+#[test]
+fn submitted_device_code_is_launched_like_another_candidate() {
+    let kernels = [("naive", "relu.ptx"), ("writes_past_the_end", "bad.ptx")];
+    let scenario = Scenario::with_plan(&plan("emulated", &kernels));
+    let ptx = |file: &str| repository().join("configs/cuda/ptx").join(file).display().to_string();
+    let eval =
+        |file: &str, more: &[&str]| scenario.run(&[&["eval", "plan.toml", file, "--json"], more].concat());
+    let outcome = eval(&ptx("relu.ptx"), &[]).expect_exit(0);
+    outcome.expect_equal(outcome.json()["status"].as_str(), Some("PASSED"), "launched like the first");
+    let outcome = eval(&ptx("bad.ptx"), &["--like", "writes_past_the_end"]).expect_exit(1);
+    outcome.expect_equal(outcome.json()["status"].as_str(), Some("OUT_OF_BOUNDS"), "like the one named");
+    eval(&ptx("bad.ptx"), &["--like", "nobody"]).expect_exit(2).expect_stderr(&["no candidate `nobody`"]);
+    let host = scenario.write("fast.c", "int run(void) { return 0; }\n").display().to_string();
+    eval(&host, &[]).expect_exit(2).expect_stderr(&["the device of this run is `emulated`"]);
 }
 
 #[test]

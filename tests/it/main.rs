@@ -6,6 +6,7 @@ mod control;
 mod cuda;
 mod cycles;
 mod demo;
+mod device_runs;
 mod devices;
 mod doctor;
 mod ffi;

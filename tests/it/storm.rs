@@ -1,7 +1,7 @@
 //! Law 8, nothing is lost: whatever is killed or interrupted at whatever time, every verdict is right, finished
 //! work stays finished, and no process or temporary file is left.
 
-mod record;
+pub(crate) mod record;
 
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,8 @@ use self::record::Record;
 const SUPERVISOR_KILLS: usize = 8;
 /// Runs in which a worker or a runner is killed.
 const OTHER_KILLS: usize = 10;
+/// The same for workers that launch kernels themselves.
+const DEVICE_KILLS: usize = 5;
 
 type Checked = Result<(), String>;
 
@@ -49,8 +51,8 @@ fn everything_is_in_order(fixture: &Fixture) -> Checked {
 }
 
 /// How long a run takes here and now; moments are drawn from this span.
-fn measure() -> Duration {
-    let fixture = fixture();
+fn measure(create: fn() -> Fixture) -> Duration {
+    let fixture = create();
     let started = Instant::now();
     must(fixture.run_to(fixture.start(&[]).expect("started"), 0));
     let took = started.elapsed();
@@ -60,7 +62,7 @@ fn measure() -> Duration {
 
 #[test]
 fn killed_supervisor_loses_nothing() {
-    let span = measure();
+    let span = measure(fixture);
     let mut chance = Chance::from_clock();
     for number in 0..SUPERVISOR_KILLS.div_ceil(2) {
         let fixture = fixture();
@@ -93,12 +95,22 @@ fn survive(fixture: &Fixture, moments: &[Duration], wait: bool) -> Checked {
 
 #[test]
 fn killed_worker_or_runner_changes_no_verdict() {
-    let mut span = measure();
+    kills_change_no_verdict(fixture, &VICTIMS, OTHER_KILLS);
+}
+
+#[test]
+fn killed_device_worker_changes_no_verdict() {
+    let create = || Fixture::on_the_emulated_device(binary()).expect("a fixture");
+    kills_change_no_verdict(create, &["verifier"], DEVICE_KILLS);
+}
+
+fn kills_change_no_verdict(create: fn() -> Fixture, victims: &[&str], kills: usize) {
+    let mut span = measure(create);
     let mut chance = Chance::from_clock();
     let mut hits = 0;
-    while hits < OTHER_KILLS {
-        let fixture = fixture();
-        let victim = VICTIMS[hits % VICTIMS.len()];
+    while hits < kills {
+        let fixture = create();
+        let victim = victims[hits % victims.len()];
         let moment = chance.moment(span);
         let killed = fixture.kill_during_a_run(victim, moment, &mut chance);
         println!("{hits}: {victim} from {moment:?} of {span:?}: {killed:?}");

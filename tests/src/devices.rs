@@ -1,12 +1,14 @@
-//! A device of the stand-in for NVML: installs its script in a scenario's folder, and makes commands use it.
+//! A card as its twins play it: NVML from a script in a scenario's folder, and libcuda over the emulated device.
 
 use std::process::Command;
 
-use opt_nvml_twin::{Device, Script, Twin};
+use opt_nvml_twin::{Device, Process, Script, Twin, Who};
 
+use crate::places::{data, repository};
 use crate::scenario::Scenario;
 
-pub const UUID: &str = "GPU-00000000-0000-4000-8000-00000000beef";
+/// As the twin of libcuda gives it.
+pub const UUID: &str = "GPU-7477696e-2d6f-662d-612d-636172642d30";
 
 /// A device with 8 GiB of its own memory, none of it in use.
 pub fn device() -> Device {
@@ -23,7 +25,60 @@ pub fn twin(scenario: &Scenario, script: &Script) -> Twin {
     Twin::install(scenario.path(), script).expect("cargo has built the twin beside the tests")
 }
 
-/// Makes a command load the twin instead of the driver's library.
+/// Makes a command load the twin of NVML instead of the driver's library.
 pub fn with_twin<'c>(twin: &Twin, command: &'c mut Command) -> &'c mut Command {
     command.env("OPT_NVML_LIBRARY", twin.library())
+}
+
+/// Makes a command find a card: both twins are in the scenario's folder.
+pub fn on_a_card<'c>(scenario: &Scenario, twin: &Twin, command: &'c mut Command) -> &'c mut Command {
+    let driver = scenario.path().join("libcuda.so");
+    if !driver.exists() {
+        let built = std::env::current_exe().expect("this test").with_file_name("libcuda.so");
+        std::fs::copy(built, driver).expect("cargo has built the twin beside the tests");
+    }
+    with_twin(twin, command).env("LD_LIBRARY_PATH", scenario.path())
+}
+
+/// Every process with a context holds this much, by the time since its context was first seen.
+pub fn with_context(mib_from_ms: &[(u64, u64)]) -> Process {
+    Process {
+        who: Who::Context,
+        mib_from_ms: mib_from_ms.to_vec(),
+        listed_after_death_ms: 0,
+        held_after_death_ms: 0,
+    }
+}
+
+/// A plan of relu, for kernels of `configs/cuda`: their names, each with its PTX file.
+pub fn plan(device: &str, kernels: &[(&str, &str)]) -> String {
+    let mut text = format!(
+        "[run]\ndevice = \"{device}\"\n[memory]\ndevice_ceiling = \"1GiB\"\n\
+         [verify]\nstop_after = 1\ncall_timeout = \"60s\"\n[limits]\nmemory = \"64MiB\"\n\
+         [[job]]\nname = \"relu\"\ncaptures = '{}'\nentries = [\"entry_000000.pt\"]\n",
+        data("captures/torch_nn_functional_relu").display(),
+    );
+    for (kernel, file) in kernels {
+        let args = match *kernel {
+            "wants_a_workspace" => "\"input\", \"out\", \"scratch\", \"out.numel\"",
+            _ => "\"input\", \"out\", \"out.numel\"",
+        };
+        let workspace = match *kernel {
+            "wants_a_workspace" => {
+                "[[job.candidate.workspace]]\nname = \"scratch\"\nbytes = \"out.numel * 4\"\n"
+            }
+            _ => "",
+        };
+        let verify = match (*kernel, device) {
+            ("loops_forever", "emulated") => "verify = { call_timeout = \"2s\" }\n",
+            _ => "",
+        };
+        text.push_str(&format!(
+            "[[job.candidate]]\nname = \"{kernel}\"\nsources = ['{}']\n{verify}{workspace}\
+             [[job.candidate.launch]]\nsymbol = \"{kernel}\"\ngrid = \"ceil_div(out.numel, 64)\"\nblock = 64\n\
+             args = [{args}]\n",
+            repository().join("configs/cuda/ptx").join(file).display(),
+        ));
+    }
+    text
 }

@@ -15,12 +15,15 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit};
 
+use crate::devices;
 use crate::places::{files_below, repository};
 use crate::processes::{Process, kill_if, look, pids};
 use crate::waiting::{LONG, holds_within};
 
+type Verdicts = &'static [(&'static str, &'static str, Option<&'static str>)];
+
 /// The candidates of the plan, each with the required status and blame.
-pub const VERDICTS: &[(&str, &str, Option<&str>)] = &[
+const VERDICTS: Verdicts = &[
     ("naive", "PASSED", None),
     ("fast", "PASSED", None),
     ("wrong_by_nine_percent", "INCORRECT_NUMERICAL", Some("candidate")),
@@ -29,6 +32,16 @@ pub const VERDICTS: &[(&str, &str, Option<&str>)] = &[
 ];
 const KERNELS: &[&str] =
     &["naive.c", "fast.c", "bad/wrong_by_nine_percent.c", "bad/segfaults.c", "bad/softmax_rows.h"];
+
+/// The same for the plan of kernels without host code.
+const DEVICE_VERDICTS: Verdicts = &[
+    ("naive", "PASSED", None),
+    ("wants_a_workspace", "PASSED", None),
+    ("wrong_by_nine_percent", "INCORRECT_NUMERICAL", Some("candidate")),
+    ("traps", "CRASHED", Some("candidate")),
+    ("writes_past_the_end", "OUT_OF_BOUNDS", Some("candidate")),
+    ("loops_forever", "TIMEOUT", Some("candidate")),
+];
 
 /// The kinds of process that `kill_during_a_run` can kill.
 pub const VICTIMS: [&str; 3] = ["verifier", "profiler", "runner"];
@@ -42,6 +55,7 @@ pub struct Fixture {
     pub plan: PathBuf,
     binary: PathBuf,
     mark: u64,
+    verdicts: Verdicts,
 }
 
 impl Process {
@@ -88,21 +102,48 @@ impl Chance {
 impl Fixture {
     /// `binary` is the built program.
     pub fn create(binary: PathBuf) -> Result<Self, String> {
+        Self::with(binary, VERDICTS, Self::furnish)
+    }
+
+    /// The same with kernels without host code, on the emulated device.
+    pub fn on_the_emulated_device(binary: PathBuf) -> Result<Self, String> {
+        Self::with(binary, DEVICE_VERDICTS, Self::furnish_for_a_device)
+    }
+
+    fn with(
+        binary: PathBuf,
+        verdicts: Verdicts,
+        furnish: fn(&Self) -> std::io::Result<()>,
+    ) -> Result<Self, String> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         // Not below TMPDIR: it contains sockets, whose paths may have at most 107 bytes.
         let folder = PathBuf::from(format!("/tmp/opt-storm-{}-{number}", std::process::id()));
         let (run, plan) = (folder.join("run"), folder.join("plan.toml"));
         let mark = u64::from(std::process::id()) << 20 | number;
-        let fixture = Self { folder, run, plan, binary, mark };
-        fixture.furnish().map_err(|error| format!("making {}: {error}", fixture.folder.display()))?;
+        let fixture = Self { folder, run, plan, binary, mark, verdicts };
+        furnish(&fixture).map_err(|error| format!("making {}: {error}", fixture.folder.display()))?;
         Ok(fixture)
     }
 
+    fn make_folders(&self) -> std::io::Result<()> {
+        ["kernels", "runtime", "temporary"]
+            .iter()
+            .try_for_each(|folder| fs::create_dir_all(self.folder.join(folder)))
+    }
+
+    fn furnish_for_a_device(&self) -> std::io::Result<()> {
+        self.make_folders()?;
+        let kernels = DEVICE_VERDICTS.iter().map(|&(kernel, ..)| match kernel {
+            "naive" => (kernel, "relu.ptx"),
+            _ => (kernel, "bad.ptx"),
+        });
+        let kernels: Vec<(&str, &str)> = kernels.collect();
+        fs::write(&self.plan, devices::plan("emulated", &kernels))
+    }
+
     fn furnish(&self) -> std::io::Result<()> {
-        for folder in ["kernels", "runtime", "temporary"] {
-            fs::create_dir_all(self.folder.join(folder))?;
-        }
+        self.make_folders()?;
         for kernel in KERNELS {
             let source = repository().join("configs/demo/softmax").join(kernel);
             let name = Path::new(kernel).file_name().unwrap_or_default();
@@ -276,7 +317,7 @@ impl Fixture {
                 }
             }
         }
-        for &(name, status, blame) in VERDICTS {
+        for &(name, status, blame) in self.verdicts {
             if found.remove(name) != Some((Some(status), blame)) {
                 wrong.push(format!("{name} is not {status}"));
             }

@@ -12,6 +12,7 @@ use opt_shared::causes::chain;
 use opt_shared::device::Device;
 use opt_shared::message::{FromWorker, NONCE_VARIABLE, Report, SERVER_VARIABLE, Task, Work};
 use opt_shared::outcome::{Body, Head, Status};
+use opt_shared::units::Bytes;
 
 use crate::link::{Link, LinkError};
 use crate::oom;
@@ -133,8 +134,12 @@ fn attempt(
     let Task { lease, ref work } = *task;
     match work {
         Work::Build(build) => Ok(Body::Build(build::run(link, lease, build, head)?)),
-        Work::Verify(_) | Work::Profile(_) if host.device.runs_device_code() => {
-            call(&CudaBackend::new(host.device.hold()?)?, link, task, head)
+        Work::Verify(verify) if host.device.runs_device_code() => {
+            call(&CudaBackend::new(host.device.hold()?, verify.device_cap)?, link, task, head)
+        }
+        // Nothing is timed on a device, and the backend says so.
+        Work::Profile(_) if host.device.runs_device_code() => {
+            call(&CudaBackend::new(host.device.hold()?, Bytes::ZERO)?, link, task, head)
         }
         Work::Verify(_) | Work::Profile(_) | Work::Replay(_) => {
             call(&HostBackend::new(link, lease, &host.zygotes), link, task, head)

@@ -21,8 +21,12 @@ const INVALID_IMAGE: u32 = 200;
 const INVALID_HANDLE: u32 = 400;
 const NOT_FOUND: u32 = 500;
 const NAME: &[u8] = b"twin of a card";
-/// The time limit of a kernel. A card would let it run until its context is destroyed.
-const KERNEL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a kernel may run. A card sets no limit, but here the launch itself would never return.
+const KERNEL_TIMEOUT: Duration = Duration::from_secs(120);
+/// A file of this name, followed by a process's id, says that the process has a context. It lies beside NVML's twin, which reads it.
+const CONTEXT_FILE: &str = "context-";
+/// The script of NVML's twin.
+const NVML_SCRIPT: &str = "nvml.json";
 /// The size of the header before pinned memory, which holds its length, in bytes.
 const HEADER: usize = 64;
 const JIT_ERROR_LOG: u32 = 5;
@@ -126,8 +130,18 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, _: c_uint, _: c
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, _: c_int) -> u32 {
+    tell_nvml();
     // SAFETY: see the caller's contract.
     unsafe { give_handle(context) }
+}
+
+/// Has NVML's twin list this process, if there is one in a folder of `LD_LIBRARY_PATH`.
+fn tell_nvml() {
+    let folders = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    for folder in std::env::split_paths(&folders).filter(|folder| folder.join(NVML_SCRIPT).exists()) {
+        // A test that waits for it says that it is missing.
+        let _ = std::fs::write(folder.join(format!("{CONTEXT_FILE}{}", std::process::id())), "");
+    }
 }
 
 #[unsafe(no_mangle)]

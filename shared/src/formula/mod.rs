@@ -5,6 +5,7 @@
 //! outputs R and its varied inputs V. The judge's chunk is c, and the staging memory is k·s. This module neither
 //! measures nor decides.
 
+mod device;
 mod groups;
 mod limits;
 mod mapping;
@@ -13,6 +14,9 @@ mod stages;
 mod time;
 mod varied;
 
+pub use self::device::{
+    CARD_GRAIN, DEVICE_ALIGNMENT, DEVICE_BAND, DEVICE_CONTEXT, EMULATED_GRAIN, device_rounding,
+};
 pub use self::groups::{MAX_SHARING, SHARED_RUNNER, runner_groups};
 pub use self::limits::STACK;
 pub use self::mapping::unmapped;
@@ -46,12 +50,6 @@ pub const PYTHON_FILES: Bytes = Bytes::mib(512);
 pub const COMPILER_BASE: Bytes = Bytes::mib(16);
 /// The smallest memory limit of a compiler. For a kernel in plain C, gcc owes 40 to 80 MiB.
 pub const MIN_COMPILER_MEMORY: Bytes = Bytes::mib(128);
-
-/// Device memory reserved for the context of a worker on a card. This is an assumption; no card has been measured.
-pub const DEVICE_CONTEXT: Bytes = Bytes::mib(512);
-/// Device memory reserved on a card for the bands beside buffers and for the driver's rounding: 2 MiB for each of some
-/// thirty buffers.
-pub const DEVICE_ROUNDING: Bytes = Bytes::mib(64);
 
 /// s: the size of a staging slot.
 pub const STAGING_SLOT: Bytes = Bytes::mib(1);

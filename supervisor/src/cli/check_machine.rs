@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use opt_shared::device::Device;
 use serde_json::{Value, json};
 
-use crate::driver::survey::devices;
+use crate::driver::survey::devices::{self, Card};
 use crate::driver::survey::facts::JobFacts;
 use crate::driver::survey::interpreters::{self, Asked};
 use crate::driver::survey::launches::{self, FirstLaunch};
@@ -15,8 +15,8 @@ use crate::plan::Plan;
 pub(super) struct CheckedMachine {
     pub(super) interpreters: BTreeMap<String, Asked>,
     device: Device,
-    /// A description of the device if it has one, or the reason why it cannot be used.
-    present: Result<Option<String>, String>,
+    /// The card, if the device is one, or the reason why it cannot be used.
+    present: Result<Option<Card>, String>,
     /// The compilers of kernels without host code, or the reasons why there are none.
     compilers: Vec<Result<String, String>>,
     /// The launches of each job.
@@ -54,7 +54,7 @@ impl CheckedMachine {
         let mut text = match (self.device, &self.present) {
             (Device::Cpu, _) => String::new(),
             (device, Ok(None)) => format!("device {device}\n"),
-            (device, Ok(Some(what))) => format!("device {device}: {what}\n"),
+            (device, Ok(Some(card))) => format!("device {device}: {}\n", card.description),
             (device, Err(why)) => format!("device {device} cannot be used: {why}\n"),
         };
         if let Some(why) = self.not_timed {
@@ -72,7 +72,8 @@ impl CheckedMachine {
     pub(super) fn document(&self) -> Value {
         json!({
             "name": self.device.to_string(),
-            "found": self.present.as_ref().ok(),
+            "found": self.present.as_ref().ok().map(|card| card.as_ref().map(|card| &card.description)),
+            "uuid": self.present.as_ref().ok().and_then(|card| Some(&card.as_ref()?.uuid)),
             "refused": self.present.as_ref().err(),
             "not_timed_because": self.not_timed,
             "compilers": self.compilers.iter().map(|compiler| json!({

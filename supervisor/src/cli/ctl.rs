@@ -95,6 +95,9 @@ enum Verb {
         /// The function to call [default: run]
         #[arg(long)]
         symbol: Option<String>,
+        /// The candidate whose launches a kernel without host code uses [default: the baseline]
+        #[arg(long, value_name = "CANDIDATE")]
+        like: Option<String>,
         /// Wait for the result
         #[arg(long)]
         wait: bool,
@@ -197,12 +200,13 @@ fn request(verb: &Verb) -> Result<(&'static str, Value), Failure> {
         },
         Verb::Events { .. } => ("events", json!({})),
         Verb::Shutdown { mode } => ("shutdown", json!({ "mode": mode.mode() })),
-        Verb::Submit { files, job, name, symbol, .. } => {
+        Verb::Submit { files, job, name, symbol, like, .. } => {
             let params = SubmitParams {
                 job: job.clone(),
                 sources: files.iter().map(|file| absolute(file)).collect::<Result<_, _>>()?,
                 name: name.clone(),
                 symbol: symbol.clone(),
+                like: like.clone(),
                 ..SubmitParams::default()
             };
             ("submit", json!(params))

@@ -77,7 +77,7 @@ impl Findings {
             disturbance: Disturbance::look(root),
             trial: timing.then(|| Trial::run().map_err(|error| format!("{error:#}"))),
             python: interpreters::ask(PYTHON, false),
-            card: present(FIRST_CARD),
+            card: present(FIRST_CARD).map(|card| card.map(|card| card.description)),
             cuda_compiler: compiler(&[]),
             devices: Devices::look(),
         })

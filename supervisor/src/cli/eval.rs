@@ -30,6 +30,9 @@ pub(super) struct EvalArguments {
     /// The candidate's job; required if the plan has several
     #[arg(long)]
     job: Option<String>,
+    /// The candidate whose launches a kernel without host code uses [default: the baseline]
+    #[arg(long, value_name = "CANDIDATE")]
+    like: Option<String>,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -70,6 +73,9 @@ fn by_open_run(mut client: Client, arguments: &EvalArguments, file: &str) -> Res
     if let Some(job) = &arguments.job {
         params["job"] = json!(job);
     }
+    if let Some(like) = &arguments.like {
+        params["like"] = json!(like);
+    }
     let submitted = client.call("submit", &params).map_err(failure)?;
     client.wait_for_ever().map_err(failure)?;
     client.call("result", &json!({ "candidate": submitted["candidate"], "wait": true })).map_err(failure)
@@ -77,7 +83,7 @@ fn by_open_run(mut client: Client, arguments: &EvalArguments, file: &str) -> Res
 
 fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<Value, Failure> {
     let mut plan = load_plan(&arguments.plan, &[])?;
-    let id = cut_down(&mut plan, arguments.job.as_deref(), file)?;
+    let id = cut_down(&mut plan, arguments, file)?;
     let full_name = {
         let candidate = plan.candidate(id).map_or("", |it| it.name.as_str());
         format!("{}/{candidate}", plan.jobs[0].name)
@@ -103,8 +109,8 @@ fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<Value, Failure
 }
 
 /// Reduces the plan to the job's baseline and the new candidate.
-fn cut_down(plan: &mut Plan, wanted: Option<&str>, file: &Path) -> Result<CandidateId, Failure> {
-    let at = match wanted {
+fn cut_down(plan: &mut Plan, arguments: &EvalArguments, file: &Path) -> Result<CandidateId, Failure> {
+    let at = match arguments.job.as_deref() {
         Some(name) => plan
             .jobs
             .iter()
@@ -117,6 +123,7 @@ fn cut_down(plan: &mut Plan, wanted: Option<&str>, file: &Path) -> Result<Candid
         }
     };
     let mut job = plan.jobs.swap_remove(at);
+    let launch = job.launch_like(arguments.like.as_deref()).map_err(Failure::usage)?;
     job.candidates.retain(|candidate| Some(candidate.id) == job.baseline);
     job.id = JobId(0);
     if let Some(baseline) = job.candidates.first_mut() {
@@ -125,5 +132,5 @@ fn cut_down(plan: &mut Plan, wanted: Option<&str>, file: &Path) -> Result<Candid
     }
     plan.jobs = vec![job];
     plan.replays.clear();
-    submissions::alone(plan, 0, file).map_err(Failure::usage)
+    submissions::alone(plan, 0, file, launch).map_err(Failure::usage)
 }

@@ -1,14 +1,14 @@
-//! The device: what its samples mean, when a lease on it may start, and what becomes of work when it keeps memory or is lost.
+//! The device: decides what its samples mean, when a lease on it may start, and what happens to work when the device keeps memory or is lost.
 //!
 //! ```text
 //!            a worker that was on it is gone            not back in time: device_not_returned
 //!   Usable ──────────────────────────────────▶ Returning ──────────────────────────────────▶ Quarantined
 //!      ▲                                          │ its memory is back                           │ likewise
 //!      └──────────────────────────────────────────┴──────────────────────────────────────────────┘
-//!   whatever it is ── NVML says that it is lost ──▶ Lost
+//!   any state ── NVML says that it is lost ──▶ Lost
 //! ```
-//! Memory is back when NVML no longer lists the dead process, and no more is in use that is nobody's than before. While that is
-//! waited for, nothing that needs the device starts. The rest of the plan goes on without a device that is quarantined or lost.
+//! Memory is back when NVML no longer lists the dead process, and unattributed memory is at its earlier level. Until that
+//! happens, nothing starts that needs the device. If the device is quarantined or lost, the rest of the plan goes on without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,26 +22,26 @@ use super::Core;
 use super::event::{AttemptEnd, DeviceSample, Moment, Process, Stage};
 use super::ledger::{Ceilings, Demand};
 use super::unit::{SecondPass, Unit};
-use super::worker::{Lease, Worker};
+use super::worker::{Lease, State, Worker};
 
-/// From a worker's death until what it held on the device is back. Drivers have been seen to take minutes; a card that does
-/// belongs to the rest of the plan no more than a dead one.
+/// Longest time from a worker's death until its device memory is back. Drivers have been seen to take minutes; such a card is of no
+/// more use to the plan than a dead one.
 pub(super) const DEVICE_RETURN_TIMEOUT: Duration = Duration::from_secs(30);
-/// What may be in use and nobody's beyond what was before: drivers keep some of it for the next context.
+/// How much unattributed memory may grow: drivers keep some for the next context.
 const KEPT_BY_DRIVER: Bytes = Bytes::mib(64);
-/// Per cent of a device's time from which it is busy.
+/// Utilisation, in per cent, from which a device counts as busy.
 const BUSY: u32 = 10;
-/// An attempt that held more than its lease reserved is done again in a fresh worker; what happens twice is its unit's doing.
+/// How often an attempt that held more than its lease reserved is repeated in a fresh worker. After that, its unit is to blame.
 const MOST_OVER_DEVICE: u32 = 1;
 
 #[derive(Debug, Default)]
 pub(super) struct Device {
     lost: Option<String>,
-    /// Workers that are gone, and whose memory on it is not seen back.
+    /// Dead workers whose memory is not back yet.
     left: BTreeMap<WorkerId, Left>,
-    /// It is looked at at all.
+    /// Whether any sample of it has been taken.
     is_watched: bool,
-    /// In use and nobody's, when last nobody of ours was on it.
+    /// Unattributed memory at the last sample without any of our processes.
     nobodys: Option<Bytes>,
     others_said: bool,
     busy_said: bool,
@@ -51,7 +51,7 @@ pub(super) struct Device {
 struct Left {
     since: Moment,
     bytes: Bytes,
-    /// It was said that this takes too long.
+    /// Set once the delay has been reported.
     overdue: bool,
 }
 
@@ -87,7 +87,7 @@ impl Device {
         }
     }
 
-    /// What a dead worker still holds on it.
+    /// The memory that a dead worker still holds.
     pub(super) fn left_by(&self, worker: WorkerId) -> Option<Bytes> {
         Some(self.left.get(&worker)?.bytes)
     }
@@ -110,7 +110,7 @@ impl Core {
         self.device.state()
     }
 
-    /// Whether any lease is out that reserves memory on the device.
+    /// Whether a current lease reserves memory on the device.
     pub fn device_is_leased(&self) -> bool {
         self.workers.values().any(|it| it.lease().is_some_and(|lease| lease.device != Bytes::ZERO))
     }
@@ -153,7 +153,7 @@ impl Core {
         let listed: BTreeMap<WorkerId, Bytes> = sample.left.iter().copied().collect();
         let here: BTreeSet<WorkerId> = sample.processes.iter().map(|(process, _)| process.worker()).collect();
         let on_device = || self.workers.iter().filter(|(_, it)| it.on_device).map(|(&id, _)| id);
-        // What living workers hold is nobody's where NVML's pids cannot be told.
+        // If NVML's pids mean nothing here, the memory of living workers counts as unattributed.
         let everybody_is_listed = on_device().all(|id| here.contains(&id));
         let kept = match (sample.unattributed, self.device.nobodys) {
             (Some(now), Some(before)) if everybody_is_listed => now - before,
@@ -220,7 +220,7 @@ impl Core {
         self.device.busy_said = busy.is_some();
     }
 
-    /// A worker is gone: what it had on the device has to be seen back.
+    /// Notes a dead worker whose device memory has to come back.
     pub(super) fn left_the_device(&mut self, now: Moment, worker: WorkerId, it: &Worker) {
         if it.on_device && self.device.is_watched && self.device.lost.is_none() {
             let bytes = it.demand().device;
@@ -228,7 +228,7 @@ impl Core {
         }
     }
 
-    /// What was not given back in time: said once, charged until it is.
+    /// Reports memory that did not come back in time, once for each worker. It stays charged until it is back.
     pub(super) fn device_overdue(&mut self, now: Moment) {
         let overdue = |it: &Left| !it.overdue && it.since + DEVICE_RETURN_TIMEOUT <= now;
         let late: Vec<(WorkerId, Bytes)> = self
@@ -258,7 +258,7 @@ impl Core {
         }
     }
 
-    /// Its jobs end without a verdict, and nothing of the plan starts on it any more.
+    /// Ends everything that works on the device. Nothing starts there any more, and its units end without a verdict.
     pub(super) fn device_lost(&mut self, why: String) {
         if self.device.lost.is_some() {
             return;
@@ -288,12 +288,18 @@ impl Core {
         }
     }
 
-    /// Whether the step in hand of a unit needs the device.
+    /// Whether a worker that has used the device is about to end. Its memory there is not back before that.
+    pub(super) fn worker_is_leaving_the_device(&self) -> bool {
+        let is_leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);
+        self.workers.values().any(|it| it.on_device && is_leaving(it))
+    }
+
+    /// Whether a unit's current step needs the device.
     pub(super) fn needs_device(&self, unit: UnitId, paired: bool) -> bool {
         self.unit(unit).step().ways(paired).iter().any(|way| way.device != Bytes::ZERO)
     }
 
-    /// Why nothing can start on the device in this run, as things stand.
+    /// Why nothing can start on the device, if it is quarantined or lost.
     pub(super) fn no_device(&self) -> Option<String> {
         match self.device.state() {
             DeviceState::Usable | DeviceState::Returning => None,
@@ -301,14 +307,12 @@ impl Core {
                 "the device is in quarantine: it did not give back the memory of a process that is gone"
                     .to_owned(),
             ),
-            DeviceState::Lost => {
-                Some(format!("the device is lost: {}", self.device.lost.as_deref().unwrap_or("")))
-            }
+            DeviceState::Lost => self.device.lost.clone(),
         }
     }
 
-    /// A unit whose next step needs a device that is not to be had: put off until nothing else is left to do, for it may
-    /// come back; not where it is lost.
+    /// Handles a unit whose next step needs a device that is not available. A quarantined device may come back, so the unit is put off until
+    /// nothing else is left to do. A lost one does not.
     pub(super) fn without_device(&mut self, id: UnitId, why: String) {
         let is_lost = self.device.state() == DeviceState::Lost;
         let unit = self.unit(id);
@@ -325,7 +329,7 @@ impl Core {
         }
     }
 
-    /// A worker was ended because it held more than its lease reserved, and with it the run more than the ceiling.
+    /// Handles the end of a worker that held more than its lease reserved while the run held more than the ceiling.
     pub(super) fn over_device(&mut self, lease: Lease, owed: Bytes, ceiling: Bytes) {
         let Some(held) = lease.over_device else {
             let why =
@@ -355,12 +359,12 @@ impl Core {
 }
 
 impl Worker {
-    /// What it and its runners hold on the device.
+    /// Device memory of the worker and its runners.
     fn device_held(&self) -> Bytes {
         self.device + self.runners.values().map(|runner| runner.device).sum()
     }
 
-    /// What the ledger measures.
+    /// The worker's measured memory, for the ledger.
     pub(super) fn demand(&self) -> Demand {
         Demand { host: self.tree_owed(), device: self.device_held() }
     }

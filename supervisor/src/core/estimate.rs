@@ -53,6 +53,7 @@ mod tests {
             predicted: Bytes::mib(1),
             reserved: Bytes::mib(96),
             device: Bytes::mib(3),
+            device_cap: Bytes::ZERO,
             deadline: Duration::ZERO,
             batch: None,
         };

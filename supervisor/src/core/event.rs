@@ -202,6 +202,8 @@ pub enum Action {
         reserved: Bytes,
         /// The largest batch of entries that share a runner or are timed together; for a build, the compiler's memory.
         batch: Option<Bytes>,
+        /// The most that the worker may place on its device.
+        device_cap: Bytes,
         /// How long a timed step may take, so that the other units of its job get as much time.
         share: Duration,
     },

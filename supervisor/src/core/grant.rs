@@ -242,7 +242,7 @@ impl Core {
                 self.without_device(unit, why);
                 return Tried::Refused;
             }
-            if self.device.state() == DeviceState::Returning {
+            if self.device.state() == DeviceState::Returning || self.worker_is_leaving_the_device() {
                 return Tried::UnderWay;
             }
         }
@@ -369,6 +369,7 @@ impl Core {
             attempt,
             reserved: demand.host,
             batch: spec.batch,
+            device_cap: spec.device_cap,
             share,
         });
     }

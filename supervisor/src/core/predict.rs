@@ -47,7 +47,14 @@ impl Prediction {
     fn new(predicted: Vec<Term>, beyond: Vec<Term>, deadline: Duration) -> Self {
         let sum = total(&predicted);
         let reserved = sum + total(&beyond);
-        let spec = StageSpec { predicted: sum, reserved, device: Bytes::ZERO, deadline, batch: None };
+        let spec = StageSpec {
+            predicted: sum,
+            reserved,
+            device: Bytes::ZERO,
+            device_cap: Bytes::ZERO,
+            deadline,
+            batch: None,
+        };
         Self { spec, predicted, beyond, on_device: Vec::new(), decides: None, batches: Vec::new() }
     }
 }
@@ -121,17 +128,23 @@ pub fn verify(
 }
 
 /// Verification of a kernel without host code, which the worker launches itself. The memory of an emulated device
-/// belongs to its worker, so everything is counted on the host. Workspaces may take `limits.memory`.
+/// belongs to its worker, so everything is counted on the host. Workspaces may take `limits.memory`;
+/// `workspaces` is their number.
 pub fn verify_on_device(
     entries: &[EntryNumbers],
     emulated: bool,
+    workspaces: usize,
     limits: &LimitSettings,
     settings: &VerifySettings,
     cores: u32,
 ) -> Prediction {
     let decides = largest(entries.iter().map(|entry| entry.inputs + entry.outputs));
     let held = decides.map_or_else(Vec::new, |index| formula::on_device(&entries[index]));
+    let buffers = entries.iter().map(|entry| u64::from(entry.buffers)).max().unwrap_or(0);
+    let rounding = formula::device_rounding(buffers.saturating_add(workspaces as u64), emulated);
+    let rounding = Term { name: "bands and rounding", bytes: rounding };
     let workspaces = Term { name: "limits.memory", bytes: limits.memory_for(largest_inputs(entries), cores) };
+    let device_cap = total(&held) + workspaces.bytes + rounding.bytes;
     let calls = call(settings).saturating_mul(settings.repeats.saturating_add(4));
     let per_entry = calls.saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
     let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
@@ -141,11 +154,11 @@ pub fn verify_on_device(
     } else {
         let mut prediction = Prediction::new(formula::staged(), Vec::new(), deadline);
         let context = Term { name: "context", bytes: formula::DEVICE_CONTEXT };
-        let rounding = Term { name: "bands and rounding", bytes: formula::DEVICE_ROUNDING };
         prediction.on_device = [vec![context], held, vec![rounding, workspaces]].concat();
         prediction.spec.device = total(&prediction.on_device);
         prediction
     };
+    prediction.spec.device_cap = device_cap;
     prediction.spec.batch = Some(Bytes::ZERO);
     Prediction { decides, ..prediction }
 }

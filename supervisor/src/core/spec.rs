@@ -80,6 +80,8 @@ pub struct StageSpec {
     pub reserved: Bytes,
     /// What the lease reserves on the device.
     pub device: Bytes,
+    /// The most that the worker may place on its device, emulated or not, for a kernel without host code. Zero for other work.
+    pub device_cap: Bytes,
     /// When the worker counts as stuck.
     pub deadline: Duration,
     /// The largest batch of entries that are timed together, or that share a runner in a verification. For a build, the

@@ -79,7 +79,8 @@ pub struct Ended {
 /// `opened` receives the run's folder as soon as it is locked.
 pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Result<Ended, RunError> {
     let mut plan = options.plan;
-    devices::present(plan.device()).map_err(|why| RunError::NoDevice { device: plan.device(), why })?;
+    let card =
+        devices::present(plan.device()).map_err(|why| RunError::NoDevice { device: plan.device(), why })?;
     let mut selected = spec::selected(&plan, &options.only)?;
     let resolved = crate::plan::resolved_toml(&plan);
     let facts = read_facts(&plan)?;
@@ -115,7 +116,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let kept_replays = register::register_replays(&mut store, &plan, &replay_facts)?;
     let whole = whole_memory();
     let device = plan.device();
-    let found_device = FoundDevice::find(device)?;
+    let found_device = card.as_ref().map(FoundDevice::find).transpose()?;
     let memory = found_device.as_ref().map(|found| found.memory);
     let (ceilings, floor) = limits_of(&plan, whole, memory);
     let taken = found_device.map(|found| found.take(folder.path(), signals)).transpose()?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use opt_shared::ids::CandidateId;
 use opt_shared::language::Language;
+use opt_shared::launch::Launch;
 use opt_shared::settings::CandidateSource;
 
 use super::candidates::is_prebuilt;
@@ -24,6 +25,8 @@ pub struct Submission {
     /// The language; by default it follows from the suffixes.
     pub language: Option<Language>,
     pub symbol: Option<String>,
+    /// The launches of a kernel without host code. Without steps for any other.
+    pub launch: Arc<Launch>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -38,8 +41,15 @@ pub enum SubmissionError {
     TwoLanguages,
     #[error("{why}")]
     Missing { why: &'static str },
-    #[error("`{language}` needs launches: describe it in a plan, as a `[[job.candidate]]` with its launches")]
+    #[error(
+        "`{language}` has no host code and needs launches: name a candidate of the job that has them (`like`), or give the plan a \
+         `[[job.candidate]]`"
+    )]
     NoLaunch { language: &'static str },
+    #[error("the job has no candidate `{name}` whose launches could be used")]
+    NothingLike { name: String },
+    #[error("{why}")]
+    Unfit { why: String },
     #[error("a shared library must be the only source of its candidate")]
     SeveralLibraries,
     #[error("the name `{name}` {objection}")]
@@ -47,17 +57,40 @@ pub enum SubmissionError {
 }
 
 impl JobPlan {
+    /// The launches that a submitted kernel without host code uses: those of the candidate `like`, otherwise those of the baseline,
+    /// otherwise those of the first candidate. Without steps if none has any.
+    pub fn launch_like(&self, like: Option<&str>) -> Result<Arc<Launch>, SubmissionError> {
+        let launched = |it: &&CandidatePlan| !it.launch.steps.is_empty();
+        let found = match like {
+            Some(name) => {
+                let named = self.candidates.iter().filter(launched).find(|it| it.name == name);
+                Some(named.ok_or_else(|| SubmissionError::NothingLike { name: name.to_owned() })?)
+            }
+            None => {
+                let baseline =
+                    self.candidates.iter().filter(launched).find(|it| Some(it.id) == self.baseline);
+                baseline.or_else(|| self.candidates.iter().find(launched))
+            }
+        };
+        Ok(found.map(|it| it.launch.clone()).unwrap_or_default())
+    }
+
     /// Checks a submission and turns it into a candidate of this job.
     pub fn admit(&self, id: CandidateId, submission: &Submission) -> Result<CandidatePlan, SubmissionError> {
         let first = submission.sources.first().ok_or(SubmissionError::NoSource)?;
         let language = match submission.language {
             Some(language) => language,
-            None => common_language(&submission.sources)?,
+            None => match common_language(&submission.sources)? {
+                // In a job whose kernels are launched, a `.cu` file has kernels alone.
+                Language::Cuda if !submission.launch.steps.is_empty() => Language::CudaDevice,
+                language => language,
+            },
         };
         if let Some(why) = language.kind().missing {
             return Err(SubmissionError::Missing { why });
         }
-        if language.is_device_code() {
+        let launch = if language.is_device_code() { submission.launch.clone() } else { Arc::default() };
+        if language.is_device_code() && launch.steps.is_empty() {
             return Err(SubmissionError::NoLaunch { language: language.name() });
         }
         if let Some(why) = submission.sources.iter().find_map(|path| language.refuses(path)) {
@@ -87,7 +120,7 @@ impl JobPlan {
             profile: self.profile.clone(),
             limits: self.limits.clone(),
             partial: self.partial,
-            launch: Arc::default(),
+            launch,
         })
     }
 
@@ -136,6 +169,31 @@ mod tests {
     }
 
     #[test]
+    fn submitted_device_code_is_launched_like_another_candidate() {
+        let mut job = job();
+        let of = |name: &str, launch: &Arc<Launch>| Submission {
+            sources: vec![PathBuf::from(name)],
+            launch: launch.clone(),
+            ..Submission::default()
+        };
+        assert!(job.launch_like(None).expect("without steps").steps.is_empty());
+        let text = r#"{"steps": [{"symbol": "fast", "grid": ["1", "1", "1"], "block": ["1", "1", "1"], "shared_mem": "0",
+                       "args": ["out"]}], "workspaces": []}"#;
+        let launch: Arc<Launch> = Arc::new(serde_json::from_str(text).expect("a launch"));
+        let second = job.admit(CandidateId(1), &of("/x/second.ptx", &launch)).expect("admitted");
+        job.candidates.push(second);
+        assert_eq!(job.launch_like(None).expect("found"), launch);
+        assert_eq!(job.launch_like(Some("second")).expect("found"), launch);
+        for name in ["naive", "third"] {
+            assert!(matches!(job.launch_like(Some(name)), Err(SubmissionError::NothingLike { .. })));
+        }
+        let source = job.admit(CandidateId(2), &of("/x/third.cu", &launch)).expect("admitted");
+        assert_eq!((source.source.language, source.launch), (Language::CudaDevice, launch.clone()));
+        let host = job.admit(CandidateId(3), &of("/x/fast.c", &launch)).expect("admitted");
+        assert!(host.launch.steps.is_empty(), "host code is not launched");
+    }
+
+    #[test]
     fn admit_applies_the_rules_of_a_plan() {
         let mut job = job();
         let of = |name: &str| Submission { sources: vec![PathBuf::from(name)], ..Submission::default() };
@@ -154,7 +212,7 @@ mod tests {
         let error = job.admit(CandidateId(3), &of("/x/fast.cu")).expect_err("refused");
         assert!(error.to_string().contains("launches its own kernels"), "{error}");
         let error = job.admit(CandidateId(3), &of("/x/fast.ptx")).expect_err("refused");
-        assert!(error.to_string().contains("`ptx` needs launches"), "{error}");
+        assert!(error.to_string().contains("`ptx` has no host code and needs launches"), "{error}");
         let python = job.admit(CandidateId(3), &of("/x/fast.py")).expect("admitted");
         assert_eq!(python.source.language, Language::Python);
         assert!(matches!(job.admit(CandidateId(3), &Submission::default()), Err(SubmissionError::NoSource)));

@@ -2,6 +2,7 @@
 //!
 //! This module starts a canary, reads its output within limits, and ends it. Canaries run no untrusted code.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -14,7 +15,7 @@ use rustix::process::{
 };
 
 use super::dies_within;
-use super::spawn::Executable;
+use super::spawn::{Executable, driver_variables};
 
 /// The size limit of a canary's output. It prints one line per protection.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
@@ -29,10 +30,24 @@ pub struct Canary {
 
 impl Canary {
     pub fn start(executable: &Executable, arguments: &[&str]) -> io::Result<Self> {
+        Self::start_with(executable, arguments, Vec::new())
+    }
+
+    /// The one canary that finds a card's driver where a worker would.
+    pub fn with_driver(executable: &Executable, arguments: &[&str]) -> io::Result<Self> {
+        Self::start_with(executable, arguments, driver_variables())
+    }
+
+    fn start_with(
+        executable: &Executable,
+        arguments: &[&str],
+        variables: Vec<(OsString, OsString)>,
+    ) -> io::Result<Self> {
         let mut child = Command::new(format!("/proc/self/fd/{}", executable.file.as_raw_fd()))
             .arg(CANARY_ARGUMENT)
             .args(arguments)
             .env_clear()
+            .envs(variables)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -4,6 +4,7 @@
 //! `pre_exec` is not used: it would make the standard library fork, at a cost that grows with the supervisor's memory.
 //! The worker does the necessary set-up in its own `main`.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -72,7 +73,8 @@ pub(super) fn worker(
         .arg(std::process::id().to_string())
         .arg(device.to_string())
         .env_clear()
-        .envs(std::env::vars_os().filter(|(name, _)| KEPT_VARIABLES.iter().any(|kept| name == kept)))
+        .envs(kept(KEPT_VARIABLES))
+        .envs(if matches!(device, Device::Cuda(_)) { driver_variables() } else { Vec::new() })
         .env(SERVER_VARIABLE, &server.1)
         .env(NONCE_VARIABLE, &nonce)
         .stdin(Stdio::from(input))
@@ -92,3 +94,17 @@ pub(super) fn worker(
 /// The only variables of the user's environment that a worker inherits.
 const KEPT_VARIABLES: &[&str] =
     &["PATH", "TMPDIR", "HOME", "LANG", "LC_ALL", "RUST_BACKTRACE", "RUST_LOG", "CUDA_HOME", "CUDA_PATH"];
+
+/// Where a card's driver lies, which cards it shows, and in which order. Kept for workers on a card and for the process that asks
+/// the driver, because `cuda:1` must mean the same card to both. Runners and compilers never get them.
+const DRIVER_VARIABLES: &[&str] = &["LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
+
+/// The variables of our own environment that are among `names`.
+fn kept(names: &[&str]) -> Vec<(OsString, OsString)> {
+    names.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?))).collect()
+}
+
+/// The variables of our own environment that a card's driver reads.
+pub(super) fn driver_variables() -> Vec<(OsString, OsString)> {
+    kept(DRIVER_VARIABLES)
+}

@@ -78,6 +78,7 @@ impl CandidateRecord {
             ms: head.ms,
             reads: verified.reads,
             output: verified.output,
+            device: verified.device,
         });
         self.absorb_runner_peak(head.peak_owed);
         self.absorb_evidence(head);

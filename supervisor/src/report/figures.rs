@@ -1,5 +1,8 @@
 //! Formats figures and foreign texts for people.
 
+use std::collections::BTreeMap;
+
+use opt_shared::language::Tier;
 use opt_shared::nonfinite;
 use opt_shared::outcome::{Estimate, Status};
 
@@ -22,6 +25,24 @@ pub(super) fn time(milliseconds: f64) -> String {
 /// Explains the mark beside a noise figure.
 pub(super) const UNSETTLED: &str = "! ended by entry_timeout or budget before the noise was below max_noise";
 pub(super) const BRIEF: &str = "~ timed briefly: another is surely faster";
+
+/// Candidates whose verdicts are worth less than others, and why.
+pub(super) fn weaker_tiers<'a>(candidates: impl Iterator<Item = &'a CandidateRecord>) -> Option<String> {
+    const NAMED: usize = 5;
+    let mut by_tier: BTreeMap<Tier, Vec<String>> = BTreeMap::new();
+    for candidate in candidates {
+        if let Some(tier) = candidate.tier.filter(|&tier| tier != Tier::A) {
+            by_tier.entry(tier).or_default().push(one_line(&candidate.name));
+        }
+    }
+    let told = by_tier.iter().map(|(tier, names)| {
+        let more = names.len().saturating_sub(NAMED);
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        let shown = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+        format!("tier {} ({}): {shown}{more}", tier.name(), tier.meaning())
+    });
+    Some(told.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
+}
 
 /// Whether timing ended before the noise was low enough.
 pub(super) fn is_unsettled(candidate: &CandidateRecord) -> bool {

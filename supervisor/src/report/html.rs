@@ -14,7 +14,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use opt_shared::outcome::Status;
 
 use super::digest::{Digest, JobDigest, Limits};
-use super::figures::{counted, elapsed, median, one_line, three_digits, time};
+use super::figures::{counted, elapsed, median, one_line, three_digits, time, weaker_tiers};
 use super::text::headline_of;
 use crate::record::timeline::milliseconds;
 use crate::record::{HostRecord, JobStatus, RunStatus, TimingConditions};
@@ -189,6 +189,7 @@ fn section(digest: &JobDigest, room: &mut Room) -> Option<Markup> {
             @for (status, count) in statuses { " · " (count) "\u{a0}" (status) }
         }
         @if let Some(detail) = &job.detail { p { (one_line(detail)) } }
+        @if let Some(weaker) = weaker_tiers(digest.shown.iter()) { p.muted { (weaker) } }
     })?;
     let ranking = room.fits(ranking::table(digest));
     let heat = room.fits(ranking::heat(digest));

@@ -9,7 +9,7 @@ use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
 use super::digest::{Digest, JobDigest, Limits};
-use super::figures::{counted, mark, median, one_line, percent, shorten, speedup, time};
+use super::figures::{counted, mark, median, one_line, percent, shorten, speedup, time, weaker_tiers};
 use super::memory;
 use super::replays::markdown as replays;
 use super::text::headline_of;
@@ -118,6 +118,10 @@ fn of_job(digest: &JobDigest) -> String {
             line(&mut page, &format!("… and {more} more that passed."));
             page.push('\n');
         }
+    }
+    if let Some(weaker) = weaker_tiers(digest.shown.iter()) {
+        line(&mut page, &html(&weaker));
+        page.push('\n');
     }
     if let Some(winner) = digest.winner().or(ranked.first().copied()) {
         per_class(&mut page, digest, winner);

@@ -5,13 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use opt_shared::device::DeviceKind;
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
 use super::digest::WorstPhases;
 use super::figures::{
     BRIEF, UNSETTLED, counted, is_brief, is_noisy, is_unsettled, mark, median, one_line, percent, printable,
-    shorten, small, speedup, time,
+    shorten, small, speedup, time, weaker_tiers,
 };
 use super::replays::ReplayText;
 use super::{memory, summary};
@@ -76,6 +77,9 @@ pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style)
     }
     if style.detail == Detail::Everything {
         page.predictions_and_timeline(run, timeline);
+    }
+    if run.run.device_kind != DeviceKind::Cpu {
+        page.wrapped("", &format!("device: {}", one_line(&run.run.device)));
     }
     page.memory(run);
     if style.detail == Detail::Everything {
@@ -292,6 +296,9 @@ impl Page {
         let is_new = |reason: &&str| !job.detail.as_deref().is_some_and(|detail| detail.contains(*reason));
         for reason in reasons.into_iter().filter(is_new) {
             self.wrapped("      ", &format!("not timed: {}", one_line(reason)));
+        }
+        if let Some(weaker) = weaker_tiers(job.candidates.iter()) {
+            self.wrapped("      ", &weaker);
         }
         let failed: Vec<_> = ranked.iter().filter(|candidate| has_failed(candidate)).collect();
         if !whole && !failed.is_empty() {

@@ -19,7 +19,10 @@ const CRATES: [(&str, &[&str]); 8] = [
     ("opt-supervisor", &["opt-nvml-twin", "opt-shared", "opt-worker"]),
     // A library of tests; the supervisor loads it in its own.
     ("opt-nvml-twin", &[]),
-    ("opt-tests", &["opt-emulator", "opt-nvml-twin", "opt-shared", "opt-supervisor", "opt-worker"]),
+    (
+        "opt-tests",
+        &["opt-cuda-twin", "opt-emulator", "opt-nvml-twin", "opt-shared", "opt-supervisor", "opt-worker"],
+    ),
     ("opt-tools", &["opt-emulator", "opt-shared", "opt-supervisor", "opt-worker", "opt-tests"]),
 ];
 

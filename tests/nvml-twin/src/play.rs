@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use super::script::{Device, Process, Script, Who};
+use super::script::{self, Device, Process, Script, Who};
 
 /// The processes that were seen, by device, index in the script and pid.
 static SEEN: Mutex<BTreeMap<(usize, usize, u32), Seen>> = Mutex::new(BTreeMap::new());
@@ -89,17 +89,16 @@ fn ms(from: Instant, to: Instant) -> u64 {
 fn meant(who: &Who) -> Vec<u32> {
     match who {
         Who::Pid(pid) => vec![*pid],
-        Who::Command(part) => {
+        Who::Context => {
             let below = descendants(std::process::id());
-            below.into_iter().filter(|&pid| command_line(pid).contains(part)).collect()
+            below.into_iter().filter(|&pid| has_context(pid)).collect()
         }
     }
 }
 
-/// The processes with their arguments, separated by blanks.
-fn command_line(pid: u32) -> String {
-    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    String::from_utf8_lossy(&bytes).replace('\0', " ")
+/// The twin of libcuda writes such a file.
+fn has_context(pid: u32) -> bool {
+    script::beside_the_library(&format!("context-{pid}")).is_some_and(|file| file.exists())
 }
 
 /// Whether a process is alive. Zombies do not count, because they have released their memory.

@@ -51,8 +51,8 @@ pub struct Process {
 #[serde(rename_all = "snake_case")]
 pub enum Who {
     Pid(u32),
-    /// Every descendant of the calling process whose command line contains this text.
-    Command(String),
+    /// Each process below the one that asks that has made a context with the twin of libcuda beside this library.
+    Context,
 }
 
 impl Script {
@@ -64,9 +64,14 @@ impl Script {
     }
 
     pub(crate) fn read() -> Option<Self> {
-        let path = own_file()?.with_file_name(FILE);
+        let path = beside_the_library(FILE)?;
         serde_json::from_slice(&std::fs::read(path).ok()?).ok()
     }
+}
+
+/// A file in the folder of the library that this code was loaded from.
+pub(crate) fn beside_the_library(name: &str) -> Option<PathBuf> {
+    Some(own_file()?.with_file_name(name))
 }
 
 /// The library that this code was loaded from.

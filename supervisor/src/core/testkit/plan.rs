@@ -16,6 +16,7 @@ pub const STAGE: StageSpec = StageSpec {
     predicted: Bytes::mib(10),
     reserved: Bytes::mib(100),
     device: Bytes::ZERO,
+    device_cap: Bytes::ZERO,
     deadline: Duration::from_secs(60),
     batch: None,
 };

@@ -12,6 +12,7 @@ use crate::core::Ceilings;
 use crate::core::device::{DEVICE_RETURN_TIMEOUT, DeviceState};
 use crate::core::event::{Action, AttemptEnd, DeviceSample, Event, Process, Stage, StopReason};
 use crate::core::spec::StageSpec;
+use crate::core::testkit::reports;
 
 const GIB: Bytes = Bytes::gib(1);
 
@@ -120,6 +121,25 @@ fn lease_waits_until_the_dead_are_off_the_list_and_their_bytes_are_back() {
     assert_eq!(desk.core.device_state(), DeviceState::Usable);
     assert_eq!(desk.lease().order.stage, Stage::Verify);
     assert!(desk.policies("device_not_returned").is_empty());
+}
+
+#[test]
+fn lease_waits_for_a_worker_that_is_about_to_end() {
+    let (mut desk, first) = verifying(on_device(plan(2)));
+    let mut report = reports::report(Stage::Verify, Status::Crashed);
+    report.head.context_lost = true;
+    desk.report(first, report);
+    for _ in 0..6 {
+        desk.answer();
+    }
+    while let Some(given) = desk.try_lease() {
+        assert_eq!(given.order.stage, Stage::Build, "{}", desk.orders());
+        desk.finish(given, Status::Passed);
+        desk.answer();
+    }
+    desk.gone(first.worker);
+    desk.feed(Event::DeviceSample(seen(&[])));
+    assert_eq!(desk.lease().order.stage, Stage::Verify, "{}", desk.orders());
 }
 
 #[test]

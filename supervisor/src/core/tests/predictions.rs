@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use opt_shared::batch::Constant;
-use opt_shared::formula::{DEVICE_CONTEXT, DEVICE_ROUNDING, RunnerTerms, SHARED_RUNNER, ring, total};
+use opt_shared::formula::{DEVICE_CONTEXT, RunnerTerms, SHARED_RUNNER, device_rounding, ring, total};
 use opt_shared::language::Launcher;
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::settings::{
@@ -69,6 +69,7 @@ fn entry(file: u64, inputs: u64, outputs: u64, unmapped: u64) -> EntryNumbers {
         inputs: Bytes::mib(inputs),
         outputs: Bytes::mib(outputs),
         ring: if outputs == 0 { Bytes::ZERO } else { ring([Bytes::mib(outputs)].into_iter(), Bytes::kib(4)) },
+        buffers: 3,
         varied: Bytes::ZERO,
         unmapped: Bytes::mib(unmapped),
         // Copied inputs take two MiB more than their bytes.
@@ -314,19 +315,17 @@ fn a_kernel_without_host_code_is_charged_where_its_buffers_lie() {
     let entries = [entry(4, 10, 2, 0), entry(4, 3, 20, 1), entry(4, 5, 5, 5)];
     let (limits, settings) =
         (limits(Some(Bytes::mib(100)), None), verify_settings(Duration::from_secs(1), 2));
-    let predict = |emulated| verify_on_device(&entries, emulated, &limits, &settings, 2);
+    let predict = |emulated| verify_on_device(&entries, emulated, 1, &limits, &settings, 2);
     // The entry with the largest I + O is the second one; k·s and 2c are on the host in any case.
     let (emulated, card) = (predict(true), predict(false));
     assert_eq!((emulated.decides, card.decides), (Some(1), Some(1)));
     assert_eq!((emulated.spec.predicted, emulated.spec.device), (Bytes::mib(3 + 23), Bytes::ZERO));
     assert_eq!(emulated.spec.reserved, Bytes::mib(3 + 23 + 100));
     assert_eq!((card.spec.predicted, card.spec.reserved), (Bytes::mib(3), Bytes::mib(3)));
-    assert_eq!(card.spec.device, Bytes::mib(23 + 100) + DEVICE_CONTEXT + DEVICE_ROUNDING);
+    assert_eq!(card.spec.device_cap, Bytes::mib(23 + 100) + device_rounding(4, false));
+    assert_eq!(card.spec.device, card.spec.device_cap + DEVICE_CONTEXT);
+    assert_eq!(emulated.spec.device_cap, Bytes::mib(23 + 100) + device_rounding(4, true));
     assert_eq!(total(&card.on_device), card.spec.device);
     adds_up(&emulated);
     adds_up(&card);
-    assert_eq!(
-        predict(false).spec.device,
-        verify_on_device(&[], false, &limits, &settings, 2).spec.device + Bytes::mib(23)
-    );
 }

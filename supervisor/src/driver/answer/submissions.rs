@@ -9,10 +9,12 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use opt_shared::ids::CandidateId;
 use opt_shared::kernel_files::KernelFiles;
 use opt_shared::language::{Language, Toolchain};
+use opt_shared::launch::Launch;
 use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -24,7 +26,7 @@ use crate::driver::RunError;
 use crate::driver::folder::register::candidate_row;
 use crate::driver::known::Known;
 use crate::driver::run::Run;
-use crate::plan::{CandidatePlan, Plan, Submission};
+use crate::plan::{CandidatePlan, Plan, Submission, SubmissionError};
 
 const FOLDER: &str = "submitted";
 const RECORD: &str = "submission.json";
@@ -33,8 +35,8 @@ const MAX_SUBMISSIONS: u32 = 10_000;
 const MAX_FILES: usize = 16;
 /// The largest size of a candidate's files. Kernels are small sources, but libraries may have debug symbols.
 const MAX_BYTES: Bytes = Bytes::mib(16);
-/// The longest record of a submission.
-const MAX_RECORD: u64 = 64 << 10;
+/// The longest record of a submission, with its launches.
+const MAX_RECORD: u64 = 4 << 20;
 
 /// The record beside the sources.
 #[derive(Serialize, Deserialize)]
@@ -44,6 +46,8 @@ struct SubmissionRecord {
     files: Vec<String>,
     language: Language,
     symbol: String,
+    #[serde(default)]
+    launch: Launch,
 }
 
 impl Run<'_> {
@@ -113,16 +117,16 @@ fn copy_submission(
     fs::create_dir_all(folder).map_err(|error| io("creating the folder for submissions", error))?;
     let own = next_folder(folder)?;
     let job = &plan.jobs[job];
+    let refuse = |error: SubmissionError| Refusal::new(Code::InvalidParams, error.to_string());
     let taken = fill(&own, params).and_then(|sources| {
         let submission = Submission {
             name: params.name.clone(),
             sources,
             language: params.language,
             symbol: params.symbol.clone(),
+            launch: job.launch_like(params.like.as_deref()).map_err(refuse)?,
         };
-        let candidate = job
-            .admit(id, &submission)
-            .map_err(|error| Refusal::new(Code::InvalidParams, error.to_string()))?;
+        let candidate = job.admit(id, &submission).map_err(refuse)?;
         if let Some(why) = candidate.source.language.unfit_for(plan.device()) {
             return Err(Refusal::new(Code::InvalidParams, why));
         }
@@ -132,6 +136,7 @@ fn copy_submission(
             files: candidate.source.sources.iter().map(|path| relative(&own, path)).collect(),
             language: candidate.source.language,
             symbol: candidate.source.symbol.clone(),
+            launch: (*candidate.launch).clone(),
         };
         keep(&own, &kept).map_err(|error| io("recording the submission", error))?;
         Ok(candidate)
@@ -240,6 +245,7 @@ fn add(plan: &mut Plan, own: &Path, kept: SubmissionRecord) {
         sources,
         language: Some(kept.language),
         symbol: Some(kept.symbol),
+        launch: Arc::new(kept.launch),
     };
     match job.admit(id, &submission) {
         // Its results are stored under its name.
@@ -250,11 +256,19 @@ fn add(plan: &mut Plan, own: &Path, kept: SubmissionRecord) {
     }
 }
 
-/// Adds a candidate with one file, for a run of its own.
-pub fn alone(plan: &mut Plan, job: usize, file: &Path) -> Result<CandidateId, crate::plan::SubmissionError> {
+/// Adds a candidate with one file, for a run of its own. `launch` is for a kernel without host code.
+pub fn alone(
+    plan: &mut Plan,
+    job: usize,
+    file: &Path,
+    launch: Arc<Launch>,
+) -> Result<CandidateId, SubmissionError> {
     let id = CandidateId(u32::try_from(plan.candidates().count()).unwrap_or(u32::MAX));
-    let submission = Submission { sources: vec![file.to_owned()], ..Submission::default() };
+    let submission = Submission { sources: vec![file.to_owned()], launch, ..Submission::default() };
     let candidate = plan.jobs[job].admit(id, &submission)?;
+    if let Some(why) = candidate.source.language.unfit_for(plan.device()) {
+        return Err(SubmissionError::Unfit { why });
+    }
     plan.jobs[job].candidates.push(candidate);
     Ok(id)
 }

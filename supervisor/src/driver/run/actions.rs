@@ -20,8 +20,8 @@ impl Run<'_> {
         match action {
             Action::StartWorker { worker, role } => self.start_worker(worker, role),
             Action::Wanted { job, capacity } => self.wanted(job, capacity),
-            Action::Start { worker, lease, order, attempt, reserved, batch, share } => {
-                self.start(&Grant { worker, lease, order, attempt, reserved, batch, share })
+            Action::Start { worker, lease, order, attempt, reserved, batch, device_cap, share } => {
+                self.start(&Grant { worker, lease, order, attempt, reserved, batch, device_cap, share })
             }
             Action::Shutdown { worker } => {
                 self.machine.pool.send(worker, ToWorker::Shutdown);

@@ -4,7 +4,7 @@
 use opt_shared::batch::{Share, batches, input_bytes};
 use opt_shared::ids::{CandidateId, JobId};
 use opt_shared::message::{EntryRef, Task, Work};
-use opt_shared::outcome::{Body, Built, Report, Status};
+use opt_shared::outcome::{Body, Built, DevicePoint, Report, Status};
 use opt_shared::stage::Stage;
 
 use super::Run;
@@ -62,7 +62,7 @@ impl Source for Candidates {
     }
 
     fn begin(&self, run: &mut Run<'_>, place: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError> {
-        let Grant { worker, lease, order, attempt, reserved, batch, share } = *grant;
+        let Grant { worker, lease, order, attempt, reserved, .. } = *grant;
         let candidate = id_of(place);
         let before = run.agenda.known[place].numbered.get(&order.stage).copied().unwrap_or(0);
         let number = before + attempt;
@@ -75,7 +75,7 @@ impl Source for Candidates {
         };
         run.books.writer.write(move |store| store.attempt_started(&row));
         let baseline = order.beside.and_then(|unit| run.agenda.units.candidate(unit));
-        let task = run.agenda.task(lease, candidate, order.stage, baseline, batch, share);
+        let task = run.agenda.task(grant, candidate, baseline);
         if let Some(row) = task.as_ref().and_then(|task| timed_together(candidate, &task.work)) {
             run.policy(&row);
         }
@@ -147,11 +147,27 @@ impl Run<'_> {
         if let Some(row) = reads::policy_row(id, report) {
             self.policy(&row);
         }
+        if let Body::Verify(verified) = &report.body {
+            self.log_device_points(id, &verified.device);
+        }
         self.attempts.stood = Some(Stood { candidate: id, stage, feedback: feedback(stage, report) });
         if let Some(job) = self.agenda.plan.candidate(id).map(|it| it.job) {
             // The time of a failed attempt says nothing about how long others will take.
             let passed = report.head.status == Status::Passed;
             self.desk.forecast.attempt_ended(job, stage, passed, attempt.took);
+        }
+    }
+
+    fn log_device_points(&self, id: CandidateId, points: &[DevicePoint]) {
+        for it in points {
+            tracing::debug!(
+                candidate = self.agenda.full_name(id),
+                point = ?it.point,
+                placed_bytes = it.placed_bytes.get(),
+                used_bytes = it.used_bytes.get(),
+                resident_bytes = it.resident_bytes.get(),
+                "device memory"
+            );
         }
     }
 

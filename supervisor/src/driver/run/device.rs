@@ -1,7 +1,7 @@
-//! The run's device as its memory is watched: readings of NVML become events of the core.
+//! Watches the memory of a run's card: readings of NVML become events of the core.
 //!
-//! Owns which pid stands for which process, those of the dead included as long as NVML lists them. A device that is emulated has
-//! no memory of its own: its worker's is the host's.
+//! Maps pids to our processes, and remembers dead ones as long as NVML lists them. The emulated device has no memory of its own, so it is
+//! not watched.
 
 #[cfg(test)]
 mod tests;
@@ -11,7 +11,6 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use opt_shared::causes::chain;
-use opt_shared::device::Device;
 use opt_shared::ids::WorkerId;
 use opt_shared::units::Bytes;
 
@@ -20,33 +19,34 @@ use super::device_lock::{DeviceLock, LockError};
 use crate::core::device::DeviceState;
 use crate::core::event::{DeviceSample, Event, Process};
 use crate::driver::RunError;
+use crate::driver::survey::devices::Card;
 use crate::driver::survey::limits::DeviceMemory;
 use crate::memory::device::attribution::{Attribution, Ours, attribute, pids};
 use crate::memory::device::watch::{BUSY, DeviceWatch, IDLE};
 use crate::memory::device::{DeviceError, DeviceIdentity, DeviceTotals, Nvml, Reading};
 use crate::signal::Signals;
 
-/// What a run is told before it begins: the card, by NVML, and how much it has.
+/// A run's card as NVML knows it, before it is locked and watched.
 pub(crate) struct FoundDevice {
     nvml: Nvml,
     pub(crate) identity: DeviceIdentity,
     pub(crate) memory: DeviceMemory,
 }
 
-/// A device that is watched.
+/// A card that is locked and watched.
 pub(crate) struct RunDevice {
     watch: DeviceWatch,
-    /// Processes of ours by pid, with their pids in all namespaces.
+    /// Our living processes by pid, with their pids in all namespaces.
     alive: BTreeMap<u32, Ours<Process>>,
-    /// Pids that stood for processes of ours, as long as they are listed.
+    /// Pids of our dead processes that NVML still lists.
     dead: BTreeMap<u32, WorkerId>,
-    /// What cannot be read was said, and not been read since.
+    /// Whether the last failure to read was reported. Reset by a successful reading.
     trouble_said: bool,
     pub(crate) latest: LatestLook,
     _lock: DeviceLock,
 }
 
-/// The last figures, for those who ask; none before the first.
+/// The figures of the last reading, for status and metrics. All `None` before the first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LatestLook {
     /// Held by processes of this run.
@@ -55,21 +55,20 @@ pub(crate) struct LatestLook {
     pub(crate) unattributed: Option<Bytes>,
     pub(crate) totals: Option<DeviceTotals>,
     pub(crate) utilisation: Option<u32>,
-    /// The most that processes of this run were seen to hold.
+    /// The highest total that processes of this run were seen to hold.
     pub(crate) peak: Option<Bytes>,
 }
 
 impl FoundDevice {
-    /// None where the run uses no card. A card whose memory nobody tells is an error: its ceiling could not be kept.
-    pub(crate) fn find(device: Device) -> Result<Option<Self>, DeviceError> {
-        let Device::Cuda(index) = device else { return Ok(None) };
+    /// Finds a card in NVML by its UUID. An error if NVML does not list it, because its ceiling could not be enforced.
+    pub(crate) fn find(card: &Card) -> Result<Self, DeviceError> {
         let nvml = Nvml::open()?;
-        let identity = nvml.identity(index)?;
-        let totals = nvml.read(index)?.totals;
-        Ok(Some(Self { nvml, identity, memory: DeviceMemory { totals } }))
+        let identity = nvml.device_of(&card.uuid)?;
+        let totals = nvml.read(identity.index)?.totals;
+        Ok(Self { nvml, identity, memory: DeviceMemory { totals, is_integrated: card.is_integrated } })
     }
 
-    /// Waits until no other run uses the card, then watches it. `folder`: the run's.
+    /// Waits until no other run uses the card, then watches it. `folder` is the run's.
     pub(crate) fn take(self, folder: &Path, signals: &Signals) -> Result<RunDevice, DeviceTrouble> {
         let lock = DeviceLock::take(&self.identity, folder, signals)?;
         self.watch(lock).map_err(DeviceTrouble::Thread)
@@ -105,12 +104,12 @@ impl RunDevice {
         self.watch.descriptor()
     }
 
-    /// A process of ours has ended: what is left of it is worth a look.
+    /// Asks for a reading at once, because one of our processes has ended.
     pub(crate) fn look_now(&self) {
         self.watch.look_now();
     }
 
-    /// The latest reading as an event, if there is a new one. `ours`: processes that live, with their pids.
+    /// The latest reading as an event, if there is a new one. `ours` are our living processes with their pids.
     fn event(&mut self, ours: impl Iterator<Item = (Process, u32)>) -> Option<Event> {
         match self.watch.take()? {
             Ok(reading) => {
@@ -156,7 +155,7 @@ impl RunDevice {
         let ours: Vec<Ours<Process>> = self.alive.values().cloned().collect();
         let is_here = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();
         let found: Attribution<Process> = attribute(&rest, &ours, is_here);
-        // What the dead are still listed with is theirs, and not nobody's.
+        // Memory listed under dead processes of ours is attributed to them.
         let of_the_dead: Bytes = left.values().copied().sum();
         let unattributed = match reading.totals {
             Some(_) => found.unattributed.map(|bytes| bytes - of_the_dead),
@@ -186,7 +185,7 @@ impl RunDevice {
 }
 
 impl Run<'_> {
-    /// Tells the core what is new of the device, and has it watched as closely as the core's leases need.
+    /// Hands a new reading to the core, and adapts the sampling rate to its leases.
     pub(super) fn look_at_the_device(&mut self) -> Result<(), RunError> {
         let Some(device) = &mut self.machine.device else { return Ok(()) };
         if let Some(event) = device.event(self.machine.sampler.pids()) {

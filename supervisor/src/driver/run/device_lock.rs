@@ -1,6 +1,6 @@
-//! One run at a time uses a card: a lock by its UUID, shared by all runs of this user on this host.
+//! The lock that lets one run at a time use a card. It is named after the card's UUID and shared by all runs of this user on this host.
 //!
-//! The lock is `flock`'s, and goes with the process that holds it. What its file says is for people alone.
+//! It is an `flock`, so it ends with the process that holds it. The file's text only tells people who that is.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -13,11 +13,11 @@ use crate::control::socket::{SocketError, runtime_folder};
 use crate::memory::device::DeviceIdentity;
 use crate::signal::Signals;
 
-/// How long another run is waited for.
+/// How long to wait for another run.
 const TIMEOUT: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_millis(100);
-/// Read of what the holder says of itself.
-const MOST_SAID: u64 = 4096;
+/// Bytes that are read of the holder's text.
+const MAX_HOLDER: u64 = 4096;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -25,7 +25,7 @@ pub enum LockError {
     Folder(#[from] SocketError),
     #[error("{action} {path}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("{device} is in use by {holder}, and was for {waited:?} (wait for it, or stop it with Ctrl-C)")]
+    #[error("{device} is still in use by {holder} after {waited:?} (wait for it, or stop it with Ctrl-C)")]
     Held { device: String, holder: String, waited: Duration },
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct DeviceLock {
 }
 
 impl DeviceLock {
-    /// `run`: our run's folder, for whoever waits for us. An interrupt ends the wait.
+    /// Takes the lock of a card. `run` is our run's folder, which others are told while they wait. An interrupt ends the wait.
     pub(crate) fn take(device: &DeviceIdentity, run: &Path, signals: &Signals) -> Result<Self, LockError> {
         let path = runtime_folder()?.join(format!("device-{}.lock", file_name(&device.uuid)));
         Self::take_at(&path, device, run, &|| signals.take() != 0, TIMEOUT)
@@ -85,11 +85,11 @@ impl DeviceLock {
 
 fn holder(file: &mut File) -> String {
     let mut text = String::new();
-    let read = file.rewind().and_then(|()| file.take(MOST_SAID).read_to_string(&mut text));
+    let read = file.rewind().and_then(|()| file.take(MAX_HOLDER).read_to_string(&mut text));
     if read.is_ok() && !text.trim().is_empty() { text } else { "another run".to_owned() }
 }
 
-/// A UUID has letters, digits and hyphens; whatever else a driver says does not leave the folder.
+/// A UUID has letters, digits and hyphens. Other characters are replaced, so no UUID can name a file in another folder.
 fn file_name(uuid: &str) -> String {
     uuid.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '-' }).collect()
 }

@@ -63,6 +63,8 @@ pub(crate) struct Grant {
     pub(crate) reserved: Bytes,
     /// The limit on entries that share a runner or are timed together; for a build, on the compiler's memory.
     pub(crate) batch: Option<Bytes>,
+    /// The most that the worker may place on its device.
+    pub(crate) device_cap: Bytes,
     /// The time that timing may take.
     pub(crate) share: Duration,
 }

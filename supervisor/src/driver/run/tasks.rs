@@ -1,10 +1,9 @@
 //! Turns a step of a candidate (numbers) into a task for a worker (paths and settings).
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use opt_shared::arguments::Form;
-use opt_shared::ids::{CandidateId, EntryId, LeaseId};
+use opt_shared::ids::{CandidateId, EntryId};
 use opt_shared::language::Language;
 use opt_shared::message::{BuildTask, Callee, Depth, EntryRef, ProfileTask, Task, VerifyTask, Work};
 use opt_shared::settings::{ProfileEntries, ProfileSettings};
@@ -12,26 +11,23 @@ use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 
 use super::agenda::Agenda;
+use super::supply::Grant;
 use crate::driver::folder::RUNS;
 use crate::driver::survey::facts::JobFacts;
 use crate::driver::survey::seed;
 use crate::plan::CandidatePlan;
 
 impl Agenda<'_> {
-    /// The task of a candidate's step. `None` if something that the step depends on is missing, which the core rules
-    /// out.
-    ///
-    /// `share` is the time that timing may take. `batch` overrides the plan's limit on entries that share a runner or
-    /// are timed together; for a build, it is the memory that the compiler may owe.
+    /// The task of a candidate's step as it was granted, with the baseline that it is timed beside. `None` if something that the step
+    /// depends on is missing, which the core rules out.
     pub(crate) fn task(
         &self,
-        lease: LeaseId,
+        grant: &Grant,
         candidate: CandidateId,
-        stage: Stage,
         baseline: Option<CandidateId>,
-        batch: Option<Bytes>,
-        share: Duration,
     ) -> Option<Task> {
+        let Grant { lease, order, batch, device_cap, share, .. } = *grant;
+        let stage = order.stage;
         let work = match stage {
             Stage::Build => {
                 let candidate = self.plan.candidate(candidate)?;
@@ -55,6 +51,7 @@ impl Agenda<'_> {
                     entries: facts.verified().into_iter().map(|fact| fact.entry.clone()).collect(),
                     verify: (*plan.verify).clone(),
                     shared_runner: batch.unwrap_or(Bytes::ZERO),
+                    device_cap,
                     drop_cache: self.cache_budget < facts.bytes,
                 })
             }

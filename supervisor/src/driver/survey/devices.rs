@@ -3,12 +3,13 @@
 //! A separate process asks the driver, because a process that has loaded the driver stays large.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use opt_shared::device::Device;
 use opt_shared::language::Toolchain;
-use opt_shared::message::{ASK_DEVICE, ASK_NVRTC};
+use opt_shared::message::{ASK_DEVICE, ASK_NVRTC, DISCRETE, INTEGRATED};
 
 use crate::plan::{CandidatePlan, Plan, PlanErrors};
 use crate::pool::{Canary, Executable};
@@ -19,19 +20,46 @@ const TIMEOUT: Duration = Duration::from_mins(2);
 /// The device that `auto` means if there is a card.
 pub const FIRST_CARD: Device = Device::Cuda(0);
 
-/// A description of the card, or why it cannot be used. `None` for devices that need no driver.
-pub fn present(device: Device) -> Result<Option<String>, String> {
+/// A card, as its driver describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// As NVML writes it. The only name that driver and NVML agree on: they number cards differently.
+    pub uuid: String,
+    /// It shares its memory with the CPU.
+    pub is_integrated: bool,
+    /// Its name and compute capability.
+    pub description: String,
+}
+
+/// The card of a device, or why it cannot be used. `None` for devices that need no driver.
+pub fn present(device: Device) -> Result<Option<Card>, String> {
     match device {
         Device::Cpu | Device::Emulated => Ok(None),
-        Device::Cuda(_) => ask(&[ASK_DEVICE, &device.to_string()]).map(Some),
+        Device::Cuda(_) => {
+            let answer =
+                ask(|executable| Canary::with_driver(executable, &[ASK_DEVICE, &device.to_string()]))?;
+            card(&answer).map(Some).ok_or_else(|| format!("its driver's answer is not understood: {answer}"))
+        }
     }
+}
+
+/// `UUID integrated|discrete DESCRIPTION`.
+fn card(answer: &str) -> Option<Card> {
+    let mut words = answer.splitn(3, ' ');
+    let (uuid, memory, description) = (words.next()?, words.next()?, words.next()?);
+    let is_integrated = match memory {
+        INTEGRATED => true,
+        DISCRETE => false,
+        _ => return None,
+    };
+    Some(Card { uuid: uuid.to_owned(), is_integrated, description: description.to_owned() })
 }
 
 /// The compiler for kernels without host code that a build with these folders finds, or why there is none.
 pub fn compiler(toolchain: &[PathBuf]) -> Result<String, String> {
     let folders: Vec<String> = toolchain.iter().map(|folder| folder.display().to_string()).collect();
     let arguments: Vec<&str> = [ASK_NVRTC].into_iter().chain(folders.iter().map(String::as_str)).collect();
-    ask(&arguments)
+    ask(|executable| Canary::start(executable, &arguments))
 }
 
 /// The compilers for all candidates of a plan that need one. Each set of folders is tried once.
@@ -42,19 +70,14 @@ pub fn compilers(plan: &Plan) -> Vec<Result<String, String>> {
     folders.into_iter().map(compiler).collect()
 }
 
-fn ask(arguments: &[&str]) -> Result<String, String> {
-    let output = Executable::open()
-        .map_err(|error| error.to_string())
-        .and_then(|executable| {
-            Canary::start(&executable, arguments)
-                .and_then(|mut canary| canary.hear(TIMEOUT))
-                .map_err(|error| error.to_string())
-        })
-        .map_err(|error| format!("no process could be started to ask for it: {error}"))?;
-    match output.trim().split_once(' ') {
+fn ask(start: impl FnOnce(&Executable) -> io::Result<Canary>) -> Result<String, String> {
+    let answer = Executable::open()
+        .and_then(|executable| start(&executable)?.hear(TIMEOUT))
+        .map_err(|error| format!("the process that asks for it failed: {error}"))?;
+    match answer.trim().split_once(' ') {
         Some(("yes", what)) => Ok(what.to_owned()),
         Some(("no", why)) => Err(why.to_owned()),
-        _ => Err("the process that asks for it gave no answer".to_owned()),
+        _ => Err("the process that asks for it ended without an answer".to_owned()),
     }
 }
 
@@ -75,4 +98,21 @@ pub fn load(path: &Path, set: &[String]) -> Result<Plan, PlanErrors> {
     let mut set = set.to_vec();
     set.push(format!("run.device=\"{device}\""));
     Plan::load(path, &set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn card_is_read_from_the_answer_of_its_driver() {
+        let found =
+            card("GPU-1-2 integrated Tegra with a long name, compute capability 8.7").expect("a card");
+        assert_eq!((found.uuid.as_str(), found.is_integrated), ("GPU-1-2", true));
+        assert_eq!(found.description, "Tegra with a long name, compute capability 8.7");
+        assert!(!card("GPU-1 discrete A").expect("a card").is_integrated);
+        for answer in ["", "GPU-1", "GPU-1 discrete", "GPU-1 shared A"] {
+            assert_eq!(card(answer), None, "{answer}");
+        }
+    }
 }

@@ -172,6 +172,7 @@ impl JobFacts {
                     inputs: facts.input_bytes,
                     outputs: facts.output_bytes,
                     ring: facts.ring_bytes,
+                    buffers: u32::try_from(arguments.len() + leaves.len()).unwrap_or(u32::MAX),
                     varied: facts.varied_bytes,
                     unmapped: facts.unmapped_bytes,
                     copied: facts.copied_bytes,

@@ -5,7 +5,7 @@ use std::path::Path;
 use opt_shared::units::Bytes;
 
 use crate::core::Ceilings;
-use crate::memory::device::{DeviceTotals, shares_host_memory};
+use crate::memory::device::DeviceTotals;
 use crate::plan::{Plan, Unified};
 
 /// A card's memory, as far as it is known.
@@ -13,6 +13,15 @@ use crate::plan::{Plan, Unified};
 pub struct DeviceMemory {
     /// `None` if NVML reports no totals, because host and device share one memory.
     pub totals: Option<DeviceTotals>,
+    /// The driver says that the card shares its memory with the CPU.
+    pub is_integrated: bool,
+}
+
+impl DeviceMemory {
+    /// A card without totals counts as shared even if its driver denies it: its own ceiling could not be checked.
+    fn is_shared(self) -> bool {
+        self.is_integrated || self.totals.is_none()
+    }
 }
 
 /// The ceilings for the whole process tree, and the memory that must stay available to the machine.
@@ -31,7 +40,7 @@ pub(crate) fn limits_of(
     let unified = match plan.memory.unified {
         Unified::Yes => true,
         Unified::No => false,
-        Unified::Auto => device.is_some_and(|device| shares_host_memory(device.totals, total)),
+        Unified::Auto => device.is_some_and(DeviceMemory::is_shared),
     };
     let ceilings = Ceilings {
         host: plan.memory.host_ceiling.of(whole),
@@ -71,9 +80,11 @@ mod tests {
         Plan::parse(&text, &base.path().join("plan.toml"), &[]).expect("a plan")
     }
 
-    fn ceilings(unified: &str, device: Option<Option<u64>>) -> (u64, bool) {
+    /// `device` is a card's total in GiB, and whether it is integrated.
+    fn ceilings(unified: &str, device: Option<(Option<u64>, bool)>) -> (u64, bool) {
         let totals = |gib| DeviceTotals { total: Bytes::gib(gib), used: Bytes::ZERO };
-        let device = device.map(|total| DeviceMemory { totals: total.map(totals) });
+        let device =
+            device.map(|(total, is_integrated)| DeviceMemory { totals: total.map(totals), is_integrated });
         let whole = (Bytes::gib(100), Bytes::gib(100));
         let (ceilings, _) = limits_of(&plan(unified), whole, device);
         assert_eq!(ceilings.host, Bytes::gib(50));
@@ -83,10 +94,11 @@ mod tests {
     #[test]
     fn device_ceiling_is_a_share_of_the_card_or_of_the_memory_that_it_shares() {
         assert_eq!(ceilings("auto", None), (0, false), "a run without a card");
-        assert_eq!(ceilings("auto", Some(Some(80))), (72 * GIB, false));
-        assert_eq!(ceilings("auto", Some(Some(98))), (Bytes::gib(98).fraction(0.9).get(), true));
-        assert_eq!(ceilings("auto", Some(None)), (90 * GIB, true), "NVML has no totals");
-        assert_eq!(ceilings("no", Some(None)), (90 * GIB, false));
-        assert_eq!(ceilings("yes", Some(Some(80))), (72 * GIB, true));
+        assert_eq!(ceilings("auto", Some((Some(80), false))), (72 * GIB, false));
+        assert_eq!(ceilings("auto", Some((Some(80), true))), (72 * GIB, true));
+        assert_eq!(ceilings("auto", Some((Some(100), false))), (90 * GIB, false), "equal sizes are chance");
+        assert_eq!(ceilings("auto", Some((None, false))), (90 * GIB, true), "NVML has no totals");
+        assert_eq!(ceilings("no", Some((None, true))), (90 * GIB, false));
+        assert_eq!(ceilings("yes", Some((Some(80), false))), (72 * GIB, true));
     }
 }

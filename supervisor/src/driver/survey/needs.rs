@@ -56,6 +56,7 @@ struct Known {
     verify: Arc<VerifySettings>,
     profile: Arc<ProfileSettings>,
     launcher: Launcher,
+    workspaces: usize,
     is_baseline: bool,
     partial: bool,
     needs: Needs,
@@ -150,6 +151,7 @@ impl<'a> JobNeeds<'a> {
                 && Arc::ptr_eq(&known.verify, &candidate.verify)
                 && Arc::ptr_eq(&known.profile, &candidate.profile)
                 && known.launcher == runner_terms(candidate).launcher
+                && known.workspaces == candidate.launch.workspaces.len()
                 && known.is_baseline == is_baseline
                 && known.partial == candidate.partial
         });
@@ -169,6 +171,7 @@ impl<'a> JobNeeds<'a> {
                 verify: candidate.verify.clone(),
                 profile: candidate.profile.clone(),
                 launcher: runner_terms(candidate).launcher,
+                workspaces: candidate.launch.workspaces.len(),
                 is_baseline,
                 partial: candidate.partial,
                 route: self.route_of(candidate, &needs),
@@ -191,7 +194,15 @@ impl<'a> JobNeeds<'a> {
         let terms = runner_terms(candidate);
         if terms.launcher == Launcher::Kernel {
             let (limits, settings) = (&candidate.limits, &candidate.verify);
-            return vec![predict::verify_on_device(&numbers, self.emulated, limits, settings, self.cores)];
+            let workspaces = candidate.launch.workspaces.len();
+            return vec![predict::verify_on_device(
+                &numbers,
+                self.emulated,
+                workspaces,
+                limits,
+                settings,
+                self.cores,
+            )];
         }
         predict::verify_ways(&numbers, terms, &candidate.verify, self.cores)
     }

@@ -1,7 +1,7 @@
-//! Whose memory a device's is: ours, that of processes that we have lost, somebody else's, or nobody's.
+//! Attributes a device's memory to our processes, to other processes, or to nobody.
 //!
-//! NVML gives pids. Where this process lives in a pid namespace of its own, they may be pids of an outer one, and mean
-//! nothing here: what they hold is counted, and attributed to nobody.
+//! NVML lists pids. In a container they may belong to an outer pid namespace and mean nothing here. Their memory is counted, and
+//! attributed to nobody.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 
 use super::Reading;
 
-/// A process of ours, with its pids in all namespaces that it is a member of, outermost first.
+/// One of our processes, with its pids in all of its pid namespaces, outermost first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ours<P> {
     pub process: P,
@@ -18,17 +18,16 @@ pub struct Ours<P> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attribution<P> {
-    /// What processes of ours hold; none where it is listed and NVML cannot say.
+    /// Memory of each of our processes; `None` if NVML lists it without a figure.
     pub ours: Vec<(P, Option<Bytes>)>,
-    /// Held by processes of this machine that are not ours, and how many there are.
+    /// Memory of other processes on this machine, and their number.
     pub others: Bytes,
     pub other_processes: u32,
-    /// In use, and held by no process that can be named here. None where the device has no totals and nothing is listed
-    /// that cannot be named.
+    /// Memory in use that no known process holds. `None` if the device has no totals and every listed process is known.
     pub unattributed: Option<Bytes>,
 }
 
-/// `is_here`: whether a pid is one of this namespace's living processes.
+/// `is_here` says whether a pid belongs to a living process in our namespace.
 pub fn attribute<P: Copy>(
     reading: &Reading,
     ours: &[Ours<P>],
@@ -54,7 +53,7 @@ pub fn attribute<P: Copy>(
     found
 }
 
-/// By its pid here, else by one of another namespace that no two of ours have.
+/// The process with this pid in our namespace, or in another one if only one of ours has it there.
 fn owner<P: Copy>(pid: u32, ours: &[Ours<P>]) -> Option<P> {
     if let Some(found) = ours.iter().find(|it| it.pids.first() == Some(&pid)) {
         return Some(found.process);
@@ -64,7 +63,7 @@ fn owner<P: Copy>(pid: u32, ours: &[Ours<P>]) -> Option<P> {
     others.next().is_none().then_some(found.process)
 }
 
-/// The pids of a process in all namespaces that can be seen from `proc`. Its own where the kernel does not say.
+/// The pids of a process in all namespaces that `proc` shows, or only its own if the kernel does not list them.
 pub fn pids(proc: &Path, pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(proc.join(pid.to_string()).join("status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
@@ -98,7 +97,7 @@ mod tests {
         let found = attribute(&reading, &[ours('a', &[7]), ours('b', &[10, 1])], |pid| pid == 8);
         assert_eq!(found.ours, [('a', Some(Bytes::mib(300))), ('b', None)]);
         assert_eq!((found.others, found.other_processes), (Bytes::mib(200), 1));
-        // A pid that nobody here has counts as memory in use, like what no process is listed with.
+        // Memory of an unknown pid is unattributed, like memory that is listed for no process.
         assert_eq!(found.unattributed, Some(Bytes::mib(500)));
     }
 

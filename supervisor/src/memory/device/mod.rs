@@ -1,7 +1,7 @@
-//! Samples of devices: what each process and the whole device hold, through NVML. No context of ours is ever made.
+//! Samples of devices through NVML: the memory of each process and of the whole device. Never creates a CUDA context.
 //!
-//! NVML is found when the program runs; a machine without it is no error. What NVML does not say is `None`: machines with
-//! unified memory have no totals. Which process of ours a pid stands for is `attribution`'s; `watch` asks in a thread of its own,
+//! NVML is loaded at run time, and a machine without it is no error. Figures that NVML does not have are `None`: machines with
+//! unified memory report no totals. `attribution` maps pids to our processes. `watch` samples in its own thread,
 //! because a driver in trouble can take seconds to answer.
 
 pub mod attribution;
@@ -12,7 +12,7 @@ use opt_shared::units::Bytes;
 
 pub use self::nvml::{LIBRARY_VARIABLE, Nvml};
 
-/// What a device is called. `index` is NVML's, which counts in the order of PCI addresses.
+/// The names of a device. `index` is NVML's, which counts in the order of PCI addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceIdentity {
     pub index: u32,
@@ -20,21 +20,21 @@ pub struct DeviceIdentity {
     pub name: String,
 }
 
-/// One look at a device.
+/// One sample of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// None where NVML has no totals: host and device share one memory.
+    /// `None` if NVML reports no totals, because host and device share one memory.
     pub totals: Option<DeviceTotals>,
     /// Compute and graphics processes, each once.
     pub processes: Vec<Listed>,
-    /// Per cent of the last sample period in which a kernel ran.
+    /// The share of the last sample period in which a kernel ran, in per cent.
     pub utilisation: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceTotals {
     pub total: Bytes,
-    /// Without what the driver keeps for itself.
+    /// Excludes the driver's own reserve.
     pub used: Bytes,
 }
 
@@ -42,7 +42,7 @@ pub struct DeviceTotals {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub pid: u32,
-    /// None where NVML lists the process and cannot say how much it holds.
+    /// `None` if NVML lists the process without a figure.
     pub bytes: Option<Bytes>,
 }
 
@@ -52,20 +52,25 @@ pub enum DeviceError {
     Absent { why: String },
     #[error("{operation} failed: NVML says `{why}`")]
     Failed { operation: &'static str, why: String },
-    /// It has fallen off the bus, or its driver gave it up. Only a reset or a reboot brings it back.
+    /// The device has fallen off the bus, or its driver gave it up. Only a reset or a reboot brings it back.
     #[error(
         "the device is lost: NVML says `{why}` during {operation} (reset it with nvidia-smi -r, or restart the machine)"
     )]
     Lost { operation: &'static str, why: String },
     #[error("there is no device {wanted}: NVML lists {count}")]
     NoSuchDevice { wanted: u32, count: u32 },
+    #[error(
+        "NVML does not list the card {uuid} among its {count} devices, so its memory cannot be watched (instances of a \
+         partitioned card are not supported)"
+    )]
+    NotListed { uuid: String, count: usize },
 }
 
-/// How far two totals may differ and still be one memory: the driver and the kernel keep some of it for themselves.
+/// How far two totals of one memory may differ, as a share: the driver and the kernel keep some for themselves.
 const SAME_MEMORY: f64 = 0.05;
 
-/// Whether host and device share one memory, as far as totals say: NVML has none on such machines, or the device's is
-/// that of the machine.
+/// Whether host and device seem to share one memory: NVML reports no totals, or the device has as much as the machine. The card's
+/// driver knows for certain; this is for programs that do not ask it.
 pub fn shares_host_memory(device: Option<DeviceTotals>, machine: Bytes) -> bool {
     let Some(device) = device else { return true };
     let (larger, smaller) = (device.total.max(machine), device.total.min(machine));

@@ -1,4 +1,4 @@
-//! NVML itself: the one place that calls it.
+//! All calls of NVML.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -11,9 +11,9 @@ use opt_shared::units::Bytes;
 
 use super::{DeviceError, DeviceIdentity, DeviceTotals, Listed, Reading};
 
-/// Names another library in place of the driver's `libnvidia-ml.so.1`.
+/// The variable that names another library to load instead of the driver's `libnvidia-ml.so.1`.
 pub const LIBRARY_VARIABLE: &str = "OPT_NVML_LIBRARY";
-/// The driver's library where no developer's link to it (`libnvidia-ml.so`) is installed.
+/// The driver's own name for it. The plain `libnvidia-ml.so` is only there if development files are installed.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
 pub struct Nvml {
@@ -21,7 +21,7 @@ pub struct Nvml {
 }
 
 impl Nvml {
-    /// Loads the library and initialises it: tens of milliseconds where there is a driver.
+    /// Loads and initialises the library, which takes tens of milliseconds if there is a driver.
     pub fn open() -> Result<Self, DeviceError> {
         let path = std::env::var_os(LIBRARY_VARIABLE).unwrap_or_else(|| OsString::from(LIBRARY));
         Self::open_library(&path)
@@ -38,6 +38,15 @@ impl Nvml {
     pub fn devices(&self) -> Result<Vec<DeviceIdentity>, DeviceError> {
         let count = self.inner.device_count().map_err(failed("counting devices"))?;
         (0..count).map(|index| self.identity(index)).collect()
+    }
+
+    /// The device with a UUID. Numbers are no use: a CUDA driver counts in another order, and `CUDA_VISIBLE_DEVICES` hides cards
+    /// from it.
+    pub fn device_of(&self, uuid: &str) -> Result<DeviceIdentity, DeviceError> {
+        let devices = self.devices()?;
+        let count = devices.len();
+        let found = devices.into_iter().find(|device| device.uuid.eq_ignore_ascii_case(uuid));
+        found.ok_or_else(|| DeviceError::NotListed { uuid: uuid.to_owned(), count })
     }
 
     pub fn identity(&self, index: u32) -> Result<DeviceIdentity, DeviceError> {
@@ -60,9 +69,9 @@ impl Nvml {
 
     pub fn read(&self, index: u32) -> Result<Reading, DeviceError> {
         let device = self.device(index)?;
-        // Processes first: where one is no longer listed, the totals that follow are without it.
+        // Processes are read first: if one is no longer listed, the totals that follow exclude it.
         let mut processes = listed(device.running_compute_processes())?;
-        // A process with both kinds of contexts is in both lists, with the same figure.
+        // A process with both kinds of contexts is in both lists with the same figure.
         for (pid, bytes) in listed(device.running_graphics_processes())? {
             let known = processes.entry(pid).or_insert(bytes);
             *known = (*known).max(bytes);
@@ -77,7 +86,7 @@ impl Nvml {
     }
 }
 
-/// Bytes by pid. A device in several instances lists a process once for each that it uses.
+/// Bytes by pid. A partitioned device lists a process once for each instance that it uses.
 fn listed(answer: Result<Vec<ProcessInfo>, NvmlError>) -> Result<BTreeMap<u32, Option<Bytes>>, DeviceError> {
     let mut all: BTreeMap<u32, Option<Bytes>> = BTreeMap::new();
     for process in supported(answer, "listing the device's processes")?.unwrap_or_default() {
@@ -94,7 +103,7 @@ fn listed(answer: Result<Vec<ProcessInfo>, NvmlError>) -> Result<BTreeMap<u32, O
     Ok(all)
 }
 
-/// None for what this device does not have.
+/// `None` if the device does not support it.
 fn supported<T>(answer: Result<T, NvmlError>, operation: &'static str) -> Result<Option<T>, DeviceError> {
     match answer {
         Ok(value) => Ok(Some(value)),
@@ -110,7 +119,7 @@ fn failed(operation: &'static str) -> impl Fn(NvmlError) -> DeviceError {
     }
 }
 
-/// A library that is missing is told by its loader, below the error.
+/// With all causes: the loader's own message is below NVML's error.
 fn told(error: &NvmlError) -> String {
     opt_shared::causes::chain(error)
 }

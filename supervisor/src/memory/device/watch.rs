@@ -1,6 +1,6 @@
-//! Looks at one device again and again, in a thread of its own: whoever waits for figures never waits for NVML.
+//! Samples one device in a thread, so the main loop never waits for NVML.
 //!
-//! Keeps the latest reading alone. That a new one is there is said through a descriptor that can be polled.
+//! Keeps only the latest reading, and announces it through a descriptor that can be polled.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,16 +12,16 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::{DeviceError, DeviceIdentity, Nvml, Reading};
 
-/// While a lease on the device is out: 50 times a second …
+/// Time between samples while there is a lease on the device.
 pub const BUSY: Duration = Duration::from_millis(20);
-/// … and otherwise.
+/// Time between samples otherwise.
 pub const IDLE: Duration = Duration::from_secs(1);
 
 type Latest = Arc<Mutex<Option<Result<Reading, DeviceError>>>>;
 
 pub struct DeviceWatch {
     identity: DeviceIdentity,
-    /// How long to wait between looks; that it is sent asks for a look at once.
+    /// The time between samples. Sending it also asks for a sample at once.
     pace: Sender<Duration>,
     paced: Duration,
     latest: Latest,
@@ -29,7 +29,8 @@ pub struct DeviceWatch {
 }
 
 impl DeviceWatch {
-    /// The first reading follows at once. The thread ends with this value; one that NVML does not let go is left behind.
+    /// Starts the thread, which takes the first sample at once. It ends when this value is dropped, or is left behind if it is stuck in
+    /// NVML.
     pub fn start(nvml: Nvml, identity: DeviceIdentity) -> std::io::Result<Self> {
         let (pace, paces) = unbounded();
         let latest = Latest::default();
@@ -50,7 +51,7 @@ impl DeviceWatch {
         self.news.as_fd()
     }
 
-    /// From now on so long between two looks, the first of them at once.
+    /// Changes the time between samples. If it differs, the next sample is taken at once.
     pub fn look_every(&mut self, pace: Duration) {
         if self.paced != pace {
             self.paced = pace;
@@ -59,14 +60,14 @@ impl DeviceWatch {
     }
 
     pub fn look_now(&self) {
-        // The thread ends after a lost device, and has nothing more to say.
+        // This fails only after the device was lost and the thread has ended.
         let _ = self.pace.send(self.paced);
     }
 
-    /// The latest reading, once.
+    /// Takes the latest reading, if it has not been taken yet.
     pub fn take(&self) -> Option<Result<Reading, DeviceError>> {
         let mut count = [0; 8];
-        // Nothing to read is no news.
+        // An error means that the counter is 0: there is no new reading.
         let _ = rustix::io::read(&*self.news, &mut count);
         self.latest.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -78,7 +79,7 @@ fn watch(nvml: &Nvml, index: u32, paces: &Receiver<Duration>, latest: &Latest, n
         let reading = nvml.read(index);
         let is_lost = matches!(reading, Err(DeviceError::Lost { .. }));
         *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(reading);
-        // A counter that is full has been told already.
+        // This fails only if the counter is full, so the reader has been notified anyway.
         let _ = rustix::io::write(news, &1_u64.to_ne_bytes());
         if is_lost {
             return;

@@ -1,34 +1,31 @@
-//! What lies beside a buffer: bands that nothing may write to, and what buffers are called when something does.
+//! Buffers with the bands beside them, which nothing may write to, and the names of buffers in messages.
 
+use opt_shared::formula::{DEVICE_ALIGNMENT, DEVICE_BAND};
 use opt_shared::units::Bytes;
 
 use super::driver::{Card, Driver, DriverError};
 
-/// On both sides of a buffer, on devices that check no access. A row or a tile too far lands in it.
-const BAND: u64 = 4096;
-/// What PyTorch's allocator aligns storages to at least; a view keeps its place within it.
-const STORAGE_ALIGNMENT: u64 = 256;
-/// What bands of inputs hold: no number that a kernel is likely to write.
+/// The contents of bands beside inputs: a value that a kernel is unlikely to write.
 pub(super) const BAND_BYTE: u8 = 0xb5;
-/// An access so far from a buffer is taken for one that was meant for it.
+/// The largest distance, in bytes, at which an access is attributed to a buffer.
 const NEAR: u64 = 64 << 10;
-/// Bands are read in pieces of this size.
+/// The size of the pieces in which bands are read.
 const PIECE: usize = 4096;
 
-/// How one buffer lies in its allocation.
+/// The layout of an allocation: a buffer between two bands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bands {
-    /// Before the first byte.
+    /// Bytes before the buffer.
     pub(super) front: u64,
     pub(super) bytes: u64,
     pub(super) back: u64,
 }
 
 impl Bands {
-    /// For so many bytes that begin at `phase` of their storage.
+    /// The layout for a buffer of `bytes`, which begin at offset `phase` of their storage.
     pub(super) fn of(card: &Card, bytes: u64, phase: u64) -> Self {
-        let band = if card.checks_accesses { 0 } else { BAND };
-        Self { front: band + phase % STORAGE_ALIGNMENT, bytes, back: band }
+        let band = if card.checks_accesses { 0 } else { DEVICE_BAND.get() };
+        Self { front: band + phase % DEVICE_ALIGNMENT.get(), bytes, back: band }
     }
 
     pub(super) fn allocated(&self) -> Bytes {
@@ -39,20 +36,20 @@ impl Bands {
 /// A buffer that a kernel is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DeviceBuffer {
-    /// As messages call it: the input `weight`.
+    /// The name in messages, such as: the input `weight`.
     pub(super) name: String,
-    /// Of its first byte.
+    /// The address of its first byte.
     pub(super) address: u64,
     pub(super) bands: Bands,
 }
 
 impl DeviceBuffer {
-    /// In an allocation that begins at `start`.
+    /// A buffer in the allocation at `start`.
     pub(super) fn in_allocation(name: String, start: u64, bands: Bands) -> Self {
         Self { name, address: start + bands.front, bands }
     }
 
-    /// Where its allocation begins, and how long that is.
+    /// The start and the size of its allocation.
     pub(super) fn allocation(&self) -> (u64, Bytes) {
         (self.address - self.bands.front, self.bands.allocated())
     }
@@ -61,8 +58,8 @@ impl DeviceBuffer {
         self.address + self.bands.bytes
     }
 
-    /// The first byte of its bands that is not `expected`: bytes past its end, before its start if negative. What lies before it
-    /// comes first.
+    /// The position of the first byte in its bands that is not `expected`: the distance past its end, or before its start if negative. The
+    /// band before it is checked first.
     pub(super) fn damage(&self, driver: &mut dyn Driver, expected: u8) -> Result<Option<i64>, DriverError> {
         let Bands { front, back, .. } = self.bands;
         let before = first_unlike(driver, self.address - front, front, expected)?;
@@ -73,7 +70,7 @@ impl DeviceBuffer {
         Ok(behind.map(signed))
     }
 
-    /// How far an address is from it: past its end, before its start if negative, 0 within it.
+    /// The distance of an address from the buffer: 0 within it, positive past its end, negative before its start.
     fn past(&self, address: u64) -> i64 {
         if address < self.address {
             -signed(self.address - address)
@@ -85,7 +82,7 @@ impl DeviceBuffer {
     }
 }
 
-/// Where an access went, in terms of the buffers that the kernel was given: as text, and whether it is near one.
+/// Describes an address relative to the kernel's buffers, and says whether it is near one.
 pub(super) fn whereabouts(buffers: &[DeviceBuffer], address: u64) -> (String, bool) {
     let nearest = buffers.iter().min_by_key(|buffer| buffer.past(address).unsigned_abs());
     let Some(buffer) = nearest else { return ("no buffer is near".to_owned(), false) };

@@ -1,4 +1,4 @@
-//! A candidate without host code: its artifact, read whole and checked against its digest.
+//! A candidate without host code. Its artifact is read whole and compared with its digest.
 
 use std::io::Read as _;
 
@@ -6,14 +6,14 @@ use opt_shared::message::Callee;
 
 use crate::session::{Candidate, SessionError, artifact};
 
-/// PTX or a binary of the device, with how it is launched.
+/// PTX or machine code, and how it is launched.
 pub(crate) struct DeviceCode {
     pub(super) callee: Callee,
     pub(super) image: Vec<u8>,
 }
 
 impl DeviceCode {
-    /// The bytes whose digest is compared are those that are loaded.
+    /// Reads the artifact. The bytes that are compared with the digest are those that will be loaded.
     pub(super) fn open(callee: &Callee) -> Result<Self, SessionError> {
         let (mut file, mut image) = (artifact::open(callee)?, Vec::new());
         file.read_to_end(&mut image)
@@ -24,7 +24,7 @@ impl DeviceCode {
 }
 
 impl Candidate for DeviceCode {
-    /// It runs on none.
+    /// Empty, because it runs on no CPU.
     fn cpus(&self) -> &[u32] {
         &[]
     }

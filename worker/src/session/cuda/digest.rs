@@ -1,6 +1,6 @@
-//! Digests of what lies on the device, made there by a kernel of ours: whether inputs are what they were before a call.
+//! Digests of device memory, computed there by our own kernel. They show whether a call has changed its inputs.
 //!
-//! The seed is drawn for each lease: nobody can store what leaves the sum as it was.
+//! The seed is drawn for each lease, so a kernel cannot choose changes that leave the digest as it was.
 
 use std::time::Duration;
 
@@ -14,29 +14,29 @@ const SYMBOL: &str = "opt_digest";
 /// A word of the digest.
 const WORD: u64 = 8;
 const THREADS: u32 = 256;
-/// Enough for any card; a thread then takes several words.
+/// The largest grid, which is enough for any card. Threads take several words of larger inputs.
 const MOST_BLOCKS: u64 = 4096;
 /// The emulated device takes some seconds for a gigabyte.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a digest takes on the device until it is read.
+/// The size of a digest on the device.
 pub(super) const SUM_BYTES: u64 = WORD;
 
-/// Makes digests in one context.
+/// Computes digests in one context.
 pub(super) struct Digester {
     module: ModuleId,
     function: FunctionId,
     seed: u64,
 }
 
-/// Of some bytes of the device: a sum of whole words, and what is left over.
+/// A digest: the sum of the whole words, and the remaining bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Digest {
     sum: u64,
     rest: Vec<u8>,
 }
 
-/// A part of device memory. What lies before it up to a whole word is in the same allocation.
+/// A part of device memory. The bytes before it, down to a multiple of a word, are in the same allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) address: u64,
@@ -52,11 +52,11 @@ impl Digester {
     }
 
     pub(super) fn unload(self, driver: &SharedDriver) {
-        // It fails in a context that failed, with which it goes.
+        // This fails only in a failed context, with which the module ends anyway.
         let _ = driver.borrow_mut().unload(self.module);
     }
 
-    /// The digests of these parts, in order. `sums`: device memory with room for one of each.
+    /// The digests of these parts, in order. `sums` is the address of device memory for one digest of each.
     pub(super) fn of(
         &self,
         driver: &SharedDriver,
@@ -115,7 +115,7 @@ impl Part {
         (self.address + self.bytes - self.start()) / WORD
     }
 
-    /// Bytes behind the last whole word.
+    /// The number of bytes after the last whole word.
     fn rest(self) -> usize {
         let rest = (self.address + self.bytes - self.start()) % WORD;
         usize::try_from(rest).unwrap_or(0)

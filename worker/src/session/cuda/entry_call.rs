@@ -1,4 +1,4 @@
-//! What one entry's call is made of: its buffers, and the bytes of each launch's parameters.
+//! The call of one entry: its buffers, and the bytes of each launch's parameters.
 
 use opt_shared::launch::{Pointer, ResolvedLaunch, ResolvedStep, Value};
 
@@ -7,17 +7,17 @@ use super::driver::{Card, FunctionId};
 use super::placed::OnDevice;
 use crate::recorded::allocated_bytes;
 
-/// What one entry's call is made of.
+/// The launches of one entry with their buffers.
 pub(super) struct EntryCall {
     pub(super) resolved: ResolvedLaunch,
     pub(super) inputs: Vec<DeviceBuffer>,
     pub(super) outputs: Vec<DeviceBuffer>,
     pub(super) workspaces: Vec<DeviceBuffer>,
-    /// One for each step, once the module is loaded.
+    /// The kernel of each step. Empty until the module is loaded.
     pub(super) functions: Vec<FunctionId>,
 }
 
-/// A buffer of which only the name and the size are known.
+/// A buffer that has not been allocated yet.
 pub(super) struct Wanted {
     pub(super) name: String,
     pub(super) bands: Bands,
@@ -59,7 +59,7 @@ impl EntryCall {
         self.inputs.iter().chain(&self.outputs).chain(&self.workspaces)
     }
 
-    /// Zero for what has no elements, as PyTorch has it.
+    /// The address of an argument; zero if it has no elements, as in PyTorch.
     pub(super) fn address(&self, entry: &OnDevice, pointer: Pointer) -> u64 {
         match pointer {
             Pointer::Argument(argument) => {

@@ -1,6 +1,6 @@
-//! What an error of the driver is called: a status and one line with the proof, never a guess.
+//! Turns an error of the driver into a verdict: a status, and one line with the proof. It never guesses.
 //!
-//! Pure: an error, what was being done and the buffers of the call in; a verdict out.
+//! These are pure functions of the error, the failed operation and the buffers of the call.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use super::driver::code::{Code, Subject};
 use super::driver::{DriverError, Site};
 use crate::session::Verdict;
 
-/// What was being done.
+/// The operation that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum During {
-    /// The candidate's module was loaded.
+    /// Loading the candidate's module.
     Load,
-    /// One launch of the candidate's, counted from 1, waited for.
+    /// A launch of the candidate; numbers start at 1.
     Launch { number: usize, symbol: String },
-    /// Something of ours: copies, checks.
+    /// An operation of the worker, such as a copy or a check.
     Ours(&'static str),
 }
 
@@ -33,7 +33,7 @@ impl During {
     }
 }
 
-/// The verdict on an error. What the candidate cannot have caused is the host's.
+/// The verdict on an error. If the candidate cannot have caused it, the host is to blame.
 pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBuffer]) -> Verdict {
     let verdict = |status, detail| Verdict { status, detail };
     let what = during.text();
@@ -74,7 +74,7 @@ pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBu
     }
 }
 
-/// The candidate's call took longer than it may.
+/// The verdict on a call that exceeded its time limit.
 pub(super) fn overdue(during: &During, limit: Duration) -> Verdict {
     Verdict { status: Status::Timeout, detail: format!("ended {}: not done after {limit:?}", during.text()) }
 }
@@ -99,7 +99,7 @@ fn of_kernel(error: &DriverError, what: &str, buffers: &[DeviceBuffer]) -> Verdi
     Verdict { status, detail }
 }
 
-/// The device's own words.
+/// The device's own message.
 fn said(error: &DriverError) -> String {
     match error.site.as_ref().map(|site| site.text.as_str()) {
         Some(text) if !text.is_empty() => format!(", {text}"),
@@ -107,7 +107,7 @@ fn said(error: &DriverError) -> String {
     }
 }
 
-/// Block, thread and line, as far as they are known.
+/// The block, thread and line, if known.
 fn at(error: &DriverError) -> String {
     let Some(Site { block, thread, ptx_line, source, .. }) = error.site.as_deref() else {
         return String::new();

@@ -1,18 +1,14 @@
-//! The device of a worker: opened when the first task needs it, held until the worker ends.
+//! The device of a worker. It is opened when the first task needs it and held until the worker ends.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use opt_shared::device::Device;
-use opt_shared::units::Bytes;
 
 use super::driver::SharedDriver;
 use super::driver::card::CardDriver;
 use super::driver::emulated::EmulatedDriver;
 use super::driver::{Driver, NoDriver};
-
-/// What is left of a device for others, and for what a context takes itself.
-const SHARE: f64 = 0.9;
 
 /// A device that could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -23,18 +19,16 @@ pub(crate) enum OpenError {
     NoDevice(Device),
 }
 
-/// One device, with the context of this process.
+/// A device with a context of this process.
 pub(crate) struct HeldDevice {
     pub(super) driver: SharedDriver,
-    /// The most that is ever placed on it.
-    pub(super) cap: Bytes,
-    /// Its context failed, and this process cannot have another.
+    /// Set when its context has failed and this process cannot have another.
     pub(super) lost: Cell<bool>,
 }
 
 impl HeldDevice {
-    pub(super) fn new(driver: Box<dyn Driver>, cap: Bytes) -> Self {
-        Self { driver: Rc::new(RefCell::new(driver)), cap, lost: Cell::new(false) }
+    pub(super) fn new(driver: Box<dyn Driver>) -> Self {
+        Self { driver: Rc::new(RefCell::new(driver)), lost: Cell::new(false) }
     }
 
     /// Whether sessions can be started in this process.
@@ -43,7 +37,7 @@ impl HeldDevice {
     }
 }
 
-/// The device that a worker was told at its start.
+/// The device that a worker was started for.
 pub(crate) struct WorkerDevice {
     device: Device,
     held: Option<HeldDevice>,
@@ -54,11 +48,12 @@ impl WorkerDevice {
         Self { device, held: None }
     }
 
-    /// Whether tasks run on it, and not on the CPU.
+    /// Whether candidates run on this device instead of the CPU.
     pub(crate) fn runs_device_code(&self) -> bool {
         self.device.runs_device_code()
     }
 
+    /// Opens the device if this has not been done yet.
     pub(crate) fn hold(&mut self) -> Result<&HeldDevice, OpenError> {
         match &mut self.held {
             Some(held) => Ok(held),
@@ -73,6 +68,5 @@ fn open(device: Device) -> Result<HeldDevice, OpenError> {
         Device::Emulated => Box::new(EmulatedDriver::new()),
         Device::Cpu => return Err(OpenError::NoDevice(device)),
     };
-    let cap = driver.card().total.fraction(SHARE);
-    Ok(HeldDevice::new(driver, cap))
+    Ok(HeldDevice::new(driver))
 }

@@ -1,7 +1,7 @@
-//! Device memory for the residency engine: buffers under a cap, copies in order on a queue of their own.
+//! Device memory for the residency engine: buffers under a cap, and copies in order on their own queue.
 //!
-//! The cap is kept before the driver is asked: it never holds a byte more for us, whatever it answers. What a failed load left behind
-//! is given back when this is dropped.
+//! The cap is checked before the driver is asked, so the driver never holds a byte more for us, whatever it answers. Buffers that a failed
+//! load has left behind are released when this is dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -16,13 +16,13 @@ use crate::residency::budget::Budget;
 use crate::residency::device::{Buffer, Device, DeviceError, Event, Marks};
 
 const NAME: &str = "the device";
-/// A copy goes through a bus at gigabytes a second; one that takes so long will not end.
+/// Longest time of a copy. The bus moves gigabytes per second, so a copy that takes this long will not end.
 const COPY_LIMIT: Duration = Duration::from_secs(60);
-/// Between two questions whether something is over: short where it should end at once, and never longer than the last.
+/// The pauses between two polls, doubled each time: short for operations that end at once.
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 
-/// Waits until a mark is over; false if it is not after `limit`.
+/// Waits until a mark is reached. Returns false if that takes longer than `limit`.
 pub(super) fn wait_for(driver: &SharedDriver, mark: Mark, limit: Duration) -> Result<bool, DriverError> {
     let started = Instant::now();
     let mut pause = FIRST_PAUSE;
@@ -41,11 +41,11 @@ pub(super) fn wait_for(driver: &SharedDriver, mark: Mark, limit: Duration) -> Re
 pub(super) struct CudaMemory {
     driver: SharedDriver,
     budget: Budget,
-    /// What is placed, by its address.
+    /// The live buffers by address.
     live: BTreeMap<u64, Live>,
     queued: Event,
     done: Event,
-    /// In the order of the queue; the slot of a copy comes back with it.
+    /// Pending operations in the order of the queue. A copy's slot is free again once the copy is complete.
     under_way: VecDeque<UnderWay>,
     returned: VecDeque<Pinned>,
     failed: Option<String>,
@@ -54,7 +54,7 @@ pub(super) struct CudaMemory {
 
 struct Live {
     placed: Bytes,
-    /// The last thing on the queue that touches it.
+    /// The last operation on the queue that touches it.
     last: Event,
 }
 
@@ -87,12 +87,12 @@ impl CudaMemory {
         }
     }
 
-    /// An error after which nothing is known of what was copied.
+    /// Records an error after which the state of copies is unknown.
     fn poison(&mut self, why: String) -> DeviceError {
         DeviceError::Poisoned { device: NAME, why: self.failed.get_or_insert(why).clone() }
     }
 
-    /// Takes in what is over on the queue.
+    /// Removes completed operations from the queue.
     fn take_in(&mut self) -> Result<(), DeviceError> {
         while let Some(first) = self.under_way.front() {
             let is_over = self.driver.borrow_mut().is_over(first.mark);
@@ -109,7 +109,7 @@ impl CudaMemory {
         self.usable()
     }
 
-    /// Waits for the first on the queue.
+    /// Waits for the first operation on the queue.
     fn wait_for_first(&mut self) -> Result<(), DeviceError> {
         if let Some(first) = self.under_way.front() {
             let waited = wait_for(&self.driver, first.mark, COPY_LIMIT);
@@ -122,7 +122,7 @@ impl CudaMemory {
         self.take_in()
     }
 
-    /// Puts something on the queue that touches `buffer` from `at` on.
+    /// Queues an operation on `buffer`, starting at offset `at`.
     fn order(
         &mut self,
         buffer: &Buffer,
@@ -146,7 +146,7 @@ impl CudaMemory {
             order(&mut **driver, buffer.address() + at.get(), slot.as_mut())
                 .and_then(|()| driver.mark(Queue::Copies))
         };
-        // A copy that may be under way keeps its slot for good: nobody can tell when it is over.
+        // If the copy was queued, its end can no longer be observed, so its slot is leaked.
         let mark = match ordered {
             Ok(mark) => mark,
             Err(error) => {
@@ -292,11 +292,11 @@ impl Drop for CudaMemory {
         while !self.under_way.is_empty() && self.failed.is_none() {
             let _ = self.wait_for_first();
         }
-        // The device may still be copying: what it copies from and to must stay.
+        // The device may still be copying, so the slots must stay.
         self.under_way.drain(..).for_each(|it| std::mem::forget(it.slot));
         let mut driver = self.driver.borrow_mut();
         for &address in self.live.keys() {
-            // A context that failed gives nothing back by itself; it goes as a whole.
+            // Releasing fails in a failed context, whose memory is released as a whole.
             let _ = driver.free(address);
         }
     }

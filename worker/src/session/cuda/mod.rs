@@ -1,9 +1,9 @@
 //! Kernels without host code on a device: a card through its driver, or the emulated one.
 //!
-//! The worker holds the context and launches by itself: no process of the candidate's, nothing of its that runs on the CPU. A
-//! session loads its module, has its inputs uploaded one by one, then outputs and workspaces allocated, and makes each
-//! call launch by launch on one queue. After every call the bands beside all buffers are looked at, and the inputs' digests
-//! compared. What a fault is called is `fault`'s; what lies where is `residency`'s, under a cap.
+//! The worker holds the context and launches the kernels itself; nothing of the candidate runs on the CPU. A session uploads the inputs
+//! one by one, allocates outputs and workspaces, loads the module, and makes each call launch by launch on one queue. After every call it
+//! checks the bands beside all buffers and compares the digests of the inputs. `fault` turns errors into verdicts; `residency` places
+//! buffers, under a cap.
 
 mod buffers;
 mod candidate;
@@ -50,37 +50,40 @@ use crate::residency::device::{Device as _, DeviceError};
 use crate::residency::host::HostDevice;
 use crate::residency::load::Residency;
 
-/// Said where a replay is asked for.
+/// The answer to a replay.
 const NO_REPLAY: &str = "a replay on a device is not supported by this version";
-/// Said where a profile is asked for.
+/// The answer to a profile.
 const NO_TIMES: &str = "timing on a device is not supported by this version";
 
-/// The backend of one lease: what lies on the device goes with it.
+/// The backend of one lease. Everything that it has placed on the device is released with it.
 pub(crate) struct CudaBackend<'d> {
     device: &'d HeldDevice,
-    /// Of digests.
+    /// The most that may be placed on the device.
+    cap: Bytes,
+    /// The seed of digests.
     seed: u64,
     points: Points,
     state: RefCell<State>,
 }
 
-/// What belongs to the context.
+/// The state that ends with the context.
 #[derive(Default)]
 struct State {
     residency: Option<Residency<CudaMemory, Key>>,
-    /// What the session in hand uses; it stays until the next one has said what it needs.
+    /// The inputs of the current session. They stay until the next one has named its own.
     uses: Vec<Key>,
-    /// Of inputs, as they were uploaded.
+    /// The digests of inputs right after their upload.
     digests: BTreeMap<Key, Digest>,
     digester: Option<Digester>,
 }
 
 impl<'d> CudaBackend<'d> {
-    pub(crate) fn new(device: &'d HeldDevice) -> std::io::Result<Self> {
+    pub(crate) fn new(device: &'d HeldDevice, cap: Bytes) -> std::io::Result<Self> {
         let mut seed = [0; 8];
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
         Ok(Self {
             device,
+            cap,
             seed: u64::from_le_bytes(seed),
             points: Points::default(),
             state: RefCell::default(),
@@ -91,19 +94,19 @@ impl<'d> CudaBackend<'d> {
         &self.device.driver
     }
 
-    /// Looks at memory, as far as anything is placed.
+    /// Records memory at a point.
     fn look(&self, point: MemoryPoint) {
         let mut state = self.state.borrow_mut();
         let placed = state.residency.as_mut().map_or(Bytes::ZERO, |it| it.device().marks().placed);
         self.points.look(point, placed, self.driver());
     }
 
-    /// Nothing that lies on the device can be relied on: all of it goes, before the next session.
+    /// Drops everything on the device, because it can no longer be relied on.
     fn clear(&self) {
         *self.state.borrow_mut() = State::default();
     }
 
-    /// The context has failed. Another takes its place, where this process can have one.
+    /// Replaces a failed context, or marks the device as lost if this process cannot have another.
     fn context_failed(&self) {
         let replaced = self.driver().borrow_mut().replace();
         if replaced.is_err() {
@@ -113,7 +116,7 @@ impl<'d> CudaBackend<'d> {
     }
 }
 
-/// What was held for a lease goes with it, the digester's module and staging included.
+/// Releases everything, including the digester's module and the staging memory.
 impl Drop for CudaBackend<'_> {
     fn drop(&mut self) {
         let State { residency, digester, .. } = std::mem::take(&mut *self.state.borrow_mut());
@@ -121,22 +124,22 @@ impl Drop for CudaBackend<'_> {
             digester.unload(self.driver());
         }
         if let Some(residency) = residency {
-            // What cannot be given back goes when the engine is dropped, or with the context.
+            // Buffers that cannot be released now go when the engine is dropped, or with the context.
             let _ = residency.dissolve();
         }
     }
 }
 
 impl State {
-    fn residency(&mut self, device: &HeldDevice, points: &Points) -> &mut Residency<CudaMemory, Key> {
+    fn residency(&mut self, backend: &CudaBackend<'_>) -> &mut Residency<CudaMemory, Key> {
         self.residency.get_or_insert_with(|| {
-            let memory = CudaMemory::new(Rc::clone(&device.driver), device.cap, points.clone());
+            let memory = CudaMemory::new(Rc::clone(backend.driver()), backend.cap, backend.points.clone());
             Residency::new(memory, LOAD_SLOTS, STAGING_SLOT)
         })
     }
 }
 
-/// Memory of a kind that this version does not have on a device.
+/// Memory for varied inputs, which this version does not have on a device.
 pub(crate) struct NoMemory(Infallible);
 
 impl VariantMemory for NoMemory {

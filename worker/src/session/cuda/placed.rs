@@ -1,4 +1,4 @@
-//! The inputs of one recorded call as the device will have them: which parts of storages, each between bands.
+//! The inputs of one recorded call on the device: parts of storages, each between two bands.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +17,7 @@ use crate::recorded::{Recorded, is_written_out};
 use crate::residency::load::Origin;
 use crate::residency::staging::Source;
 
-/// What is the same wherever it is found.
+/// Identifies an input. Inputs with equal keys have equal contents.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     Content {
@@ -31,18 +31,18 @@ pub(super) enum Key {
         storage: u32,
         start: u64,
     },
-    /// Values that do not lie in the file as they are, by the number of their argument.
+    /// The values of an argument that the file does not contain as they are.
     Values {
         entry: EntryId,
         argument: usize,
     },
 }
 
-/// One recorded call, to be placed on the device when its session starts.
+/// A recorded call. Its inputs are placed on the device when its session starts.
 pub(crate) struct OnDevice {
     recorded: Recorded,
     pub(super) inputs: Vec<Input>,
-    /// For each argument, the input that it lies in, and where; none where it is no tensor or has no elements.
+    /// For each argument, the index of its input and the offset there. `None` if it is no tensor or has no elements.
     pub(super) places: Vec<Option<(usize, u64)>>,
 }
 
@@ -52,11 +52,11 @@ impl AsRef<Recorded> for OnDevice {
     }
 }
 
-/// A buffer of its own on the device.
+/// An input with its own buffer on the device.
 pub(super) struct Input {
     pub(super) key: Key,
     pub(super) bands: Bands,
-    /// Of the arguments that lie in it.
+    /// The names of the arguments in it.
     pub(super) name: String,
     from: From,
 }
@@ -105,7 +105,7 @@ impl OnDevice {
         Self { recorded, inputs, places }
     }
 
-    /// The distinct storages of a load, by key, with where their bytes come from.
+    /// The distinct inputs by key, with the origins of their bytes.
     pub(super) fn origins(&self) -> BTreeMap<Key, InputOrigin<'_>> {
         self.inputs
             .iter()
@@ -114,21 +114,21 @@ impl OnDevice {
     }
 }
 
-/// The piece that a tensor lies in, and where in it.
+/// The index of the piece that contains a tensor, and the offset there.
 fn place_of(recorded: &Recorded, pieces: &[Piece], tensor: &Tensor) -> Option<(usize, u64)> {
     let within = tensor.byte_range();
     let covers = |piece: &Piece| piece.range.start <= within.start && within.end <= piece.range.end;
     let storage = recorded.capture.storage(tensor.storage);
     let content = storage.blob.map(|blob| (blob, storage.file_offset));
     let own = pieces.iter().position(|piece| covers(piece) && piece.storage == tensor.storage);
-    // Two storages of one content are one piece.
+    // Two storages with the same content share one piece.
     let at = own.or_else(|| {
         pieces.iter().position(|piece| covers(piece) && content.is_some() && piece.content == content)
     })?;
     Some((at, within.start - pieces[at].range.start))
 }
 
-/// An input between its bands, as it is copied to the device.
+/// The bytes of an input with its bands, as they are copied to the device.
 pub(super) struct InputOrigin<'a> {
     recorded: &'a Recorded,
     input: &'a Input,

@@ -1,4 +1,4 @@
-//! High-water marks at named points: what lies on the device, and what this process has beside it.
+//! High-water marks at named points: device memory, and the resident memory of this process.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,12 +8,12 @@ use opt_shared::units::Bytes;
 
 use super::driver::SharedDriver;
 
-/// Shared by whoever places bytes.
+/// The marks of a lease. Clones share them.
 #[derive(Clone, Default)]
 pub(super) struct Points(Rc<RefCell<Vec<DevicePoint>>>);
 
 impl Points {
-    /// Looks now. A driver that does not answer leaves its figure at zero: what is wrong with it is said by what fails next.
+    /// Records the current figures. If the driver does not answer, its figure is zero, and the next operation reports the error.
     pub(super) fn look(&self, point: MemoryPoint, placed: Bytes, driver: &SharedDriver) {
         let memory = driver.borrow_mut().memory().ok();
         let seen = DevicePoint {
@@ -29,7 +29,7 @@ impl Points {
         }
     }
 
-    /// In the order of the points.
+    /// The marks, in the order of the points.
     pub(super) fn seen(&self) -> Vec<DevicePoint> {
         let mut points = self.0.borrow().clone();
         points.sort_by_key(|it| it.point);
@@ -37,10 +37,10 @@ impl Points {
     }
 }
 
-/// Resident memory of this process; zero where the kernel does not tell.
+/// The resident memory of this process, or zero if the kernel does not report it.
 fn resident() -> Bytes {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    // statm: size, resident, …, in pages.
+    // The fields of statm are size, resident, …, in pages.
     let pages = text.split_ascii_whitespace().nth(1).and_then(|it| it.parse().ok()).unwrap_or(0);
     Bytes::from(rustix::param::page_size()).saturating_mul(pages)
 }

@@ -1,6 +1,6 @@
-//! A driver that plays a card: memory of this process, kernels in Rust, and errors on command.
+//! A driver for tests that plays a card: memory of this process, kernels in Rust, and errors on command.
 //!
-//! What it was asked for is written down. It counts what it gives out, so that a cap has somebody to agree with.
+//! It records every call and counts the memory that it has given out, for comparison with the cap.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use super::driver::{
     Card, DeviceMemory, Driver, DriverError, FunctionId, Launch, Mark, ModuleId, Pinned, Queue, Site,
 };
 
-/// Where the first allocation lies; the next ones are far enough away that nothing reaches from one into another.
+/// The address of the first allocation. The next ones are so far away that no access reaches from one into another.
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
 const GAP: u64 = 1 << 20;
 const DIGEST: &str = "opt_digest";
@@ -41,7 +41,7 @@ pub(super) enum Asked {
 
 pub(super) type Kernel = Rc<dyn Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code, Option<Site>)>>;
 
-/// What the kernels of a script work on.
+/// The memory that the kernels of a script work on.
 #[derive(Default)]
 pub(super) struct FakeMemory {
     allocations: BTreeMap<u64, Vec<u8>>,
@@ -63,29 +63,29 @@ impl FakeMemory {
     }
 }
 
-/// What a test sees and sets of a scripted driver.
+/// The part of a scripted driver that tests can see and set.
 #[derive(Default)]
 pub(super) struct Script {
     pub(super) memory: FakeMemory,
     pub(super) asked: Vec<Asked>,
     /// The call of this kind that fails, counted from now (1 is the next), and how.
     pub(super) failing: Vec<(Asked, usize, Code)>,
-    /// By symbol: the sizes of the parameters, and what is done.
+    /// The sizes of the parameters and the function of each kernel, by symbol.
     pub(super) kernels: BTreeMap<String, (Vec<usize>, Kernel)>,
-    /// Launches of these never end.
+    /// Kernels whose launches never end.
     pub(super) endless: Vec<String>,
-    /// Another context can take the place of one that failed.
+    /// Whether a failed context can be replaced.
     pub(super) replaceable: bool,
     pub(super) held: Bytes,
     pub(super) most_held: Bytes,
-    /// Marks are over when they are asked about for the so manieth time.
+    /// How often a mark is polled before it is reached.
     pub(super) polls: u32,
     functions: Vec<String>,
     next: u64,
     next_mark: u64,
     polled: u32,
     hangs: bool,
-    /// A sticky error: everything fails from now on.
+    /// A sticky error, with which every further call fails.
     failed: Option<Code>,
 }
 
@@ -145,7 +145,7 @@ impl Script {
     }
 }
 
-/// The digest of ours, said again.
+/// Our digest in Rust.
 fn digest(memory: &mut FakeMemory, params: &[u64]) {
     let [from, words, seed, sum] = *params else { panic!("four parameters") };
     let mut total = 0_u64;

@@ -1,4 +1,4 @@
-//! One candidate over some entries on the device: loaded, launched, looked over after each call.
+//! A session on the device: loads one candidate, launches it for its entries, and checks every call.
 //!
 //! ```text
 //! start: inputs uploaded ──▶ outputs, workspaces allocated ──▶ load: module, kernels ──▶ call* ──▶ finish: all released
@@ -34,18 +34,18 @@ pub(super) struct DeviceSession<'b> {
     pub(super) candidate: &'b DeviceCode,
     entries: &'b [OnDevice],
     calls: Vec<EntryCall>,
-    /// Allocated for this session alone.
+    /// Buffers of this session alone.
     allocated: Vec<(Kind, Buffer)>,
-    /// Device memory for the digests of one entry's inputs.
+    /// The address of the digests of one entry's inputs.
     sums: u64,
     module: Option<ModuleId>,
-    /// Why it cannot be called, as its loader says it.
+    /// Why the candidate cannot be launched, if so.
     refusal: Option<String>,
-    /// It has ended, and how.
+    /// The verdict, once the session has ended.
     ended: Option<Verdict>,
-    /// It ended in a way after which the context cannot be used.
+    /// Set if the context cannot be used any more.
     context_failed: bool,
-    /// What lies on the device is not what was uploaded any more.
+    /// Set if the inputs on the device may have changed.
     spoiled: bool,
 }
 
@@ -82,7 +82,7 @@ impl<'b> DeviceSession<'b> {
         self.backend.driver()
     }
 
-    /// Inputs one by one, then what outputs need, when the last upload is over.
+    /// Uploads the inputs one by one, and then allocates the outputs.
     fn place_inputs_and_outputs(&mut self) -> Result<(), SessionError> {
         let card = self.driver().borrow().card().clone();
         let origins: Vec<_> = self.entries.iter().flat_map(|entry| entry.origins()).collect();
@@ -99,7 +99,7 @@ impl<'b> DeviceSession<'b> {
         let former = std::mem::take(&mut state.uses);
         let keys: Vec<Key> = storages.iter().map(|(key, _)| key.clone()).collect();
         state.digests.retain(|key, _| keys.contains(key));
-        let residency = state.residency(self.backend.device, &self.backend.points);
+        let residency = state.residency(self.backend);
         let load = Load { storages: &storages, tensors: &tensors, after: &after, instead_of: &former };
         let placed = match residency.load(&load) {
             Ok(placed) => placed,
@@ -136,7 +136,7 @@ impl<'b> DeviceSession<'b> {
         Ok(())
     }
 
-    /// What the candidate asks for beside its outputs. That there is no room for it is its own affair.
+    /// Allocates the candidate's workspaces. If they do not fit, the candidate is to blame.
     fn place_workspaces(&mut self) -> Result<(), SessionError> {
         let card = self.driver().borrow().card().clone();
         let launch = &self.candidate.callee.launch;
@@ -157,7 +157,7 @@ impl<'b> DeviceSession<'b> {
             let after: Vec<(Kind, Bytes)> =
                 wanted.iter().map(|it| (Kind::Workspace, it.bands.allocated())).collect();
             let mut state = self.backend.state.borrow_mut();
-            let residency = state.residency(self.backend.device, &self.backend.points);
+            let residency = state.residency(self.backend);
             let load = Load { storages: &[], tensors: &[], after: &after, instead_of: &[] };
             match residency.load(&load) {
                 Ok(placed) => {
@@ -173,7 +173,7 @@ impl<'b> DeviceSession<'b> {
                         status: Status::DeviceMemoryLimit,
                         detail: format!("its workspaces take {asked} beside inputs and outputs: {error}"),
                     });
-                    // What was allocated of them is known to the engine alone, which is dropped with it.
+                    // Only the engine knows the workspaces that were allocated, and it is dropped with them.
                     self.spoiled = true;
                     return Ok(());
                 }
@@ -186,7 +186,7 @@ impl<'b> DeviceSession<'b> {
         Ok(())
     }
 
-    /// The digests of inputs that were uploaded just now.
+    /// Computes the digests of the inputs, right after their upload.
     fn note_digests(&mut self) -> Result<(), SessionError> {
         for (entry, call) in self.entries.iter().zip(&self.calls) {
             let digests = {
@@ -213,7 +213,7 @@ impl<'b> DeviceSession<'b> {
         SessionError::Inputs { candidate: self.candidate.callee.candidate.clone(), source: error.into() }
     }
 
-    /// It ends so.
+    /// Ends the session with a verdict, unless it already has one.
     fn end<T>(&mut self, verdict: Verdict) -> Answer<T> {
         self.ended.get_or_insert(verdict);
         Answer::Died
@@ -224,7 +224,7 @@ impl<'b> DeviceSession<'b> {
         self.end(fault::of_error(error, during, buffers))
     }
 
-    /// The module, and the kernel of each step with the parameters that it takes; or why not.
+    /// Loads the module and looks up the kernel of each step. Returns the reason if the plan's arguments do not match a kernel's parameters.
     fn load_module(&mut self) -> Result<Option<String>, DriverError> {
         let mut driver = self.backend.device.driver.borrow_mut();
         let module = driver.load(&self.candidate.image)?;
@@ -249,7 +249,7 @@ impl<'b> DeviceSession<'b> {
         Ok(None)
     }
 
-    /// One call; none if it ended in it.
+    /// Makes one call, and returns its duration; `None` if the session ended in it.
     fn launch_all(&mut self, entry: usize, poison: u8, limit: Duration) -> Option<Duration> {
         if let Err(error) = self.poison_all(entry, poison) {
             let _: Answer<()> = self.fail(&error, &During::Ours("filling its outputs"), &[]);
@@ -276,7 +276,7 @@ impl<'b> DeviceSession<'b> {
             match over {
                 Ok(true) => {}
                 Ok(false) => {
-                    // Nothing stops a kernel but the end of its context.
+                    // Only the end of its context stops a kernel.
                     self.context_failed = true;
                     let _: Answer<()> = self.end(fault::overdue(&during, limit));
                     return None;
@@ -303,7 +303,7 @@ impl<'b> DeviceSession<'b> {
         Ok(())
     }
 
-    /// What a call did to what it must not touch: a verdict, if it did.
+    /// Checks inputs and workspaces after a call. Returns a verdict if the call wrote where it must not.
     fn look_over(&self, entry: usize, poison: u8) -> Result<Option<Verdict>, DriverError> {
         let call = &self.calls[entry];
         let beside = call.inputs.iter().map(|it| (it, BAND_BYTE));
@@ -337,7 +337,7 @@ impl<'b> DeviceSession<'b> {
         SessionError::Outputs { entry, source: io::Error::other(error) }
     }
 
-    /// Gives back everything that was allocated for it.
+    /// Releases everything that this session has allocated.
     fn release(&mut self) {
         if std::mem::take(&mut self.context_failed) {
             self.allocated.clear();
@@ -349,7 +349,7 @@ impl<'b> DeviceSession<'b> {
         }
         if !self.spoiled {
             let mut state = self.backend.state.borrow_mut();
-            let residency = state.residency(self.backend.device, &self.backend.points);
+            let residency = state.residency(self.backend);
             let released =
                 self.allocated.drain(..).try_for_each(|(kind, buffer)| residency.release(kind, buffer));
             self.spoiled = released.is_err();
@@ -386,7 +386,7 @@ fn digests(
     found
 }
 
-/// One output, read from the device.
+/// An output as it is read from the device.
 struct OutputSource<'a> {
     driver: &'a SharedDriver,
     address: u64,
@@ -449,7 +449,7 @@ impl Session for DeviceSession<'_> {
         Ok(self.end(verdict))
     }
 
-    /// One place: bands are on both sides of it.
+    /// One slot is enough, because it has bands on both sides.
     fn slots(&self, _: usize) -> u32 {
         1
     }

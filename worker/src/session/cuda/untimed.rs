@@ -1,4 +1,4 @@
-//! The clock of a session on a device: nothing is timed there yet, and every question is answered so.
+//! The clock of a session on a device. Nothing is timed there yet, so every request is refused.
 
 use std::time::Duration;
 

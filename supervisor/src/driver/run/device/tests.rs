@@ -75,7 +75,7 @@ impl Watched {
         let totals = nvml.read(0).expect("a reading").totals;
         let path = folder.path().join("lock");
         let lock = DeviceLock::take_at(&path, &identity, folder.path(), &|| false, Duration::ZERO);
-        let found = FoundDevice { nvml, identity, memory: DeviceMemory { totals } };
+        let found = FoundDevice { nvml, identity, memory: DeviceMemory { totals, is_integrated: false } };
         let mut device = found.watch(lock.expect("nobody else has it")).expect("a thread");
         device.watch.look_every(BUSY);
         Self { folder, twin, device }

@@ -1,7 +1,7 @@
-//! A card, through the driver that the machine has.
+//! A card, through the machine's CUDA driver.
 //!
-//! One context, the primary one, current in the thread that opened it, for as long as the process lives. Copies and calls have a
-//! stream each, neither of which waits for the legacy one.
+//! Uses the primary context, which stays current in the thread that opened it until the process ends. Copies and calls have a stream
+//! each. Neither waits for the legacy stream.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_uint, c_void};
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::{CUdevice, CUevent, CUfunction, CUmodule, CUstream};
+use opt_shared::formula::CARD_GRAIN;
 use opt_shared::units::Bytes;
 
 use super::code::Code;
@@ -18,12 +19,10 @@ use super::{
     Card, DeviceMemory, Driver, DriverError, FunctionId, Launch, Mark, ModuleId, Pinned, Queue, Site,
 };
 
-/// The driver gives memory out in pages of this size; smaller allocations may share one.
-const GRAIN: Bytes = Bytes::mib(2);
-/// Dynamic shared memory that a kernel has without asking for more.
+/// Dynamic shared memory that every kernel may use. More has to be requested.
 const PLAIN_SHARED: u32 = 48 << 10;
 const LOG: usize = 8 << 10;
-/// Bytes for its name, and one for the zero behind it.
+/// Bytes for the card's name and its final zero.
 const NAME: i32 = 256;
 
 const STREAM_NON_BLOCKING: c_uint = 1;
@@ -47,10 +46,10 @@ pub(crate) struct CardDriver {
     modules: BTreeMap<u64, CUmodule>,
     kernels: BTreeMap<u64, CUfunction>,
     next: u64,
-    /// Events that are recorded, and those that can be recorded again.
+    /// Recorded events by mark, and events that can be reused.
     recorded: BTreeMap<u64, CUevent>,
     idle: Vec<CUevent>,
-    /// The context is given up. On a card, freeing memory waits for a kernel that never ends.
+    /// Set once the context is given up. Memory is not freed then, because that would wait for a kernel that never ends.
     given_up: Arc<AtomicBool>,
 }
 
@@ -118,7 +117,7 @@ impl CardDriver {
     }
 }
 
-/// The driver's handle of a device. Needs no context.
+/// The driver's handle for a device. Needs no context.
 pub(super) fn device_of(functions: &Functions, ordinal: u32) -> Result<CUdevice, DriverError> {
     let no_such = DriverError::new("cuDeviceGet", Code::INVALID_DEVICE);
     let number = i32::try_from(ordinal).map_err(|_| no_such)?;
@@ -131,7 +130,7 @@ pub(super) fn device_of(functions: &Functions, ordinal: u32) -> Result<CUdevice,
     Ok(device)
 }
 
-/// What a device is. Needs no context.
+/// Describes a device. Needs no context.
 pub(super) fn describe(functions: &Functions, device: CUdevice) -> Result<Card, DriverError> {
     let mut name = [0; 256];
     // SAFETY: four numbers of the driver's interface, for which zeros are a value.
@@ -151,12 +150,12 @@ pub(super) fn describe(functions: &Functions, device: CUdevice) -> Result<Card, 
         uuid: Some(uuid_text(uuid.bytes.map(|byte| byte.to_le_bytes()[0]))),
         total: Bytes::from(total),
         integrated: integrated != 0,
-        grain: GRAIN,
+        grain: CARD_GRAIN,
         checks_accesses: false,
     })
 }
 
-/// As NVML writes it.
+/// The UUID in the form of NVML.
 fn uuid_text(bytes: [u8; 16]) -> String {
     let mut text = "GPU".to_owned();
     for (at, byte) in bytes.iter().enumerate() {
@@ -196,7 +195,7 @@ impl AsMut<[u8]> for Locked {
 impl Drop for Locked {
     fn drop(&mut self) {
         if self.context_given_up.load(Ordering::Relaxed) {
-            // It goes with the process.
+            // It is freed when the process ends.
             return;
         }
         // SAFETY: an address that the driver gave out, given back once.
@@ -306,7 +305,7 @@ impl Driver for CardDriver {
     }
 
     fn load(&mut self, image: &[u8]) -> Result<ModuleId, DriverError> {
-        // PTX has to end with a zero; a binary knows its length.
+        // PTX has to end with a zero. Machine code contains its length.
         let mut image = image.to_vec();
         image.push(0);
         let mut log = vec![0_u8; LOG];
@@ -379,7 +378,7 @@ impl Driver for CardDriver {
             };
             ok("cuFuncSetAttribute", code)?;
         }
-        // One buffer with all of them: whatever the kernel takes, the driver reads no byte beyond it.
+        // One buffer holds all parameters, so the driver reads no byte beyond it, however many the kernel takes.
         let mut buffer = packed(&launch.params);
         let mut length = buffer.len();
         let mut extra: [*mut c_void; 5] = [
@@ -409,7 +408,7 @@ impl Driver for CardDriver {
         ok("cuLaunchKernel", code)
     }
 
-    /// A process whose context failed has no other: the driver fails whatever it is asked.
+    /// After its context has failed, a process cannot have another: the driver fails every call.
     fn replace(&mut self) -> Result<(), DriverError> {
         self.given_up.store(true, Ordering::Relaxed);
         Err(DriverError::new("replacing the context", Code::NOT_SUPPORTED))
@@ -426,7 +425,7 @@ impl Drop for CardDriver {
     }
 }
 
-/// Parameters one after another, each at a multiple of its size, as kernels expect them.
+/// Packs parameters one after another, each at a multiple of its size, as kernels expect them.
 fn packed(params: &[Vec<u8>]) -> Vec<u8> {
     let mut buffer = Vec::new();
     for param in params {

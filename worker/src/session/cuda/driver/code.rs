@@ -1,26 +1,26 @@
-//! The driver's error codes: their names, which of them end a context, and whom they speak of.
+//! The driver's error codes: their names, whether they end the context, and what causes them.
 
 use std::fmt;
 
-/// `CUresult`, as a number: a newer driver may have codes that no list of ours knows.
+/// A `CUresult` as a number, because a newer driver may have codes that our list lacks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Code(pub(crate) u32);
 
-/// Of whom a code subject, before anybody knows where it happened.
+/// The cause of an error, as far as the code alone shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
-    /// What was launched did something that it must not do.
+    /// The kernel did something that is not allowed.
     Kernel,
-    /// It ran too long.
+    /// The kernel ran too long.
     Time,
-    /// What was asked for is refused: a launch of an impossible shape, a symbol that is not there.
+    /// The request was refused, such as a launch of an impossible shape or an unknown symbol.
     Request,
-    /// What was to be loaded.
+    /// The module could not be loaded.
     Image,
     /// The device, its driver or this version of it lacks something.
     Lacking,
     Memory,
-    /// The machine: nobody's kernel causes it.
+    /// The machine; no kernel can cause it.
     Host,
 }
 
@@ -105,7 +105,7 @@ impl Code {
         ROWS.iter().find(|row| row.code == self.0)
     }
 
-    /// The driver's own name; none for a code that is newer than this list.
+    /// The driver's name for it; `None` for a code that is newer than this list.
     pub(crate) fn name(self) -> Option<&'static str> {
         self.known().map(|row| row.name)
     }
@@ -114,7 +114,7 @@ impl Code {
         self.known().map_or(Host, |row| row.subject)
     }
 
-    /// Whether the context cannot be used any more. An unknown code is taken to end it: a new process costs little.
+    /// Whether the context cannot be used any more. Unknown codes count as such, because a new process costs little.
     pub(crate) fn ends_the_context(self) -> bool {
         self.known().is_none_or(|row| row.sticky)
     }
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!((unknown.subject(), unknown.ends_the_context()), (Host, true));
         assert_eq!(unknown.to_string(), "error 4242 of the driver");
         assert_eq!(Code::ILLEGAL_ADDRESS.to_string(), "CUDA_ERROR_ILLEGAL_ADDRESS (700)");
-        // What a kernel did to its context is never undone; what was merely refused is.
+        // Faults of a kernel end its context; refused requests do not.
         for row in &ROWS {
             if matches!(row.subject, Kernel | Time) {
                 assert!(row.sticky, "{}", row.name);

@@ -1,8 +1,9 @@
-//! The emulated device as a driver: everything is over when its call returns.
+//! The emulated device as a driver. Every operation is complete when its call returns.
 
 use std::collections::BTreeMap;
 
 use opt_emulator::{Config, Device, Fault, FaultKind, Function, Limit, LoadError, Memory, Module};
+use opt_shared::formula::EMULATED_GRAIN;
 use opt_shared::units::Bytes;
 
 use super::code::Code;
@@ -10,11 +11,9 @@ use super::{
     Card, DeviceMemory, Driver, DriverError, FunctionId, Launch, Mark, ModuleId, Pinned, Queue, Site,
 };
 
-/// What it aligns allocations to.
-const GRAIN: Bytes = Bytes::new(256);
-/// What it has, of the host's memory: only what is allocated is there.
+/// The device's memory. It is taken from the host when it is allocated.
 const MEMORY: Bytes = Bytes::gib(8);
-/// Of what kernels print, per session.
+/// The most text of kernels that is kept for a session, in bytes.
 const PRINTED: usize = 64 << 10;
 
 pub(crate) struct EmulatedDriver {
@@ -32,9 +31,9 @@ impl EmulatedDriver {
             name: "the emulated device".to_owned(),
             uuid: None,
             total: MEMORY,
-            // Its memory is the host's.
+            // It uses the host's memory.
             integrated: true,
-            grain: GRAIN,
+            grain: EMULATED_GRAIN,
             checks_accesses: true,
         };
         Self {

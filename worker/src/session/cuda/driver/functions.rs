@@ -1,7 +1,7 @@
-//! The driver's functions, each looked up before the first is called: one that is missing is said, and never called.
+//! The driver's functions. All are looked up before the first is called, so a missing one is reported and never called.
 //!
-//! cudarc finds the library and knows its types. Its own functions end the process where one is missing, and an error
-//! code that is newer than its list has no value in its type; here a code is a number.
+//! cudarc finds the library and provides its types. Its own functions panic if a symbol is missing, and its type has no value for newer
+//! error codes. Here a code is a number.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -9,7 +9,7 @@ use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream, CUuuid,
 };
 
-/// The driver cannot be used.
+/// Why the driver cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoDriver {
     #[error("no CUDA driver is installed here: libcuda.so is not found")]
@@ -27,7 +27,7 @@ macro_rules! functions {
         pub(super) struct Functions { $($(#[$doc])* pub(super) $name: unsafe extern "C" fn($($argument),*) -> u32,)* }
 
         impl Functions {
-            /// Of the library that is loaded, all or none.
+            /// Looks up all functions of the loaded library.
             fn find(library: &'static libloading::Library) -> Result<Self, NoDriver> {
                 // SAFETY: the names are the driver's, and these are the types that its header gives them.
                 Ok(Self { $($name: unsafe {
@@ -71,11 +71,11 @@ functions! {
     set_function_attribute = "cuFuncSetAttribute": fn(CUfunction, c_uint, c_int);
 }
 
-/// Of newer drivers only.
+/// A function that only newer drivers have.
 pub(super) type ParameterInfo = unsafe extern "C" fn(CUfunction, usize, *mut usize, *mut usize) -> u32;
 
 impl Functions {
-    /// Loads the driver. It stays loaded as long as this process lives.
+    /// Loads the driver, which stays loaded until the process ends.
     pub(super) fn load() -> Result<(Self, Option<ParameterInfo>), NoDriver> {
         // SAFETY: it asks the loader for the driver's library, whose own start-up code every CUDA program runs.
         if !unsafe { sys::is_culib_present() } {

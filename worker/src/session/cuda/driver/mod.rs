@@ -1,7 +1,7 @@
-//! What this backend needs of a device: the few functions of a CUDA driver, and what its errors mean.
+//! The functions of a CUDA driver that this backend needs, and the meaning of its errors.
 //!
-//! Two queues: copies go on one, calls on the other, each in order. Whoever orders a copy keeps its host memory until a mark
-//! after it is over. A driver decides nothing: caps, names of buffers and verdicts are others' affair.
+//! There are two queues, one for copies and one for calls, and each keeps its order. The host memory of a copy must stay until a mark after
+//! it has been reached. A driver decides nothing about caps or verdicts.
 
 pub(super) mod card;
 pub(super) mod code;
@@ -18,25 +18,25 @@ use opt_shared::units::Bytes;
 use self::code::Code;
 pub(crate) use self::functions::NoDriver;
 
-/// One driver, shared by everything of a worker that uses it; one thread.
+/// The driver of a worker. It is used by a single thread.
 pub(super) type SharedDriver = Rc<RefCell<Box<dyn Driver>>>;
 
 /// A device as its driver describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
     pub(crate) name: String,
-    /// As NVML writes it: `GPU-…`. None where the device has none.
+    /// In the form of NVML: `GPU-…`. `None` for the emulated device.
     pub(crate) uuid: Option<String>,
     pub(crate) total: Bytes,
-    /// Shares its memory with the CPU.
+    /// Whether it shares its memory with the CPU.
     pub(crate) integrated: bool,
-    /// What an allocation is rounded up to.
+    /// Allocations are rounded up to multiples of this.
     pub(crate) grain: Bytes,
-    /// Every access is checked against live buffers: a buffer needs no bands beside it.
+    /// Whether it checks every access against live buffers, so that buffers need no bands.
     pub(crate) checks_accesses: bool,
 }
 
-/// Bytes of the whole device, whoever has them.
+/// Memory of the whole device, whichever process uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceMemory {
     pub(crate) free: Bytes,
@@ -49,7 +49,7 @@ pub(crate) enum Queue {
     Calls,
 }
 
-/// The end of what was put on a queue before it.
+/// A position in a queue. It is reached when everything before it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mark(pub(crate) u64);
 
@@ -65,15 +65,15 @@ pub(crate) struct Launch {
     pub(crate) function: FunctionId,
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
-    /// Of dynamic shared memory.
+    /// The size of dynamic shared memory.
     pub(crate) shared_bytes: u32,
     /// The bytes of each parameter, little-endian.
     pub(crate) params: Vec<Vec<u8>>,
-    /// For devices that do all of it within the call.
+    /// The time limit, for devices that complete a launch within the call.
     pub(crate) limit: Duration,
 }
 
-/// Host memory that the device copies from and to without help of the CPU. Frees itself.
+/// Page-locked host memory, which the device copies from and to without the CPU. Freed on drop.
 pub(crate) struct Pinned(pub(crate) Box<dyn HostBytes>);
 
 pub(crate) trait HostBytes: AsRef<[u8]> + AsMut<[u8]> + Send {}
@@ -92,23 +92,23 @@ impl AsMut<[u8]> for Pinned {
     }
 }
 
-/// Where in a kernel something went wrong, as far as the device tells. A card tells nothing of it.
+/// The place of a fault in a kernel, as far as the device reports it. A card reports nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Site {
     pub(crate) block: Option<[u32; 3]>,
     pub(crate) thread: Option<[u32; 3]>,
     pub(crate) ptx_line: Option<u32>,
-    /// File and line, where the PTX has them.
+    /// The source file and line, if the PTX names them.
     pub(crate) source: Option<String>,
-    /// Of an access to global memory: where.
+    /// The address of an access to global memory.
     pub(crate) address: Option<u64>,
-    /// It went beyond a memory that the kernel has for itself: shared, local.
+    /// Whether the access was beyond the kernel's own shared or local memory.
     pub(crate) beyond_its_own: bool,
-    /// The device's own words.
+    /// The device's own message.
     pub(crate) text: String,
 }
 
-/// A function of the driver failed.
+/// The failure of a driver function.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {code}{}", site.as_ref().map_or(String::new(), |site| format!(": {}", site.text)))]
 pub(crate) struct DriverError {
@@ -123,64 +123,64 @@ impl DriverError {
     }
 }
 
-/// The functions of a device. After an error whose code ends the context every further call fails.
+/// The functions of a device. After an error that ends the context, every further call fails.
 pub(crate) trait Driver {
     fn card(&self) -> &Card;
 
     fn memory(&mut self) -> Result<DeviceMemory, DriverError>;
 
-    /// So many bytes of device memory, aligned to 256.
+    /// Allocates device memory, aligned to 256 bytes.
     fn allocate(&mut self, bytes: Bytes) -> Result<u64, DriverError>;
 
     fn free(&mut self, address: u64) -> Result<(), DriverError>;
 
     fn pinned(&mut self, bytes: Bytes) -> Result<Pinned, DriverError>;
 
-    /// Orders a copy to the device.
+    /// Queues a copy to the device.
     ///
     /// # Safety
-    /// `from` can be read for `bytes` until a mark that is made after this is over, or the driver is gone.
+    /// `from` must be readable for `bytes` until a later mark is reached, or the driver is dropped.
     unsafe fn upload(&mut self, to: u64, from: *const u8, bytes: usize) -> Result<(), DriverError>;
 
-    /// Orders a copy from the device.
+    /// Queues a copy from the device.
     ///
     /// # Safety
-    /// `into` can be written for `bytes`, by nobody else, until a mark that is made after this is over, or the driver is gone.
+    /// `into` must be writable for `bytes`, and not used otherwise, until a later mark is reached, or the driver is dropped.
     unsafe fn download(&mut self, into: *mut u8, from: u64, bytes: usize) -> Result<(), DriverError>;
 
-    /// Orders a store of `value` into every byte.
+    /// Queues a store of `value` into every byte.
     fn fill(&mut self, queue: Queue, at: u64, value: u8, bytes: Bytes) -> Result<(), DriverError>;
 
-    /// Copies from the device, and waits for it. Whatever wrote there must be over.
+    /// Copies from the device, and waits for the end. Earlier writes to that memory must be complete.
     fn read(&mut self, from: u64, into: &mut [u8]) -> Result<(), DriverError>;
 
-    /// Copies to the device, and waits for it.
+    /// Copies to the device, and waits for the end.
     fn write(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError>;
 
     fn mark(&mut self, queue: Queue) -> Result<Mark, DriverError>;
 
-    /// Without waiting. What went wrong on the queue before the mark is said here.
+    /// Whether a mark is reached, without waiting. Errors of operations before it are returned here.
     fn is_over(&mut self, mark: Mark) -> Result<bool, DriverError>;
 
-    /// PTX, or a binary for this device.
+    /// Loads PTX, or machine code for this device.
     fn load(&mut self, image: &[u8]) -> Result<ModuleId, DriverError>;
 
     fn unload(&mut self, module: ModuleId) -> Result<(), DriverError>;
 
     fn function(&mut self, module: ModuleId, symbol: &str) -> Result<FunctionId, DriverError>;
 
-    /// The size of each parameter in bytes; none where the driver does not tell.
+    /// The size of each parameter in bytes; `None` if the driver does not report it.
     fn parameters(&mut self, function: FunctionId) -> Result<Option<Vec<usize>>, DriverError>;
 
-    /// Orders a launch on the queue of calls.
+    /// Queues a launch on the queue of calls.
     fn launch(&mut self, launch: &Launch) -> Result<(), DriverError>;
 
-    /// What kernels have printed since this was asked last, where the device keeps it.
+    /// The text that kernels have printed since the last call, if the device keeps it.
     fn printed(&mut self) -> String {
         String::new()
     }
 
-    /// Gives up a context that failed, or that a kernel never leaves: nothing that was allocated or loaded in it is left, and
-    /// giving it back does nothing. A new context takes its place where the device can have one; an error where it cannot.
+    /// Gives up a context that has failed or whose kernel never ends. Its allocations and modules are gone, and releasing them does
+    /// nothing. Creates a new context, or returns an error if this process cannot have one.
     fn replace(&mut self) -> Result<(), DriverError>;
 }

@@ -1,7 +1,8 @@
-//! Whether a card is there: its driver is asked, in a process that does nothing else. No context is made.
+//! Asks a card's driver what the card is, in a process that does nothing else. It creates no context.
 
 use opt_shared::causes::chain;
 use opt_shared::device::Device;
+use opt_shared::message::{DISCRETE, INTEGRATED};
 
 use super::card::{describe, device_of, ok};
 use super::functions::{Functions, NoDriver};
@@ -10,7 +11,7 @@ use super::functions::{Functions, NoDriver};
 const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
 const COMPUTE_CAPABILITY_MINOR: u32 = 76;
 
-/// `yes WHAT` or `no WHY`.
+/// `yes UUID integrated|discrete NAME, compute capability N.N`, or `no` and the reason.
 pub(crate) fn tell(device: &str) -> String {
     let Some(Device::Cuda(ordinal)) = Device::from_name(device) else {
         return format!("no `{device}` is no card");
@@ -25,9 +26,9 @@ fn ask(ordinal: u32) -> Result<String, NoDriver> {
     let (functions, _) = Functions::load()?;
     let ask = || {
         let device = device_of(&functions, ordinal)?;
-        let name = describe(&functions, device)?.name;
+        let card = describe(&functions, device)?;
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: both are written by the calls.
+        // SAFETY: each call writes the number that it is given.
         unsafe {
             ok(
                 "cuDeviceGetAttribute",
@@ -38,7 +39,9 @@ fn ask(ordinal: u32) -> Result<String, NoDriver> {
                 (functions.attribute)(&raw mut minor, COMPUTE_CAPABILITY_MINOR, device),
             )?;
         }
-        Ok(format!("{name}, compute capability {major}.{minor}"))
+        let memory = if card.integrated { INTEGRATED } else { DISCRETE };
+        let uuid = card.uuid.unwrap_or_default();
+        Ok(format!("{uuid} {memory} {}, compute capability {major}.{minor}", card.name))
     };
     ask().map_err(|error| NoDriver::Device { ordinal, error })
 }

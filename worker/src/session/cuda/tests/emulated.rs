@@ -1,4 +1,4 @@
-//! The same on the emulated device: PTX, run and checked, faults with their line.
+//! Verification on the emulated device: PTX is run and checked, and faults name their line.
 
 use super::*;
 use crate::session::cuda::driver::emulated::EmulatedDriver;
@@ -6,7 +6,7 @@ use crate::session::cuda::driver::emulated::EmulatedDriver;
 const PTX: &str = include_str!("relu.ptx");
 const STORE: &str = "st.global.f32 [%rd7], %f2;";
 
-/// The kernel with other instructions where it stores.
+/// The kernel with other instructions in place of its store.
 fn kernel(harm: &str) -> Attempt {
     let mut attempt = Attempt::on(Box::new(EmulatedDriver::new()));
     attempt.image = PTX.replace("HARM", harm).into_bytes();
@@ -62,7 +62,7 @@ fn endless_kernel_is_ended_by_its_limit() {
     assert!(device.is_usable());
 }
 
-/// What it lacks is nobody's fault but ours.
+/// An instruction that the emulator lacks is not the candidate's fault.
 #[test]
 fn what_the_emulated_device_lacks_is_unsupported_and_the_hosts() {
     let (head, verified, _) = kernel("wgmma.fence.sync.aligned;").run();

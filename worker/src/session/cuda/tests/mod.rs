@@ -1,4 +1,4 @@
-//! Verification over a driver that plays a card: every answer, by the status that it becomes.
+//! Verification with a scripted driver: every error of the driver has its status.
 
 mod emulated;
 mod properties;
@@ -27,7 +27,7 @@ use crate::session::scripted::{callee, entries_of, verify_settings};
 use crate::stage::verify;
 
 const RELU: &str = "torch_nn_functional_relu";
-/// Room for the fixtures' entries, bands included.
+/// Enough for the fixtures' entries and their bands.
 const CAP: Bytes = Bytes::mib(64);
 
 fn expression(text: &str) -> Expression {
@@ -56,7 +56,7 @@ fn device_callee(folder: &Path, image: &[u8], signature: Signature, launch: Laun
     }
 }
 
-/// The recorded calls of relu, verified with one kernel of a script.
+/// A verification of recorded calls of relu with one scripted kernel.
 struct Attempt {
     driver: Box<dyn Driver>,
     launch: Launch,
@@ -106,10 +106,11 @@ impl Attempt {
             entries,
             verify: self.settings,
             shared_runner: Bytes::ZERO,
+            device_cap: self.cap,
             drop_cache: false,
         };
-        let device = HeldDevice::new(self.driver, self.cap);
-        let backend = CudaBackend::new(&device).expect("a seed");
+        let device = HeldDevice::new(self.driver);
+        let backend = CudaBackend::new(&device, task.device_cap).expect("a seed");
         let mut head = Head::passed();
         let verified = verify::run(&backend, &|_, _, _| (), &task, &mut head);
         drop(backend);

@@ -42,7 +42,7 @@ proptest! {
     fn cap_is_kept_under_errors_of_the_driver(steps in steps(), polls in 0_u32..3) {
         let (driver, script) = ScriptedDriver::new();
         script.borrow_mut().polls = polls;
-        let shared = HeldDevice::new(Box::new(driver), SMALL).driver;
+        let shared = HeldDevice::new(Box::new(driver)).driver;
         let mut memory = CudaMemory::new(Rc::clone(&shared), SMALL, Points::default());
         let mut buffers: Vec<Buffer> = Vec::new();
         let frees_fail = steps.iter().any(|step| matches!(step, Step::Fail(Asked::Free, ..)));

@@ -1,4 +1,4 @@
-//! The same through libcuda: the twin stands in for it, so that this is the code that runs on a card.
+//! Verification through libcuda, for which its twin stands in. This runs the same code as a card.
 
 use std::path::PathBuf;
 
@@ -8,13 +8,13 @@ use crate::session::cuda::driver::card::CardDriver;
 
 const PTX: &str = include_str!("relu.ptx");
 
-/// Has the twin loaded under the driver's name, from beside this test.
+/// Loads the twin, which lies beside this test, under the driver's name.
 fn load_twin() {
     let mut path: PathBuf = std::env::current_exe().expect("this test");
     path.set_file_name("libcuda.so");
     // SAFETY: a library of ours, whose start-up code does nothing.
     let twin = unsafe { libloading::Library::new(&path) };
-    // It stays: whoever asks for `libcuda.so` from now on gets it.
+    // It stays loaded, so that loading `libcuda.so` finds it from now on.
     std::mem::forget(twin.expect("the twin, which is built with this test"));
 }
 
@@ -26,7 +26,7 @@ fn kernel(harm: &str) -> Attempt {
     attempt
 }
 
-/// In one test: a fault ends the context of the whole process, as on a card.
+/// All in one test, because a fault ends the context of the whole process, as on a card.
 #[test]
 fn card_is_driven_through_libcuda() {
     load_twin();
@@ -42,7 +42,7 @@ fn card_is_driven_through_libcuda() {
         assert_eq!(left.free, left.total);
         assert_eq!(driver.card().name, "twin of a card");
     }
-    // Stores beside a buffer are no fault here: the bands have them.
+    // A store beside a buffer is no fault here. The bands show it.
     let beyond = format!("{store}\nadd.s64 %rd7, %rd7, 4;\n{store}");
     let device = ends_as(kernel(&beyond), Status::OutOfBounds, &["past the end of `output`"]);
     assert!(device.is_usable());

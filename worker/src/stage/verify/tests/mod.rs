@@ -24,6 +24,7 @@ fn task(numbers: &[u32]) -> VerifyTask {
         verify: verify_settings(),
         drop_cache: false,
         shared_runner: Bytes::ZERO,
+        device_cap: Bytes::ZERO,
     }
 }
 

@@ -1,0 +1,175 @@
+//! Whole runs with `device = "cuda:0"`: leases, ceilings, locks and losses of a card that twins of NVML and libcuda play.
+
+use std::process::Child;
+use std::time::Instant;
+
+use opt_nvml_twin::{Device, Process, Script, Twin, Who};
+use opt_tests::devices::{device, on_a_card, plan, twin, with_context};
+use opt_tests::waiting::until;
+use opt_tests::{Outcome, Scenario, Summary, summary::list};
+use serde_json::Value;
+
+use crate::storm::record::Record;
+
+const MIB: u64 = 1 << 20;
+const GOOD: (&str, &str) = ("naive", "relu.ptx");
+const ENDLESS: (&str, &str) = ("loops_forever", "bad.ptx");
+const TRAPS: (&str, &str) = ("traps", "bad.ptx");
+/// What a context holds in these scripts, in MiB.
+const HELD: u64 = 300;
+/// More than the ceiling.
+const TOO_MUCH: u64 = 3000;
+const GPU_IS_LOST: u32 = 15;
+
+fn script(processes: Vec<Process>) -> Script {
+    Script { devices: vec![Device { processes, ..device() }], ..Script::default() }
+}
+
+fn start(scenario: &Scenario, twin: &Twin, dir: &str) -> Child {
+    let arguments = ["run", "plan.toml", "--dir", dir];
+    let mut command = scenario.command(&arguments);
+    on_a_card(scenario, twin, &mut command).spawn().expect("the program starts")
+}
+
+/// Runs the plan to its end, and returns the summary.
+fn run(scenario: &Scenario, script: &Script, code: i32) -> (Outcome, Summary) {
+    let twin = twin(scenario, script);
+    finish(scenario, start(scenario, &twin, "runs/plan"), code)
+}
+
+fn finish(scenario: &Scenario, child: Child, code: i32) -> (Outcome, Summary) {
+    let outcome = scenario.finish(child, &["run", "plan.toml"]).expect_exit(code);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
+    (outcome, summary)
+}
+
+/// Waits until a candidate is being verified.
+fn until_verified(scenario: &Scenario, candidate: &str) {
+    until("a running verification", || {
+        let record = Record::read(&scenario.run_folder());
+        let runs = |it: &crate::storm::record::Attempt| it.stage == "verify" && it.status.is_none();
+        record.attempts.get(candidate).is_some_and(|its| its.iter().any(runs))
+    });
+}
+
+fn phase<'s>(summary: &'s Summary, candidate: &str) -> &'s Value {
+    let of = |it: &&Value| it["stage"] == "verify" && it["candidate"] == candidate;
+    list(&summary.document["memory"]["phases"]).iter().find(of).unwrap_or(&Value::Null)
+}
+
+#[test]
+fn run_on_a_card_reserves_and_reports_device_memory() {
+    let scenario = Scenario::with_plan(&plan("cuda:0", &[GOOD]));
+    let (outcome, summary) = run(&scenario, &script(vec![with_context(&[(0, HELD)])]), 0);
+    let document = &summary.document;
+    outcome.expect_equal(summary.verdict("relu", "naive").0, Some("PASSED"), "its verdict");
+    outcome.expect_equal(document["run"]["device"].as_str(), Some("cuda:0"), "the device");
+    outcome.expect_equal(document["run"]["device_kind"].as_str(), Some("cuda"), "its kind");
+    let totals = &document["memory"];
+    outcome.expect_equal(totals["device_ceiling_bytes"].as_u64(), Some(1 << 30), "the ceiling");
+    outcome.expect_equal(totals["device_peak_bytes"].as_u64(), Some(HELD * MIB), "the peak");
+    // A context, inputs, outputs and workspaces.
+    let reserved = phase(&summary, "naive")["device_predicted_bytes"].as_u64().unwrap_or(0);
+    outcome.expect((576 * MIB..1024 * MIB).contains(&reserved), format_args!("{reserved} reserved"));
+    let candidate = summary.candidate("relu", "naive");
+    outcome.expect(candidate["not_timed_because"].is_string(), "nothing is timed on a card");
+    outcome.expect(summary.policy("device_in_use").is_empty(), "nobody else is on it");
+}
+
+#[test]
+fn growth_beyond_the_ceiling_is_killed_with_its_reason_on_disk() {
+    let scenario = Scenario::with_plan(&plan("cuda:0", &[ENDLESS]));
+    let grows = script(vec![with_context(&[(0, HELD), (300, TOO_MUCH)])]);
+    let (outcome, summary) = run(&scenario, &grows, 1);
+    let verdict = summary.verdict("relu", ENDLESS.0);
+    outcome.expect_equal(verdict, (Some("DEVICE_MEMORY_LIMIT"), Some("candidate")), "its verdict");
+    // The attempt is repeated in a fresh worker.
+    let workers = list(&summary.document["workers"]);
+    let reasons: Vec<&Value> =
+        summary.policy("kill_worker").into_iter().filter(|row| row["reason"] == "device_ceiling").collect();
+    outcome.expect_equal((workers.len(), reasons.len()), (2, 2), "workers and reasons to kill them");
+    for (worker, reason) in workers.iter().zip(reasons) {
+        let (said, ended) = (reason["t"].as_str(), worker["ended"].as_str());
+        outcome.expect(said.is_some() && said < ended, format_args!("{reason} before {worker}"));
+        outcome.expect_equal(reason["numbers"]["ceiling_bytes"].as_u64(), Some(1 << 30), "the ceiling");
+    }
+    let peak = summary.document["memory"]["device_peak_bytes"].as_u64();
+    outcome.expect_equal(peak, Some(TOO_MUCH * MIB), "the peak");
+}
+
+#[test]
+fn memory_that_comes_back_late_is_waited_for() {
+    let kept = Process { listed_after_death_ms: 700, held_after_death_ms: 700, ..with_context(&[(0, HELD)]) };
+    let scenario = Scenario::with_plan(&plan("cuda:0", &[TRAPS, GOOD]));
+    let (outcome, summary) = run(&scenario, &script(vec![kept]), 0);
+    outcome.expect_equal(summary.verdict("relu", TRAPS.0), (Some("CRASHED"), Some("candidate")), "traps");
+    outcome.expect_equal(summary.verdict("relu", GOOD.0).0, Some("PASSED"), "the next one");
+    outcome.expect(summary.policy("device_not_returned").is_empty(), "it was in time");
+}
+
+/// The wait of 30 seconds is part of it.
+#[test]
+fn card_that_keeps_memory_is_quarantined_and_the_run_goes_on() {
+    let kept = Process { listed_after_death_ms: u64::MAX, ..with_context(&[(0, HELD)]) };
+    let scenario = Scenario::with_plan(&plan("cuda:0", &[TRAPS, GOOD]));
+    let (outcome, summary) = run(&scenario, &script(vec![kept]), 3);
+    outcome.expect_equal(summary.verdict("relu", TRAPS.0), (Some("CRASHED"), Some("candidate")), "traps");
+    outcome.expect_equal(summary.verdict("relu", GOOD.0), (Some("INFRA_ERROR"), Some("host")), "the next");
+    let rows = summary.policy("device_not_returned");
+    outcome.expect_equal(rows.len(), 1, "said once");
+    outcome.expect_equal(rows[0]["numbers"]["device_bytes"].as_u64(), Some(HELD * MIB), "what is missing");
+    let detail = summary.candidate("relu", GOOD.0)["detail"].as_str().unwrap_or_default();
+    outcome.expect(detail.contains("quarantine"), detail);
+}
+
+#[test]
+fn other_processes_on_the_card_are_reported() {
+    let own = Process { who: Who::Pid(std::process::id()), ..with_context(&[(0, 200)]) };
+    let scenario = Scenario::with_plan(&plan("cuda:0", &[GOOD]));
+    let (outcome, summary) = run(&scenario, &script(vec![own, with_context(&[(0, HELD)])]), 0);
+    outcome.expect_equal(summary.verdict("relu", GOOD.0).0, Some("PASSED"), "its verdict");
+    let rows = summary.policy("device_in_use");
+    outcome.expect_equal(rows.len(), 1, "said once");
+    outcome.expect_equal(rows[0]["numbers"]["device_bytes"].as_u64(), Some(200 * MIB), "theirs");
+    let peak = summary.document["memory"]["device_peak_bytes"].as_u64();
+    outcome.expect_equal(peak, Some(HELD * MIB), "theirs is not ours");
+}
+
+#[test]
+fn lost_card_ends_what_ran_on_it() {
+    let scenario = Scenario::with_plan(&plan("cuda:0", &[ENDLESS, GOOD]));
+    let script = script(vec![with_context(&[(0, HELD)])]);
+    let twin = twin(&scenario, &script);
+    let child = start(&scenario, &twin, "runs/plan");
+    until_verified(&scenario, ENDLESS.0);
+    let lost = ("nvmlDeviceGetMemoryInfo_v2".to_owned(), GPU_IS_LOST);
+    twin.play(&Script { fails: [lost].into(), ..script }).expect("written");
+    let (outcome, summary) = finish(&scenario, child, 3);
+    outcome.expect_equal(summary.policy("device_lost").len(), 1, "said once");
+    for (candidate, _) in [ENDLESS, GOOD] {
+        let verdict = summary.verdict("relu", candidate);
+        outcome.expect_equal(verdict, (Some("INFRA_ERROR"), Some("host")), candidate);
+    }
+}
+
+#[test]
+fn two_runs_take_turns_on_a_card() {
+    let scenario = Scenario::with_plan(&plan("cuda:0", &[ENDLESS]));
+    let twin = twin(&scenario, &script(vec![with_context(&[(0, HELD)])]));
+    let mut first = start(&scenario, &twin, "runs/plan");
+    until_verified(&scenario, ENDLESS.0);
+    scenario.write("plan.toml", plan("cuda:0", &[GOOD]));
+    let second = start(&scenario, &twin, "runs/second");
+    let log = scenario.path().join("runs/second/log.jsonl");
+    until("the second run to wait", || {
+        std::fs::read_to_string(&log).is_ok_and(|text| text.contains("waiting for Twin 8G"))
+    });
+    let killed = Instant::now();
+    first.kill().expect("a child of ours");
+    first.wait().expect("a child of ours");
+    let outcome = scenario.finish(second, &["run", "plan.toml"]).expect_exit(0);
+    println!("the second run ended {:?} after the first", killed.elapsed());
+    let summary = Summary::read(&scenario.path().join("runs/second"), &outcome);
+    outcome.expect_equal(summary.verdict("relu", GOOD.0).0, Some("PASSED"), "its verdict");
+}

@@ -1,0 +1,141 @@
+"""Kernels of the CUDA demo on the emulated device, with random inputs: they must compute what torch computes on the CPU.
+
+    python tools/device_kernels.py target/debug/opt-supervisor --calls 6 [--seed 1] [--keep FOLDER]
+
+Needs torch. Records calls of each op and runs the demo's honest kernels on them. Ends with 1 if any of them does not pass.
+"""
+
+import argparse
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import tomllib
+
+import torch
+import torch.nn.functional as F
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "python"))
+from opt_captures import record  # noqa: E402
+
+DEMO = ROOT / "configs/cuda-demo.toml"
+EXPECTED = ROOT / "configs/cuda/expected.json"
+# Seconds of one run.
+TIMEOUT = 600
+
+
+def rows(chance):
+    return chance.randint(1, 9), chance.randint(1, 300)
+
+
+def matrices(chance):
+    m, k, n = (chance.randint(1, 70) for _ in range(3))
+    right = torch.randn(k, n) if chance.random() < 0.5 else torch.randn(n, k).t()
+    torch.matmul(torch.randn(m, k), right)
+
+
+def linear(chance):
+    count, inputs = rows(chance)
+    outputs = chance.randint(1, 60)
+    F.linear(torch.randn(count, inputs), torch.randn(outputs, inputs), torch.randn(outputs))
+
+
+def layer_norm(chance):
+    count, width = rows(chance)
+    F.layer_norm(torch.randn(count, width), (width,), torch.randn(width), torch.randn(width))
+
+
+def embedding(chance):
+    size, width = chance.randint(1, 90), chance.randint(1, 80)
+    F.embedding(torch.randint(size, rows(chance)), torch.randn(size, width))
+
+
+# A call of each job's op, and the op's name.
+CALLS = {
+    "embedding": (embedding, "torch.nn.functional.embedding"),
+    "linear": (linear, "torch.nn.functional.linear"),
+    "layer_norm": (layer_norm, "torch.nn.functional.layer_norm"),
+    "softmax": (lambda chance: F.softmax(4 * torch.randn(rows(chance)), dim=-1), "torch.nn.functional.softmax"),
+    "gelu": (lambda chance: F.gelu(3 * torch.randn(rows(chance))), "torch.nn.functional.gelu"),
+    "matmul": (matrices, "torch.matmul"),
+    "relu": (lambda chance: F.relu(torch.randn(rows(chance))), "torch.nn.functional.relu"),
+    "relu_f16": (lambda chance: F.relu(torch.randn(rows(chance)).half()), "torch.nn.functional.relu"),
+}
+# The demo's captures of these ops are older than the recorder, and have no names of parameters.
+RENAMED = {"gelu": {"arg0": "input"}, "matmul": {"arg0": "input", "arg1": "other"}}
+
+
+def keys(table):
+    """The keys of a table that are no tables. TOML writes such values as JSON does."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items() if not is_table(value))
+
+
+def is_table(value):
+    return isinstance(value, list) and value and isinstance(value[0], dict)
+
+
+def plan(folder, honest):
+    demo = tomllib.loads(DEMO.read_text())
+    text = "[run]\n" + keys(demo["run"]) + "[verify]\n" + keys(demo["verify"])
+    for job in demo["job"]:
+        name = job["name"]
+        for old, new in RENAMED.get(name, {}).items():
+            job = json.loads(json.dumps(job).replace(old, new))
+        (captures,) = (it for it in (folder / name).iterdir() if it.is_dir())
+        text += "[[job]]\n" + keys({"name": name, "captures": str(captures), "baseline": job["baseline"]})
+        for candidate in job["candidate"]:
+            if f"{name}/{candidate['name']}" not in honest:
+                continue
+            sources = [str(DEMO.parent / source) for source in candidate["sources"]]
+            text += "[[job.candidate]]\n" + keys({"name": candidate["name"], "sources": sources})
+            for part in ("workspace", "launch"):
+                text += "".join(f"[[job.candidate.{part}]]\n{keys(it)}" for it in candidate.get(part, []))
+    return text
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("binary", type=pathlib.Path)
+    parser.add_argument("--calls", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--keep", type=pathlib.Path)
+    arguments = parser.parse_args()
+    chance = random.Random(arguments.seed)
+    torch.manual_seed(arguments.seed)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.keep or pathlib.Path(temporary)
+        for name, (call, op) in CALLS.items():
+            with record(folder / name, ops=[op], per_op=arguments.calls):
+                for _ in range(arguments.calls):
+                    call(chance)
+        expected = json.loads(EXPECTED.read_text())
+        honest = {name for name, (status, _) in expected.items() if status == "PASSED"}
+        (folder / "plan.toml").write_text(plan(folder, honest))
+        command = [arguments.binary.resolve(), "run", "plan.toml", "--dir", "run"]
+        ended = subprocess.run(command, cwd=folder, timeout=TIMEOUT, capture_output=True, text=True)
+        if not (folder / "run/summary.json").exists():
+            sys.exit(f"the run ended with {ended.returncode}:\n{ended.stderr}")
+        summary = json.loads((folder / "run/summary.json").read_text())
+    passed, entries, wrong = 0, 0, []
+    for job in summary["jobs"]:
+        for candidate in job["candidates"]:
+            verify = candidate["verify"] or {}
+            entries += verify.get("entries_passed", 0)
+            if candidate["status"] == "PASSED" and verify["entries_unsupported"] == 0:
+                passed += 1
+            else:
+                wrong.append(f"{job['name']}/{candidate['name']}: {candidate['status']}: {candidate['detail']}")
+    for line in wrong:
+        print(line)
+    print(
+        f"kernels on the emulated device against torch {torch.__version__}, seed {arguments.seed}: {passed} of "
+        f"{len(honest)} kernels right in {entries} calls"
+    )
+    return 0 if passed == len(honest) and not wrong else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
