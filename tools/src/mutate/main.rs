@@ -29,6 +29,8 @@ const BASE_MEMORY: usize = 24 << 20;
 const MEMORY_PER_BYTE: usize = 256;
 /// Longer inputs of the corpus are skipped: they are slow, and find nothing that short ones do not.
 const MAX_INPUT: usize = 16 << 10;
+/// The first word of the file names of findings.
+const FINDING: &str = "finding";
 /// How often the state is written.
 const TRIES_PER_STATE: u64 = 10_000;
 
@@ -47,6 +49,9 @@ struct Arguments {
     /// Repeat this one try and write its input to a file
     #[arg(long, value_name = "NUMBER")]
     again: Option<u64>,
+    /// Write the inputs that are changed to this folder, for another fuzzer, and end
+    #[arg(long, value_name = "FOLDER", conflicts_with = "again")]
+    seeds: Option<PathBuf>,
 }
 
 /// The current input, for the watchdog.
@@ -64,6 +69,9 @@ fn main() -> anyhow::Result<()> {
         [] => TARGETS.iter().collect(),
         names => names.iter().map(|name| target(name)).collect(),
     };
+    if let Some(folder) = &arguments.seeds {
+        return chosen.iter().try_for_each(|target| write_seeds(target, folder));
+    }
     let current = Arc::new(Current::default());
     watch(&current, &arguments.folder)?;
     // A panic is reported once, below.
@@ -74,11 +82,26 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes all remaining tries of one target.
-fn each(target: &Target, arguments: &Arguments, current: &Current) -> anyhow::Result<()> {
+/// The corpus of a target without its longest inputs.
+fn short_inputs(target: &Target) -> anyhow::Result<Vec<Vec<u8>>> {
     let mut inputs = corpus(target);
     inputs.retain(|input| input.len() <= MAX_INPUT);
     anyhow::ensure!(!inputs.is_empty(), "{} has no corpus", target.name);
+    Ok(inputs)
+}
+
+fn write_seeds(target: &Target, folder: &Path) -> anyhow::Result<()> {
+    let folder = folder.join(target.name);
+    std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    for input in short_inputs(target)? {
+        kept(&folder, "seed", &input)?;
+    }
+    Ok(())
+}
+
+/// Makes all remaining tries of one target.
+fn each(target: &Target, arguments: &Arguments, current: &Current) -> anyhow::Result<()> {
+    let inputs = short_inputs(target)?;
     let state = arguments.folder.join(format!("{}.next", target.name));
     let (first, end) = match arguments.again {
         Some(number) => (number, number + 1),
@@ -108,7 +131,7 @@ fn each(target: &Target, arguments: &Arguments, current: &Current) -> anyhow::Re
             Ok(()) => None,
         };
         if let Some(what) = what {
-            let place = kept(&arguments.folder, &input)?;
+            let place = kept(&arguments.folder, FINDING, &input)?;
             anyhow::bail!("{} try {number}: {what} ({})", target.name, place.display());
         }
         if (number + 1).is_multiple_of(TRIES_PER_STATE) && arguments.again.is_none() {
@@ -139,7 +162,7 @@ fn watch(current: &Arc<Current>, folder: &Path) -> anyhow::Result<()> {
                 (known, cpu, wall) = (number, memory::cpu_time(), Instant::now());
             } else if memory::cpu_time() - cpu > MAX_CPU_TIME || wall.elapsed() > MAX_WALL_TIME {
                 let input = current.input.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                let place = kept(&folder, &input);
+                let place = kept(&folder, FINDING, &input);
                 eprintln!("it has no answer after {MAX_CPU_TIME:?}: {place:?}");
                 std::process::exit(1);
             }
@@ -148,10 +171,11 @@ fn watch(current: &Arc<Current>, folder: &Path) -> anyhow::Result<()> {
     spawned.context("starting the watch").map(drop)
 }
 
-fn kept(folder: &Path, input: &[u8]) -> anyhow::Result<PathBuf> {
+/// Writes an input to a file that is named after `what` and its digest.
+fn kept(folder: &Path, what: &str, input: &[u8]) -> anyhow::Result<PathBuf> {
     let name = blake3::hash(input).to_hex();
-    let place = folder.join(format!("finding-{}", &name.as_str()[..16]));
-    std::fs::write(&place, input).context("keeping a finding")?;
+    let place = folder.join(format!("{what}-{}", &name.as_str()[..16]));
+    std::fs::write(&place, input).with_context(|| format!("writing {}", place.display()))?;
     Ok(place)
 }
 

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Runs libFuzzer with AddressSanitizer over one target for so many seconds of its CPU time. Needs no nightly Rust and no
+# cargo-fuzz: the pinned compiler has both, behind a switch.
+#
+#     tools/fuzz.sh TARGET CPU_SECONDS
+#
+# Resumable: inputs that reached new code stay in target/fuzz/corpus/TARGET, the CPU time spent so far in
+# target/fuzz/TARGET.seconds, and a call continues from both. It runs until the sum is CPU_SECONDS. A finding ends it with an
+# error; its input is in target/fuzz/findings/TARGET. Add it to fuzz/corpus/TARGET, and mend the reader.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+[ $# = 2 ] || { echo "usage: tools/fuzz.sh TARGET CPU_SECONDS" >&2; exit 2; }
+readonly target="$1" wanted="$2"
+readonly triple="$(rustc -vV | sed -n 's/^host: //p')"
+readonly built="$PWD/target/fuzz"
+readonly corpus="$built/corpus/$target" findings="$built/findings/$target" spent_file="$built/$target.seconds"
+
+# An answer that takes longer is a hang; instrumented code is some ten times slower than a release build.
+readonly ANSWER_SECONDS=20
+# An input that takes more memory is a finding; the fuzzer's own tables are counted too.
+readonly MEMORY_MIB=2048
+# By the wall clock: the fuzzer ends and starts afresh this often, and its CPU time is added up.
+readonly SLICE_SECONDS=300
+# Longer inputs are slow, and find nothing that short ones do not.
+readonly LONGEST_INPUT=16384
+
+# With --target, build scripts and procedural macros stay without instruments.
+RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="$built" \
+    RUSTFLAGS="-Zsanitizer=address --cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+-Cllvm-args=-sanitizer-coverage-trace-compares" \
+    cargo build --manifest-path fuzz/Cargo.toml --release --target "$triple" --bin "$target"
+readonly program="$built/$triple/release/$target"
+
+# The target's corpus in the repository and what the fixtures have for it, as `mutate` uses them.
+cargo run --quiet -p opt-tools --bin mutate -- --target "$target" --seeds "$built/seeds"
+mkdir -p "$corpus" "$findings"
+
+# CPU time of the children that this shell has waited for, in whole seconds.
+children_seconds() {
+    times | awk 'NR == 2 { total = 0; for (i = 1; i <= 2; i++) { split($i, part, /[ms]/); total += part[1] * 60 + part[2] } printf "%d", total }'
+}
+
+before="$(cat "$spent_file" 2>/dev/null || echo 0)"
+start="$(children_seconds)"
+spent="$before"
+while [ "$spent" -lt "$wanted" ]; do
+    rest=$((wanted - spent))
+    "$program" "$corpus" "$built/seeds/$target" -max_total_time="$((rest < SLICE_SECONDS ? rest : SLICE_SECONDS))" \
+        -timeout="$ANSWER_SECONDS" -rss_limit_mb="$MEMORY_MIB" -max_len="$LONGEST_INPUT" \
+        -artifact_prefix="$findings/" -print_final_stats=1
+    spent=$((before + $(children_seconds) - start))
+    echo "$spent" >"$spent_file"
+done
+echo "$target: $spent CPU seconds, $(find "$corpus" -type f | wc -l) inputs kept"
