@@ -176,9 +176,15 @@ pub struct BuildTask {
     pub artifacts_room: Bytes,
     /// The folder for temporary files. Emptied by the worker, and at the next start.
     pub scratch: PathBuf,
-    /// Paths that are hidden from builds even if they lie in a visible folder: captures, results, the plan.
-    pub hidden: Vec<PathBuf>,
-    /// The plan's folder, which builds cannot read even if it lies in a system folder.
+    pub closed: Closed,
+}
+
+/// Paths that neither builds nor runners may read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Closed {
+    /// Captures, results and the plan, which are closed even in a folder that the plan names.
+    pub files: Vec<PathBuf>,
+    /// The plan's folder, which is closed even if it lies in a system folder. Paths in it that the plan names can be read.
     pub home: PathBuf,
 }
 
@@ -219,6 +225,7 @@ pub struct Callee {
     pub limits: LimitSettings,
     /// Folders with shared libraries that the artifact needs.
     pub library_path: Vec<PathBuf>,
+    pub closed: Closed,
     /// `[build] python`: the interpreter for launchers that need one.
     pub python: String,
     /// The form of an interpreter's calls. In `Form::Recorded`, the recorded function is called, and `symbol` is its name.

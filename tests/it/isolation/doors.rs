@@ -3,11 +3,13 @@
 //! verdicts are the same.
 
 use std::fmt::Write as _;
+use std::os::unix::fs::symlink;
+use std::process::Command;
 
 use opt_shared::stage::Stage;
 use opt_supervisor::driver::survey::seed;
 use opt_tests::Scenario;
-use opt_tests::users::{User, users};
+use opt_tests::users::{User, set_mode, users};
 
 use super::run::{Run, generate, plan_path};
 use super::{CRASHED, Expected, PASSED, ends, must_all_end, stem, table};
@@ -17,6 +19,7 @@ const DOORS: &[Expected] = &[
     ends("reaches_for_the_kernel.c", PASSED, ""),
     ends("leaves_its_cpus.c", PASSED, ""),
     ends("looks_for_the_run.c", PASSED, ""),
+    ends("looks_beside_a_library.c", PASSED, ""),
 ];
 
 const SEED: u64 = 4_242_424_242_424_242;
@@ -35,7 +38,7 @@ fn plan() -> String {
     let include = plan_path("kernels/hostile");
     let good = plan_path("kernels/hostile/good.c");
     let mut plan = format!(
-        "[build]\ninclude = [{include:?}, \"secrets\"]\nlibraries = [\"m\"]\n\
+        "[build]\ninclude = [{include:?}, \"secrets\"]\nlibraries = [\"m\"]\nlibrary_path = [\"given\", \"captures\"]\n\
          [verify]\ncall_timeout = \"60s\"\nseed = {SEED}\n[profile]\nentry_timeout = \"300ms\"\n\
          [limits]\nmemory = \"64MiB\"\nthreads = 1\n\
          [[job]]\nname = \"job\"\ncaptures = \"captures\"\nbaseline = \"good\"\n\
@@ -84,7 +87,27 @@ fn secrets(scenario: &Scenario) -> String {
         let bytes: Vec<String> = seed.iter().map(|byte| (byte ^ HIDDEN).to_string()).collect();
         let _ = write!(text, "{{ {}, {{ {} }} }}, ", seed.len(), bytes.join(", "));
     }
-    text + "}\n"
+    let _ = writeln!(text, "}}\n#define GIVEN {:?}", root.join("given").display().to_string());
+    text
+}
+
+/// A folder that the plan gives to kernels: a library, and other files that somebody keeps beside it.
+fn fill_given(scenario: &Scenario) {
+    scenario.write("given/notes.txt", "a secret\n");
+    scenario.write("given/notes.so", "a secret too\n");
+    let source = scenario.write("plugin.c", "int plugin(void) { return 7; }\n");
+    let given = scenario.path().join("given");
+    std::fs::create_dir(given.join("deeper")).expect("our folder");
+    let library = given.join("libplugin.so.1.0");
+    let mut command = Command::new("cc");
+    command.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source);
+    assert!(command.status().expect("a C compiler is installed").success(), "{command:?}");
+    std::fs::copy(&library, given.join("deeper/libplugin.so")).expect("room for a copy");
+    for (target, name) in
+        [("libplugin.so.1.0", "libplugin.so.1"), ("../captures/entry_000000.pt", "answers.so")]
+    {
+        symlink(target, given.join(name)).expect("a link");
+    }
 }
 
 #[test]
@@ -93,6 +116,9 @@ fn kernels_find_no_way_out() {
         let scenario = Scenario::create();
         generate(&scenario, "softmax", "64,256", 1);
         scenario.write("secrets/secrets.h", secrets(&scenario));
+        fill_given(&scenario);
+        // As root, a runner has its own user: what it cannot open, it could enter.
+        set_mode(scenario.path(), 0o755);
         scenario.write("plan.toml", plan());
         let program = user.program(&scenario);
         user.owns(&scenario);

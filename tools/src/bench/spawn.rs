@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use opt_shared::device::Device;
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::language::Language;
-use opt_shared::message::{BuildTask, FromWorker, Role, Task, ToWorker, Work};
+use opt_shared::message::{BuildTask, Closed, FromWorker, Role, Task, ToWorker, Work};
 use opt_shared::settings::{BuildSettings, CandidateSource};
 use opt_shared::units::Bytes;
 use opt_supervisor::memory::Seen;
@@ -167,8 +167,7 @@ fn nothing_to_build(folder: &Path) -> BuildTask {
         artifacts: folder.join("artifacts"),
         artifacts_room: Bytes::mib(1),
         scratch: folder.join("scratch"),
-        hidden: Vec::new(),
-        home: folder.to_owned(),
+        closed: Closed { files: Vec::new(), home: folder.to_owned() },
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use opt_shared::units::Bytes;
 use opt_worker::sandbox::confine::{
-    Confinement, Descriptors, ResourceLimits, SandboxKind, lock_down, restrict_calls, restrict_files,
+    Confinement, Descriptors, Reach, ResourceLimits, SandboxKind, lock_down, restrict_calls, restrict_files,
 };
 
 use crate::cuda::{Device, driver_is_there};
@@ -131,10 +131,10 @@ fn confinement() -> Confinement {
             locked_memory: Bytes::mib(64),
         },
         user_number: 0,
-        toolchain: Vec::new(),
-        hidden: Vec::new(),
-        homes: Vec::new(),
-        readable: present(vec!["/proc".into(), "/sys".into()]),
-        writable: nodes.collect(),
+        reach: Reach {
+            readable: present(vec!["/proc".into(), "/sys".into()]),
+            writable: nodes.collect(),
+            ..Reach::default()
+        },
     }
 }

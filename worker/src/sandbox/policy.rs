@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use opt_shared::formula::STACK;
+use opt_shared::message::Closed;
 use opt_shared::settings::LimitSettings;
 use opt_shared::units::Bytes;
 
-use crate::sandbox::confine::{Confinement, ProcessLimit, ResourceLimits, SandboxKind};
+use crate::sandbox::confine::{
+    Confinement, ProcessLimit, Reach, ResourceLimits, SandboxKind, library_folders,
+};
 
 /// Address space that glibc reserves for each thread's arena, used or not.
 const ARENA: Bytes = Bytes::mib(128);
@@ -43,7 +46,7 @@ pub(crate) fn for_candidate(
     threads: u32,
     memory: Bytes,
     libraries: Bytes,
-    readable: &[PathBuf],
+    reach: Reach,
 ) -> Confinement {
     Confinement {
         kind: SandboxKind::Candidate,
@@ -61,11 +64,7 @@ pub(crate) fn for_candidate(
             locked_memory: Bytes::ZERO,
         },
         user_number: user_number(),
-        readable: readable.iter().filter(|folder| folder.exists()).cloned().collect(),
-        toolchain: Vec::new(),
-        hidden: Vec::new(),
-        homes: Vec::new(),
-        writable: Vec::new(),
+        reach,
     }
 }
 
@@ -75,16 +74,12 @@ pub(crate) struct CompilerReach<'a> {
     pub(crate) scratch: &'a Path,
     pub(crate) readable: &'a [PathBuf],
     pub(crate) toolchain: &'a [PathBuf],
-    pub(crate) hidden: &'a [PathBuf],
-    pub(crate) homes: [&'a Path; 2],
+    pub(crate) closed: &'a Closed,
+    /// Where the candidate's files were copied from.
+    pub(crate) files: &'a Path,
 }
 
 pub(crate) fn for_compiler(reach: &CompilerReach<'_>, memory: Bytes, largest_file: Bytes) -> Confinement {
-    fn real<'p>(paths: impl Iterator<Item = &'p Path>) -> Vec<PathBuf> {
-        paths.filter_map(|path| path.canonicalize().ok()).collect()
-    }
-    let there =
-        |folders: &[PathBuf]| folders.iter().filter(|folder| folder.exists()).cloned().collect::<Vec<_>>();
     Confinement {
         kind: SandboxKind::Compiler,
         limits: ResourceLimits {
@@ -97,12 +92,40 @@ pub(crate) fn for_compiler(reach: &CompilerReach<'_>, memory: Bytes, largest_fil
             locked_memory: Bytes::ZERO,
         },
         user_number: 0,
-        readable: there(reach.readable),
-        toolchain: there(reach.toolchain),
-        hidden: real(reach.hidden.iter().map(PathBuf::as_path)),
-        homes: real(reach.homes.into_iter()),
-        writable: vec![reach.scratch.to_owned()],
+        reach: Reach {
+            readable: existing(reach.readable),
+            libraries: Vec::new(),
+            toolchain: existing(reach.toolchain),
+            hidden: without_links(&reach.closed.files),
+            homes: without_links([&reach.closed.home, reach.files]),
+            writable: vec![reach.scratch.to_owned()],
+        },
     }
+}
+
+/// Where a candidate's runners may read: the folders `readable`, and the shared libraries in `libraries`.
+pub(crate) fn reach_of_candidate(readable: &[PathBuf], libraries: &[PathBuf], closed: &Closed) -> Reach {
+    let open = without_links(readable.iter().chain(libraries)).into_iter().chain(library_folders());
+    let open: Vec<PathBuf> = open.collect();
+    // A runner is told of its files in one frame, and elsewhere nothing is open anyway.
+    let mut hidden = without_links(&closed.files);
+    hidden.retain(|hidden| open.iter().any(|folder| hidden.starts_with(folder)));
+    Reach {
+        readable: existing(readable),
+        libraries: existing(libraries),
+        hidden,
+        homes: without_links([&closed.home]),
+        ..Reach::default()
+    }
+}
+
+fn existing(paths: &[PathBuf]) -> Vec<PathBuf> {
+    paths.iter().filter(|path| path.exists()).cloned().collect()
+}
+
+/// What does not exist is left out.
+fn without_links<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Vec<PathBuf> {
+    paths.into_iter().filter_map(|path| path.as_ref().canonicalize().ok()).collect()
 }
 
 /// A limit of `own` tasks beside those that this user has now; tasks that the user starts later count against it.

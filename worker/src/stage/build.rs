@@ -148,8 +148,8 @@ fn compile(
             scratch: folders.scratch,
             readable: &step.readable,
             toolchain: &toolchain,
-            hidden: &task.hidden,
-            homes: [&task.home, &folders.files.root],
+            closed: &task.closed,
+            files: &folders.files.root,
         },
         memory: task.memory,
         // An assembler reads text, which is many times as long as its output.

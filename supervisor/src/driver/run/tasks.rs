@@ -1,11 +1,10 @@
 //! Turns a step of a candidate (numbers) into a task for a worker (paths and settings).
 
-use std::path::PathBuf;
 
 use opt_shared::arguments::Form;
 use opt_shared::ids::{CandidateId, EntryId};
 use opt_shared::language::Language;
-use opt_shared::message::{BuildTask, Callee, Depth, EntryRef, ProfileTask, Task, VerifyTask, Work};
+use opt_shared::message::{BuildTask, Callee, Closed, Depth, EntryRef, ProfileTask, Task, VerifyTask, Work};
 use opt_shared::settings::{ProfileEntries, ProfileSettings};
 use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
@@ -40,8 +39,7 @@ impl Agenda<'_> {
                     artifacts: self.folder.artifacts(),
                     artifacts_room: self.plan.run.max_artifacts.saturating_sub(self.libraries.bytes()),
                     scratch: self.folder.scratch(),
-                    hidden: self.hidden_from_builds(),
-                    home: self.plan.base_dir.clone(),
+                    closed: self.closed(),
                 })
             }
             Stage::Verify => {
@@ -102,11 +100,14 @@ impl Agenda<'_> {
         Some(Task { lease, work })
     }
 
-    /// Folders that a build must not read: captures with their expected outputs, and results of this and earlier runs.
-    fn hidden_from_builds(&self) -> Vec<PathBuf> {
+    /// Paths that builds and runners must not read: captures with their expected outputs, results of this and earlier runs, the plan.
+    fn closed(&self) -> Closed {
         let captures = self.plan.jobs.iter().map(|job| job.captures.clone());
         let results = [self.folder.path().to_owned(), self.plan.base_dir.join(RUNS)];
-        captures.chain(results).chain([self.plan.source_path.clone()]).collect()
+        Closed {
+            files: captures.chain(results).chain([self.plan.source_path.clone()]).collect(),
+            home: self.plan.base_dir.clone(),
+        }
     }
 
     fn of(&self, candidate: CandidateId) -> Option<(&CandidatePlan, &JobFacts)> {
@@ -126,6 +127,7 @@ impl Agenda<'_> {
             signature: facts.signature.clone()?,
             limits: (*plan.limits).clone(),
             library_path: plan.build.library_path.clone(),
+            closed: self.closed(),
             python: plan.build.python.clone(),
             form: if is_recorded { Form::Recorded } else { Form::Settled },
         })

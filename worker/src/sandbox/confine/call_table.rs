@@ -58,6 +58,7 @@ pub(super) const SCHED_SETSCHEDULER: Call = both("sched_setscheduler", 144, 119)
 pub(super) const SCHED_SETATTR: Call = both("sched_setattr", 314, 274);
 pub(super) const SCHED_SETAFFINITY: Call = both("sched_setaffinity", 203, 122);
 pub(super) const MMAP: Call = both("mmap", 9, 222);
+pub(super) const MADVISE: Call = both("madvise", 28, 233);
 
 /// Start another process, or another program in this one.
 pub(super) const PROCESSES: &[Call] =
@@ -208,13 +209,15 @@ pub(super) const HIDING_PLACES: &[Call] = &[
     both("seccomp", 317, 277),
 ];
 
-/// Disturb others while stopped: hundreds of timers that fire while a rival is timed, or writing back the dirty
-/// pages of all processes.
+/// Disturb others while stopped: hundreds of timers that fire while a rival is timed, writing back the dirty
+/// pages of all processes, or files that the kernel goes on reading in the background.
 pub(super) const DISTURBANCES: &[Call] = &[
     both("timerfd_create", 283, 85),
     both("sync", 162, 81),
     both("syncfs", 306, 267),
     both("sync_file_range", 277, 84),
+    both("readahead", 187, 213),
+    both("fadvise64", 221, 223),
 ];
 
 /// Change files. Landlock covers most of this, but not owner, mode, times and attributes, and not on every
@@ -376,6 +379,9 @@ mod tests {
             sync = SYS_sync,
             syncfs = SYS_syncfs,
             sync_file_range = SYS_sync_file_range,
+            readahead = SYS_readahead,
+            fadvise64 = SYS_fadvise64,
+            madvise = SYS_madvise,
             truncate = SYS_truncate,
             mkdirat = SYS_mkdirat,
             unlinkat = SYS_unlinkat,
@@ -412,6 +418,7 @@ mod tests {
             SCHED_SETATTR,
             SCHED_SETAFFINITY,
             MMAP,
+            MADVISE,
         ];
         for (name, number) in known {
             let call = GROUPS.iter().copied().flatten().chain(&conditional).find(|call| call.name == name);

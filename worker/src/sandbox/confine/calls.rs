@@ -115,7 +115,7 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
         SandboxKind::Candidate => {
             refuse_candidate(&mut refused, own_pid)?;
             // Device nodes, if there are any, are opened for writing; Landlock restricts which ones.
-            if confinement.writable.is_empty() {
+            if confinement.reach.writable.is_empty() {
                 refuse_opening_for_writing(&mut refused)?;
                 // A driver shares memory with its device.
                 refused.when(table::MMAP, &[(3, masked(MAP_KIND, MAP_SHARED_ANONYMOUS))])?;
@@ -143,6 +143,8 @@ fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendE
         refused.always(group);
     }
     refused.when(table::PRCTL, &[(0, equals(word(libc::PR_SET_SECCOMP)))])?;
+    // On a map of a file, this is `readahead`.
+    refused.when(table::MADVISE, &[(2, equals(word(libc::MADV_WILLNEED)))])?;
     for option in FCNTL_LOCKS {
         refused.when(table::FCNTL, &[(1, equals(option))])?;
     }

@@ -3,8 +3,10 @@
 //! We request exactly the rules that the running kernel's ABI offers, and all of them must be enforced. Rules that an older
 //! ABI lacks are reported as missing.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use landlock::{
@@ -50,8 +52,15 @@ const TOOL_FILES: [&str; 6] =
 /// Files that shell scripts write to.
 const TOOL_SINKS: [&str; 1] = ["/dev/null"];
 
-/// The most rules for the files around hidden ones.
+/// The most rules for the files of one folder.
 const MAX_NEIGHBOURS: usize = 16_384;
+
+/// `libm.so`, `libm.so.6`.
+const LIBRARY_SUFFIX: &str = ".so";
+/// Where an ELF file says of what kind it is (`e_type`), and what a shared library says there (`ET_DYN`), in the machine's
+/// byte order.
+const ELF_TYPE_AT: usize = 16;
+const ELF_SHARED: u16 = 3;
 
 /// The first ABI that can deny TCP, and the first that can deny signals and abstract sockets.
 const ABI_WITH_NETWORK: i32 = 4;
@@ -89,15 +98,19 @@ impl Rules {
             SandboxKind::Candidate => (&LIBRARY_FOLDERS, &LIBRARY_FILES, read),
             SandboxKind::Compiler => (&TOOL_FOLDERS, &TOOL_FILES, read | AccessFs::Execute),
         };
-        let around = Around { hidden: confinement.hidden.iter().collect() };
-        let system = around.and(confinement.homes.iter().filter(|home| !holds_any(home, folders)));
+        let reach = &confinement.reach;
+        let around = Around { hidden: reach.hidden.iter().collect() };
+        let system = around.and(reach.homes.iter().filter(|home| !holds_any(home, folders)));
         for path in folders.iter().chain(files).map(Path::new) {
             system.allow(&mut writer, path, access, Absent::NeedsNoRule)?;
         }
-        for path in &confinement.readable {
+        for path in &reach.readable {
             around.allow(&mut writer, path, read, Absent::IsAnError)?;
         }
-        for path in &confinement.toolchain {
+        for folder in &reach.libraries {
+            around.allow_libraries(&mut writer, folder)?;
+        }
+        for path in &reach.toolchain {
             around.allow(&mut writer, path, access, Absent::IsAnError)?;
         }
         let write = match confinement.kind {
@@ -109,7 +122,7 @@ impl Rules {
                 writer.allow_if_present(Path::new(path), read | AccessFs::WriteFile)?;
             }
         }
-        for path in &confinement.writable {
+        for path in &reach.writable {
             writer.allow(path, read | write)?;
         }
         for library in kept.artifact.iter().chain(kept.libraries) {
@@ -148,6 +161,11 @@ pub(super) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bo
     let folders = TOOL_FOLDERS.iter().map(Path::new).chain(toolchain.iter().map(PathBuf::as_path));
     let mut real = folders.filter_map(|folder| folder.canonicalize().ok());
     real.any(|folder| program.starts_with(folder))
+}
+
+/// The folders of `LIBRARY_FOLDERS` that exist, without links.
+pub(super) fn library_folders() -> impl Iterator<Item = PathBuf> {
+    LIBRARY_FOLDERS.iter().filter_map(|folder| Path::new(folder).canonicalize().ok())
 }
 
 /// Returns true if a plan's folder holds one of the system folders. Such a folder is not closed: a plan in `/usr`
@@ -217,9 +235,45 @@ impl<'a> Around<'a> {
         Ok(())
     }
 
+    /// Allows reading the shared libraries that are directly in `folder`, under every name that the loader looks for. Whatever
+    /// else lies there stays closed, whether text or data, and the folder cannot be listed.
+    fn allow_libraries(&self, writer: &mut RuleWriter, folder: &Path) -> Result<(), ConfineError> {
+        let real = folder.canonicalize();
+        if real.is_ok_and(|real| library_folders().any(|system| real.starts_with(system))) {
+            return Ok(());
+        }
+        let refused = |source| ConfineError::Path { path: folder.to_owned(), source };
+        for (number, entry) in std::fs::read_dir(folder).map_err(refused)?.flatten().enumerate() {
+            if MAX_NEIGHBOURS <= number {
+                return Err(ConfineError::Crowded { path: folder.to_owned(), most: MAX_NEIGHBOURS });
+            }
+            let path = entry.path();
+            let named = entry.file_name().to_string_lossy().contains(LIBRARY_SUFFIX);
+            if named
+                && !self.is_hidden(&path)
+                && let Some(library) = open_library(&path)
+            {
+                writer.allow_descriptor(library.as_fd(), AccessFs::ReadFile.into())?;
+            }
+        }
+        Ok(())
+    }
+
     fn is_hidden(&self, path: &Path) -> bool {
         path.canonicalize().map_or(true, |real| self.hidden.iter().any(|hidden| real.starts_with(hidden)))
     }
+}
+
+/// Opens a file if it is a shared library. What cannot be read, the loader could not read either.
+fn open_library(path: &Path) -> Option<File> {
+    // Opening or reading a file of another kind might block.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    let mut start = [0; ELF_TYPE_AT + 2];
+    let is_library = file.metadata().ok()?.is_file()
+        && file.read_exact_at(&mut start, 0).is_ok()
+        && start.starts_with(b"\x7fELF")
+        && start[ELF_TYPE_AT..] == ELF_SHARED.to_ne_bytes();
+    is_library.then_some(file)
 }
 
 struct RuleWriter {

@@ -50,13 +50,21 @@ pub struct Confinement {
     pub limits: ResourceLimits,
     /// For candidates, if the worker is root: the number of the runner's own user, distinct among live runners.
     pub user_number: u32,
-    /// Files and folders that may be read besides those of the system: library folders of a candidate, or include and
-    /// library folders of a compiler. They must exist.
+    pub reach: Reach,
+}
+
+/// Which files a sandboxed process may open besides the system's and those that it gets as descriptors.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    /// Files and folders that may be read: an interpreter's folders; include and library folders of a compiler. They
+    /// must exist.
     pub readable: Vec<PathBuf>,
+    /// Folders whose shared libraries may be read, and no other file in them. They must exist.
+    pub libraries: Vec<PathBuf>,
     /// Folders whose programs a compiler may execute too. They must exist.
     pub toolchain: Vec<PathBuf>,
     /// Files and folders that stay closed even if they are in a readable folder: captures, results. Anything
-    /// listed in `readable` or `writable` itself stays accessible. Absolute paths without links.
+    /// listed in `readable` or `writable` itself stays accessible, and no library in them. Absolute paths without links.
     pub hidden: Vec<PathBuf>,
     /// Folders of the user that stay closed even if they are in a system folder. Absolute paths without links.
     pub homes: Vec<PathBuf>,
@@ -122,7 +130,7 @@ pub enum ConfineError {
         source: io::Error,
     },
     #[error(
-        "confining the runner: `{}` holds captures or results, and beside them more than {most} files (name a narrower folder)",
+        "confining the runner: `{}` holds more than {most} files, too many for a rule each (name a narrower folder)",
         path.display()
     )]
     Crowded { path: PathBuf, most: usize },
@@ -210,6 +218,11 @@ pub(crate) fn threads() -> usize {
 /// absolute path.
 pub(crate) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bool {
     files::compilers_may_execute(program, toolchain)
+}
+
+/// The system's folders of libraries that exist here, which candidates may read. Paths without links.
+pub(crate) fn library_folders() -> impl Iterator<Item = PathBuf> {
+    files::library_folders()
 }
 
 /// Applies Landlock alone, for a probe that finds out which protection a driver does not tolerate.

@@ -23,6 +23,7 @@ use crate::interpreter::{self, Interpreter};
 use crate::link::Link;
 use crate::machine::cpus;
 use crate::runner::frame::{Python, Setup};
+use crate::sandbox::confine::Reach;
 use crate::sandbox::policy;
 use crate::session::{Candidate, SessionError, artifact};
 
@@ -38,6 +39,8 @@ pub(crate) struct Callable {
     interpreter: Option<Arc<Interpreter>>,
     /// Folders in which its libraries, and their dependencies, are searched.
     library_path: Vec<PathBuf>,
+    /// What its runners may read beyond the system's libraries and their own.
+    reach: Reach,
     pub(crate) cpus: Vec<u32>,
     threads: u32,
     zygotes: Rc<Zygotes>,
@@ -65,6 +68,11 @@ impl Callable {
             Launcher::Interpreter | Launcher::Triton | Launcher::Dlopen | Launcher::Kernel => found,
         };
         let libraries = Libraries::find(&file, &library_path, copies);
+        let mut readable: Vec<PathBuf> = interpreter.iter().flat_map(|it| it.folders.clone()).collect();
+        if callee.launcher.needs_python() {
+            readable.extend(TORCH_FILES.map(PathBuf::from));
+        }
+        let reach = policy::reach_of_candidate(&readable, &library_path, &callee.closed);
         let available = cpus();
         let cores = u32::try_from(available.len()).unwrap_or(1).max(1);
         let threads = callee.limits.threads_on(cores);
@@ -77,6 +85,7 @@ impl Callable {
             libraries,
             interpreter,
             library_path,
+            reach,
             cpus: pinned,
             threads,
             zygotes,
@@ -112,7 +121,7 @@ impl Callable {
                     self.threads,
                     private,
                     self.libraries.bytes(),
-                    &self.readable(),
+                    self.reach.clone(),
                 ),
                 cpus: self.cpus.clone(),
                 threads: self.threads,
@@ -137,16 +146,6 @@ impl Callable {
     /// The form in which an interpreter calls the candidate; `None` if a library is called directly.
     pub(super) fn form(&self) -> Option<Form> {
         self.interpreter.as_ref().map(|_| self.callee.form)
-    }
-
-    /// Paths that its runners may read besides the system's libraries.
-    fn readable(&self) -> Vec<PathBuf> {
-        let mut readable = self.library_path.clone();
-        readable.extend(self.interpreter.iter().flat_map(|it| it.folders.clone()));
-        if self.callee.launcher.needs_python() {
-            readable.extend(TORCH_FILES.map(PathBuf::from));
-        }
-        readable
     }
 
     /// The interpreter that hosts its runners, if they need one.

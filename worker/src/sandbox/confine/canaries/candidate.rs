@@ -53,6 +53,8 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("own_filter", &["EPERM"]),
     ("own_filter_by_prctl", &["EPERM"]),
     ("timerfd", &["EPERM"]),
+    ("readahead", &["EPERM"]),
+    ("willneed", &["EPERM"]),
     ("sync", &["EPERM"]),
     ("syncfs", &["EPERM"]),
     ("realloc", &["ok"]),
@@ -250,6 +252,8 @@ fn hiding_places() {
             libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const filter, 0, 0).into(),
         );
         answer("timerfd", libc::timerfd_create(libc::CLOCK_MONOTONIC, 0).into());
+        answer("readahead", libc::readahead(ARTIFACT_FD, 0, 1) as i64);
+        answer("willneed", libc::madvise(std::ptr::null_mut(), 0, libc::MADV_WILLNEED).into());
         answer("sync", libc::syscall(libc::SYS_sync));
         answer("syncfs", libc::syncfs(ARTIFACT_FD).into());
     }

@@ -64,8 +64,8 @@ fn compiler_writes_only_to_its_scratch_folder() {
 
 fn compiler_confinement() -> Confinement {
     let mut confinement = confinement(SandboxKind::Compiler);
-    confinement.readable = vec![folder().join("sources")];
-    confinement.writable = vec![folder().join("scratch")];
+    confinement.reach.readable = vec![folder().join("sources")];
+    confinement.reach.writable = vec![folder().join("scratch")];
     confinement.limits.data = Bytes::gib(1);
     confinement.limits.processes = Some(ProcessLimit { own: 4096, beside: 0 });
     confinement.limits.stack = Bytes::mib(64);

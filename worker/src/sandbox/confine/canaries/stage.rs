@@ -11,7 +11,7 @@ use std::process::Command;
 
 use opt_shared::units::Bytes;
 
-use super::super::{Confinement, ResourceLimits, SandboxKind};
+use super::super::{Confinement, Reach, ResourceLimits, SandboxKind};
 use super::{candidate, compiler, lives, poorer};
 use crate::sandbox::handle::{End, RunnerHandle};
 use crate::sandbox::spawn::{Namespaces, spawn_runner};
@@ -167,11 +167,7 @@ pub(super) fn confinement(kind: SandboxKind) -> Confinement {
             locked_memory: Bytes::ZERO,
         },
         user_number: std::process::id(),
-        readable: Vec::new(),
-        toolchain: Vec::new(),
-        hidden: Vec::new(),
-        homes: Vec::new(),
-        writable: Vec::new(),
+        reach: Reach::default(),
     }
 }
 
