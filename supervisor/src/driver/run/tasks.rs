@@ -1,6 +1,5 @@
 //! Turns a step of a candidate (numbers) into a task for a worker (paths and settings).
 
-
 use opt_shared::arguments::Form;
 use opt_shared::ids::{CandidateId, EntryId};
 use opt_shared::language::Language;
