@@ -1,4 +1,4 @@
-"""Data sets in the form of flashinfer-trace: definitions with a reference in Python, workloads, and solutions.
+"""Data sets in the flashinfer-trace format: definitions with a reference in Python, workloads, and solutions.
 
 A definition becomes a job: its reference is run on its workloads, which gives the captures, and is the baseline. Its
 solutions become the candidates.

@@ -22,7 +22,7 @@ const OPS: &[(&str, u64)] = &[
     ("batch_norm", 5),
 ];
 
-/// The entries of one dtype, which `dtypes` selects by itself.
+/// For each dtype: how many entries of each op a plan selects if `dtypes` names only this one.
 const BY_DTYPE: &[(&str, &[(&str, u64)])] = &[
     (
         "float32",
@@ -83,7 +83,8 @@ fn naive_kernels_pass_every_float_entry() {
         .collect();
     outcome.expect(wrong.is_empty(), format_args!("every op passes\n{}", wrong.join("\n")));
     outcome.expect_equal(summary.jobs().len(), OPS.len(), "number of jobs");
-    // These kernels allocate nothing, so what they owe follows the formula, within a tenth or 8 MiB.
+    // These kernels allocate nothing, so the measured memory differs from the prediction by at most a tenth or 8 MiB,
+    // whichever is more.
     for phase in list(&summary.document["memory"]["phases"]).iter().filter(|it| it["stage"] == "verify") {
         let figure =
             |field: &str| phase[field].as_u64().unwrap_or_else(|| outcome.fail(format_args!("{phase}")));

@@ -152,7 +152,7 @@ pub enum Operand<'a> {
 }
 
 impl Operand<'_> {
-    /// How many operands it has in it, itself included.
+    /// The number of operands that it consists of, counting itself.
     pub fn parts(&self) -> usize {
         match self {
             Self::Vector(parts) | Self::List(parts) => parts.len() + 1,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
 
-/// The result is present only if every step agreed with the schedule and with its capture.
+/// What a replay returns. The result is present only if every step agreed with the schedule and with its capture.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Replayed {
     pub result: Option<Box<ReplayResult>>,
@@ -34,7 +34,7 @@ pub struct ReplayResult {
     /// The part of it spent waiting for tensors.
     #[serde(with = "crate::nonfinite")]
     pub stall_ms: f64,
-    /// The rest of it: the time of a replay with all tensors already in the pool.
+    /// The rest of `total_ms`: the time of a replay with all tensors already in the pool.
     #[serde(with = "crate::nonfinite")]
     pub compute_ms: f64,
     /// How long the copy queue was busy during that time.
@@ -61,7 +61,7 @@ pub struct ReplayStep {
     pub ms: f64,
     #[serde(with = "crate::nonfinite")]
     pub stall_ms: f64,
-    /// The kernel's call alone, with its hand-off.
+    /// The time of the kernel's call, including the hand-off, without the rest of the step.
     #[serde(with = "crate::nonfinite")]
     pub call_ms: f64,
 }

@@ -11,7 +11,7 @@ use rustix::fs::{Advice, fadvise};
 use super::*;
 use crate::cache::cached_pages;
 
-/// What the simulated disk does at each read, in turn.
+/// What the simulated disk does at one read.
 #[derive(Clone, Copy, Debug)]
 enum Mood {
     Whole,
@@ -168,7 +168,7 @@ fn every_method_reads_the_same_and_leaves_the_cache_as_it_was() {
         if cold {
             // The kernel drops pages when it likes, and a page at each end of a piece may stay; with `Behind`, a
             // read-ahead window may.
-            let left = cached_pages(file.as_fd()).expect("told before");
+            let left = cached_pages(file.as_fd()).expect("the kernel reported the cached pages before");
             let most = if method == ReadMethod::Behind { 512 } else { 64 };
             assert!(left <= most, "{method:?} left {left} pages");
         }

@@ -1,7 +1,8 @@
 //! `gpu-probe`: queries a CUDA driver for everything that this project's device support depends on, and prints a
 //! Markdown table.
 //!
-//! It is one file: copy it to a machine with a driver and run it. It needs no toolkit, compiler or network. Each
+//! The built program is a single file: copy it to a machine with a driver and run it. It needs no toolkit, compiler or
+//! network. Each
 //! section is a separate process with a time limit, so a section that hangs or crashes loses only its own rows.
 
 mod confined;
@@ -35,7 +36,7 @@ struct Arguments {
     /// The number of the device
     #[arg(long, default_value_t = 0)]
     device: i32,
-    /// A folder in which a file of 512 MiB can be written and read; the file is removed again
+    /// A folder in which a file of 512 MiB can be written and read; the file is removed afterwards
     #[arg(long, default_value = ".")]
     dir: PathBuf,
     #[arg(long, hide = true)]
@@ -51,7 +52,7 @@ enum Section {
     Nvml,
     Kill,
     Confined,
-    /// Children of the sections above.
+    // The rest are not sections of their own: the sections above start them as child processes.
     HoldContext,
     HoldMemory,
     UnderDataLimit,

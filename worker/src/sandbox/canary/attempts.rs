@@ -1,4 +1,5 @@
-//! The canary's attempts: each makes the forbidden call and prints the kernel's answer.
+//! The canary's attempts: each makes a call that the sandbox should refuse, or one within its limits, and prints the
+//! kernel's answer.
 
 use std::ptr::{null, null_mut};
 
@@ -8,7 +9,7 @@ use opt_shared::units::Bytes;
 use super::confined::{GROWING_FD, tell};
 use crate::sandbox::confine::seal::seal_map;
 
-/// Largest number of threads to start; more would not prove any more.
+/// Largest number of threads to start; starting more would prove nothing further.
 const MAX_THREADS: u32 = 64;
 const THREAD_STACK: usize = 64 << 10;
 
@@ -32,7 +33,7 @@ fn try_map(name: &str, bytes: Bytes, protection: i32, flags: i32) {
     }
 }
 
-/// Attempts against seals and namespaces.
+/// Attempts to get past seals and namespaces.
 pub(super) fn before_the_lock_down(segment: i32) {
     let page = rustix::param::page_size();
     let length = i64::try_from(page).unwrap_or(4096);
@@ -69,7 +70,7 @@ pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
     let beyond = data.saturating_mul(2);
     try_map("map_within", Bytes::mib(1), both, libc::MAP_PRIVATE);
     try_map("map_beyond", beyond, both, libc::MAP_PRIVATE);
-    // SAFETY: moves the end of the heap, and back if that succeeded.
+    // SAFETY: only moves the end of the heap outwards; nothing uses the added range.
     unsafe {
         let step = isize::try_from(beyond.get()).unwrap_or(isize::MAX);
         let old = libc::sbrk(step);
@@ -86,7 +87,7 @@ pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
     let beyond = address_space.saturating_mul(2);
     try_map("read_beyond", beyond, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
     let end = i64::try_from(file_size.get()).unwrap_or(i64::MAX);
-    // SAFETY: a descriptor of ours and one byte.
+    // SAFETY: each call writes one byte of a constant to our own descriptor.
     unsafe {
         tell("file_within", libc::pwrite(GROWING_FD, b"x".as_ptr().cast(), 1, 0) as i64);
         tell("file_beyond", libc::pwrite(GROWING_FD, b"x".as_ptr().cast(), 1, end) as i64);

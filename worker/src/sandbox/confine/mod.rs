@@ -4,7 +4,7 @@
 //! Owns the order of the steps and the report of protections that this machine could not enforce. There is a file
 //! per step: `parent` (session, death with the worker), `limits`, `descriptors`, `identity` (user, capabilities),
 //! `files` (Landlock), `calls`, `call_table`, `by_number` and `affinity` (seccomp), `seal` (input maps), `abort`
-//! (SIGABRT as pid 1).
+//! (makes `abort()` work in a process that is pid 1).
 //!
 //! Namespaces are created by the cloning process (`sandbox::spawn`), and the environment is the one passed to exec.
 
@@ -166,7 +166,7 @@ fn protection(name: &str, present: bool, detail: impl Into<String>) -> Protectio
 ///
 /// Call it while the process has a single thread: Landlock and seccomp apply to the calling thread and what it
 /// starts. The result lists every requested protection, and the missing ones with `present: false`. An error
-/// means that a protection was refused that every supported kernel has; then nothing must be loaded.
+/// means that a protection was refused that every supported kernel has; in that case, do not load anything.
 pub fn lock_down(
     confinement: &Confinement,
     descriptors: &Descriptors<'_>,
@@ -210,7 +210,7 @@ pub(crate) fn tie_to_worker(worker: BorrowedFd<'_>) -> Result<(), ConfineError> 
 
 /// The number of threads of this process.
 pub(crate) fn threads() -> usize {
-    // Without /proc, threads cannot be counted; callers ask at the start of main, or after an import.
+    // Without /proc, threads cannot be counted, and one is assumed: callers ask before they start any themselves.
     std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
 }
 

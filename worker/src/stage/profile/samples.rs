@@ -11,11 +11,11 @@ const MOST_KEPT: usize = 24;
 
 #[derive(Default)]
 pub(super) struct Samples {
-    /// Milliseconds per call.
+    /// Milliseconds per call, without the hand-off.
     pub(super) ms: Vec<f64>,
     /// The same including the hand-off: the longest that a call can have taken.
     pub(super) most_ms: Vec<f64>,
-    /// The runner's own time divided by ours, without the hand-off.
+    /// The time that the runner's clock shows, divided by the time that ours shows less the hand-off.
     pub(super) claims: Vec<f64>,
     /// The CPU time that the runner used in idle rounds.
     pub(super) rounds: Vec<IdleRound>,
@@ -44,7 +44,7 @@ pub(super) struct KeptBlock {
 }
 
 impl Samples {
-    /// Adds a timed block.
+    /// Adds the elapsed and the waiting time of a timed block.
     pub(super) fn saw(&mut self, block: &Block) {
         self.elapsed += block.elapsed;
         if let Some(waited) = block.waited {
@@ -73,7 +73,7 @@ impl Samples {
     }
 }
 
-/// The share of a block that may be spent waiting for a CPU before the block counts as preempted.
+/// A block counts as preempted if it spent more than one part in this many waiting for a CPU.
 const PREEMPTED_ONE_IN: u32 = 50;
 
 /// Whether another process had the CPU for a while. Only known for a single-threaded process, because several
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn block_that_waited_for_a_fiftieth_of_its_time_was_preempted() {
+    fn block_that_waited_for_more_than_a_fiftieth_of_its_time_was_preempted() {
         assert!(was_preempted(&block(1, 5)));
         assert!(!was_preempted(&block(1, 4)));
         assert!(!was_preempted(&block(2, 150)), "threads can wait for each other");
