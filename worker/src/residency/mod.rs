@@ -19,4 +19,4 @@ pub mod staging;
 #[cfg(test)]
 pub(crate) mod counting;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -15,17 +15,17 @@ use crate::residency::staging::Source;
 
 /// A storage whose bytes depend on its number and their position. It counts how often it was opened, and notes
 /// whether it is open now.
-pub(super) struct Storage {
-    pub(super) number: usize,
-    pub(super) bytes: u64,
-    pub(super) held: u64,
-    pub(super) opened: Cell<u32>,
-    pub(super) open_now: Cell<bool>,
+pub(crate) struct Storage {
+    pub(crate) number: usize,
+    pub(crate) bytes: u64,
+    pub(crate) held: u64,
+    pub(crate) opened: Cell<u32>,
+    pub(crate) open_now: Cell<bool>,
     /// Whether bytes are really written.
-    pub(super) real: bool,
+    pub(crate) real: bool,
 }
 
-pub(super) fn byte_of(number: usize, at: u64) -> u8 {
+pub(crate) fn byte_of(number: usize, at: u64) -> u8 {
     (number as u64 * 97 + at * 31 + at / 4093).to_le_bytes()[0]
 }
 
@@ -77,15 +77,15 @@ impl Source for Reading<'_> {
     }
 }
 
-pub(super) struct Job {
-    pub(super) storages: Vec<Storage>,
-    pub(super) tensors: Vec<usize>,
-    pub(super) after: Vec<(Kind, Bytes)>,
-    pub(super) terms: Terms,
+pub(crate) struct Job {
+    pub(crate) storages: Vec<Storage>,
+    pub(crate) tensors: Vec<usize>,
+    pub(crate) after: Vec<(Kind, Bytes)>,
+    pub(crate) terms: Terms,
 }
 
 impl Job {
-    pub(super) fn random(seed: u64, grain: u64, most: u64, real: bool) -> Self {
+    pub(crate) fn random(seed: u64, grain: u64, most: u64, real: bool) -> Self {
         let chance = &mut SmallRng::seed_from_u64(seed);
         let shape = chance.random_range(0..100);
         let (count, giant, size) = match shape {
@@ -137,14 +137,14 @@ impl Job {
     }
 
     /// For each storage, the number of tensors that it holds.
-    pub(super) fn uses(&self) -> Vec<usize> {
+    pub(crate) fn uses(&self) -> Vec<usize> {
         let mut uses = vec![0; self.storages.len()];
         self.tensors.iter().for_each(|&storage| uses[storage] += 1);
         uses
     }
 
     /// Computed from sizes alone.
-    pub(super) fn peak(&self) -> Peak {
+    pub(crate) fn peak(&self) -> Peak {
         let placings: Vec<Placing> = (self.storages.iter().zip(self.uses()))
             .filter(|(_, uses)| 0 < *uses)
             .map(|(it, _)| Placing { bytes: it.bytes(), held: it.held() })
@@ -153,7 +153,7 @@ impl Job {
         Peak::of(&placings, &after, self.terms)
     }
 
-    pub(super) fn placed(&self, bytes: Bytes) -> u64 {
+    pub(crate) fn placed(&self, bytes: Bytes) -> u64 {
         whole_grains(bytes, self.terms.grain).get()
     }
 }

@@ -1,6 +1,6 @@
 //! The order of a load compared with the formula, over random jobs: on a counting device, and on real memory.
 
-mod jobs;
+pub(crate) mod jobs;
 mod kernel;
 
 use std::os::unix::fs::FileExt;
@@ -17,7 +17,7 @@ use super::load::{Load, Origin, Residency};
 const JOBS: u64 = 10_000;
 
 /// Loads a job; passes the residency and the buffers allocated after the tensors to `look`.
-fn load<D: Device>(job: &Job, device: D) -> (Residency<D, usize>, Vec<super::device::Buffer>) {
+pub(crate) fn load<D: Device>(job: &Job, device: D) -> (Residency<D, usize>, Vec<super::device::Buffer>) {
     let mut residency = Residency::new(device, job.terms.slots, job.terms.slot);
     let storages: Vec<(usize, &dyn Origin)> =
         job.storages.iter().map(|it| (it.number, it as &dyn Origin)).collect();

@@ -1,21 +1,27 @@
-//! The cap is never exceeded by a byte, whatever the driver answers, and everything is given back in the end.
+//! Random loads and random errors of the driver: the cap is never exceeded by a byte, the peak is the formula's, and everything is
+//! given back in the end.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::residency::device::{Buffer, Device as _};
+use crate::residency::tests::jobs::Job;
+use crate::residency::tests::load;
 use crate::session::cuda::memory::CudaMemory;
 use crate::session::cuda::points::Points;
 
 const STEPS: usize = 100;
 const SMALL: Bytes = Bytes::kib(64);
+const JOBS: u64 = 10_000;
+/// Bytes of the largest storage of a job.
+const LARGEST: u64 = 10_000;
 
 #[derive(Clone, Debug)]
 enum Step {
     Allocate(u64),
     Release(usize),
     Fill(usize),
-    /// A copy of so many bytes to the device.
+    /// Copies this many bytes to the device.
     Upload(usize, u64),
     Fail(Asked, usize, u32),
 }
@@ -77,5 +83,38 @@ proptest! {
         // A context that failed gives nothing back: it goes as a whole.
         let script = script.borrow();
         prop_assert!(script.held == Bytes::ZERO || frees_fail || script.has_failed(), "{:?}", script.held);
+    }
+}
+
+#[test]
+fn peak_of_ten_thousand_device_jobs_is_the_formula() {
+    for seed in 0..JOBS {
+        let (driver, script) = ScriptedDriver::new();
+        let grain = driver.card().grain;
+        let shared = HeldDevice::new(Box::new(driver)).driver;
+        let job = Job::random(seed, grain.get(), LARGEST, true);
+        let memory = CudaMemory::new(Rc::clone(&shared), Bytes::MAX, Points::default());
+        let (mut residency, _after) = load(&job, memory);
+        let peak = job.peak();
+        assert_eq!(residency.ledger().peak(), peak.bytes(), "job {seed}: {peak:?}");
+        let marks = residency.device().marks();
+        assert_eq!((marks.placed, marks.staged), (peak.weights + peak.after, peak.staging), "job {seed}");
+        let script = script.borrow();
+        assert!(script.most_held <= marks.placed, "job {seed}: {:?}", script.most_held);
+        each_input_is_uploaded_before_the_next_is_allocated(&job, &script.asked, seed);
+    }
+}
+
+fn each_input_is_uploaded_before_the_next_is_allocated(job: &Job, asked: &[Asked], seed: u64) {
+    let inputs = job.storages.iter().zip(job.uses()).filter(|(it, uses)| 0 < *uses && it.bytes != 0).count();
+    let (mut allocated, mut last) = (0, Asked::Upload);
+    for &asked in asked.iter().filter(|it| matches!(it, Asked::Allocate | Asked::Upload)) {
+        if asked == Asked::Allocate {
+            assert!(inputs <= allocated || last == Asked::Upload, "job {seed}: input {allocated} waits");
+            allocated += 1;
+        } else {
+            assert!(allocated <= inputs, "job {seed}: an upload after an output was allocated");
+        }
+        last = asked;
     }
 }
