@@ -37,20 +37,24 @@ readonly program="$built/$triple/release/$target"
 cargo run --quiet -p opt-tools --bin mutate -- --target "$target" --seeds "$built/seeds"
 mkdir -p "$corpus" "$findings"
 
-# CPU time of the children that this shell has waited for, in whole seconds.
-children_seconds() {
-    times | awk 'NR == 2 { total = 0; for (i = 1; i <= 2; i++) { split($i, part, /[ms]/); total += part[1] * 60 + part[2] } printf "%d", total }'
+# Sets `children` to the CPU time of the children that this shell has waited for, in whole seconds. `times` is asked by this
+# shell itself: in a pipe or a substitution it would tell of a subshell, which has none.
+count_children() {
+    times >"$built/times"
+    children="$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, part, /[ms]/); total += part[1] * 60 + part[2] } printf "%d", total }' "$built/times")"
 }
 
 before="$(cat "$spent_file" 2>/dev/null || echo 0)"
-start="$(children_seconds)"
+count_children
+start="$children"
 spent="$before"
 while [ "$spent" -lt "$wanted" ]; do
     rest=$((wanted - spent))
     "$program" "$corpus" "$built/seeds/$target" -max_total_time="$((rest < SLICE_SECONDS ? rest : SLICE_SECONDS))" \
         -timeout="$ANSWER_SECONDS" -rss_limit_mb="$MEMORY_MIB" -max_len="$LONGEST_INPUT" \
         -artifact_prefix="$findings/" -print_final_stats=1
-    spent=$((before + $(children_seconds) - start))
+    count_children
+    spent=$((before + children - start))
     echo "$spent" >"$spent_file"
 done
 echo "$target: $spent CPU seconds, $(find "$corpus" -type f | wc -l) inputs kept"
