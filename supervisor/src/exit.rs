@@ -1,4 +1,4 @@
-//! Exit codes: a fixed list that scripts rely on (DESIGN, "The command line").
+//! Exit codes: a fixed list that scripts rely on.
 
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

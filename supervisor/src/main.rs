@@ -1,6 +1,7 @@
-//! The executable: the command line for people, and the hidden entrances of workers, runners and compilers.
+//! The executable: the command line for people, and hidden entry points for workers, runners and compilers.
 //!
-//! The one place that knows both the supervisor and the worker library; it hands over and decides nothing.
+//! Only this file uses both the supervisor and the worker library. It dispatches on the first argument and does nothing
+//! else.
 
 use std::process::ExitCode;
 
@@ -36,7 +37,7 @@ fn worker(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     let role = text().as_deref().and_then(Role::from_name);
     let supervisor = text().and_then(|pid| pid.parse().ok());
     let device = text().as_deref().and_then(Device::from_name);
-    // The role is for people who look at the process list: what to do comes with each task.
+    // The role is only shown in process lists. A worker takes its work from the tasks that it is sent.
     let (Some(_), Some(supervisor), Some(device)) = (role, supervisor, device) else {
         eprintln!("error: a worker is started by the supervisor, not by hand");
         return ExitCode::from(2);

@@ -10,27 +10,27 @@ use std::path::Path;
 use std::time::Duration;
 
 pub fn ready(status: &str) {
-    tell(&format!("READY=1\nSTATUS={}\nMAINPID={}\n", one_line(status), std::process::id()));
+    send(&format!("READY=1\nSTATUS={}\nMAINPID={}\n", one_line(status), std::process::id()));
 }
 
 pub fn stopping() {
-    tell("STOPPING=1\n");
+    send("STOPPING=1\n");
 }
 
 /// Tells the manager's watchdog that the run is alive.
 pub fn alive() {
-    tell("WATCHDOG=1\n");
+    send("WATCHDOG=1\n");
 }
 
-/// The longest interval between two calls of `alive` that the manager accepts; `None` if it has no watchdog for this process
-/// (`WATCHDOG_USEC`, `WATCHDOG_PID`).
+/// The longest interval between two calls of `alive` that the manager accepts; `None` if it has no watchdog for this
+/// process (`WATCHDOG_USEC`, `WATCHDOG_PID`).
 pub fn watchdog_every() -> Option<Duration> {
     let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
-    every(number("WATCHDOG_USEC"), number("WATCHDOG_PID"))
+    watchdog_interval(number("WATCHDOG_USEC"), number("WATCHDOG_PID"))
 }
 
-fn every(micros: Option<u64>, whose: Option<u64>) -> Option<Duration> {
-    let ours = whose.is_none_or(|pid| pid == u64::from(std::process::id()));
+fn watchdog_interval(micros: Option<u64>, watched_pid: Option<u64>) -> Option<Duration> {
+    let ours = watched_pid.is_none_or(|pid| pid == u64::from(std::process::id()));
     micros.filter(|&micros| ours && 0 < micros).map(Duration::from_micros)
 }
 
@@ -38,7 +38,7 @@ fn one_line(text: &str) -> String {
     text.replace('\n', " ")
 }
 
-fn tell(state: &str) {
+fn send(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let name = name.as_bytes();
     let address = match name.strip_prefix(b"@") {
@@ -63,10 +63,10 @@ mod tests {
     #[test]
     fn watchdog_is_ignored_if_it_is_for_another_process() {
         let (second, own) = (Some(Duration::from_secs(1)), Some(u64::from(std::process::id())));
-        assert_eq!(every(Some(1_000_000), None), second);
-        assert_eq!(every(Some(1_000_000), own), second);
-        assert_eq!(every(Some(1_000_000), Some(1)), None, "another process of the unit");
-        assert_eq!(every(Some(0), own), None);
-        assert_eq!(every(None, own), None);
+        assert_eq!(watchdog_interval(Some(1_000_000), None), second);
+        assert_eq!(watchdog_interval(Some(1_000_000), own), second);
+        assert_eq!(watchdog_interval(Some(1_000_000), Some(1)), None, "another process of the unit");
+        assert_eq!(watchdog_interval(Some(0), own), None);
+        assert_eq!(watchdog_interval(None, own), None);
     }
 }

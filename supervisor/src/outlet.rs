@@ -1,7 +1,7 @@
-//! An output that may block (a stopped terminal, a pipe that nobody reads, a frozen disk), with its own thread
-//! and bounded queue: what does not fit is dropped and counted, and writers never wait.
+//! An output that may block (a stopped terminal, a pipe without a reader, a frozen disk). Each has its own thread and a
+//! bounded queue. Items that do not fit into the queue are dropped and counted, so callers never wait.
 //!
-//! Owns when something is dropped. The caller decides what is written, and how a loss is reported.
+//! This file decides when an item is dropped. The caller decides what is written, and how a loss is reported.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 /// Stack size of the threads, which only format and write.
 const STACK: usize = 256 * 1024;
 
-/// How much may wait.
+/// The limits of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     pub items: usize,
@@ -92,7 +92,7 @@ fn write<T>(
             Message::Item(item, weight) => {
                 drain.write(item);
                 waiting.fetch_sub(weight, Ordering::Relaxed);
-                // What was dropped would have come after everything that is still waiting.
+                // Dropped items were newer than the items in the queue, so the loss is reported after them.
                 if messages.is_empty() {
                     tell(&mut drain);
                 }
@@ -113,7 +113,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(60);
 
-    /// Writes one item for each signal that it gets.
+    /// Writes one item for each message on `words`.
     struct Reader {
         words: Receiver<()>,
         seen: Arc<Mutex<Vec<String>>>,
@@ -141,9 +141,9 @@ mod tests {
     fn blocked_output_drops_what_does_not_fit_without_waiting() {
         let (outlet, read, seen) = outlet(Room { items: 4, weight: 100 });
         let taken = (0..50).filter(|&number| outlet.put(number, 1)).count();
-        // The reader may hold one more.
+        // The reader may already have taken one item out of the queue.
         assert!((4..=5).contains(&taken), "{taken}");
-        assert!(!outlet.flush(Duration::from_millis(1)), "nobody reads");
+        assert!(!outlet.flush(Duration::from_millis(1)), "the reader is blocked");
         drop(read);
         assert!(outlet.flush(SOON));
         let seen = seen.lock().expect("a list");

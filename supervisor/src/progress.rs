@@ -1,7 +1,7 @@
-//! Progress on a terminal: a line for everything that is running, and a lasting line for each candidate that
-//! ends.
+//! Progress on a terminal: a line for each running attempt, and a permanent line for each candidate that has
+//! ended.
 //!
-//! Shows nothing if the output is not a terminal. If a terminal takes no lines, only its own lines are dropped.
+//! Shows nothing if the output is not a terminal. If the terminal blocks, its lines are dropped and nothing else waits.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use opt_shared::units::Bytes;
 
 use crate::outlet::{Drain, Outlet, Room};
 
-/// Some minutes of a busy run.
+/// The queue holds some minutes of a busy run.
 const ROOM: Room = Room { items: 1024, weight: 1024 };
-/// Time for a terminal to take the last lines.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// The timeout for writing the last lines.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct Progress {
     screen: Option<Outlet<Change>>,
-    /// The lines that must be on the screen, in case it has missed some changes.
+    /// The lines that must be on the screen. They are sent again after changes were dropped.
     running: BTreeMap<LeaseId, Begun>,
     missed: bool,
 }
@@ -31,7 +31,7 @@ struct Begun {
     name: String,
     /// Number of entries to process; 0 if the stage does not count them.
     total: u64,
-    /// Whether to show bytes and their rate, which make sense where captures are read.
+    /// Whether to show bytes and their rate. They make sense only for stages that read captures.
     shows_bytes: bool,
 }
 
@@ -44,9 +44,9 @@ enum Change {
         bytes: Bytes,
     },
     Ended(LeaseId),
-    /// A lasting line.
+    /// A permanent line.
     Line(String),
-    /// Everything that is running; all other lines are removed.
+    /// All running attempts. Other lines are removed.
     Only(BTreeMap<LeaseId, Begun>),
 }
 
@@ -83,7 +83,7 @@ impl Progress {
         }
     }
 
-    /// Prints a lasting line.
+    /// Prints a permanent line.
     pub fn print(&mut self, line: String) {
         self.show(Change::Line(line));
     }
@@ -92,7 +92,7 @@ impl Progress {
         self.running.clear();
         self.show(Change::Only(BTreeMap::new()));
         if let Some(screen) = &self.screen {
-            screen.flush(FAREWELL);
+            screen.flush(FLUSH_TIMEOUT);
         }
     }
 
@@ -140,7 +140,7 @@ impl Drain<Change> for Screen {
     }
 
     fn lost(&mut self, items: u64) {
-        let _ = self.bars.println(format!("{items} changes are not shown: the terminal did not take them"));
+        let _ = self.bars.println(format!("{items} changes are not shown because the terminal was blocked"));
     }
 }
 

@@ -33,7 +33,7 @@ pub use memory::{MemoryRecord, MemoryTotals, PhaseRecord, Sampling};
 pub use ranking::Ranking;
 pub use time::{NotATime, UtcTime};
 
-/// The version of the document. It is raised by every change that could break readers.
+/// The version of the document. Every change that could break readers increments it.
 pub const SCHEMA: u32 = 1;
 
 /// The whole document. Its long lists are type parameters, so that the store can write them row by row without
@@ -154,7 +154,7 @@ pub struct CapturesRecord {
     /// The size with each repeated storage counted once.
     pub unique_bytes: Option<Bytes>,
     pub digest: Option<String>,
-    /// Whether the captures were read from `.pt` files or from a store.
+    /// The form in which the captures were read. `None` if it is unknown.
     pub form: Option<CapturesForm>,
 }
 
@@ -245,7 +245,7 @@ pub struct VerifyRecord {
     pub reads: ReadReport,
     #[serde(default)]
     pub output: opt_shared::outcome::OutputForm,
-    /// Memory at named points of the sessions on a device. Empty if it was verified on the CPU.
+    /// Memory at named points of the sessions on a device. Empty if the candidate was verified on the CPU.
     #[serde(default)]
     pub device: Vec<opt_shared::outcome::DevicePoint>,
 }
@@ -259,7 +259,7 @@ pub struct ProfileRecord {
     pub stage: Option<Stage>,
     #[serde(flatten)]
     pub times: CandidateTimes,
-    /// Activity during the timing, when nothing else should have run.
+    /// Activity that disturbed the timing. Nothing else should run during it.
     pub breaches: Vec<String>,
     pub cpus: Vec<u32>,
     #[serde(with = "nonfinite")]
@@ -333,7 +333,7 @@ pub struct EntryTimingRecord {
     pub plan_ms: Option<f64>,
     #[serde(with = "nonfinite")]
     pub handoff_us: f64,
-    /// The number of runners that were timed, for the candidate and for the baseline each.
+    /// The number of timed runners of the candidate, and also of the baseline.
     pub runners: u32,
     /// The share of the timed blocks that was spent waiting for a CPU.
     #[serde(with = "nonfinite::option")]

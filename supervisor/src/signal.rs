@@ -1,7 +1,7 @@
-//! SIGINT, SIGTERM and SIGHUP as a readable descriptor. Reaching a limit on file sizes counts as one of them.
+//! Delivers SIGINT, SIGTERM and SIGHUP through a readable descriptor. Exceeding the file size limit counts as SIGTERM.
 //!
-//! They are blocked before the first thread starts, so that no thread is ever interrupted by them; workers
-//! unblock what they inherit.
+//! The signals are blocked before the first thread starts, so they never interrupt a thread. Workers inherit the
+//! blocked signals and unblock them.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -20,8 +20,8 @@ pub struct Signals {
 #[error("setting up the handler for Ctrl-C")]
 pub struct SignalError(#[from] nix::Error);
 
-/// SIGXFSZ goes to whichever thread wrote, and would end the process. The write fails anyway, and the run ends as
-/// if it had been interrupted, because it has no room for its rows any more.
+/// Turns SIGXFSZ into SIGTERM. SIGXFSZ is sent to the thread that wrote, and by default ends the process. The run ends
+/// as if it had been interrupted instead, because its rows can no longer be written.
 fn end_at_the_file_limit() -> nix::Result<()> {
     extern "C" fn interrupt(_: std::ffi::c_int) {
         // SAFETY: getpid and kill are async-signal-safe, and the signal is one that we block and read.
@@ -32,7 +32,8 @@ fn end_at_the_file_limit() -> nix::Result<()> {
     unsafe { sigaction(Signal::SIGXFSZ, &action) }.map(drop)
 }
 
-/// Whether a signal is ignored; if it were blocked, it would be delivered all the same.
+/// Returns whether a signal is ignored. An ignored signal must not be blocked, because the descriptor would then report
+/// it.
 fn is_ignored(signal: Signal) -> bool {
     // SAFETY: all-zero bytes are a valid sigaction, which the call fills in; nothing is changed.
     unsafe {
@@ -48,7 +49,7 @@ impl Signals {
         let mut set = SigSet::empty();
         set.add(Signal::SIGINT);
         set.add(Signal::SIGTERM);
-        // The terminal is gone, unless the user said that this does not matter (`nohup`).
+        // SIGHUP means that the terminal is gone. `nohup` ignores it, so that the run continues.
         if !is_ignored(Signal::SIGHUP) {
             set.add(Signal::SIGHUP);
         }
@@ -67,8 +68,8 @@ impl Signals {
         count
     }
 
-    /// The run is over, but something else may delay the end of the process: the next signal ends it with this
-    /// exit code. If no thread can be started, signals have no effect.
+    /// Makes the next signal end the process with this exit code. It is called when the run is over but something may
+    /// still delay the end of the process. If no thread can be started, signals have no effect.
     pub fn end_with(self, code: u8) {
         let _ = std::thread::Builder::new().name("signals".to_owned()).stack_size(STACK).spawn(move || {
             let mut ready = [PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)];

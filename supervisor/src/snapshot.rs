@@ -1,4 +1,4 @@
-//! Texts and screens that people have reviewed, kept in files: a test fails if one changes, and writes the new
+//! Compares texts and screens with reviewed copies in files. If one has changed, the test fails and writes the new
 //! one beside it.
 
 use std::path::Path;

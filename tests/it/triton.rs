@@ -108,7 +108,7 @@ fn triton_kernel_as_a_baseline_or_as_plain_python_is_explained() {
     scenario
         .run(&["check", "plan.toml"])
         .expect_exit(2)
-        .expect_stderr(&["a baseline is timed, and this one cannot be: Triton's interpreter"]);
+        .expect_stderr(&["a baseline must be timed, but this one cannot be: Triton's interpreter"]);
     let as_python = as_baseline.replace("baseline = \"rows\"\n", "").replace("language = \"triton\"\n", "");
     let scenario = Scenario::with_plan(&as_python);
     let outcome = scenario.run(&["run", "plan.toml"]).expect_exit(1);

@@ -159,7 +159,7 @@ pub(super) fn ctl(arguments: &CtlArguments) -> Answer {
     let (method, params) = request(&arguments.verb)?;
     let waits = matches!(arguments.verb, Verb::Result { wait: true, .. } | Verb::Submit { wait: true, .. });
     if waits {
-        client.wait_for_ever().map_err(failure)?;
+        client.wait_forever().map_err(failure)?;
     }
     let mut answer = client.call(method, &params).map_err(failure)?;
     let mut shown = method;
@@ -228,7 +228,7 @@ fn events(client: &mut Client, follow: bool, json: bool) -> Answer {
     if follow {
         // The subscription comes before the past events are read, so that no event is missed in between.
         client.call("events", &json!({})).map_err(failure)?;
-        client.wait_for_ever().map_err(failure)?;
+        client.wait_forever().map_err(failure)?;
         while let Some(event) = client.event().map_err(failure)? {
             print_out(&if json { format!("{event}\n") } else { ctl_text::event(&event) })?;
         }

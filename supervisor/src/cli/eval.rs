@@ -1,7 +1,7 @@
 //! `opt-supervisor eval`: submits one candidate and prints its result.
 //!
-//! The file goes to an open run of the plan, whose workers and baseline are warm. If there is none, `eval` makes a short
-//! run of the baseline and this candidate.
+//! The file goes to an open run of the plan, whose workers and baseline are warm. If there is none, `eval` makes a
+//! short run of the baseline and this candidate.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ fn by_open_run(mut client: Client, arguments: &EvalArguments, file: &str) -> Res
         params["like"] = json!(like);
     }
     let submitted = client.call("submit", &params).map_err(failure)?;
-    client.wait_for_ever().map_err(failure)?;
+    client.wait_forever().map_err(failure)?;
     client.call("result", &json!({ "candidate": submitted["candidate"], "wait": true })).map_err(failure)
 }
 

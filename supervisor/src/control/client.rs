@@ -53,7 +53,7 @@ impl Client {
     }
 
     /// Removes the timeout, for answers that can take arbitrarily long.
-    pub fn wait_for_ever(&mut self) -> Result<(), ClientError> {
+    pub fn wait_forever(&mut self) -> Result<(), ClientError> {
         Ok(self.reader.get_ref().set_read_timeout(None)?)
     }
 

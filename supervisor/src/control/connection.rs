@@ -1,4 +1,5 @@
-//! One connection: its unread input, its unsent output, and its limits. The server enforces limits over all connections.
+//! One connection: its unread input, its unsent output, and its limits. The server enforces limits over all
+//! connections.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -87,7 +88,7 @@ impl Connection {
     }
 
     pub(super) fn wants_to_read(&self) -> bool {
-        // While a complete line waits for the rate limit, nothing more is read from the socket.
+        // While the rate limit holds back a complete line, no more bytes are read from the socket.
         !self.closing && !self.ended && !self.has_line() && self.output.len() < MAX_QUEUED / 2
     }
 
@@ -95,13 +96,13 @@ impl Connection {
         !self.output.is_empty()
     }
 
-    /// Whether this connection can be closed.
+    /// Returns whether this connection can be closed.
     pub(super) fn is_over(&self) -> bool {
         let answered = self.output.is_empty() && self.pending == 0 && !self.listens;
         self.ended && !self.has_line() && (answered || self.hung_up)
     }
 
-    /// Stops polling the connection, which would report the hang-up at every turn.
+    /// Stops polling the connection, because every poll would report the hang-up.
     pub(super) fn hang_up(&mut self) {
         self.hung_up = true;
     }
@@ -170,7 +171,7 @@ impl Connection {
         self.flush(now)
     }
 
-    /// Sends as much as the client accepts now.
+    /// Sends as many bytes as the client accepts now.
     pub(super) fn flush(&mut self, now: Instant) -> Result<(), CloseReason> {
         while !self.output.is_empty() {
             let (head, _) = self.output.as_slices();

@@ -37,7 +37,7 @@ struct Envelope<'line> {
     params: Option<&'line RawValue>,
 }
 
-/// Distinguishes `"id": null`, which is an id, from a missing id.
+/// Distinguishes `"id": null`, which is a valid id, from a missing id.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }

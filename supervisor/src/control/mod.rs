@@ -1,8 +1,8 @@
 //! The control socket: admission, the format and limits of lines, and all requests.
 //!
-//! This room handles connections, their limits and the protocol (JSON-RPC 2.0, one message per line). It has no state of
-//! the run: it passes typed requests to the driver and sends the answers. All operations are non-blocking and run in the
-//! run's main loop. `socket` chooses the path of the socket; `client` is the other end, for `ctl`.
+//! This module handles connections, their limits and the protocol (JSON-RPC 2.0, one message per line). It has no state
+//! of the run: it passes typed requests to the driver and sends the answers. All operations are non-blocking and run in
+//! the run's main loop. `socket` chooses the path of the socket; `client` is the other end, for `ctl`.
 //!
 //! ```text
 //!   accept ── more than 32? ─▶ "busy", closed
@@ -32,7 +32,7 @@ pub use methods::{
 pub use refusal::{Code, Refusal, Reply};
 pub use server::{ControlError, Server, Token};
 
-/// Whether a line is a valid request. It is only parsed.
+/// Returns whether a line is a valid request. The request is not carried out.
 pub fn understands(line: &[u8]) -> bool {
     message::read(line).request.is_ok()
 }

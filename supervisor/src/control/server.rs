@@ -19,7 +19,7 @@ use super::methods::Request;
 use super::refusal::{Code, Refusal, Reply};
 use super::socket::{RunSocket, SocketError};
 
-/// The maximum number of connections. A program needs one, a person two.
+/// The maximum number of connections. A client needs one or two.
 const MAX_CONNECTIONS: usize = 32;
 /// The maximum number of connections refused as busy in one step.
 const MAX_REFUSED_AT_ONCE: usize = 64;
@@ -221,7 +221,7 @@ impl Server {
         self.enforce_budget(now);
     }
 
-    /// Whether the connection to answer still exists.
+    /// Returns whether the connection to answer still exists.
     pub fn is_there(&self, token: &Token) -> bool {
         self.connections.contains_key(&token.connection)
     }
@@ -315,11 +315,12 @@ fn watched(connection: &Connection) -> PollFd<'_> {
 }
 
 fn send_refusal(connection: &mut Connection, refusal: Refusal, now: Instant) {
-    // The message fits into the buffer of any new socket. If not, the client only sees the connection close.
+    // The message fits into the buffer of any new socket. If it did not, the client would only see the connection
+    // close.
     let _ = connection.queue(&message::write("null", &Err(refusal)), now);
 }
 
-/// Whether a user is admitted. Only the run's user and root are.
+/// Returns whether a user is admitted. Only the run's user and root are.
 pub(super) fn is_admitted(peer: Uid, own: Uid) -> bool {
     peer == own || peer.is_root()
 }

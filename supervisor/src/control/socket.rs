@@ -1,8 +1,8 @@
-//! The paths of sockets, and how clients find a run: each user has a folder with a socket and a link to the run's folder
-//! for each run.
+//! The paths of sockets, and how clients find a run: each user has a folder with a socket and a link to the run's
+//! folder for each run.
 //!
-//! A socket is stale if its run's lock is free. Only the lock counts, not a connection attempt and not a pid, so callers
-//! must check it.
+//! A socket is stale if its run's lock is free. Neither a connection attempt nor a pid shows this, so callers must
+//! check the lock.
 
 use std::fs;
 use std::io;
@@ -165,7 +165,7 @@ fn make_private(folder: &Path) -> Result<(), SocketError> {
         .mode(0o700)
         .create(folder)
         .map_err(failed("creating the folder", folder))?;
-    let metadata = fs::symlink_metadata(folder).map_err(failed("looking at", folder))?;
+    let metadata = fs::symlink_metadata(folder).map_err(failed("reading the metadata of", folder))?;
     if !metadata.is_dir() || metadata.uid() != rustix::process::geteuid().as_raw() {
         return Err(SocketError::Foreign { path: folder.to_owned() });
     }

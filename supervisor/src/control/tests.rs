@@ -25,8 +25,8 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let place = RunSocket::take(folder.path()).expect("a place");
-        Self { server: Server::open(place).expect("a server"), now: Instant::now(), _folder: folder }
+        let socket = RunSocket::take(folder.path()).expect("a socket path");
+        Self { server: Server::open(socket).expect("a server"), now: Instant::now(), _folder: folder }
     }
 
     fn connect(&self) -> UnixStream {
@@ -65,7 +65,7 @@ fn receive(socket: &UnixStream) -> Value {
     serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
 }
 
-/// Whether the other end has closed the connection without sending more.
+/// Returns whether the other end has closed the connection without sending more.
 fn is_closed(mut socket: &UnixStream) -> bool {
     let mut rest = Vec::new();
     match socket.read_to_end(&mut rest) {
@@ -308,7 +308,7 @@ fn client_that_stopped_writing_still_gets_its_answers() {
 fn socket_folder_is_private_and_cleared() {
     use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
     let folder = tempfile::tempdir().expect("a folder");
-    let server = Server::open(RunSocket::take(folder.path()).expect("a place")).expect("a server");
+    let server = Server::open(RunSocket::take(folder.path()).expect("a socket path")).expect("a server");
     let path = server.path().to_owned();
     let socket = std::fs::metadata(&path).expect("the socket");
     assert!(socket.file_type().is_socket());
@@ -322,9 +322,9 @@ fn socket_folder_is_private_and_cleared() {
     assert!(!path.exists() && ours(folder.path()).is_none());
     assert!(std::fs::symlink_metadata(folder.path().join("control.sock")).is_err());
     // A new server replaces the socket that a killed supervisor left.
-    std::mem::forget(Server::open(RunSocket::take(folder.path()).expect("a place")).expect("a server"));
+    std::mem::forget(Server::open(RunSocket::take(folder.path()).expect("a socket path")).expect("a server"));
     assert!(path.exists());
-    drop(Server::open(RunSocket::take(folder.path()).expect("a place")).expect("a server"));
+    drop(Server::open(RunSocket::take(folder.path()).expect("a socket path")).expect("a server"));
     assert!(!path.exists());
 }
 

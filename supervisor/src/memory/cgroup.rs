@@ -1,6 +1,6 @@
 //! Finds the control groups that contain this process, and their lowest memory limit, for version 1 and version 2.
 //!
-//! This module only reads. The room `cgroup` of the supervisor creates groups.
+//! This module only reads. The supervisor's `cgroup` module creates groups.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -70,7 +70,7 @@ pub fn memory_limit(root: &Path) -> Result<Option<GroupLimit>, SampleError> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnGroup {
     pub folder: PathBuf,
-    /// Whether it is the topmost group that this process can see.
+    /// Whether this is the topmost group that the process can see.
     pub topmost: bool,
 }
 
@@ -140,7 +140,8 @@ struct Mount {
     point: PathBuf,
 }
 
-/// Parses a line such as `31 23 0:28 /root /point rw - cgroup2 cgroup2 rw`. `None` for other file systems and controllers.
+/// Parses a line such as `31 23 0:28 /root /point rw - cgroup2 cgroup2 rw`. `None` for other file systems and
+/// controllers.
 fn mount(line: &[u8]) -> Option<Mount> {
     let mut fields = words(line);
     let (root, point) = (fields.nth(3)?, fields.next()?);
@@ -226,7 +227,7 @@ mod tests {
             ("0::/\n", TWO, &[("sys/fs/cgroup/memory.max", "77\n")], Some(77)),
             ("0::/a\n", TWO, &[("sys/fs/cgroup/a/memory.max", "max\n")], None),
             ("0::/a\n", "", &[("sys/fs/cgroup/a/memory.max", "5\n")], None),
-            // Version 1, whose "no limit" is a large number, beside an empty version 2.
+            // Version 1, where "no limit" is a large number, and an empty version 2.
             (
                 "5:cpu:/x\n4:cpuset,memory:/pod/c\n0::/\n",
                 "35 31 0:32 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n35 31 0:32 / /sys/fs/cgroup/mem rw - cgroup cgroup rw,memory\n",

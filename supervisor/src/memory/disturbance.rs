@@ -1,4 +1,5 @@
-//! Detects what disturbs times on this machine: other load, a host that takes the CPU away, changing clock speeds.
+//! Detects conditions that disturb times on this machine: other load, CPU time taken by the host, changing clock
+//! speeds.
 
 use std::fs;
 use std::path::Path;
@@ -10,11 +11,11 @@ pub struct Disturbance {
     pub governors: Vec<String>,
     /// Whether two hardware threads share a core.
     pub smt: Option<bool>,
-    /// The load average of the last minute: how many processes wanted a CPU.
+    /// The load average of the last minute: the number of processes that ran or waited for a CPU.
     pub load: Option<f64>,
     /// CPU time of all CPUs since the machine started, and the part that the host took away (steal), both in ticks.
     ticks: Option<(u64, u64)>,
-    /// How often cores were throttled because they were too hot, since the machine started.
+    /// The number of times that cores were throttled because of heat, since the machine started.
     throttled: Option<u64>,
 }
 
@@ -48,11 +49,11 @@ impl Disturbance {
     pub fn steal_since(&self, before: &Self) -> Option<f64> {
         let ((all, stolen), (all_before, stolen_before)) = self.ticks.zip(before.ticks)?;
         let passed = all.checked_sub(all_before).filter(|&passed| passed != 0)?;
-        #[expect(clippy::cast_precision_loss, reason = "a share for people")]
+        #[expect(clippy::cast_precision_loss, reason = "a share that is only displayed")]
         Some(stolen.saturating_sub(stolen_before) as f64 / passed as f64)
     }
 
-    /// How often cores were throttled since `before`.
+    /// The number of times that cores were throttled since `before`.
     pub fn throttled_since(&self, before: &Self) -> Option<u64> {
         self.throttled?.checked_sub(before.throttled?)
     }
@@ -67,7 +68,7 @@ fn ticks(text: &str) -> Option<(u64, u64)> {
         .split_whitespace()
         .map_while(|figure| figure.parse().ok())
         .collect();
-    // The last two figures, time of guests, are already contained in the first two.
+    // The last two figures are the time of guests, which the first two include.
     let all = figures.iter().take(8).sum();
     Some((all, *figures.get(7)?))
 }

@@ -1,4 +1,5 @@
-//! Samples memory: what a process owes, what the machine has, what a control group allows. Nothing is decided here.
+//! Samples memory: the memory that a process owes, that the machine has, and that a control group allows. It makes no
+//! decisions.
 //!
 //! Every function takes its root as an argument (`/` or `/proc` in production), so tests can use a fake one. An absent
 //! figure is `None`, never 0, and a process that has ended is [`Seen::Gone`].
@@ -24,7 +25,7 @@ pub enum Seen<T> {
     Alive(T),
     /// The process has no memory: it is a zombie, or a kernel thread.
     NoMemory,
-    /// The process does not exist any more, or another one has its pid now.
+    /// The process no longer exists, or its pid belongs to another process.
     Gone,
 }
 

@@ -50,7 +50,7 @@ impl KeptFile {
     }
 }
 
-/// Whether an error means that the process has ended: ESRCH on an open descriptor, ENOENT on a path.
+/// Returns whether an error means that the process has ended: ESRCH on an open descriptor, ENOENT on a path.
 pub(super) fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }

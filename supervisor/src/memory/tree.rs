@@ -1,9 +1,9 @@
 //! Finds the descendants of a process, from `/proc/PID/task/*/children` or, on kernels without it, from the parents of
 //! all processes.
 //!
-//! The tree can change during a walk: a process that started or was orphaned meanwhile may be missing, and one in the
-//! result may have ended. Buffers are reused, so a walk allocates only when the tree has grown. The cost of the second
-//! method grows with the number of processes on the machine, so callers should use it less often
+//! The tree can change during a walk. A process that started or was orphaned meanwhile may be missing, and a process in
+//! the result may have ended. Buffers are reused, so a walk allocates only when the tree has grown. The cost of the
+//! second method grows with the number of processes on the machine, so callers should use it less often
 //! ([`TreeWalker::is_cheap`]).
 
 use std::io::Write as _;
@@ -47,7 +47,7 @@ pub struct TreeWalker {
 enum Method {
     /// The kernel lists the children of each thread.
     Listed,
-    /// The kernel does not, so the parent of every process is read.
+    /// The kernel does not list children, so the parent of every process is read.
     Parents,
 }
 
@@ -67,7 +67,8 @@ impl TreeWalker {
         })
     }
 
-    /// Whether the cost of a walk depends only on the size of the tree, not on the machine. Known after the first walk.
+    /// Returns whether the cost of a walk depends only on the size of the tree, not on the machine. Known after the
+    /// first walk.
     pub fn is_cheap(&self) -> bool {
         self.method == Method::Listed
     }
@@ -76,7 +77,7 @@ impl TreeWalker {
     pub fn descendants(&mut self, pid: u32) -> Result<&[u32], SampleError> {
         if self.method == Method::Listed {
             match self.by_lists(pid) {
-                // This will not change while the kernel runs.
+                // A running kernel does not gain this interface, so later walks use the other method.
                 Err(SampleError::Absent { .. }) => self.method = Method::Parents,
                 other => other?,
             }
@@ -313,7 +314,7 @@ mod tests {
         assert!(error.to_string().contains("1/task/1/children: `two`"), "{error}");
     }
 
-    /// Finds a child and a grandchild of this process with the method of this kernel and with the one that always works.
+    /// Finds a child and a grandchild of this process with this kernel's method and with the method that always works.
     #[test]
     fn both_methods_find_a_real_tree() {
         use std::io::BufRead as _;

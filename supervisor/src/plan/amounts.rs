@@ -1,4 +1,4 @@
-//! Codecs of sizes, durations and shares: they check ranges and word the errors. `quantity` parses the text itself.
+//! Codecs for sizes, durations and shares. They check ranges and phrase the errors; `quantity` parses the text.
 
 use std::time::Duration;
 
@@ -64,10 +64,10 @@ impl Codec for Time {
         if duration.is_none() {
             findings
                 .report(spot, format!("{} is not a duration", describe(value.get_ref())))
-                .expected(format!("{FORM}, of a year at most"));
+                .expected(format!("{FORM}, at most a year"));
         }
         if duration == Some(Duration::ZERO) {
-            findings.report(spot, "a duration of zero leaves no time").expected("at least \"1ms\"");
+            findings.report(spot, "a duration must not be zero").expected("at least \"1ms\"");
             return None;
         }
         duration

@@ -19,7 +19,7 @@ use super::render::label;
 /// A baseline that this version does not support.
 const COMPILED: &str = "torch.compile";
 
-/// A candidate whose settings are not settled yet.
+/// A candidate whose settings have not been resolved yet.
 pub(super) struct Draft {
     pub(super) name: String,
     pub(super) source: CandidateSource,
@@ -48,7 +48,7 @@ pub(super) struct Roster {
 pub(super) fn enlist(job: &RawJob, max: usize, findings: &mut Findings) -> Roster {
     let before = findings.count();
     let mut drafts: Vec<Draft> = job.candidates.iter().filter_map(|raw| from_table(raw, findings)).collect();
-    // A pattern does not make a second candidate of a file that a table already names.
+    // Patterns skip files that a table already names.
     let mut seen: BTreeSet<PathBuf> =
         drafts.iter().flat_map(|draft| draft.source.sources.iter().map(|path| identity(path))).collect();
     for pattern in &job.patterns {
@@ -61,7 +61,7 @@ pub(super) fn enlist(job: &RawJob, max: usize, findings: &mut Findings) -> Roste
         let place = find_baseline(baseline, &mut drafts, sound, findings)?;
         if let Some(why) = drafts[place].source.language.not_timed() {
             findings
-                .report(&baseline.spot, format!("a baseline is timed, and this one cannot be: {why}"))
+                .report(&baseline.spot, format!("a baseline must be timed, but this one cannot be: {why}"))
                 .help("`torch` is the recorded function in eager mode");
         }
         Some(place)
@@ -142,8 +142,8 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
     })
 }
 
-/// Checks that a candidate has launches if it has no host code, and only then. Reports a mistake and returns `None`
-/// otherwise.
+/// Checks that a candidate has launches if and only if it has no host code. Otherwise reports the mistake and returns
+/// `None`.
 fn check_launch(raw: &RawCandidate, language: Language, findings: &mut Findings) -> Option<()> {
     let launch = raw.launch.as_ref()?;
     let has_launches = !launch.steps.is_empty() || !launch.workspaces.is_empty();
@@ -179,13 +179,13 @@ fn draft_of_function(language: Language, spot: Spot) -> Draft {
     }
 }
 
-/// The language of a candidate's sources, which must all have suffixes of the same language.
+/// Infers the language of a candidate from the suffixes of its sources, which must all agree.
 fn language_of_all(sources: &[Located<String>], findings: &mut Findings) -> Option<Language> {
     let mut common: Option<Language> = None;
     for source in sources {
         let Some(language) = Language::of_path(Path::new(&source.value)) else {
             findings
-                .report(&source.spot, "the suffix of this file does not tell the language")
+                .report(&source.spot, "the language of this file is not clear from its suffix")
                 .expected(suffixes())
                 .help("or give the candidate a `language`");
             return None;
@@ -255,7 +255,7 @@ fn from_pattern(
     if let Some(first) = foreign.first() {
         let which = format!("{} of {total} matching files, such as `{}`", foreign.len(), quote(first));
         findings
-            .report(&pattern.spot, format!("the suffix does not tell the language: {which}"))
+            .report(&pattern.spot, format!("the language is not clear from the suffix: {which}"))
             .expected(suffixes())
             .help("narrow the pattern, for example to `**/*.{c,cpp}`");
     }
@@ -326,8 +326,8 @@ fn report_duplicates(drafts: &[Draft], findings: &mut Findings) {
     }
 }
 
-/// Finds the baseline: a candidate by its name, else the recorded function, else a file. The latter two are added to the
-/// candidates if they are not there yet.
+/// Looks up the baseline: a candidate by its name, else the recorded function, else a file. The latter two are added to
+/// the candidates if they are not there yet.
 fn find_baseline(
     baseline: &Located<String>,
     drafts: &mut Vec<Draft>,
@@ -377,14 +377,14 @@ fn find_baseline(
         [index] => return Some(*index),
         [first, second, ..] => {
             findings
-                .report(&baseline.spot, "several candidates are made of this file")
+                .report(&baseline.spot, "several candidates use this file")
                 .help(format!("name one of them: `{}` or `{}`", drafts[*first].name, drafts[*second].name));
             return None;
         }
     }
     let Some(language) = Language::of_path(&path) else {
         findings
-            .report(&baseline.spot, "the suffix of this file does not tell the language")
+            .report(&baseline.spot, "the language of this file is not clear from its suffix")
             .expected(suffixes())
             .help("describe it in a `[[job.candidate]]` with a `language`, and name that candidate");
         return None;
@@ -403,7 +403,7 @@ fn find_baseline(
     Some(drafts.len() - 1)
 }
 
-/// The canonical path of a file, because two paths to one file are one candidate.
+/// The canonical path of a file. Two paths to the same file are one candidate.
 fn identity(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
@@ -413,7 +413,7 @@ fn suffixes() -> String {
     list(&Language::suffixes().collect::<Vec<_>>())
 }
 
-/// Whether candidates of this language need no build: their only source is the artifact.
+/// Returns whether candidates of this language need no build, because their only source is the artifact.
 pub(super) fn is_prebuilt(language: Language) -> bool {
     language.kind().toolchain == Toolchain::Prebuilt
 }

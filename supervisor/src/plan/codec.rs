@@ -1,5 +1,5 @@
-//! Codecs: one zero-sized type per kind of value, which reads, checks, merges and prints it. `schema` says which key has
-//! which kind.
+//! Codecs: one zero-sized type per kind of value, which reads, checks, merges and prints it. `schema` gives each key
+//! its kind.
 
 use std::marker::PhantomData;
 
@@ -131,7 +131,7 @@ impl Codec for Seed {
 /// A value, or a word that leaves the choice to the program.
 pub(super) struct OrWord<W, C>(PhantomData<(W, C)>);
 
-/// A word at the type level.
+/// A word as a type, because a string cannot be a type parameter.
 pub(super) trait WordName {
     const WORD: &'static str;
 }
@@ -210,7 +210,7 @@ impl Codec for NonNegative {
     }
 }
 
-/// An enum whose values are written as words.
+/// An enum whose values are words in a plan.
 pub(super) trait Words: Copy + PartialEq + std::fmt::Debug + 'static {
     const ALL: &'static [(&'static str, Self)];
 }
@@ -289,10 +289,7 @@ pub(super) fn number(value: &TomlValue<'_>, spot: &Spot, form: &str, findings: &
             }
             parsed
         }
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a tolerance written as a whole number is a small one"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "tolerances written as whole numbers are small")]
         DeValue::Integer(_) => integer(value, spot, form, findings).map(|number| number as f64),
         other => {
             wrong_type(other, spot, form, findings);

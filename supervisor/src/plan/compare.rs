@@ -1,11 +1,12 @@
-//! Lists the keys in which two settled plans differ. `--resume` continues only with the same plan.
+//! Lists the keys in which two resolved plans differ. `--resume` continues only with the same plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use toml::{Table, Value};
 
-/// The keys whose values differ between two texts of `resolved_toml`, sorted by name. Keys of jobs and candidates include
-/// their names: `job.embedding.candidate.naive.symbol`. A job or candidate that only one text has counts as one key.
+/// The keys whose values differ between two texts of `resolved_toml`, sorted by name. Keys of jobs and candidates
+/// include their names: `job.embedding.candidate.naive.symbol`. A job or candidate that only one text has counts as one
+/// key.
 pub fn changed_keys(old: &str, new: &str) -> Vec<String> {
     if old == new {
         return Vec::new();
@@ -16,7 +17,7 @@ pub fn changed_keys(old: &str, new: &str) -> Vec<String> {
             compare_tables(&old, &new, "", &mut changed);
             changed.into_iter().collect()
         }
-        // `resolved_toml` wrote both texts, so one was damaged since, and none of its keys can be trusted.
+        // One text was damaged after `resolved_toml` wrote it, so none of its keys can be trusted.
         _ => vec!["the whole plan".to_owned()],
     }
 }

@@ -25,7 +25,7 @@ pub struct PlanError {
     pub text: String,
     pub message: String,
     pub expected: Option<String>,
-    /// A suggestion how to correct it.
+    /// A suggestion for correcting it.
     pub help: Option<String>,
     pub(super) source: usize,
     pub(super) span: Range<usize>,
@@ -56,12 +56,12 @@ impl PlanError {
     }
 }
 
-/// A text that was read, in which mistakes have positions.
+/// A text that was read, with the index that turns byte offsets into positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Source {
     pub(super) label: String,
     pub(super) text: Arc<str>,
-    /// The offset of each line, so that the positions of many mistakes are found quickly.
+    /// The offset of each line, which makes it fast to find the positions of many mistakes.
     line_starts: Vec<usize>,
 }
 
@@ -211,14 +211,15 @@ impl Findings {
             if let Some(value) = value {
                 return Ok(value);
             }
-            // A value is missing only because of a reported mistake; this keeps `errors` from being empty.
+            // A missing value should always come with a reported mistake. This error ensures that `errors` is not
+            // empty.
             return Err(PlanErrors::of_file(
                 self.sources.last().map(|source| source.label.clone()).unwrap_or_default(),
-                "the plan could not be settled".to_owned(),
+                "the plan could not be resolved".to_owned(),
                 None,
             ));
         }
-        // The sort is stable: two mistakes at one position keep the order in which they were found.
+        // The sort is stable, so mistakes at the same position keep the order in which they were found.
         self.errors.sort_by_key(|error| (error.source, error.span.start));
         self.errors.dedup_by(|later, first| {
             first.syntax && !later.syntax && (first.source, &first.span) == (later.source, &later.span)
@@ -227,7 +228,7 @@ impl Findings {
     }
 }
 
-/// The mistake that was just reported, to add details to it.
+/// The mistake that was just reported. Details can be added to it.
 pub(super) struct Report<'f> {
     findings: &'f mut Findings,
 }
@@ -274,7 +275,7 @@ pub(super) fn printable(text: &str, max: usize) -> String {
     quoted
 }
 
-/// The known word that was most likely meant by `word`.
+/// The known word that the user most likely meant by `word`.
 pub(super) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     // Up to a third of the letters may be wrong; more would suggest unrelated words. Long words are not compared,
     // because the cost is the product of the lengths.

@@ -13,7 +13,7 @@ const MAX_PATTERN_BYTES: usize = 1024;
 /// and would take very long.
 const MAX_VISITED: usize = 1_000_000;
 
-/// The maximum depth of nested folders, a guard against trees that a faulty program made.
+/// The maximum depth of nested folders. It guards against trees that a faulty program created.
 const MAX_DEPTH: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ pub(super) enum GlobError {
     TooManyMatches { max: usize },
     #[error("cannot read `{path}`: {reason}")]
     Unreadable { path: String, reason: String },
-    #[error("`{0}` is not UTF-8, so no plan and no result can name it")]
+    #[error("`{0}` is not UTF-8, so plans and results cannot name it")]
     NotUtf8(String),
 }
 
@@ -72,7 +72,7 @@ pub(super) fn expand(pattern: &str, base: &Path, max: usize) -> Result<Vec<Match
         }
         let entry = match entry {
             Ok(entry) => entry,
-            // A link to a parent folder leads to nothing new, and a dangling link is not a file.
+            // A link to a parent folder leads only to visited files, and a dangling link leads to none.
             Err(error) if error.loop_ancestor().is_some() => continue,
             Err(error) if error.io_error().is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound) => {
                 continue;

@@ -1,5 +1,5 @@
-//! Reads and prints `[[job.candidate.launch]]` and `[[job.candidate.workspace]]`, which say how a candidate without host
-//! code is called.
+//! Reads and prints `[[job.candidate.launch]]` and `[[job.candidate.workspace]]`, which say how a candidate without
+//! host code is called.
 //!
 //! A syntax error in an expression is reported at its position in the plan. Names in expressions are resolved later,
 //! with the captures.
@@ -20,7 +20,7 @@ use super::print;
 use super::schema::home_of;
 use super::table::{TableReader, TomlValue, tables, take_with};
 
-/// The keys of a launch. They are recognised in the candidate's own table, to say where they belong.
+/// The keys of a launch. If one is in the candidate's own table, the message says where it belongs.
 pub(super) const LAUNCH_KEYS: [&str; 4] = ["grid", "block", "shared_mem", "args"];
 
 const EXPRESSION: &str = "a whole number, or an expression such as \"ceil_div(out.numel, 256)\"";
@@ -154,14 +154,14 @@ fn expression(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Op
     Expression::parse(&text).map_err(|error| report(&error, spot, findings)).ok()
 }
 
-/// Reports a syntax error of an expression. Its exact position is known only if the string has no escapes; otherwise the
-/// whole string is marked.
+/// Reports a syntax error of an expression. Its exact position is known only if the string has no escapes; otherwise
+/// the whole string is marked.
 fn report(error: &SyntaxError, spot: &Spot, findings: &mut Findings) {
     let whole = spot.span.clone();
     let without_escapes = whole.len() == error.text.len() + 2;
     let at = |part: &Range<usize>| {
         let start = whole.start + 1 + part.start;
-        // Something missing has no extent, so one character is marked: at the end, the closing quote.
+        // A missing part has no length, so one character is marked. At the end of the text, it is the closing quote.
         start..(whole.start + 1 + part.end).max(start + 1)
     };
     let place = if without_escapes { at(&error.at) } else { whole.clone() };

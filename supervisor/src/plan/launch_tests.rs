@@ -1,4 +1,4 @@
-//! Tests of plans for devices: launches are read and printed back, and mistakes have their positions.
+//! Tests plans for devices: launches are read and printed back, and mistakes have their positions.
 
 use std::path::Path;
 

@@ -1,8 +1,7 @@
-//! Merges layers of settings, from weak to strong: `configs/default.toml`, the plan's top-level tables, those of the
-//! job, those of the candidate, `--set`.
+//! Merges layers of settings. From weak to strong, they are `configs/default.toml`, the plan's top-level tables, the
+//! tables of the job, the tables of the candidate, and `--set`.
 //!
-//! Each table is checked once, before it is merged, so a mistake at the top is reported once and not for every job
-//! below it.
+//! Each table is checked once, before it is merged. A mistake at the top is therefore reported once, not once per job.
 
 use std::sync::Arc;
 
@@ -35,7 +34,7 @@ pub(super) struct TopLayers {
     pub(super) shared: Layers,
 }
 
-/// The settled settings of the plan, a job or a candidate. Tables that a level does not change are shared with the level
+/// The final settings of the plan, a job or a candidate. Tables that a level does not change are shared with the level
 /// above, because a plan can have a hundred thousand candidates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -92,7 +91,7 @@ impl Layers {
         })
     }
 
-    /// The settled settings of a job or candidate with the layers `own` below `self`. Tables that `own` does not change
+    /// The final settings of a job or candidate with the layers `own` below `self`. Tables that `own` does not change
     /// are shared with `above`.
     pub(super) fn settle_below(
         &self,
@@ -189,7 +188,8 @@ pub(super) fn read_set(arguments: &[String], findings: &mut Findings) -> TopLaye
     layers
 }
 
-/// Reads one `KEY=VALUE`. If it is not TOML, or the key does not take this value, the value is read as a string instead.
+/// Reads one `KEY=VALUE`. If it is not TOML, or the key does not take this value, the value is read as a string
+/// instead.
 fn read_one_set(argument: &str, findings: &mut Findings) -> TopLayers {
     let source = findings.add_source(&format!("--set {}", super::error::quote(argument)), argument);
     let whole = Spot { source, span: 0..argument.len(), key: String::new() };

@@ -1,8 +1,8 @@
 //! Capture lint: finds what is odd about a recorded call before any candidate is run on it.
 //!
-//! This file holds the lints that need only headers. `outputs` holds those that need the values of the outputs, and
-//! `statistics` computes figures from these values. No file is opened here: the caller has read the capture. A lint does not
-//! refuse a capture; it warns that a verdict on the entry may mean little.
+//! This file has the lints that need only headers. `outputs` has the lints that need the values of the outputs, and
+//! `statistics` computes figures from these values. The caller has read the capture, so no file is opened. A lint does
+//! not refuse a capture; it warns that a verdict on the entry may mean little.
 
 mod outputs;
 mod statistics;
@@ -48,13 +48,13 @@ pub enum LintCode {
     StorageBloat,
     /// An output has no elements.
     EmptyOutput,
-    /// All elements of an output are equal, or nearly so: a kernel that ignores its inputs could pass.
+    /// All elements of an output are equal, or nearly so. A kernel that ignores its inputs could pass.
     ConstantOutput,
     /// An output of zeros would be within the tolerance.
     TinyOutput,
-    /// An output holds NaNs or infinities.
+    /// An output contains NaNs or infinities.
     NonfiniteOutput,
-    /// An output equals an input, byte for byte: a kernel that copies the input could pass.
+    /// An output equals an input, byte for byte. A kernel that copies the input could pass.
     OutputEqualsInput,
 }
 

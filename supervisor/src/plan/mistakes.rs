@@ -1,11 +1,11 @@
-//! Tests of every kind of mistake in a plan: each gives one message at one position.
+//! Tests every kind of mistake in a plan. Each mistake must give one message at one position.
 
 use std::path::Path;
 
 use super::{Plan, PlanError};
 use crate::snapshot;
 
-/// A folder with a capture set and some kernels, as the plans below name them.
+/// A folder with the capture set and the kernels that the plans below name.
 pub(super) fn fixture_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for file in [
@@ -64,7 +64,7 @@ fn each_mistake_gives_one_message_at_its_position() {
         ("[verify.dtype.bfloat16]\nrtoll = 0.1", 5, 1, "verify.dtype.bfloat16.rtoll", "did you mean `rtol`?"),
         ("[verify]\ncall_timeout = \"60\"", 5, 16, "verify.call_timeout", "is not a duration"),
         ("[verify]\ncall_timeout = 60", 5, 16, "verify.call_timeout", "found the integer 60"),
-        ("[verify]\ncall_timeout = \"0s\"", 5, 16, "verify.call_timeout", "leaves no time"),
+        ("[verify]\ncall_timeout = \"0s\"", 5, 16, "verify.call_timeout", "must not be zero"),
         ("[build]\nmemory = \"4 gigs\"", 5, 10, "build.memory", "is not a size"),
         ("[build]\nmemory = \"0\"", 5, 10, "build.memory", "too small"),
         ("[build]\nmax_artifact = \"0\"", 5, 16, "build.max_artifact", "too small"),
@@ -116,7 +116,7 @@ fn each_mistake_gives_one_message_at_its_position() {
             7,
             9,
             "replay.steps",
-            "not an order of steps",
+            "not a list of steps",
         ),
         ("[[replay]]\nname = \"r\"\nbudget = \"1GiB\"\nsteps = []", 7, 9, "replay.steps", "names no step"),
         (
@@ -219,7 +219,7 @@ fn each_mistake_gives_one_message_at_its_position() {
             5,
             12,
             "job.candidate.sources",
-            "does not tell the language",
+            "is not clear from",
         ),
         (
             "[[job.candidate]]\nsources = [\"k/fast.c\", \"k/fast.cpp\"]",
@@ -322,7 +322,7 @@ fn mistakes_in_other_tables_and_in_set_have_positions() {
             3,
             12,
             "job.baseline",
-            "does not tell the language",
+            "is not clear from",
         ),
     ];
     for (text, line, column, key, fragment) in whole {

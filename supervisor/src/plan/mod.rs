@@ -1,6 +1,6 @@
 //! Reads `plan.toml` into a checked [`Plan`], or reports every mistake in it with its position.
 //!
-//! It reads the TOML text, and asks the file system only to expand globs and to see whether paths exist. It opens no
+//! It reads the TOML text. It uses the file system only to expand globs and to check that paths exist. It opens no
 //! capture and no source, starts no process, and uses no other module of the supervisor.
 //!
 //! ```text
@@ -66,7 +66,8 @@ pub use submitted::{Submission, SubmissionError};
 /// The size limit of a plan. People and small programs write plans, so a larger file is probably not a plan.
 pub const MAX_PLAN_BYTES: u64 = 1 << 20;
 
-/// The maximum number of jobs in a plan. The supervisor reads the capture set of each, and each is a row in every report.
+/// The maximum number of jobs in a plan. The supervisor reads the capture set of each, and each is a row in every
+/// report.
 pub const MAX_JOBS: usize = 1000;
 
 /// The maximum number of candidates in a plan. Each costs the supervisor a few hundred bytes; a run with far fewer
@@ -80,7 +81,7 @@ pub const MAX_ENTRIES: usize = 100_000;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     pub source_path: PathBuf,
-    /// The folder of the plan, which relative paths in it are relative to.
+    /// The folder of the plan. Relative paths in the plan start there.
     pub base_dir: PathBuf,
     pub run: RunSettings,
     pub memory: MemorySettings,
@@ -90,7 +91,8 @@ pub struct Plan {
     pub replays: Vec<ReplayPlan>,
 }
 
-/// `[[replay]]`: after the jobs, makes some of their calls in this order, with the tensors in a pool of `budget` bytes.
+/// `[[replay]]`: calls of the jobs that are repeated in this order after the jobs, with the tensors in a pool of
+/// `budget` bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayPlan {
     /// The name, unique in the plan. A file is named after it.
@@ -127,7 +129,7 @@ pub struct RunSettings {
 /// The device that runs the candidates, as the plan chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// The first card, if there is one and the plan has device code; otherwise the CPU.
+    /// The first card if the machine has one and the plan has device code; otherwise the CPU.
     Auto,
     Named(Device),
 }
@@ -142,7 +144,7 @@ impl DeviceChoice {
     }
 }
 
-/// The stages that run. A stage runs only together with all earlier stages.
+/// The stages to run. Each stage requires all earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stages {
     pub build: bool,
@@ -217,11 +219,11 @@ pub struct JobPlan {
     pub build: Arc<BuildSettings>,
     pub verify: Arc<VerifySettings>,
     pub profile: Arc<ProfileSettings>,
-    /// Like `build`, the settings of candidates that are submitted while the job runs.
+    /// The limits for candidates that are submitted while the job runs. `build` applies to them too.
     pub limits: Arc<LimitSettings>,
 }
 
-/// One candidate. The baseline is one too.
+/// A candidate. The baseline is also a candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CandidatePlan {
     pub id: CandidateId,
@@ -246,7 +248,7 @@ impl Plan {
         Self::parse(&text, path, set)
     }
 
-    /// Checks the text of a plan. `path` is the file that it came from, or would be in.
+    /// Checks the text of a plan. `path` is the file that contains the text, or would contain it.
     pub fn parse(text: &str, path: &Path, set: &[String]) -> Result<Self, PlanErrors> {
         resolve::resolve(text, path, set)
     }
@@ -256,7 +258,8 @@ impl Plan {
     }
 
     pub fn candidate(&self, id: CandidateId) -> Option<&CandidatePlan> {
-        // Numbers are given job by job, then to submitted candidates, so those of a job are always sorted.
+        // Candidates are numbered job by job, then as they are submitted, so the numbers within a job are always
+        // sorted.
         self.jobs.iter().find_map(|job| {
             let index = job.candidates.binary_search_by_key(&id, |candidate| candidate.id).ok()?;
             job.candidates.get(index)
@@ -268,7 +271,7 @@ impl Plan {
         self.run.device.named().unwrap_or_default()
     }
 
-    /// Whether any candidate has no host code.
+    /// Returns whether any candidate has no host code.
     pub fn has_device_code(&self) -> bool {
         self.candidates().any(|candidate| candidate.source.language.is_device_code())
     }
@@ -279,8 +282,8 @@ impl Plan {
         Stages { profile: stages.profile && self.device().kind().not_timed().is_none(), ..stages }
     }
 
-    /// The reason why no candidate is timed although the plan has a profile stage; `None` if candidates are timed, or the
-    /// plan has no such stage.
+    /// The reason why no candidate is timed although the plan has a profile stage; `None` if candidates are timed, or
+    /// the plan has no such stage.
     pub fn not_timed_because(&self) -> Option<&'static str> {
         self.device().kind().not_timed().filter(|_| self.run.stages.profile)
     }

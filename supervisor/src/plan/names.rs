@@ -3,7 +3,7 @@
 /// The longest name, in characters. Names must fit into a column of a table and into `--only JOB/CANDIDATE`.
 pub(super) const MAX_NAME_CHARS: usize = 128;
 
-/// The kind of thing that a name is for, which decides which characters are allowed.
+/// The kind of thing that has the name. It decides which characters are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameOf {
     /// A run's name, which becomes a folder beside the link `latest`.
@@ -14,7 +14,7 @@ pub(super) enum NameOf {
     Parameter,
 }
 
-/// Why a text cannot be a name; `None` if it can.
+/// Returns the reason why a text cannot be a name; `None` if it can.
 pub(super) fn objection(name: &str, of: NameOf) -> Option<&'static str> {
     if name.is_empty() {
         return Some("is empty");
@@ -40,7 +40,7 @@ pub(super) fn objection(name: &str, of: NameOf) -> Option<&'static str> {
     None
 }
 
-/// Whether a character is visible. Control characters, and characters that change how the rest of a line is shown, are not.
+/// Returns false for control characters and for characters that change how the rest of a line is shown.
 pub(super) fn is_printable(c: char) -> bool {
     let invisible = matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'

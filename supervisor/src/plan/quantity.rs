@@ -1,6 +1,6 @@
 //! Parses and prints the amounts of a plan: shares (`"60%"`), sizes or shares of a whole, `max(a, b)`, and durations.
 //!
-//! A printed value reads back as exactly the same value. Plain sizes are parsed by [`Bytes`]; the schema decides which
+//! A printed value reads back as exactly the same value. [`Bytes`] parses plain sizes, and the schema decides which
 //! key takes which kind of amount.
 
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Reads and prints `[[replay]]`: recorded calls of the jobs in a given order, within a memory budget.
 //!
-//! It looks up the jobs and entries that a replay names. It opens no capture, so the sizes of tensors are checked later.
+//! It looks up the jobs and entries that a replay names. It opens no capture, so the sizes of tensors are checked
+//! later.
 
 use std::collections::BTreeMap;
 
@@ -111,7 +112,7 @@ fn read_steps(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Op
     if let DeValue::String(_) = value.get_ref() {
         let word = string(value, spot, STEPS, findings)?;
         if word != RECORDED {
-            findings.report(spot, format!("`{}` is not an order of steps", quote(&word))).expected(STEPS);
+            findings.report(spot, format!("`{}` is not a list of steps", quote(&word))).expected(STEPS);
             return None;
         }
         return Some(Steps::Recorded(spot.clone()));
@@ -124,7 +125,8 @@ fn read_steps(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Op
     Some(Steps::Pairs(pairs))
 }
 
-/// The jobs that replays can refer to. A reference to a job with a mistake is not reported, because the mistake is.
+/// The jobs that replays can refer to. A reference to a job with a mistake is not reported, because the job's mistake
+/// is.
 #[derive(Clone, Copy)]
 pub(super) struct KnownJobs<'j> {
     /// The jobs without mistakes.
@@ -161,7 +163,7 @@ pub(super) fn settle_replays(
     let mut settled = Vec::new();
     for raw in raw {
         if let Some(device) = device.filter(|device| device.runs_device_code()) {
-            let why = format!("a replay runs on the CPU, and the device of this run is `{device}`");
+            let why = format!("a replay runs on the CPU, but the device of this run is `{device}`");
             findings.report(&raw.spot, why).help("move the replay into a separate plan");
         }
         if let Some(name) = &raw.name
@@ -220,7 +222,7 @@ fn steps_of(
                     continue;
                 };
                 let known = entries_of(job, entries);
-                // `entry_000001.pt` means the same.
+                // `entry_000001.pt` and `entry_000001` name the same entry.
                 let stem = entry.strip_suffix(".pt").unwrap_or(entry);
                 if known.iter().any(|it| it == stem) {
                     steps.push((job.id, stem.to_owned()));
@@ -246,7 +248,7 @@ fn entries_of<'e>(job: &JobPlan, known: &'e mut BTreeMap<JobId, Vec<String>>) ->
     })
 }
 
-/// The lines of one replay, as TOML that reads back as the same replay.
+/// Prints one replay as lines of TOML that read back as the same replay.
 pub(super) fn print_replay(replay: &ReplayPlan, jobs: &[JobPlan]) -> Vec<(&'static str, String)> {
     let name = |id: JobId| jobs.get(id.index()).map_or_else(String::new, |job| job.name.clone());
     let pairs: Vec<(String, String)> =

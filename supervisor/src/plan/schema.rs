@@ -1,7 +1,7 @@
-//! The schema: every table of settings with its keys, and the kind of value each takes.
+//! The schema: every table of settings with its keys, and the kind of value that each key takes.
 //!
-//! From one description, a macro derives the layers (the keys that one table sets), how layers are merged, and how settled
-//! values are printed. `job` reads the other keys of `[[job]]`.
+//! From one description, a macro derives the layers (the keys that one table sets), how layers are merged, and how
+//! final values are printed. `job` reads the other keys of `[[job]]`.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -213,10 +213,10 @@ impl Words for Language {
 }
 
 /// The table that a key belongs in; `None` if there is none, or several.
-pub(super) fn home_of(key: &str) -> Option<&'static str> {
-    let mut homes = TABLES.iter().filter(|(_, keys)| keys.contains(&key)).map(|(table, _)| *table);
+pub(super) fn table_of_key(key: &str) -> Option<&'static str> {
+    let mut tables = TABLES.iter().filter(|(_, keys)| keys.contains(&key)).map(|(table, _)| *table);
     // If several tables have the key, it is unclear which one was meant.
-    homes.next().filter(|_| homes.next().is_none())
+    tables.next().filter(|_| tables.next().is_none())
 }
 
 pub(super) struct RunName;
@@ -491,6 +491,6 @@ fn read_section_at<S: Section>(
     let Some(mut table) = TableReader::of(value, spot, findings) else { return S::default() };
     let section = S::read(&mut table, findings);
     let reserved: &[&str] = if S::TABLE == "run" { &["jobs"] } else { &[] };
-    table.finish(findings, reserved, home_of);
+    table.finish(findings, reserved, table_of_key);
     section
 }

@@ -1,4 +1,5 @@
-//! Candidates that are submitted during a run. They follow the rules of those in a plan and use the job's settings.
+//! Candidates that are submitted during a run. They follow the same rules as candidates in a plan and use the job's
+//! settings.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ pub struct Submission {
     /// The language; by default it follows from the suffixes.
     pub language: Option<Language>,
     pub symbol: Option<String>,
-    /// The launches of a kernel without host code. Without steps for any other.
+    /// The launches of a kernel without host code. Other kernels have no steps.
     pub launch: Arc<Launch>,
 }
 
@@ -34,10 +35,10 @@ pub enum SubmissionError {
     #[error("a candidate needs a source file")]
     NoSource,
     #[error(
-        "the suffix of {path} does not tell the language (c, cpp, cc, cxx and so do; or give `language`)"
+        "the language of {path} is not clear from its suffix (use c, cpp, cc, cxx or so, or give `language`)"
     )]
     NoLanguage { path: PathBuf },
-    #[error("the sources are of two languages (give `language`)")]
+    #[error("the sources are in two languages (give `language`)")]
     TwoLanguages,
     #[error("{why}")]
     Missing { why: &'static str },
@@ -57,8 +58,8 @@ pub enum SubmissionError {
 }
 
 impl JobPlan {
-    /// The launches that a submitted kernel without host code uses: those of the candidate `like`, otherwise those of the baseline,
-    /// otherwise those of the first candidate. Without steps if none has any.
+    /// The launches that a submitted kernel without host code uses: those of the candidate `like`, otherwise those of
+    /// the baseline, otherwise those of the first candidate. The result has no steps if none of these has launches.
     pub fn launch_like(&self, like: Option<&str>) -> Result<Arc<Launch>, SubmissionError> {
         let launched = |it: &&CandidatePlan| !it.launch.steps.is_empty();
         let found = match like {
@@ -81,7 +82,7 @@ impl JobPlan {
         let language = match submission.language {
             Some(language) => language,
             None => match common_language(&submission.sources)? {
-                // In a job whose kernels are launched, a `.cu` file has kernels alone.
+                // If the job's kernels have launches, a `.cu` file contains only kernels.
                 Language::Cuda if !submission.launch.steps.is_empty() => Language::CudaDevice,
                 language => language,
             },

@@ -31,7 +31,7 @@ impl<'v, 't> TableReader<'v, 't> {
         }
     }
 
-    /// The value of a key, if the table has it. The caller takes every key of the schema, present or not, so any other key
+    /// Takes the value of a key, if the table has it. The caller takes every key of the schema, so any key left over
     /// is unknown.
     pub(super) fn take(&mut self, key: &'static str) -> Option<(&'v TomlValue<'t>, Spot)> {
         self.asked.push(key);
@@ -60,13 +60,13 @@ impl<'v, 't> TableReader<'v, 't> {
         if self.spot.key.is_empty() { key } else { format!("{}.{key}", self.spot.key) }
     }
 
-    /// Reports every key that was not taken. `reserved` lists keys of later versions; `home_of` returns the table in which
-    /// a misplaced key belongs.
+    /// Reports every key that was not taken. `reserved` lists keys of later versions; `table_of_key` returns the table
+    /// in which a misplaced key belongs.
     pub(super) fn finish(
         self,
         findings: &mut Findings,
         reserved: &[&str],
-        home_of: impl Fn(&str) -> Option<&'static str>,
+        table_of_key: impl Fn(&str) -> Option<&'static str>,
     ) {
         for (key, _, _, spot) in self.entries() {
             if self.asked.contains(&key) {
@@ -84,8 +84,8 @@ impl<'v, 't> TableReader<'v, 't> {
                 format!("in `{}`", self.spot.key)
             };
             let near = nearest(key, self.asked.iter().copied());
-            let help = match (near, home_of(key)) {
-                (None, Some(home)) => format!("`{key}` belongs in `[{home}]`"),
+            let help = match (near, table_of_key(key)) {
+                (None, Some(table)) => format!("`{key}` belongs in `[{table}]`"),
                 _ => suggest(key, &self.asked),
             };
             findings.report(&spot, format!("unknown key {table}")).help(help);

@@ -1,4 +1,4 @@
-//! Tests of settled plans: layers, names, defaults, and that a printed plan reads back as the same plan.
+//! Tests resolved plans: layers, names, defaults, and that a printed plan reads back as the same plan.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The record of the machine, which also supports the old name of a renamed field.
+//! The record of the machine. It also reads and writes the old name of a renamed field.
 
 use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
@@ -31,7 +31,7 @@ pub struct TimingConditions {
     pub throttled: Option<u64>,
 }
 
-/// A `HostRecord` as it is written. This version still writes the protections under their old name too.
+/// A `HostRecord` as it is written, with the protections under their new and their old name.
 #[derive(Serialize, Deserialize)]
 struct HostFields {
     cpu: Option<String>,

@@ -1,8 +1,8 @@
-//! The ranking of a job: settled or not.
+//! Says whether the ranking of a job is settled.
 
 use serde::{Deserialize, Serialize};
 
-/// Whether the times are known well enough for the given ranks.
+/// Says whether the times are precise enough for the given ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ranking {

@@ -1,4 +1,4 @@
-//! Tests that all fields of the document are documented, and that values without a JSON representation survive.
+//! Tests that all fields of the document are documented, and that values without a JSON representation read back.
 
 use std::collections::BTreeSet;
 
@@ -79,7 +79,7 @@ fn sample_fills_every_field_that_has_to_be_documented() {
 }
 
 #[test]
-fn field_names_of_the_design_exist() {
+fn expected_field_names_exist() {
     let run = serde_json::to_value(sample()).expect("writes");
     let has = |place: &str, names: &str| {
         let object = run.pointer(place).and_then(Value::as_object).unwrap_or_else(|| panic!("{place}"));

@@ -1,4 +1,4 @@
-//! Memory over time: the samples as they are stored (blocks of tracks) and as they are shown (a timeline).
+//! Memory over time: the samples in the form in which they are stored (blocks of tracks) or shown (a timeline).
 //!
 //! This module defines these types, and thins samples out without losing an extreme value. The store encodes blocks as
 //! bytes; the report draws a [`Timeline`].
@@ -38,8 +38,8 @@ pub enum Track {
     },
 }
 
-/// Two figures at one moment. For processes these are owed and reclaimable memory; for the machine, available memory and
-/// the run's memory in swap.
+/// Two figures at one moment. For processes these are owed and reclaimable memory; for the machine, available memory
+/// and the run's memory in swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
     /// Milliseconds since 1970.
@@ -87,7 +87,8 @@ impl Series {
         };
         for (index, point) in self.points.iter().enumerate() {
             let until = self.points.get(index + 1).map_or(self.last, |next| next.at);
-            // A step ends where the next one begins. A step that ends exactly at the end of a column is not in the next.
+            // A step ends where the next one begins. A step that ends exactly at the end of a column is not in the
+            // next.
             let end = column(until.saturating_sub(1).max(point.at));
             for cell in worst.iter_mut().take(end + 1).skip(column(point.at)) {
                 *cell = Some(cell.map_or(point.first, |seen| seen.max(point.first)));
@@ -241,7 +242,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Whether there is nothing to draw, because the run kept no samples.
+    /// Returns whether the run kept no samples, so there is nothing to draw.
     pub fn is_empty(&self) -> bool {
         self.tree.points.is_empty()
     }

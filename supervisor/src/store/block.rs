@@ -1,8 +1,8 @@
-//! A block of samples as bytes: differences between times and between KiB, as variable-length integers, with a
+//! Encodes a block of samples as bytes: differences between times and between KiB, as variable-length integers with a
 //! checksum.
 //!
-//! A block is self-contained: it can be read, thinned out or lost without its neighbours. A damaged block is
-//! refused as a whole.
+//! A block is self-contained, so it can be read, thinned out or lost without its neighbours. If any part of a block is
+//! damaged, the whole block is refused.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use opt_shared::units::Bytes;
 
 use crate::record::timeline::{Block, Point, Series, Track};
 
-/// The first byte; raised by every change below.
+/// The version of the format, which is the first byte. Increment it with every change below.
 const FORMAT: u8 = 1;
-/// The most points in a block as written. If there are more, the writer starts another block.
+/// The maximum number of points that are written in one block. Further points go into the next block.
 pub const MAX_POINTS: usize = 16 << 10;
-/// The most bytes in a block as read: every point at its longest, and as many track headers.
+/// The size limit of an encoded block, in bytes: for each point, its maximum length and a track header.
 const MAX_BYTES: usize = MAX_POINTS * 64;
 const CHECKSUM: usize = 4;
-/// Most bytes of a variable-length integer, with seven bits per byte.
+/// The maximum length of a variable-length integer in bytes, with seven bits per byte.
 const MAX_VARINT: usize = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -99,7 +99,7 @@ pub fn decode(bytes: &[u8]) -> Result<Block, BlockError> {
         }
         let it = reader.series(start, points)?;
         if series.insert(track, it).is_some() {
-            return Err(BlockError::Range { what: "a track that is there twice" });
+            return Err(BlockError::Range { what: "a track that occurs twice" });
         }
     }
     match reader.rest.len() {
@@ -125,7 +125,8 @@ fn put(bytes: &mut Vec<u8>, mut number: u64) {
     }
 }
 
-/// Zigzag encoding: small differences of either sign become small numbers. All figures are below 2^54.
+/// Appends a difference in zigzag encoding, so small differences of either sign become small numbers. All figures are
+/// below 2^54.
 fn put_difference(bytes: &mut Vec<u8>, before: u64, now: u64) {
     put(bytes, if before <= now { (now - before) << 1 } else { ((before - now) << 1) - 1 });
 }
@@ -231,7 +232,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_under_a_right_checksum_is_refused_or_read_within_bounds(
+        fn garbage_with_a_valid_checksum_is_refused_or_read_within_bounds(
             mut body in proptest::collection::vec(any::<u8>(), 0..200),
             format in any::<bool>(),
         ) {
@@ -255,13 +256,13 @@ mod tests {
         assert_eq!(refused(&[1, 1, 0, 1, 0, 1, 0, 1]), BlockError::Range { what: "a figure" });
         assert_eq!(
             refused(&[1, 1, 0, 2, 0, 0, 0, 0, 0, 0]),
-            BlockError::Range { what: "a track that is there twice" }
+            BlockError::Range { what: "a track that occurs twice" }
         );
         assert!(matches!(decode(&vec![0; MAX_BYTES + 1]), Err(BlockError::TooLong { .. })));
     }
 
     #[test]
-    fn quiet_second_takes_a_few_bytes() {
+    fn second_without_changes_takes_a_few_bytes() {
         let mut block = Block::new(1);
         for at in 0..1000 {
             let owed = Bytes::mib(if at == 500 { 90 } else { 80 });

@@ -1,23 +1,24 @@
-//! Limits on the length of texts in the store. Most texts come from strangers (compilers, candidates).
+//! Limits the length of texts in the store. Most of them come from untrusted programs (compilers, candidates).
 
 use std::borrow::Cow;
 
 use opt_shared::outcome::{Body, EntryFailure, Report, RunnerEnd};
 
-/// The longest name or path; Linux has no longer ones. A longer one is refused, never cut, because names must stay
-/// distinct.
+/// The length limit of a name or path, which is also the limit of Linux. A longer name is refused instead of cut,
+/// because names must stay distinct.
 pub(super) const MAX_NAME: usize = 4096;
-/// Longest one-line detail.
+/// The length limit of a one-line detail.
 pub(super) const MAX_DETAIL: usize = 4 << 10;
-/// Longest feedback (DESIGN "run directory").
+/// The length limit of feedback.
 pub(super) const MAX_FEEDBACK: usize = 2 << 10;
-/// Longest excerpt of a compiler's output, and of the end of a runner's.
+/// The length limit of an excerpt of a compiler's output, and of the end of a runner's output.
 pub(super) const MAX_LOG: usize = 64 << 10;
-/// Longest JSON of the numbers of one policy row.
+/// The length limit of the numbers of one policy row, as JSON.
 pub(super) const MAX_NUMBERS: usize = 16 << 10;
-/// The longest stored text of a resolved plan: enough for thousands of candidates with their own settings.
+/// The length limit of a resolved plan, enough for thousands of candidates with their own settings.
 pub(super) const MAX_META: usize = 64 << 20;
-/// Longest report after its texts were cut: a hundred thousand timed entries. A worker that sends more is broken.
+/// The length limit of a report after its texts were cut, enough for a hundred thousand timed entries. A worker that
+/// sends more is broken.
 pub(super) const MAX_REPORT: usize = 128 << 20;
 /// The number of failing entries kept per attempt.
 const MAX_FAILURES: usize = 16;
@@ -29,7 +30,7 @@ const MAX_COMMAND: usize = 1024;
 
 const CUT: &str = " […]";
 
-/// The text, or its beginning and a mark that it was cut.
+/// Returns the text, or its beginning with a mark that it was cut.
 pub(super) fn clip(text: &str, limit: usize) -> Cow<'_, str> {
     if text.len() <= limit {
         return Cow::Borrowed(text);
@@ -44,7 +45,7 @@ fn clip_in_place(text: &mut String, limit: usize) {
     }
 }
 
-/// Cuts every text of a report to the length that is kept. Status, figures and entries stay complete.
+/// Cuts every text of a report to its limit. Status, figures and entries stay complete.
 pub(super) fn clip_report(report: &mut Report) {
     clip_in_place(&mut report.head.detail, MAX_DETAIL);
     clip_failures(&mut report.head.failures);

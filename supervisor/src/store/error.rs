@@ -61,7 +61,7 @@ pub enum StoreError {
         #[source]
         source: rusqlite::Error,
     },
-    #[error("{path}: could not {operation}: {what} was never announced (this is a bug in opt-supervisor)")]
+    #[error("{path}: could not {operation}: {what} was never recorded (this is a bug in opt-supervisor)")]
     Unannounced { path: PathBuf, operation: &'static str, what: String },
     #[error(
         "{path}: could not {operation}: {what} has {length} bytes, but at most {limit} are allowed (shorten it)"
@@ -77,8 +77,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether trying again may succeed: another process holds the file, or there is no room or descriptor at the
-    /// moment.
+    /// Returns whether a retry may succeed, because another process holds the file, or the disk or the descriptors are
+    /// exhausted at the moment.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::Full { .. } => true,
@@ -87,7 +87,7 @@ impl StoreError {
         }
     }
 
-    /// Turns SQLite's error into ours; errors that a user can act on have their own variants.
+    /// Converts an error of SQLite. Errors that a user can act on have their own variants.
     pub(super) fn sqlite(path: &Path, operation: &'static str, source: rusqlite::Error) -> Self {
         let path = path.to_owned();
         match source.sqlite_error_code() {
@@ -98,7 +98,7 @@ impl StoreError {
                 Self::Busy { path, operation, source }
             }
             Some(ErrorCode::DiskFull) => Self::Full { path, operation, source },
-            // No room for the index of the write-ahead log.
+            // The disk has no space for the index of the write-ahead log.
             Some(ErrorCode::SystemIoFailure) if extended(&source) == Some(SHARED_MEMORY_SIZE) => {
                 Self::Full { path, operation, source }
             }

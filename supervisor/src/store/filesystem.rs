@@ -1,21 +1,22 @@
 //! Chooses the journal mode that works in a folder.
 //!
-//! SQLite's write-ahead log needs memory shared between the processes that have the database open. Network file
-//! systems have none, and there the database would be corrupted. DELETE is slower and works everywhere.
+//! SQLite's write-ahead log needs memory that is shared by the processes that have the database open. Network file
+//! systems do not provide it, so the log would corrupt the database. DELETE mode is slower, but works on every file
+//! system.
 
 use std::path::Path;
 
 /// How the database survives a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Journal {
-    /// Readers run beside the writer; one sync for each synced commit.
+    /// Readers do not block the writer. Each synced commit costs one sync.
     WriteAhead,
-    /// Two syncs for each commit; no shared memory.
+    /// Each commit costs two syncs. No shared memory is needed.
     Delete,
 }
 
-/// `f_type` of file systems that are, or may be, remote (from `statfs(2)` and the kernel's `magic.h`). FUSE may
-/// be either: DELETE costs little, WAL could cost the run.
+/// The `f_type` of file systems that are or may be remote, from `statfs(2)` and the kernel's `magic.h`. FUSE may be
+/// either, and is listed because DELETE costs little, whereas WAL could lose the run.
 const REMOTE: &[(u32, &str)] = &[
     (0x6969, "NFS"),
     (0x517b, "SMB"),
@@ -45,8 +46,8 @@ impl Journal {
     }
 }
 
-/// The journal for this folder, and the reason if it is not the usual one. If the file system cannot be determined, the
-/// journal that works everywhere.
+/// Chooses the journal for a folder. The text is the reason if it is not the usual journal. If the file system cannot
+/// be determined, the choice is `Delete`.
 pub(super) fn journal_for(folder: &Path) -> (Journal, Option<String>) {
     match rustix::fs::statfs(folder) {
         Ok(filesystem) => {

@@ -40,8 +40,8 @@ pub enum Order {
     Rank,
 }
 
-/// The run's document, serialised straight from the store with one candidate in memory at a time. It is a
-/// snapshot of the store at its creation.
+/// The run's document, serialised directly from the store with one candidate in memory at a time. It shows the store as
+/// it was when the document was created.
 #[derive(Debug)]
 pub struct Document<'store> {
     pub(super) store: &'store Store,
@@ -217,7 +217,7 @@ impl Store {
         candidate.rank = row.get(10)?;
         candidate.speedup = json_option(row, 11)?;
         candidate.tier = word_option(row, 14, Tier::from_name)?;
-        // A candidate that failed was not meant to be timed.
+        // Failed candidates are not timed in any case, so they need no reason.
         candidate.not_timed_because =
             row.get::<_, Option<String>>(15)?.filter(|_| candidate.status == Some(Status::Passed));
         if let Some(profile) = &mut candidate.profile {
@@ -328,7 +328,7 @@ impl Store {
         )
     }
 
-    /// Passes every row to `visit`; the inner result is the visitor's own.
+    /// Passes every row to `visit`. The inner result is that of `visit`.
     pub(super) fn each<T, E>(
         &self,
         sql: &str,
@@ -414,7 +414,7 @@ pub(super) fn collect(result: Result<(), std::convert::Infallible>) {
     }
 }
 
-/// Reads a column that holds one of a fixed set of words.
+/// Reads a column that contains one of a fixed set of words.
 pub(super) fn word<T>(row: &Row<'_>, column: usize, read: impl Fn(&str) -> Option<T>) -> rusqlite::Result<T> {
     let text: String = row.get(column)?;
     read(&text).ok_or_else(|| unknown(column, &text))
@@ -469,7 +469,7 @@ pub(super) fn role(name: &str) -> Option<Role> {
     [Role::Verifier, Role::Profiler].into_iter().find(|role| role.name() == name)
 }
 
-/// Devices of newer versions are unknown to this one, so they count as the default device.
+/// The kind of a device. A device that only newer versions know counts as the default device.
 fn kind_of(device: &str) -> DeviceKind {
     Device::from_name(device).unwrap_or_default().kind()
 }

@@ -8,7 +8,7 @@ use super::{Store, StoreError};
 use crate::record::{CandidateRecord, PolicyRecord, WorkerRecord};
 
 impl Store {
-    /// The record of one candidate, as it stands in `summary.json`.
+    /// The record of one candidate, as in `summary.json`.
     pub fn record_of(&self, candidate: CandidateId) -> Result<Option<CandidateRecord>, StoreError> {
         let key = self.candidate_key(candidate, "load a candidate")?;
         let mut found = None;
@@ -30,7 +30,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The latest decisions with this worker among their numbers, newest first.
+    /// The latest decisions about this worker, newest first.
     pub fn latest_about_worker(&self, worker: WorkerId, most: u32) -> Result<Vec<PolicyRecord>, StoreError> {
         self.latest("$.worker", worker.0, most)
     }

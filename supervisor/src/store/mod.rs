@@ -1,12 +1,12 @@
 //! The run database, `RUN_DIR/run.sqlite`: the authoritative record of a run.
 //!
-//! Owns what is written, when it is safe on disk, and how it is read back. Decides nothing: the driver reports
-//! what happened and computes scores, and locks the run folder against a second run.
+//! This module defines what is written, when it is safe on disk, and how it is read back. It makes no decisions. The
+//! driver reports what happened, computes scores, and locks the run folder against a second run.
 //!
-//! There are two kinds of writes. *Synced* ones are on disk when the call returns (the end of a candidate, and
-//! the reason for a kill before its signal). *Ordered* ones survive `kill -9` of every process, and are on disk
-//! with the next synced write (starts, ends of stages, samples, policy rows). A resumed run may repeat any row
-//! that is there already.
+//! There are two kinds of writes. *Synced* writes are on disk when the call returns; examples are the end of a
+//! candidate, and the reason for a kill, which is written before the signal. *Ordered* writes survive `kill -9` of
+//! every process, and reach the disk with the next synced write; examples are starts, ends of stages, samples and
+//! policy rows. A resumed run may write any existing row again.
 
 mod block;
 mod bound;
@@ -44,13 +44,13 @@ pub use stream::JobKey;
 
 pub const FILE_NAME: &str = "run.sqlite";
 
-/// How long a write waits for a reader (`report`, `top`) that holds the file. Readers hold it for milliseconds.
+/// The timeout of a write while a reader (`report`, `top`) locks the file. Readers lock it for milliseconds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-/// SQLite's page cache, in KiB: the supervisor has 20 MiB for everything.
+/// The size of SQLite's page cache, in KiB. It is part of the 20 MiB that the supervisor can owe.
 const CACHE_KIB: i32 = 512;
-/// Frames of the write-ahead log after which it is copied into the database: at most 4 MiB.
+/// The number of frames (at most 4 MiB) after which the write-ahead log is copied into the database.
 const CHECKPOINT_PAGES: i32 = 1000;
-/// Prepared statements kept, which is more than there are.
+/// The capacity of the cache of prepared statements. The store has fewer statements.
 const STATEMENTS: usize = 64;
 
 /// An open run database.
@@ -115,7 +115,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Like `open`; if the run was killed before its tables were made, they are made now.
+    /// Like `open`, but creates the tables if the run was killed before it could.
     pub fn resume(folder: &Path) -> Result<Self, StoreError> {
         match Self::open(folder) {
             Err(StoreError::Missing { .. }) => Self::create(folder),
@@ -272,17 +272,17 @@ impl Store {
     }
 
     fn job_key(&self, job: JobId, operation: &'static str) -> Result<i64, StoreError> {
-        self.jobs.get(&job).copied().ok_or_else(|| self.unannounced(operation, job.to_string()))
+        self.jobs.get(&job).copied().ok_or_else(|| self.unrecorded(operation, job.to_string()))
     }
 
     fn candidate_key(&self, candidate: CandidateId, operation: &'static str) -> Result<i64, StoreError> {
         self.candidates
             .get(&candidate)
             .copied()
-            .ok_or_else(|| self.unannounced(operation, candidate.to_string()))
+            .ok_or_else(|| self.unrecorded(operation, candidate.to_string()))
     }
 
-    fn unannounced(&self, operation: &'static str, what: String) -> StoreError {
+    fn unrecorded(&self, operation: &'static str, what: String) -> StoreError {
         StoreError::Unannounced { path: self.path.clone(), operation, what }
     }
 }
@@ -301,8 +301,8 @@ fn existing(folder: &Path) -> Result<PathBuf, StoreError> {
     }
 }
 
-/// Whether neither the file nor its write-ahead log holds anything: tables that were just made may be in the log
-/// alone.
+/// Returns whether both the file and its write-ahead log are empty. Tables that were just created may be only in the
+/// log.
 fn is_empty(path: &Path) -> bool {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");

@@ -41,14 +41,14 @@ pub struct ReplayEnd {
     pub ended: UtcTime,
     pub ms: Option<f64>,
     pub peak_owed: Option<Bytes>,
-    /// Identifies what the result was made with; `None` without a result.
+    /// Identifies the inputs that the result was made from. `None` if there is no result.
     pub inputs: Option<String>,
     pub result: Option<ReplayResult>,
     pub failure: Option<EntryFailure>,
 }
 
 impl Store {
-    /// Records a replay. If it is known already, its recorded end is kept.
+    /// Records a replay. If it is already recorded, its end is kept.
     pub fn replay(&mut self, replay: &ReplayRow) -> Result<(), StoreError> {
         self.ordered("record a replay", |transaction| {
             transaction.execute(
@@ -138,7 +138,7 @@ impl Store {
         self.expect_one(changed, OPERATION, || phase.name.clone())
     }
 
-    /// The result of a replay that passed, and what it was made with.
+    /// The result of a replay that passed, after the inputs that it was made from.
     pub fn stored_replay(&self, name: &str) -> Result<Option<(String, ReplayResult)>, StoreError> {
         self.connection
             .query_row(

@@ -1,4 +1,4 @@
-//! Reads what an earlier run left, for a resumed run.
+//! Reads the rows of an earlier part of the run when it is resumed.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ pub struct StoredAttempt {
     pub status: Option<Status>,
     pub blame: Option<Blame>,
     pub report: Option<Report>,
-    /// The candidate was reopened since: the number stays used, but the report does not count.
+    /// Whether the candidate was reopened after this attempt. The number stays used, but the report no longer counts.
     pub superseded: bool,
 }
 
@@ -57,7 +57,7 @@ pub struct Counters {
     pub lease: LeaseId,
 }
 
-/// How much was in progress when the supervisor ended.
+/// The numbers of attempts, workers and phases that were in progress when the supervisor ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abandoned {
     pub attempts: usize,
@@ -149,9 +149,10 @@ impl Store {
             .map_err(|source| self.failed(source))
     }
 
-    /// Closes what was open when the supervisor died. An attempt without an end has no verdict, and is repeated.
+    /// Closes all rows that were open when the supervisor died. An attempt without an end has no verdict, and is
+    /// repeated.
     pub fn close_abandoned(&mut self, now: UtcTime) -> Result<Abandoned, StoreError> {
-        self.synced("end what an earlier run left open", |transaction| {
+        self.synced("close the open rows of an earlier run", |transaction| {
             let attempts = transaction.execute(
                 "UPDATE attempt SET status = ?1, blame = ?2, detail = ?3 WHERE status IS NULL",
                 params![Status::InfraError.name(), Blame::Host.name(), ABANDONED],

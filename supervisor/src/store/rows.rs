@@ -77,7 +77,7 @@ pub struct ScoreRow {
     pub rank: Option<u32>,
     pub speedup: Option<Estimate>,
     pub times: CandidateTimes,
-    /// Activities during the timing that should not have taken place.
+    /// Activities that disturbed the timing.
     pub breaches: Vec<String>,
 }
 
@@ -168,8 +168,8 @@ pub struct ReplayPhaseRow {
     pub ended: UtcTime,
 }
 
-/// The process that a kill is aimed at. Never a pid, because a pid may belong to another process by the time it
-/// is read.
+/// The kind of process that is killed. Rows do not contain its pid, because the pid may belong to another process by
+/// the time the row is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessKind {
     Worker,

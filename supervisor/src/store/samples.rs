@@ -1,7 +1,8 @@
-//! Stores memory samples in the database, as blocks. Blocks are thinned out evenly when there are too many.
+//! Stores memory samples in the database as blocks, which are thinned out evenly when there are too many.
 //!
 //! A run may take a day, and its samples some tens of MiB. When the blocks exceed the budget, the width of a step is
-//! doubled. Each write then joins a few neighbouring old blocks to the new width. Joined steps keep every extreme value.
+//! doubled. Each write then joins a few neighbouring old blocks to the new width. Joined steps keep every extreme
+//! value.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +18,13 @@ use crate::record::timeline::{Assembly, Block, Mark, MarkKind, PhaseSpan, Timeli
 
 pub use super::block::MAX_POINTS;
 
-/// The most that all blocks may take together.
+/// The size limit of all blocks together.
 const BUDGET: Bytes = Bytes::mib(24);
-/// How many joins follow each write. A write adds fewer blocks than these joins remove, so thinning keeps up with writing.
+/// The number of joins after each write. They remove more blocks than the write adds, so thinning keeps up.
 const JOINED_AT_ONCE: usize = 4;
-/// The widest step, in milliseconds: one hour. Samples of this width exceed the budget only in a run of years.
+/// The widest step, one hour in milliseconds. At this width, only a run of years exceeds the budget.
 const WIDEST: u64 = 3_600_000;
-/// The most phases and marks in a timeline; a drawing has no room for more.
+/// The maximum number of phases and marks in a timeline. A drawing cannot show more.
 const MAX_PHASES: i64 = 100_000;
 const MAX_MARKS: i64 = 10_000;
 
@@ -78,8 +79,8 @@ impl Store {
         })
     }
 
-    /// Calls `take` with every block, in the order in which they were written. Unlike a timeline, which adds processes up,
-    /// blocks hold the samples of each process.
+    /// Calls `take` with every block, in the order in which they were written. Unlike a timeline, which adds processes
+    /// up, blocks hold the samples of each process.
     pub fn each_block(&self, mut take: impl FnMut(&Block)) -> Result<(), StoreError> {
         let mut damage = None;
         let read = self.each(
@@ -152,7 +153,8 @@ impl Store {
         Ok(phases)
     }
 
-    /// Kills and recycles, by time. A kill is a policy row that names its worker; a recycle is a field of the replaced worker.
+    /// Kills and recycles, by time. A kill is a policy row that names its worker; a recycle is a field of the replaced
+    /// worker.
     fn marks(&self) -> Result<Vec<Mark>, StoreError> {
         let mut marks = Vec::new();
         let kind = |word: &str| match word {
@@ -207,8 +209,8 @@ fn insert(transaction: &Transaction<'_>, block: &Block) -> rusqlite::Result<()> 
     Ok(())
 }
 
-/// Joins a few neighbouring blocks whose steps are narrower than the current width, and widens that if the budget is
-/// exceeded. Returns the width. The inner error says which block is damaged.
+/// Joins a few neighbouring blocks whose steps are narrower than the current width. If the budget is exceeded, the
+/// width grows. Returns the width. The inner error says which block is damaged.
 fn thin_out(transaction: &Transaction<'_>, budget: Bytes) -> rusqlite::Result<Result<u64, String>> {
     let (bytes, widest): (i64, i64) = transaction
         .prepare_cached("SELECT coalesce(sum(bytes), 0), coalesce(max(width), 1) FROM sample")?

@@ -1,13 +1,13 @@
 //! The tables of `run.sqlite`.
 //!
-//! Candidates and jobs are identified by name, not by their position in the plan: if a glob finds one more file,
-//! all later positions shift, and `--resume` must still find their results.
+//! Jobs and candidates are identified by name, because `--resume` must find their results. Their positions in the plan
+//! are not stable: if a glob finds one more file, all later positions shift.
 
-/// `PRAGMA user_version`. Raised by every change below. There is no migration: a run is read by the version that
-/// wrote it.
+/// The `PRAGMA user_version`. Increment it with every change below. There is no migration, so a run can only be read by
+/// the schema version that wrote it.
 pub(super) const VERSION: i64 = 10;
 
-/// `PRAGMA application_id`: "OPTS", to tell a run's database from another program's.
+/// The `PRAGMA application_id`, "OPTS". It distinguishes a run's database from those of other programs.
 pub(super) const APPLICATION_ID: i64 = 0x4f50_5453;
 
 pub(super) const TABLES: &str = "

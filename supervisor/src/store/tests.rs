@@ -1,4 +1,4 @@
-//! The store's guarantees, tested with real databases in temporary folders.
+//! Tests the guarantees of the store with real databases in temporary folders.
 
 mod fixtures;
 mod samples;
@@ -84,7 +84,7 @@ fn streamed_document_equals_the_loaded_one() {
     assert_eq!(streamed, loaded);
 }
 
-/// A killed process runs no destructor, so the connection is leaked, and the file is opened a second time.
+/// A killed process runs no destructors. The test therefore leaks the connection and opens the file a second time.
 #[test]
 fn killed_process_loses_nothing_that_was_acknowledged() {
     for journal in [Journal::WriteAhead, Journal::Delete] {
@@ -130,7 +130,7 @@ fn killed_process_loses_nothing_that_was_acknowledged() {
 /// Environment variable with the folder that the child process writes to until it is killed.
 const WRITER_FOLDER: &str = "OPT_STORE_TEST_FOLDER";
 
-/// The child process of the next test, which writes until it is killed. As a test of its own it does nothing.
+/// The child process of the next test, which writes until it is killed. Without the variable, this test does nothing.
 #[test]
 fn writer_that_is_killed() {
     let Some(folder) = std::env::var_os(WRITER_FOLDER) else { return };
@@ -145,7 +145,7 @@ fn writer_that_is_killed() {
 fn killed_writer_loses_no_acknowledged_row() {
     use std::io::BufRead as _;
 
-    /// Enough for the kill to interrupt something.
+    /// Enough rows that the kill interrupts a write.
     const ROWS: usize = 40;
     let folder = tempfile::tempdir().expect("folder");
     let mut child = std::process::Command::new(std::env::current_exe().expect("this program"))
@@ -173,7 +173,7 @@ fn killed_writer_loses_no_acknowledged_row() {
 fn resumed_run_may_repeat_every_row() {
     let folder = tempfile::tempdir().expect("folder");
     drop(eventful(folder.path()));
-    // Compared as text, because a NaN is not equal to itself.
+    // The documents are compared as texts, because a NaN is not equal to itself.
     let document =
         |store: &Store| serde_json::to_string_pretty(&store.document().expect("snapshot")).expect("writes");
     let before = document(&Store::read(folder.path()).expect("opens"));
@@ -223,7 +223,7 @@ fn results_follow_their_names_when_the_plan_shifts() {
 }
 
 #[test]
-fn reopened_candidate_keeps_its_attempts_and_no_results() {
+fn reopened_candidate_keeps_its_attempts_but_not_its_results() {
     let folder = tempfile::tempdir().expect("folder");
     let mut store = eventful(folder.path());
     store.candidate_reopened(CandidateId(1)).expect("reopens");

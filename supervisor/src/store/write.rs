@@ -65,13 +65,13 @@ impl Store {
         self.meta(META_HOST, host, "record the host")
     }
 
-    /// Stores the resolved plan, so that a resumed run can compare its own.
+    /// Stores the resolved plan, so that a resumed run can compare its own plan with it.
     pub fn plan(&mut self, resolved: &str) -> Result<(), StoreError> {
         const OPERATION: &str = "record the plan";
         self.meta_text(META_PLAN, resolved, OPERATION)
     }
 
-    /// Stores the command that started the run; a resumed run does not replace it.
+    /// Stores the command that started the run. A resumed run does not replace it.
     pub fn command(&mut self, command: &str) -> Result<(), StoreError> {
         self.ordered("record the command", |transaction| {
             transaction.execute(
@@ -82,7 +82,7 @@ impl Store {
         Ok(())
     }
 
-    /// Adds totals of memory since the last call; peaks only rise.
+    /// Adds the memory totals since the last call. Stored peaks only rise.
     pub fn memory(&mut self, totals: MemoryTotals) -> Result<(), StoreError> {
         const OPERATION: &str = "record the memory totals";
         let earlier = self.memory_totals()?;
@@ -221,9 +221,9 @@ impl Store {
         Ok(())
     }
 
-    /// Records the end of an attempt; the first recorded end is kept. It is ordered, not synced: a candidate's
-    /// result is synced with the candidate's end, and if an earlier stage is lost it is only repeated. So the
-    /// next stage does not wait for the disk.
+    /// Records the end of an attempt. If an end is already recorded, it is kept. The write is ordered, so the next
+    /// stage does not wait for the disk. If it is lost, the stage is repeated; the candidate's result is synced with
+    /// the candidate's end.
     pub fn attempt_finished(&mut self, key: AttemptKey, end: &AttemptEnd) -> Result<(), StoreError> {
         const OPERATION: &str = "record the end of an attempt";
         let candidate = self.candidate_key(key.candidate, OPERATION)?;
@@ -298,8 +298,8 @@ impl Store {
         Ok(())
     }
 
-    /// Reopens a candidate that had ended, because its source has changed. Its attempts stay recorded and are
-    /// counted further, but their reports no longer count.
+    /// Reopens a candidate that had ended, because its source has changed. Its attempts stay recorded and their numbers
+    /// stay used, but their reports no longer count.
     pub fn candidate_reopened(&mut self, candidate: CandidateId) -> Result<(), StoreError> {
         const OPERATION: &str = "reopen a candidate";
         let key = self.candidate_key(candidate, OPERATION)?;
@@ -343,7 +343,7 @@ impl Store {
         if text.len() <= MAX_NUMBERS {
             return Ok(text);
         }
-        // The decision matters more than its figures, so it is recorded without them, with their length.
+        // The decision matters more than its figures, so if these are too long, only their length is recorded.
         self.json(&serde_json::json!({ "omitted_bytes": text.len() }), operation)
     }
 
@@ -378,7 +378,7 @@ impl Store {
         operation: &'static str,
         what: impl FnOnce() -> String,
     ) -> Result<(), StoreError> {
-        if rows == 1 { Ok(()) } else { Err(self.unannounced(operation, what())) }
+        if rows == 1 { Ok(()) } else { Err(self.unrecorded(operation, what())) }
     }
 }
 
@@ -390,7 +390,7 @@ fn put_meta(transaction: &rusqlite::Transaction<'_>, key: &str, value: &str) -> 
     Ok(())
 }
 
-/// SQLite's integers are signed; larger values are limits that nothing reaches, and become the largest integer.
+/// Converts a size to SQLite's signed integers. Larger sizes, which occur only as limits, become the largest integer.
 pub(super) fn bytes(bytes: Bytes) -> i64 {
     count(bytes.get())
 }

@@ -30,7 +30,7 @@ impl Link {
         let mut listener = Client::connect(socket)?;
         // Before the past is read, so that no event falls between the two.
         listener.call("events", &json!({}))?;
-        listener.wait_for_ever()?;
+        listener.wait_forever()?;
         let mut asker = Asker { client: Client::connect(socket)?, page: 0, since: 0.0 };
         let (to_view, news) = bounded(MAX_NEWS);
         let (wishes, from_view) = bounded(16);

@@ -1,7 +1,7 @@
-//! Attributes a device's memory to our processes, to other processes, or to nobody.
+//! Attributes a device's memory to our processes or to other processes. The rest stays unattributed.
 //!
-//! NVML lists pids. In a container they may belong to an outer pid namespace and mean nothing here. Their memory is counted, and
-//! attributed to nobody.
+//! NVML lists pids. In a container, a pid may belong to an outer pid namespace and be unknown in ours. The memory of
+//! such a process is counted as unattributed.
 
 use std::path::Path;
 
@@ -23,11 +23,12 @@ pub struct Attribution<P> {
     /// Memory of other processes on this machine, and their number.
     pub others: Bytes,
     pub other_processes: u32,
-    /// Memory in use that no known process holds. `None` if the device has no totals and every listed process is known.
+    /// Memory in use that belongs to no known process. `None` if the device has no totals and every listed process is
+    /// known.
     pub unattributed: Option<Bytes>,
 }
 
-/// `is_here` says whether a pid belongs to a living process in our namespace.
+/// Splits a reading. `is_here` returns whether a pid belongs to a living process in our namespace.
 pub fn attribute<P: Copy>(
     reading: &Reading,
     ours: &[Ours<P>],
@@ -53,7 +54,7 @@ pub fn attribute<P: Copy>(
     found
 }
 
-/// The process with this pid in our namespace, or in another one if only one of ours has it there.
+/// Our process with this pid in our namespace, or else the only one of our processes with this pid in any namespace.
 fn owner<P: Copy>(pid: u32, ours: &[Ours<P>]) -> Option<P> {
     if let Some(found) = ours.iter().find(|it| it.pids.first() == Some(&pid)) {
         return Some(found.process);
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_ours_another_processes_or_nobodys() {
+    fn memory_is_ours_another_processes_or_unattributed() {
         let reading = reading(Some(1000), &[(7, Some(300)), (8, Some(200)), (9, Some(100)), (10, None)]);
         let found = attribute(&reading, &[ours('a', &[7]), ours('b', &[10, 1])], |pid| pid == 8);
         assert_eq!(found.ours, [('a', Some(Bytes::mib(300))), ('b', None)]);
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn device_without_totals_says_only_what_it_lists() {
+    fn device_without_totals_reports_only_listed_memory() {
         let nothing = attribute(&reading(None, &[(7, Some(1))]), &[ours('a', &[7])], |_| false);
         assert_eq!((nothing.ours.len(), nothing.unattributed), (1, None));
         let foreign = attribute(&reading(None, &[(7, Some(1))]), &[ours('a', &[70])], |_| false);
@@ -110,12 +111,12 @@ mod tests {
     }
 
     #[test]
-    fn pid_of_another_namespace_is_mapped_only_where_it_is_unambiguous() {
+    fn pid_of_another_namespace_is_mapped_only_if_unambiguous() {
         let all = [ours('a', &[70, 7]), ours('b', &[80, 1]), ours('c', &[90, 1]), ours('d', &[7, 3])];
         let of = |pid| attribute(&reading(None, &[(pid, Some(1))]), &all, |_| true).ours;
         assert_eq!(of(7), [('d', Some(Bytes::mib(1)))], "a pid of this namespace comes first");
         assert_eq!(of(3), [('d', Some(Bytes::mib(1)))]);
-        assert_eq!(of(1), [], "two of ours have it");
+        assert_eq!(of(1), [], "two of our processes have it");
     }
 
     #[test]
@@ -124,7 +125,7 @@ mod tests {
         std::fs::create_dir(root.path().join("12")).expect("made");
         std::fs::write(root.path().join("12/status"), "Name:\tx\nNSpid:\t12\t1\n").expect("written");
         assert_eq!(pids(root.path(), 12), [12, 1]);
-        assert_eq!(pids(root.path(), 13), [13], "a process that is gone keeps its number");
+        assert_eq!(pids(root.path(), 13), [13], "without a status, a process has only its own pid");
         assert_eq!(pids(Path::new("/proc"), std::process::id()).first(), Some(&std::process::id()));
     }
 }

@@ -1,8 +1,8 @@
-//! Samples of devices through NVML: the memory of each process and of the whole device. Never creates a CUDA context.
+//! Samples devices through NVML: the memory of each process and of the whole device. This never creates a CUDA context.
 //!
-//! NVML is loaded at run time, and a machine without it is no error. Figures that NVML does not have are `None`: machines with
-//! unified memory report no totals. `attribution` maps pids to our processes. `watch` samples in its own thread,
-//! because a driver in trouble can take seconds to answer.
+//! NVML is loaded at run time, and its absence is not an error. Figures that NVML does not have are `None`: machines
+//! with unified memory report no totals. `attribution` maps pids to our processes. `watch` samples in its own thread,
+//! because a driver with a problem can take seconds to answer.
 
 pub mod attribution;
 mod nvml;
@@ -12,7 +12,7 @@ use opt_shared::units::Bytes;
 
 pub use self::nvml::{LIBRARY_VARIABLE, Nvml};
 
-/// The names of a device. `index` is NVML's, which counts in the order of PCI addresses.
+/// The names of a device. `index` is NVML's number, in the order of PCI addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceIdentity {
     pub index: u32,
@@ -52,7 +52,7 @@ pub enum DeviceError {
     Absent { why: String },
     #[error("{operation} failed: NVML says `{why}`")]
     Failed { operation: &'static str, why: String },
-    /// The device has fallen off the bus, or its driver gave it up. Only a reset or a reboot brings it back.
+    /// The device has fallen off the bus, or its driver has given up on it. Only a reset or a reboot restores it.
     #[error(
         "the device is lost: NVML says `{why}` during {operation} (reset it with nvidia-smi -r, or restart the machine)"
     )]
@@ -66,11 +66,12 @@ pub enum DeviceError {
     NotListed { uuid: String, count: usize },
 }
 
-/// How far two totals of one memory may differ, as a share: the driver and the kernel keep some for themselves.
+/// The maximum difference between two totals of the same memory, as a share. The driver and the kernel each reserve
+/// some.
 const SAME_MEMORY: f64 = 0.05;
 
-/// Whether host and device seem to share one memory: NVML reports no totals, or the device has as much as the machine. The card's
-/// driver knows for certain; this is for programs that do not ask it.
+/// Guesses whether host and device share one memory: NVML reports no totals, or the device has as much as the machine.
+/// Only the card's driver knows for certain.
 pub fn shares_host_memory(device: Option<DeviceTotals>, machine: Bytes) -> bool {
     let Some(device) = device else { return true };
     let (larger, smaller) = (device.total.max(machine), device.total.min(machine));
@@ -82,12 +83,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shared_memory_is_told_by_missing_or_equal_totals() {
+    fn shared_memory_is_inferred_from_missing_or_equal_totals() {
         let of = |gib| Some(DeviceTotals { total: Bytes::gib(gib), used: Bytes::ZERO });
         let machine = Bytes::gib(128);
         assert!(shares_host_memory(None, machine));
         assert!(shares_host_memory(of(128), machine));
-        assert!(shares_host_memory(of(122), machine), "the driver keeps some for itself");
+        assert!(shares_host_memory(of(122), machine), "the driver reserves some");
         assert!(!shares_host_memory(of(80), machine));
         assert!(!shares_host_memory(of(180), machine));
     }

@@ -1,4 +1,4 @@
-//! All calls of NVML.
+//! Makes all calls of NVML.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,7 +13,7 @@ use super::{DeviceError, DeviceIdentity, DeviceTotals, Listed, Reading};
 
 /// The variable that names another library to load instead of the driver's `libnvidia-ml.so.1`.
 pub const LIBRARY_VARIABLE: &str = "OPT_NVML_LIBRARY";
-/// The driver's own name for it. The plain `libnvidia-ml.so` is only there if development files are installed.
+/// The driver's name for the library. The plain `libnvidia-ml.so` exists only if development files are installed.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
 pub struct Nvml {
@@ -28,10 +28,9 @@ impl Nvml {
     }
 
     pub(crate) fn open_library(path: &OsStr) -> Result<Self, DeviceError> {
-        let inner = nvml_wrapper::Nvml::builder()
-            .lib_path(path)
-            .init()
-            .map_err(|error| DeviceError::Absent { why: format!("{}: {}", path.display(), told(&error)) })?;
+        let inner = nvml_wrapper::Nvml::builder().lib_path(path).init().map_err(|error| {
+            DeviceError::Absent { why: format!("{}: {}", path.display(), with_causes(&error)) }
+        })?;
         Ok(Self { inner })
     }
 
@@ -40,8 +39,8 @@ impl Nvml {
         (0..count).map(|index| self.identity(index)).collect()
     }
 
-    /// The device with a UUID. Numbers are no use: a CUDA driver counts in another order, and `CUDA_VISIBLE_DEVICES` hides cards
-    /// from it.
+    /// Finds the device with a UUID. Numbers cannot identify it, because a CUDA driver counts in another order, and
+    /// `CUDA_VISIBLE_DEVICES` hides cards from that driver.
     pub fn device_of(&self, uuid: &str) -> Result<DeviceIdentity, DeviceError> {
         let devices = self.devices()?;
         let count = devices.len();
@@ -69,7 +68,8 @@ impl Nvml {
 
     pub fn read(&self, index: u32) -> Result<Reading, DeviceError> {
         let device = self.device(index)?;
-        // Processes are read first: if one is no longer listed, the totals that follow exclude it.
+        // Processes are read before the totals, so the totals exclude every process that ended before it could be
+        // listed.
         let mut processes = listed(device.running_compute_processes())?;
         // A process with both kinds of contexts is in both lists with the same figure.
         for (pid, bytes) in listed(device.running_graphics_processes())? {
@@ -103,7 +103,7 @@ fn listed(answer: Result<Vec<ProcessInfo>, NvmlError>) -> Result<BTreeMap<u32, O
     Ok(all)
 }
 
-/// `None` if the device does not support it.
+/// Converts the error that the device does not support a query to `None`.
 fn supported<T>(answer: Result<T, NvmlError>, operation: &'static str) -> Result<Option<T>, DeviceError> {
     match answer {
         Ok(value) => Ok(Some(value)),
@@ -115,11 +115,11 @@ fn supported<T>(answer: Result<T, NvmlError>, operation: &'static str) -> Result
 fn failed(operation: &'static str) -> impl Fn(NvmlError) -> DeviceError {
     move |error| match error {
         NvmlError::GpuLost => DeviceError::Lost { operation, why: error.to_string() },
-        error => DeviceError::Failed { operation, why: told(&error) },
+        error => DeviceError::Failed { operation, why: with_causes(&error) },
     }
 }
 
-/// With all causes: the loader's own message is below NVML's error.
-fn told(error: &NvmlError) -> String {
+/// Formats an error with all its causes, because the loader's message is a cause of NVML's error.
+fn with_causes(error: &NvmlError) -> String {
     opt_shared::causes::chain(error)
 }

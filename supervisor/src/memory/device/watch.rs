@@ -1,6 +1,6 @@
 //! Samples one device in a thread, so the main loop never waits for NVML.
 //!
-//! Keeps only the latest reading, and announces it through a descriptor that can be polled.
+//! The thread keeps only the latest reading. A new reading makes a descriptor readable, which the main loop polls.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,16 +12,16 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::{DeviceError, DeviceIdentity, Nvml, Reading};
 
-/// Time between samples while there is a lease on the device.
+/// The time between samples while there is a lease on the device.
 pub const BUSY: Duration = Duration::from_millis(20);
-/// Time between samples otherwise.
+/// The time between samples while there is no lease.
 pub const IDLE: Duration = Duration::from_secs(1);
 
 type Latest = Arc<Mutex<Option<Result<Reading, DeviceError>>>>;
 
 pub struct DeviceWatch {
     identity: DeviceIdentity,
-    /// The time between samples. Sending it also asks for a sample at once.
+    /// Sends the time between samples to the thread, which also takes a sample at once.
     pace: Sender<Duration>,
     paced: Duration,
     latest: Latest,
@@ -29,16 +29,16 @@ pub struct DeviceWatch {
 }
 
 impl DeviceWatch {
-    /// Starts the thread, which takes the first sample at once. It ends when this value is dropped, or is left behind if it is stuck in
-    /// NVML.
+    /// Starts the thread, which takes the first sample at once. It ends when this value is dropped, unless it is stuck
+    /// in NVML.
     pub fn start(nvml: Nvml, identity: DeviceIdentity) -> std::io::Result<Self> {
         let (pace, paces) = unbounded();
         let latest = Latest::default();
         let news = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (shared, told, index) = (latest.clone(), news.clone(), identity.index);
+        let (shared, notifier, index) = (latest.clone(), news.clone(), identity.index);
         thread::Builder::new()
             .name("device".to_owned())
-            .spawn(move || watch(&nvml, index, &paces, &shared, &told))?;
+            .spawn(move || watch(&nvml, index, &paces, &shared, &notifier))?;
         Ok(Self { identity, pace, paced: IDLE, latest, news })
     }
 

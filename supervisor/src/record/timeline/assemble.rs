@@ -1,4 +1,4 @@
-//! Turns blocks into a timeline: adds up processes for each moment, at a resolution that fits a page.
+//! Turns blocks into a timeline. For each moment, processes are added up, at a resolution that fits a page.
 //!
 //! A run of a day has hundreds of thousands of runners. They are added up block by block, so that memory use
 //! depends only on the number of workers and the width of the drawing.

@@ -1,4 +1,4 @@
-//! Samples: stored, thinned out within their limit, refused when damaged.
+//! Tests samples: they are stored, thinned out to stay within their limit, and refused when damaged.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::Role;
@@ -10,8 +10,8 @@ use crate::record::timeline::{Block, Group, Kind, MarkKind, Point, Track, millis
 
 const VERIFIER: Track = Track::Worker { worker: WorkerId(3), pid: 4242 };
 
-/// Five seconds of samples every two milliseconds, all different; the highest is `peak`.
-fn restless(start: u64, width: u64, peak: Bytes) -> Block {
+/// Five seconds of samples at intervals of two milliseconds. All differ, and the highest is `peak`.
+fn changing_samples(start: u64, width: u64, peak: Bytes) -> Block {
     let mut block = Block::new(width);
     for step in 0..2500 {
         let owed = if step == 1234 { peak } else { Bytes::kib(50_000 + (step * 7919) % 4001) };
@@ -22,7 +22,7 @@ fn restless(start: u64, width: u64, peak: Bytes) -> Block {
     block
 }
 
-fn kept(store: &Store) -> Bytes {
+fn stored_bytes(store: &Store) -> Bytes {
     store
         .connection
         .query_row("SELECT coalesce(sum(bytes), 0) FROM sample", [], |row| {
@@ -41,8 +41,10 @@ fn long_run_stays_within_its_sample_budget_and_keeps_its_peak() {
     let (mut width, mut most) = (1, Bytes::ZERO);
     for number in 0..400 {
         let peak = if number == 77 { peak } else { Bytes::mib(60) };
-        width = store.samples_within(&restless(start + number * 5000, width, peak), BUDGET).expect("keeps");
-        most = most.max(kept(&store));
+        width = store
+            .samples_within(&changing_samples(start + number * 5000, width, peak), BUDGET)
+            .expect("keeps");
+        most = most.max(stored_bytes(&store));
     }
     assert!(1 < width, "it had to be thinned out");
     assert_eq!(store.samples_width().expect("reads"), width);
@@ -61,7 +63,7 @@ fn long_run_stays_within_its_sample_budget_and_keeps_its_peak() {
 fn timeline_has_phases_and_kills() {
     let folder = tempfile::tempdir().expect("folder");
     let mut store = eventful(folder.path());
-    store.samples(&restless(milliseconds(at(0)), 1, Bytes::gib(1))).expect("keeps");
+    store.samples(&changing_samples(milliseconds(at(0)), 1, Bytes::gib(1))).expect("keeps");
     store.samples(&Block::new(1)).expect("nothing to keep is no error");
     drop(store);
     let timeline = Store::read(folder.path()).expect("opens").timeline(100).expect("loads");
@@ -82,7 +84,7 @@ fn damaged_samples_are_refused_with_the_number_of_their_block() {
     let folder = tempfile::tempdir().expect("folder");
     let mut store = begun(folder.path());
     for second in 0..3 {
-        store.samples(&restless(milliseconds(at(second * 5)), 1, Bytes::gib(1))).expect("keeps");
+        store.samples(&changing_samples(milliseconds(at(second * 5)), 1, Bytes::gib(1))).expect("keeps");
     }
     store
         .connection
