@@ -1,4 +1,4 @@
-//! `captures check`: reads a whole store, and reports damaged, missing and superfluous files.
+//! `captures check`: reads a whole store and reports damaged, missing and unexpected files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -188,7 +188,7 @@ fn damage(store: &Path, id: BlobId, tick: Tick<'_>) -> Option<String> {
     }
 }
 
-/// The paths of everything below a folder except folders, with `/` as separator, and whether each is a regular file.
+/// Lists everything below a folder except folders, as paths with `/` as separator. The flag is true for regular files.
 fn below(folder: &Path) -> Result<Vec<(String, bool)>, CapturesError> {
     let mut names = Vec::new();
     for entry in walkdir::WalkDir::new(folder).min_depth(1).sort_by_file_name() {

@@ -1,7 +1,7 @@
-//! Decides which thread writes a storage that several entries seem to share: the first that reaches it. The others
-//! wait, and then hash their own copy.
+//! Decides which thread writes a storage that several entries seem to share. The first thread that reaches it writes
+//! it. The others wait, and then hash their own copy.
 //!
-//! Before they are read, storages of equal size and CRC are presumed equal. Their digests decide in the end.
+//! Storages of equal size and CRC are presumed equal until they have been read. Then their digests decide.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -89,8 +89,8 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Creates a draft. One that an interrupted run left under this name is removed, not overwritten, because it could be
-    /// a link to another user's file.
+    /// Creates a draft. A file that an interrupted run left under this name is removed, not overwritten, because it
+    /// could be a link to another user's file.
     pub(super) fn create(path: PathBuf) -> Result<Self, CapturesError> {
         match fs::remove_file(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -116,7 +116,7 @@ impl Draft {
 
     fn flush(&mut self) -> Result<(), CapturesError> {
         self.file.sync_all().map_err(failed("flushing", &self.path))?;
-        // These bytes are not read soon. If the kernel ignores the advice, the page cache is just less useful.
+        // These bytes will not be read soon. If the kernel ignores the advice, they only take space in the page cache.
         let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
         self.unflushed = 0;
         Ok(())
@@ -199,7 +199,7 @@ pub(super) fn make_folder(folder: &Path) -> Result<(), CapturesError> {
         make_folder(above)?;
     }
     match fs::create_dir(folder) {
-        // Another thread was faster.
+        // Another thread has created it in the meantime.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         made => made.map_err(failed("creating the folder", folder))?,
     }

@@ -1,7 +1,8 @@
 //! The journal of an unfinished `pack`, `partial/journal`: one JSON line about the store, then one for each finished
 //! entry.
 //!
-//! A line is written only after everything that it refers to is on disk. An incomplete line, left by a crash, is removed.
+//! A line is written only after everything that it refers to is on disk. An incomplete line, left by a crash, is
+//! removed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -35,7 +36,7 @@ pub(super) struct Earlier {
     pub(super) provenance: Provenance,
     pub(super) done: BTreeMap<String, Line>,
     /// The offset of the end of the last complete line.
-    good: u64,
+    complete: u64,
 }
 
 pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> {
@@ -52,7 +53,7 @@ pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> 
         line.clear();
         reader.read_until(b'\n', line).map_err(failed("reading", &path))
     };
-    let mut good = next(&mut line)? as u64;
+    let mut complete = next(&mut line)? as u64;
     let provenance = serde_json::from_slice(&line).map_err(|error| CapturesError::Damaged {
         path: path.clone(),
         what: format!("its first line is not that of a journal: {error}"),
@@ -60,10 +61,10 @@ pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> 
     let mut done = BTreeMap::new();
     while next(&mut line)? != 0 && line.ends_with(b"\n") {
         let Ok(entry) = serde_json::from_slice::<Line>(&line) else { break };
-        good += line.len() as u64;
+        complete += line.len() as u64;
         done.insert(entry.entry.name.clone(), entry);
     }
-    Ok(Some(Earlier { provenance, done, good }))
+    Ok(Some(Earlier { provenance, done, complete }))
 }
 
 impl Journal {
@@ -91,9 +92,9 @@ impl Journal {
         Self::open(path)
     }
 
-    pub(super) fn go_on(partial: &Path, earlier: &Earlier) -> Result<Self, CapturesError> {
+    pub(super) fn resume(partial: &Path, earlier: &Earlier) -> Result<Self, CapturesError> {
         let journal = Self::open(partial.join(NAME))?;
-        journal.file.set_len(earlier.good).map_err(failed("cutting", &journal.path))?;
+        journal.file.set_len(earlier.complete).map_err(failed("cutting", &journal.path))?;
         Ok(journal)
     }
 

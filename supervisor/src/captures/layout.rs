@@ -51,7 +51,7 @@ fn of_records(records: &[RecordRange], file_bytes: u64) -> Layout {
         return whole(file_bytes, "a storage extends beyond the end of the file".to_owned());
     }
     if MAX_LITERAL_BYTES < file_bytes - in_blobs {
-        return whole(file_bytes, "too much of it is not tensors".to_owned());
+        return whole(file_bytes, "too much of it is not tensor data".to_owned());
     }
     Layout { holes, kept_whole: None }
 }

@@ -71,8 +71,8 @@ pub fn pack(
     make_folder(store)?;
     let store = fs::canonicalize(store).map_err(failed("resolving", store))?;
     if store.starts_with(&folder) {
-        // Another process created a link meanwhile. This removes the folder only if it is empty, as it is if this
-        // function has just created it.
+        // Another process created a link meanwhile. `remove_dir` fails if the folder is not empty, so it removes only a
+        // folder that this function has just created.
         let _ = fs::remove_dir(&store);
         return Err(inside());
     }
@@ -94,7 +94,7 @@ pub fn pack(
         let Err(error) = packing.entry(source, stop, tick) else { return Ok(()) };
         let mut not_packed = not_packed.lock().unwrap_or_else(PoisonError::into_inner);
         match error {
-            // The other entries are finished first. A later run can pack this one, if it no longer changes.
+            // The other entries are finished first. A later run can pack this entry once its file no longer changes.
             CapturesError::Changed { .. } => drop(not_packed.changed.get_or_insert(error)),
             error if error.path() == Some(&source.path) => {
                 not_packed.left_out.push(format!("{}: {}", source.path.display(), chain(&error)));
@@ -172,7 +172,7 @@ impl Packing {
                     format!("{shown} was begun from {from} (continue with that folder, or remove the store)");
                 return Err(CapturesError::Refused(detail));
             }
-            Some(earlier) => (Journal::go_on(&partial, &earlier)?, earlier.provenance, earlier.done),
+            Some(earlier) => (Journal::resume(&partial, &earlier)?, earlier.provenance, earlier.done),
             None => {
                 let Origin { tool, packed_by, started } = origin;
                 let provenance = Provenance { tool, packed_by, started, source };
@@ -193,8 +193,8 @@ impl Packing {
         })
     }
 
-    /// Forgets entries that have changed since they were packed, so that they are packed again. Removes manifests without
-    /// a source, including those that were written just before a kill and are not in the journal.
+    /// Forgets entries that have changed since they were packed, so that they are packed again. Removes manifests
+    /// without a source, including those that were written just before a kill and are not in the journal.
     fn forget_changed(&mut self, sources: &[Source]) -> Result<(), CapturesError> {
         let now: BTreeMap<&str, Stamp> = sources.iter().map(|it| (it.name.as_str(), it.stamp)).collect();
         let entries = self.store.join(ENTRIES);
@@ -383,7 +383,7 @@ impl Packing {
         entries.sort_by(|one, other| one.name.cmp(&other.name));
         let used = used_blobs(&self.store, &entries)?;
         if self.resumed {
-            // These are blobs of files that changed between two runs.
+            // Unused blobs belong to files that changed between two runs.
             for (id, bytes) in blobs_of(&self.store)? {
                 if !used.contains(&(id, bytes)) {
                     let path = self.store.join(blob_path(id));
@@ -432,7 +432,7 @@ fn used_blobs(store: &Path, entries: &[IndexEntry]) -> Result<BTreeSet<(BlobId, 
     Ok(used)
 }
 
-/// Finishes a store whose last run was interrupted while it removed its temporary files. `None` for any other store.
+/// Finishes a store if its last run was interrupted while removing temporary files. `None` for any other store.
 fn finish_tidying(store: &Path) -> Result<Option<Packed>, CapturesError> {
     let partial = store.join(PARTIAL);
     if form_of(store) != FolderForm::Store || !partial.is_dir() {

@@ -1,6 +1,6 @@
 //! `captures unpack`: restores the `.pt` files, byte for byte.
 //!
-//! A file gets its final name only after its digest was compared with that of the packed file. An existing file with
+//! A file gets its final name only if its digest equals the digest of the packed file. An existing file with
 //! the same content is kept; any other existing file is an error.
 
 use std::fs::File;
@@ -45,7 +45,9 @@ pub fn unpack(
         match std::fs::symlink_metadata(&target) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => todo.push(entry),
             Err(error) => return Err(failed("reading the metadata of", &target)(error)),
-            Ok(metadata) if metadata.is_file() && is_that(&target, entry, metadata.len())? => found += 1,
+            Ok(metadata) if metadata.is_file() && is_already_restored(&target, entry, metadata.len())? => {
+                found += 1
+            }
             Ok(_) => {
                 let target = target.display();
                 let detail = format!("{target} exists, and has other content (use another folder)");
@@ -61,7 +63,7 @@ pub fn unpack(
     in_parallel(&todo, |&entry, stop| {
         let mut work = Work { store, stop, tick, buffer: vec![0; CHUNK] };
         match work.entry(entry, folder) {
-            // A damaged entry does not stop the others.
+            // After a damaged entry, the other entries are still restored.
             Err(error) if error.lies_below(store) => {
                 let why = chain(&error);
                 failed.lock().unwrap_or_else(PoisonError::into_inner).push((entry, why));
@@ -81,7 +83,7 @@ pub fn unpack(
     })
 }
 
-/// Refuses links on the way to `target`, because they could lead out of the folder.
+/// Refuses symbolic links in the path from `folder` to `target`, because they could lead out of the folder.
 fn refuse_links(folder: &Path, target: &Path) -> Result<(), CapturesError> {
     for above in target.ancestors().skip(1).take_while(|above| *above != folder) {
         if above.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
@@ -123,7 +125,7 @@ fn choose<'i>(entries: &'i [IndexEntry], only: &[String]) -> Result<Vec<&'i Inde
     Ok(entries.iter().filter(chosen).collect())
 }
 
-fn is_that(path: &Path, entry: &IndexEntry, bytes: u64) -> Result<bool, CapturesError> {
+fn is_already_restored(path: &Path, entry: &IndexEntry, bytes: u64) -> Result<bool, CapturesError> {
     if bytes != entry.bytes {
         return Ok(false);
     }

@@ -1,5 +1,5 @@
-//! `opt-supervisor captures`: packs a capture set into a store that has each repeated tensor once; unpacks and checks
-//! stores.
+//! `opt-supervisor captures`: packs a capture set into a store that contains each repeated tensor once. It also unpacks
+//! and checks stores.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! `opt-supervisor check`: reports everything that is known about a plan before it is run.
+//! `opt-supervisor check`: reports everything that can be known about a plan without running it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -202,8 +202,8 @@ fn code(lint: &Lint) -> String {
 #[derive(Default)]
 struct JobFindings {
     lints: Vec<Lint>,
-    /// For each tensor argument, by path, and each entry that has it: the reason why it keeps its values in timed calls, or
-    /// `None` if it varies.
+    /// The tensor arguments by path. The list has one item for each entry with this argument: the reason why the
+    /// argument keeps its values in timed calls, or `None` if it varies.
     inputs: BTreeMap<String, Vec<Option<&'static str>>>,
 }
 
@@ -305,8 +305,8 @@ fn examine_entry(
     }));
 }
 
-/// The absolute tolerance at a scale of one: the plan's own figure, or that of its tolerance profile. Outputs must be well
-/// above it, because zeros would pass otherwise.
+/// The absolute tolerance at a scale of one, from the plan or from its tolerance profile. Outputs must be well above
+/// it, because otherwise zeros would pass.
 fn absolute_tolerance(settings: &VerifySettings, dtype: DType) -> f64 {
     if let Some(atol) = settings.dtype.get(&dtype).and_then(|it| it.atol) {
         return atol;

@@ -15,7 +15,7 @@ use crate::plan::Plan;
 pub(super) struct CheckedMachine {
     pub(super) interpreters: BTreeMap<String, Asked>,
     device: Device,
-    /// The card, if the device is one, or the reason why it cannot be used.
+    /// The card if the run's device is a card, or the reason why it cannot be used.
     present: Result<Option<Card>, String>,
     /// The compilers of kernels without host code, or the reasons why there are none.
     compilers: Vec<Result<String, String>>,
@@ -37,13 +37,13 @@ impl CheckedMachine {
         }
     }
 
-    /// Whether a launch is wrong for every entry, so that the plan is to blame.
+    /// Returns whether a launch is wrong for every entry, which is a mistake of the plan.
     pub(super) fn has_mistakes(&self) -> bool {
         let mut wrong = self.launches.iter().flatten().filter_map(|first| first.resolved.as_ref().err());
         wrong.any(|error| error.problem.is_of_plan())
     }
 
-    /// Whether this machine lacks something that the plan needs.
+    /// Returns whether this machine lacks something that the plan needs.
     pub(super) fn is_lacking(&self) -> bool {
         self.interpreters.values().any(Result::is_err)
             || self.present.is_err()

@@ -1,4 +1,4 @@
-//! What `check` prints about replays: their floor, and the memory that they would owe.
+//! Prints the part of `check` about replays: their smallest budgets, and the memory that they would owe.
 
 use opt_shared::formula::RunnerTerms;
 use opt_shared::units::Bytes;
@@ -11,7 +11,7 @@ use crate::driver::survey::needs::runner_terms;
 use crate::driver::survey::replay_facts::ReplayFacts;
 use crate::plan::{JobPlan, Plan};
 
-/// A replay, with the memory that it would owe if its calls were made by the candidates that need the most.
+/// A replay, with the memory that it would owe if the candidates that need the most memory made its calls.
 pub(super) struct CheckedReplay<'a> {
     plan: &'a crate::plan::ReplayPlan,
     facts: &'a ReplayFacts,

@@ -1,6 +1,6 @@
 //! `opt-supervisor ctl`: a thin client of a run's control socket.
 //!
-//! It finds the run, sends one request and prints the answer, which `ctl_text` formats for people.
+//! It finds the run, sends one request and prints the answer, which `ctl_text` formats.
 
 use std::path::{Path, PathBuf};
 
@@ -265,7 +265,7 @@ fn socket_of(run: &Path) -> Result<PathBuf, Failure> {
         );
         return Err(Failure::usage(error));
     }
-    // The link is resolved, because its own path can be too long for a socket address.
+    // The link is resolved because its path can be too long for a socket address.
     std::fs::read_link(&link).map_err(|error| {
         let why = format!("the run in {} has no control socket (see its log for the reason)", run.display());
         Failure::host(anyhow::Error::new(error).context(why))

@@ -1,4 +1,4 @@
-//! Formats a run's answers for people. Fields that this version does not know appear only with `--json`.
+//! Formats a run's answers as text. Fields that this version does not know appear only with `--json`.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! `opt-supervisor doctor`: shows which protections this machine can enforce, as tested by canaries, and other facts
-//! about the machine.
+//! `opt-supervisor doctor`: shows the protections that this machine can enforce, as canaries have found, and other
+//! facts about the machine.
 
 mod devices;
 mod timing;
@@ -27,7 +27,7 @@ use crate::memory::host::Host;
 use crate::memory::machine::{MachineSample, MachineSampler};
 use crate::pool::Executable;
 
-/// The default in configs/default.toml.
+/// The default interpreter in configs/default.toml.
 const PYTHON: &str = "python3";
 
 /// All findings about this machine.

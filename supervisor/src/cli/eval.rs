@@ -57,7 +57,7 @@ pub(super) fn eval(arguments: EvalArguments) -> Answer {
 fn open_run(plan: &Path) -> Result<Option<Client>, Failure> {
     let plan = absolute(plan)?;
     for found in living() {
-        // A run that is ending or busy does not count.
+        // A run that is ending or too busy to answer is skipped.
         let Ok(mut client) = Client::connect(&found.socket) else { continue };
         let Ok(status) = client.call("status", &json!({})) else { continue };
         let theirs = status["run"]["plan"].as_str().and_then(|path| std::fs::canonicalize(path).ok());

@@ -28,10 +28,11 @@ use crate::record::UtcTime;
 
 /// The period of the limits below.
 const EVERY: Duration = Duration::from_secs(10);
-/// The maximum number of lines of one call site shown in a period. The report of missing protections alone takes a dozen.
+/// The maximum number of lines of one call site shown in a period. The report of missing protections alone takes a
+/// dozen.
 const MAX_SHOWN: u32 = 20;
-/// The maximum number of lines of one call site kept in the file in a period. Each decision and attempt is a line, and a
-/// run can have dozens of them per second.
+/// The maximum number of lines of one call site kept in the file in a period. Each decision and attempt is a line, and
+/// a run can have dozens of them per second.
 const MAX_KEPT: u32 = 1000;
 /// The maximum length, in characters, of the excerpt in a line that reports omitted ones.
 const MAX_EXCERPT_CHARS: usize = 120;
@@ -39,18 +40,18 @@ const MAX_EXCERPT_CHARS: usize = 120;
 /// Limits for lines that wait for a blocked terminal or disk: their number and their bytes.
 const ROOM: Room = Room { items: 4096, weight: 512 << 10 };
 /// The timeout for writing the last lines.
-const FAREWELL: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The file for the JSON lines, once the run folder is known.
+/// The file for the JSON lines. It is set once the run folder is known.
 static RUN_LOG: OnceLock<File> = OnceLock::new();
 static LOG: OnceLock<Arc<Log>> = OnceLock::new();
-/// The threads that write to standard error and to the file, once they have been started.
+/// The outputs with a thread each, for standard error and for the file. They are set once the threads have started.
 static BACKGROUND: OnceLock<[Outlet<Vec<u8>>; 2]> = OnceLock::new();
 const PEOPLE: usize = 0;
 const PROGRAMS: usize = 1;
 
-/// Starts the log. `RUST_LOG` filters the shown lines (`debug`, or `opt_supervisor=trace`); the file gets all lines from
-/// level debug up.
+/// Starts the log. `RUST_LOG` filters the shown lines (`debug`, or `opt_supervisor=trace`); the file gets all lines
+/// from level debug up.
 pub(super) fn start() {
     let shown = std::env::var("RUST_LOG")
         .ok()
@@ -72,7 +73,7 @@ pub(super) fn write_to(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Starts threads that write the lines from now on, so that a blocked terminal or disk delays nothing else. Signals must
+/// Starts threads that write the lines from now on, so a blocked terminal or disk delays nothing else. Signals must
 /// be blocked, because the threads would receive them otherwise.
 pub(super) fn write_in_background() -> io::Result<()> {
     let outlets =
@@ -81,7 +82,7 @@ pub(super) fn write_in_background() -> io::Result<()> {
     Ok(())
 }
 
-/// Shows a line to people regardless of the filter.
+/// Writes a line to standard error regardless of the filter.
 pub(super) fn print_line(line: &str) {
     put(PEOPLE, format!("{line}\n").as_bytes());
 }
@@ -124,7 +125,7 @@ impl Drain<Vec<u8>> for Lines {
     }
 }
 
-/// Reports omitted lines whose period is over. It must be called regularly, because there may be no further line.
+/// Reports omitted lines whose period is over. It must be called regularly, because no further line may come.
 pub(super) fn report_omitted() {
     if let Some(log) = LOG.get() {
         log.report_omitted(Some(Instant::now()));
@@ -137,7 +138,7 @@ pub(super) fn report_all_omitted() {
         log.report_omitted(None);
     }
     for outlet in BACKGROUND.get().into_iter().flatten() {
-        outlet.flush(FAREWELL);
+        outlet.flush(FLUSH_TIMEOUT);
     }
 }
 
@@ -247,8 +248,8 @@ impl Log {
         let json = fmt::layer().json().with_writer(file.clone());
         Self {
             outputs: [
-                output(shown, readable.boxed(), MAX_SHOWN, people, for_people as fn(&_, _) -> _),
-                output(kept, json.boxed(), MAX_KEPT, file, for_programs as fn(&_, _) -> _),
+                output(shown, readable.boxed(), MAX_SHOWN, people, omission_text as fn(&_, _) -> _),
+                output(kept, json.boxed(), MAX_KEPT, file, omission_json as fn(&_, _) -> _),
             ],
         }
     }
@@ -299,12 +300,12 @@ fn message(event: &Event<'_>) -> String {
     message.0.chars().take(MAX_EXCERPT_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-fn for_people(it: &LeftOut<Site>, every: Duration) -> String {
+fn omission_text(it: &LeftOut<Site>, every: Duration) -> String {
     let level = it.place.0.level().as_str();
     format!("{level:>5} {}\n", to_reply(it, every))
 }
 
-fn for_programs(it: &LeftOut<Site>, every: Duration) -> String {
+fn omission_json(it: &LeftOut<Site>, every: Duration) -> String {
     let metadata = it.place.0;
     let site = metadata.file().map(|file| format!("{file}:{}", metadata.line().unwrap_or_default()));
     let line = json!({

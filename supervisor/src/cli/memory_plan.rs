@@ -1,5 +1,5 @@
-//! The memory plan that `check` prints: for each job and stage, the terms, their sum, the entry that decides it and the
-//! batches, and the smallest ceiling under which everything runs.
+//! The memory plan that `check` prints. For each job and stage, it has the terms, their sum, the entry that decides the
+//! sum, and the batches. It ends with the smallest ceiling under which everything runs.
 //!
 //! All figures come from the same formulas and the same spec that a run uses.
 
@@ -29,7 +29,7 @@ pub(super) struct StagePlan {
     stage: Stage,
     candidate: String,
     prediction: Prediction,
-    /// The bytes that it needs with the smallest possible batches.
+    /// The bytes that the stage needs with the smallest possible batches.
     smallest: Bytes,
     /// The entries that the indices in `prediction` refer to.
     entries: Vec<EntryRef>,
@@ -73,7 +73,7 @@ fn of_stage(
             if spec.ceilings.unified { demand.sum() } else { demand.host }
         })
     };
-    // If several candidates need the most memory, this is the first of them.
+    // If several candidates need the same amount, the first one is taken.
     let largest = job.candidates.iter().rev().max_by_key(|candidate| smallest(candidate))?;
     let smallest = smallest(largest)?;
     let name = |fact: &EntryFact| fact.entry.clone();

@@ -1,7 +1,7 @@
 //! The command line: defines all commands, and calls the file that implements each.
 //!
-//! Parsing has no effect. Results go to standard output, everything else to standard error. Errors are printed here,
-//! once, with their causes.
+//! Parsing has no side effects. Results go to standard output, everything else to standard error. This file prints
+//! errors once, with their causes.
 
 mod captures;
 mod check;
@@ -29,8 +29,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::exit::Exit;
 use crate::store::StoreError;
 
-/// Check candidate kernels against recorded calls of an op, and time those that are correct. Each kernel runs in its own
-/// process, under a memory limit.
+/// Check candidate kernels against recorded calls of an op, and time those that are correct. Each kernel runs in its
+/// own process, under a memory limit.
 #[derive(Parser)]
 #[command(name = "opt-supervisor", version, max_term_width = 100, after_help = EXIT_CODES)]
 struct Arguments {
@@ -224,8 +224,8 @@ impl Failure {
         Self { exit: Exit::Host, error: error.into() }
     }
 
-    /// The failure for an error while reading a run folder: a usage error if it is not a run folder, a host error if it is
-    /// damaged.
+    /// The failure for an error while reading a run folder: a usage error if it is not a run folder, a host error if it
+    /// is damaged.
     fn reading(error: StoreError) -> Self {
         match error {
             StoreError::Missing { .. } | StoreError::Foreign { .. } => Self::usage(error),

@@ -29,7 +29,7 @@ impl Output {
     /// Completes the output after everything was written.
     pub(super) fn finish(mut self) -> Result<(), Failure> {
         match &mut self {
-            Self::Standard(writer) => forgive_closed_pipe(writer.flush()),
+            Self::Standard(writer) => ignore_closed_pipe(writer.flush()),
             Self::File { writer, temporary, path, placed } => {
                 let result = writer.flush().and_then(|()| {
                     if *placed {
@@ -80,7 +80,7 @@ fn failure(error: io::Error, path: &Path) -> Failure {
 }
 
 /// A closed pipe (`| head`) is not an error.
-pub(super) fn forgive_closed_pipe(result: io::Result<()>) -> Result<(), Failure> {
+pub(super) fn ignore_closed_pipe(result: io::Result<()>) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::host(anyhow::Error::new(error).context("writing the report")))

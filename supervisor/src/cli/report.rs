@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context;
 use opt_shared::units::Bytes;
 
-use super::output::{Output, forgive_closed_pipe};
+use super::output::{Output, ignore_closed_pipe};
 use super::{Answer, Failure, ReportArguments, ReportFormat, color_on_stdout};
 use crate::exit::Exit;
 use crate::record::CandidateRecord;
@@ -20,8 +20,8 @@ use crate::report::trace::{TraceWriter, Workloads};
 use crate::report::{html, markdown};
 use crate::store::{Document, Order, Store};
 
-/// The number of steps in the timeline of a drawing. There are several for each pixel, so that added figures are from
-/// the same moment.
+/// The number of steps in the timeline of a drawing. Each pixel has several steps, so figures that are added up are
+/// from nearly the same moment.
 const TIMELINE_STEPS: usize = 4096;
 
 /// The size limit of a file of workloads. Ten thousand workloads take a few MiB.
@@ -32,8 +32,8 @@ pub(super) fn report(arguments: &ReportArguments) -> Answer {
     let mut output = Output::open(arguments.output.as_deref())?;
     match &arguments.other_run_dir {
         Some(other) => {
-            let comparison = compare(side(&arguments.run_dir)?, side(other)?);
-            forgive_closed_pipe(write_comparison(&mut output, &comparison, arguments.format)?)?;
+            let comparison = compare(compared_run(&arguments.run_dir)?, compared_run(other)?);
+            ignore_closed_pipe(write_comparison(&mut output, &comparison, arguments.format)?)?;
         }
         None => write_run(&mut output, &arguments.run_dir, arguments.format, workloads)?,
     }
@@ -69,7 +69,7 @@ fn write_run(
 ) -> Result<(), Failure> {
     if format == ReportFormat::Text {
         let text = result_text(folder, matches!(output, Output::Standard(_)), Detail::Everything)?;
-        return forgive_closed_pipe(output.write_all(text.as_bytes()));
+        return ignore_closed_pipe(output.write_all(text.as_bytes()));
     }
     let store = Store::read(folder).map_err(Failure::reading)?;
     let document = store.document().map_err(Failure::host)?;
@@ -87,7 +87,7 @@ fn write_run(
             let table = TableWriter::new(&mut *output);
             let mut table = match table {
                 Ok(table) => table,
-                Err(error) => return forgive_closed_pipe(Err(error)),
+                Err(error) => return ignore_closed_pipe(Err(error)),
             };
             each(&document, Order::Plan, |job, candidate| table.candidate(job, &candidate))?
                 .and_then(|()| table.finish())
@@ -101,7 +101,7 @@ fn write_run(
             output.write_all(html::render(&digest).map_err(Failure::host)?.as_bytes())
         }
     };
-    forgive_closed_pipe(written)
+    ignore_closed_pipe(written)
 }
 
 /// Calls `visit` with each candidate, keeping only one in memory. The inner result is that of `visit`.
@@ -147,8 +147,8 @@ pub(super) fn result_text(folder: &Path, on_terminal: bool, detail: Detail) -> R
     Ok(text::render(&record, &timeline, folder, style))
 }
 
-/// Loads the timeline. If samples are damaged, this is reported and the timeline is empty, because the results are useful
-/// without a drawing.
+/// Loads the timeline. If samples are damaged, this is reported and the timeline is empty, because the results are
+/// useful without a drawing.
 fn timeline(store: &Store) -> Timeline {
     store.timeline(TIMELINE_STEPS).unwrap_or_else(|error| {
         eprintln!("warning: memory over time is not shown: {error}");
@@ -156,22 +156,22 @@ fn timeline(store: &Store) -> Timeline {
     })
 }
 
-fn side(folder: &Path) -> Result<ComparedRun, Failure> {
+fn compared_run(folder: &Path) -> Result<ComparedRun, Failure> {
     let store = Store::read(folder).map_err(Failure::reading)?;
     let document = store.document().map_err(Failure::host)?;
-    let mut side =
+    let mut run =
         ComparedRun::new(document.run().map_err(Failure::host)?, document.host().map_err(Failure::host)?);
     for (key, job) in document.jobs().map_err(Failure::host)? {
-        side.job(job);
+        run.job(job);
         let Ok(()) = document
             .each_candidate(key, Order::Plan, |candidate| {
-                side.candidate(&candidate);
+                run.candidate(&candidate);
                 Ok::<(), std::convert::Infallible>(())
             })
             .map_err(Failure::host)?;
     }
-    side.replays = document.replays().map_err(Failure::host)?;
-    Ok(side)
+    run.replays = document.replays().map_err(Failure::host)?;
+    Ok(run)
 }
 
 fn write_comparison(

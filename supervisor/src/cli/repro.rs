@@ -1,7 +1,7 @@
 //! `opt-supervisor repro`: repeats one call of an earlier run.
 //!
-//! It uses the same plan, stages and rules, reduced to one candidate and one entry. Its run folder is inside that of the
-//! earlier run.
+//! It uses the same plan, stages and rules, reduced to one candidate and one entry. Its run folder is inside that of
+//! the earlier run.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
     let mut plan = Plan::parse(&text, Path::new("/stored-plan.toml"), &[]).map_err(Failure::usage)?;
     crate::driver::answer::submissions::restore(&mut plan, &arguments.run_dir);
     let (job, candidate) = find(&plan, &arguments.candidate)?;
-    // The rest of the plan is removed, so that the result is about this call only.
+    // The rest of the plan is removed, so that the result covers only this call.
     let mut job = plan.jobs.swap_remove(job);
     let wanted = format!("{}/{}", job.name, job.candidates[candidate].name);
     let mut candidate = job.candidates.swap_remove(candidate);

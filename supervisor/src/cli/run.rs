@@ -12,13 +12,13 @@ use crate::plan::Plan;
 use crate::report::text::Detail;
 use crate::signal::Signals;
 
-/// The limits of results that wait to be written to standard output: their number and their bytes. The bytes are part of
-/// the 20 MiB that the supervisor can owe.
+/// The limits of results that wait to be written to standard output: their number and their bytes. The bytes are part
+/// of the 20 MiB that the supervisor can owe.
 const ROOM: Room = Room { items: 4096, weight: 4 << 20 };
 /// The timeout for writing the last results after the run. An interrupt ends the wait.
-const FAREWELL: Duration = Duration::from_secs(24 * 3600);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// The same timeout if the run itself was interrupted.
-const SHORT_FAREWELL: Duration = Duration::from_secs(2);
+const INTERRUPTED_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) fn run(arguments: RunArguments) -> Answer {
     log::start();
@@ -115,11 +115,11 @@ pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, s
     })
     .map_err(|error| Failure { exit: error.exit(), error: error.into() });
     drop(temporary);
-    // Only printing is left, which a slow reader can delay.
+    // Only printing is left. A slow reader can delay it.
     let exit = ended.as_ref().map_or_else(|failure: &Failure| failure.exit, |ended| ended.exit);
     signals.end_with(exit.code());
     if let Some(results) = results {
-        results.flush(if exit == Exit::Interrupted { SHORT_FAREWELL } else { FAREWELL });
+        results.flush(if exit == Exit::Interrupted { INTERRUPTED_FLUSH_TIMEOUT } else { FLUSH_TIMEOUT });
     }
     log::report_all_omitted();
     let ended = ended?;

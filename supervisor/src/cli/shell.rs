@@ -1,4 +1,4 @@
-//! `completions` and `man`, generated from the definition of the arguments.
+//! `opt-supervisor completions` and `man`, both generated from the definition of the arguments.
 
 use clap::CommandFactory as _;
 

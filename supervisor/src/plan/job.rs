@@ -15,7 +15,7 @@ use super::layers::Layers;
 use super::lists::{List, located_list};
 use super::names::{NameOf, objection};
 use super::print;
-use super::schema::{DTypeName, home_of};
+use super::schema::{DTypeName, table_of_key};
 use super::table::{TableReader, TomlValue, describe, tables, take_with, wrong_type};
 use super::{MAX_CANDIDATES, MAX_JOBS};
 
@@ -97,7 +97,7 @@ fn read_job(mut table: TableReader<'_, '_>, findings: &mut Findings) -> RawJob {
         .unwrap_or_default(),
         layers: Layers::read(&mut table, findings),
     };
-    table.finish(findings, &RESERVED, home_of);
+    table.finish(findings, &RESERVED, table_of_key);
     job
 }
 
@@ -132,7 +132,7 @@ fn read_candidate(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Ra
         layers: Layers::read(&mut table, findings),
     };
     table.finish(findings, &[], |key| {
-        if LAUNCH_KEYS.contains(&key) { Some("[job.candidate.launch]") } else { home_of(key) }
+        if LAUNCH_KEYS.contains(&key) { Some("[job.candidate.launch]") } else { table_of_key(key) }
     });
     candidate
 }

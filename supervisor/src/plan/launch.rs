@@ -17,7 +17,7 @@ use super::codec::{Codec, NonEmptyText, integer, string};
 use super::error::{Findings, Spot, quote};
 use super::lists::List;
 use super::print;
-use super::schema::home_of;
+use super::schema::table_of_key;
 use super::table::{TableReader, TomlValue, tables, take_with};
 
 /// The keys of a launch. If one is in the candidate's own table, the message says where it belongs.
@@ -64,7 +64,7 @@ fn read_workspace(
         Some(name)
     });
     let bytes = required(&mut table, "bytes", EXPRESSION, findings, expression);
-    table.finish(findings, &[], home_of);
+    table.finish(findings, &[], table_of_key);
     Some(Workspace { name: name?, bytes: bytes? })
 }
 
@@ -97,7 +97,7 @@ fn read_step(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Option<
         }
         Some(args)
     });
-    table.finish(findings, &[], home_of);
+    table.finish(findings, &[], table_of_key);
     Some(LaunchStep {
         symbol: symbol?,
         grid: grid?,

@@ -10,8 +10,8 @@ use toml::de::DeTable;
 
 use super::error::{Findings, Spot};
 use super::schema::{
-    BuildLayer, LimitLayer, MemoryLayer, ProfileLayer, RecycleLayer, RunLayer, Section, VerifyLayer, home_of,
-    read_section,
+    BuildLayer, LimitLayer, MemoryLayer, ProfileLayer, RecycleLayer, RunLayer, Section, VerifyLayer,
+    read_section, table_of_key,
 };
 use super::syntax;
 use super::table::TableReader;
@@ -175,7 +175,7 @@ fn read_top(table: Option<&DeTable<'_>>, source: usize, findings: &mut Findings)
     let Some(table) = table else { return TopLayers::default() };
     let mut root = TableReader::new(table, Spot { source, span: 0..0, key: String::new() });
     let layers = TopLayers::read(&mut root, findings);
-    root.finish(findings, &[], home_of);
+    root.finish(findings, &[], table_of_key);
     layers
 }
 

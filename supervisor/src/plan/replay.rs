@@ -17,7 +17,7 @@ use super::job::{read_name, take};
 use super::lists::{List, located_list};
 use super::names::NameOf;
 use super::print;
-use super::schema::home_of;
+use super::schema::table_of_key;
 use super::table::{TableReader, TomlValue, describe, tables, take_with};
 use super::{JobPlan, ReplayCandidates, ReplayPlan, entry_files};
 
@@ -104,7 +104,7 @@ fn read_replay(mut table: TableReader<'_, '_>, findings: &mut Findings) -> RawRe
         pin: take::<List<NonEmptyText>>(&mut table, "pin", findings).map_or_else(Vec::new, |it| it.value),
         prefetch: take::<Number<0, MAX_PREFETCH>>(&mut table, "prefetch", findings).map(|it| it.value),
     };
-    table.finish(findings, &[], home_of);
+    table.finish(findings, &[], table_of_key);
     replay
 }
 

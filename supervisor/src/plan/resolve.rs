@@ -15,7 +15,7 @@ use super::layers::{Layers, Settings, TopLayers, complete, read_defaults, read_s
 use super::names::{NameOf, objection};
 use super::render::label;
 use super::replay::{KnownJobs, RawReplay, read_replays, settle_replays};
-use super::schema::home_of;
+use super::schema::table_of_key;
 use super::table::TableReader;
 use super::{CandidatePlan, DeviceChoice, JobPlan, MAX_CANDIDATES, MAX_ENTRIES, Plan, glob, syntax};
 
@@ -55,7 +55,8 @@ pub(super) fn resolve(text: &str, path: &Path, set: &[String]) -> Result<Plan, P
     findings.finish(plan)
 }
 
-/// The plan's path and its folder, both absolute. They must be UTF-8, because a resolved plan is printed with its paths.
+/// The plan's path and its folder, both absolute. They must be UTF-8, because a resolved plan is printed with its
+/// paths.
 fn absolute(path: &Path) -> Result<(PathBuf, PathBuf), PlanErrors> {
     let refuse = |message: &str| PlanErrors::of_file(label(path), message.to_owned(), None);
     let source_path = std::path::absolute(path).map_err(|_| refuse("this is not the path of a file"))?;
@@ -83,7 +84,7 @@ fn read_plan(text: &str, whole: &Spot, findings: &mut Findings) -> (TopLayers, V
     root.finish(findings, &RESERVED, |key| match key {
         "captures" | "baseline" | "candidates" | "params" | "defaults" | "dtypes" | "constant"
         | "partial" => Some("[job]"),
-        key => home_of(key),
+        key => table_of_key(key),
     });
     (layers, jobs, replays)
 }
@@ -98,8 +99,8 @@ struct Levels<'l> {
 }
 
 impl Levels<'_> {
-    /// Settles all jobs. Returns the name of each job in the plan, including those with mistakes; `None` if a job has no
-    /// usable name.
+    /// Settles all jobs. Returns the name of each job in the plan, including those with mistakes; `None` if a job has
+    /// no usable name.
     fn settle_jobs(
         &mut self,
         raw_jobs: &[RawJob],

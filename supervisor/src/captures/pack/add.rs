@@ -1,8 +1,8 @@
 //! `captures add`: adds one or more files to an existing store.
 //!
-//! A finished store is turned back into an unfinished one, whose journal has all of its entries, and is then finished
-//! again. After an interruption, the next `add` continues from the journal. The recorder uses this to store each
-//! table only once while recording.
+//! To add files, a finished store becomes an unfinished one, with a journal that lists all of its entries. It is
+//! finished again at the end. After an interruption, the next `add` continues from the journal. The recorder calls
+//! `add` so that each table is stored only once while recording.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub fn add(
         }
     }
     if packing.is_empty() {
-        // There is nothing to finish. The next `add` starts anew.
+        // There is nothing to finish. The next `add` starts from the beginning.
         return added.map(|()| Packed::default());
     }
     let packed = packing.finish()?;
@@ -102,7 +102,7 @@ impl Packing {
         journal::remove_drafts(&partial)?;
         Ok(Self {
             store: store.to_owned(),
-            journal: Mutex::new((Journal::go_on(&partial, &earlier)?, Vec::new(), Vec::new())),
+            journal: Mutex::new((Journal::resume(&partial, &earlier)?, Vec::new(), Vec::new())),
             partial,
             provenance: earlier.provenance,
             resumed: true,

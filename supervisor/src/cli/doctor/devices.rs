@@ -1,4 +1,4 @@
-//! What NVML says of the devices of this machine.
+//! Prints the part of `doctor` about the devices that NVML lists.
 
 use opt_shared::causes::chain;
 use opt_shared::units::Bytes;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::memory::device::{DeviceIdentity, Nvml, Reading, shares_host_memory};
 
-/// The devices, or why there are none.
+/// The devices, or the reason why there are none.
 pub(super) struct Devices(Result<Vec<Device>, String>);
 
 struct Device {
@@ -27,7 +27,7 @@ impl Devices {
         Self(look().map_err(|error| chain(&error)))
     }
 
-    /// `machine`: what the machine has, where that is known.
+    /// Formats the devices as JSON. `machine` is the machine's memory, if it is known.
     pub(super) fn document(&self, machine: Option<Bytes>) -> Value {
         let devices: Vec<Value> = self.0.iter().flatten().map(|device| device.document(machine)).collect();
         json!({ "devices": devices, "no_devices_because": self.0.as_ref().err() })
@@ -77,7 +77,7 @@ impl Device {
             Ok(reading) => {
                 let memory = match reading.totals {
                     Some(totals) => format!("{} of {} in use", totals.used, totals.total),
-                    None => "no totals of its own".to_owned(),
+                    None => "no totals".to_owned(),
                 };
                 let unified =
                     if self.is_unified(machine) == Some(true) { ", shares the host's memory" } else { "" };

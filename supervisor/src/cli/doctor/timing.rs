@@ -1,7 +1,7 @@
-//! Measures how small a difference in time this machine can detect right now.
+//! Measures the smallest difference in time that this machine can detect right now.
 //!
-//! The trial times copies of one kernel against that kernel, as candidates are timed against a baseline. It is a separate run
-//! of this program, in a temporary folder.
+//! The trial times copies of one kernel against that kernel, as candidates are timed against a baseline. It is a
+//! separate run of this program, in a temporary folder.
 
 use std::fs::File;
 use std::path::Path;

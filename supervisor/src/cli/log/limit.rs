@@ -1,5 +1,5 @@
-//! Limits how many lines a call site can log in a period, because candidates could cause lines that fill a disk or flood
-//! a terminal. Omitted lines are counted, and reported when the period ends.
+//! Limits how many lines a call site can log in a period, because candidates could cause lines that fill a disk or
+//! flood a terminal. Omitted lines are counted, and reported when the period ends.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -41,7 +41,8 @@ impl<K: Copy + Eq + Hash> Limit<K> {
         self.every
     }
 
-    /// Whether a line is within the limit. If it is not, `what` is called for its text. `over` must be called before.
+    /// Returns whether a line is within the limit. If it is not, `what` is called for its text. `over` must be called
+    /// before.
     pub(super) fn admits(&mut self, place: K, now: Instant, what: impl FnOnce() -> String) -> bool {
         let fresh = || CallSite { since: now, lines: 0, left_out: 0, last: String::new() };
         let it = self.places.entry(place).or_insert_with(fresh);
