@@ -110,7 +110,7 @@ fn existing_files_are_not_overwritten() {
     scenario
         .run(&["captures", "pack", "store", "other"])
         .expect_exit(2)
-        .expect_stderr(&["a capture store already"]);
+        .expect_stderr(&["already a capture store"]);
     let set = scenario.copy_captures(Path::new(folder), "set");
     let inside = scenario.run(&["captures", "pack", "set", "set/store"]).expect_exit(2);
     inside.expect_stderr(&["inside the folder"]);
@@ -134,7 +134,7 @@ fn existing_files_are_not_overwritten() {
     rest.expect_equal(&rest.json()["found"], &1.into(), "files that were there");
     scenario.write("out/entry_000001.pt", "mine");
     let refused = scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(2);
-    refused.expect_stderr(&["entry_000001.pt exists, and has other content"]);
+    refused.expect_stderr(&["entry_000001.pt exists with different content"]);
     let missing = scenario.run(&["captures", "unpack", "store", "out", "--entry", "entry_9"]).expect_exit(2);
     missing.expect_stderr(&["no entry `entry_9`"]);
     assert_eq!(tree(&store), before);

@@ -120,7 +120,7 @@ fn manifest(folder: &Path, entry: &IndexEntry) -> Result<Manifest, String> {
     }
     let manifest = Manifest::parse(&bytes).map_err(|error| error.to_string())?;
     if (manifest.file_bytes, manifest.file_digest) != (entry.bytes, entry.blake3) {
-        return Err("it describes another file than the index says".to_owned());
+        return Err("it does not describe the file that the index names".to_owned());
     }
     Ok(manifest)
 }
@@ -136,8 +136,8 @@ fn blobs(
     let mut total = Bytes::ZERO;
     for (name, is_file) in below(&store.join(BLOBS))? {
         let id = name.rsplit('/').next().and_then(|last| last.parse::<BlobId>().ok());
-        let at_its_place = |id: &BlobId| Path::new(BLOBS).join(&name) == blob_path(*id);
-        let Some(id) = id.filter(at_its_place).filter(|_| is_file) else {
+        let has_expected_path = |id: &BlobId| Path::new(BLOBS).join(&name) == blob_path(*id);
+        let Some(id) = id.filter(has_expected_path).filter(|_| is_file) else {
             checked.found(format!("{BLOBS}/{name}: it is not a blob"));
             continue;
         };

@@ -48,7 +48,7 @@ impl Stream {
         self.position = position;
     }
 
-    /// Fills the buffer. Fails if the file ends before that.
+    /// Fills the buffer. Fails if too few bytes are left in the file.
     pub(super) fn fill(&mut self, buffer: &mut [u8]) -> Result<(), CapturesError> {
         self.file.read_exact_at(buffer, self.position).map_err(failed("reading", &self.path))?;
         self.position += buffer.len() as u64;
@@ -172,9 +172,9 @@ pub(super) fn sync_folder(folder: &Path) -> Result<(), CapturesError> {
 /// The absolute path of a folder that may not exist yet. Links in the existing part are resolved.
 pub(super) fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
     let absolute = std::path::absolute(folder).map_err(failed("resolving", folder))?;
-    let there = absolute.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
-    let mut resolved = fs::canonicalize(there).map_err(failed("resolving", there))?;
-    for part in absolute.strip_prefix(there).unwrap_or(Path::new("")).components() {
+    let existing = absolute.ancestors().find(|parent| parent.exists()).unwrap_or(Path::new("/"));
+    let mut resolved = fs::canonicalize(existing).map_err(failed("resolving", existing))?;
+    for part in absolute.strip_prefix(existing).unwrap_or(Path::new("")).components() {
         match part {
             // A missing part cannot be a link, but a `..` after it can lead back to one.
             Component::ParentDir => drop(resolved.pop()),
@@ -194,19 +194,19 @@ pub(super) fn make_folder(folder: &Path) -> Result<(), CapturesError> {
     if folder.is_dir() {
         return Ok(());
     }
-    let above = folder.parent().filter(|above| !above.as_os_str().is_empty());
-    if let Some(above) = above {
-        make_folder(above)?;
+    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(parent) = parent {
+        make_folder(parent)?;
     }
     match fs::create_dir(folder) {
         // Another thread has created it in the meantime.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         made => made.map_err(failed("creating the folder", folder))?,
     }
-    sync_folder(above.unwrap_or(Path::new(".")))
+    sync_folder(parent.unwrap_or(Path::new(".")))
 }
 
-/// Reads a manifest. Fails if the file is too long to be one.
+/// Reads a manifest. Stops one byte beyond the size limit of a manifest, so parsing refuses a longer file.
 pub(super) fn read_manifest(path: &Path) -> Result<Vec<u8>, CapturesError> {
     let file = open_plain(path).map_err(failed("opening the manifest", path))?;
     let mut bytes = Vec::new();
@@ -218,9 +218,9 @@ pub(super) fn read_manifest(path: &Path) -> Result<Vec<u8>, CapturesError> {
 
 /// Fails if the disk has too little free space.
 pub(super) fn require_space(folder: &Path, needed: Bytes) -> Result<(), CapturesError> {
-    let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
-    let found = rustix::fs::statvfs(there)
-        .map_err(|error| failed("reading the free space of", there)(error.into()))?;
+    let existing = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
+    let found = rustix::fs::statvfs(existing)
+        .map_err(|error| failed("reading the free space of", existing)(error.into()))?;
     let free = Bytes::new(found.f_bavail).saturating_mul(found.f_frsize);
     if free < needed {
         return Err(CapturesError::NoSpace { needed, free, path: folder.to_owned() });

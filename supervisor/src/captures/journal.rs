@@ -46,7 +46,7 @@ pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> 
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed("opening", &path)(error)),
     };
-    // Twice the limit of an index, because each line holds an entry and a stamp.
+    // The limit is twice that of an index, because each line has a stamp in addition to its entry.
     let mut reader = BufReader::new(file.take(2 * MAX_INDEX_BYTES));
     let mut line = Vec::new();
     let mut next = |line: &mut Vec<u8>| {

@@ -1,7 +1,7 @@
-//! Packs capture sets into stores that hold every tensor once; unpacks and checks stores.
+//! Packs capture sets into stores that contain every tensor once. It also unpacks and checks stores.
 //!
-//! `opt_shared::capture::store` defines the format; this module reads and writes the bytes. It streams on a few threads,
-//! leaves nothing in the page cache, and can be killed at any moment. Only the command line uses it.
+//! `opt_shared::capture::store` defines the format; this module reads and writes the bytes. It streams on a few
+//! threads, leaves nothing in the page cache, and can be killed at any moment. Only the command line uses it.
 
 pub mod check;
 mod claims;
@@ -116,7 +116,7 @@ fn in_parallel<T: Sync>(
                     if let Err(error) = work(item, &stop) {
                         stop.store(true, Ordering::Relaxed);
                         let mut first = first.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                        // `GivenUp` only means that another thread had an error before.
+                        // `GivenUp` only means that another thread failed earlier.
                         if !matches!(error, CapturesError::GivenUp) {
                             first.get_or_insert(error);
                         }

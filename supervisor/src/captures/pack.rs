@@ -151,8 +151,8 @@ impl Packing {
             return Err(CapturesError::Refused(detail));
         }
         if !partial.is_dir() {
-            let mut there = fs::read_dir(store).map_err(failed("listing", store))?;
-            if there.next().is_some() {
+            let mut existing = fs::read_dir(store).map_err(failed("listing", store))?;
+            if existing.next().is_some() {
                 let detail =
                     format!("{shown} is not empty, and is not an unfinished store (use another folder)");
                 return Err(CapturesError::Refused(detail));
@@ -457,7 +457,7 @@ struct Reading {
     buffer: Vec<u8>,
 }
 
-/// Adds the bytes between two records to the manifest's literals. Readers compute `at` themselves.
+/// Adds the bytes between two records to the manifest's literals. Readers compute `at`, so it is 0.
 fn literal(
     reading: &mut Reading,
     segments: &mut Vec<Segment>,
@@ -478,7 +478,7 @@ fn literal(
     })
 }
 
-/// The blobs in a store, with their sizes. Files with other names are ignored here.
+/// The blobs in a store, with their sizes. Files whose names are not blob ids are ignored.
 fn blobs_of(store: &Path) -> Result<BTreeMap<BlobId, u64>, CapturesError> {
     let blobs = store.join(BLOBS);
     let mut found = BTreeMap::new();

@@ -57,7 +57,7 @@ pub(super) fn find(folder: &Path) -> Result<Found, CapturesError> {
         return Err(CapturesError::Refused(format!("{} is not a folder of captures", folder.display())));
     }
     if form_of(folder) != FolderForm::Files {
-        return Err(CapturesError::Refused(format!("{} is a capture store already", folder.display())));
+        return Err(CapturesError::Refused(format!("{} is already a capture store", folder.display())));
     }
     let mut found = Found::default();
     for entry in walkdir::WalkDir::new(folder).max_depth(MAX_NAME_DEPTH).sort_by_file_name() {
@@ -72,7 +72,7 @@ pub(super) fn find(folder: &Path) -> Result<Found, CapturesError> {
         };
         let path = entry.path();
         if path.is_dir() {
-            // A link to a file is packed like that file. A link to a folder could lead anywhere, even back up.
+            // A link to a file is packed like that file. A link to a folder could lead anywhere, even to a parent.
             if entry.path_is_symlink() {
                 found.leave_out(path, "it is a link to a folder (pack that folder separately)");
             } else if entry.depth() == MAX_NAME_DEPTH && !is_empty(path) {

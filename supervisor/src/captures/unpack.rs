@@ -50,7 +50,7 @@ pub fn unpack(
             }
             Ok(_) => {
                 let target = target.display();
-                let detail = format!("{target} exists, and has other content (use another folder)");
+                let detail = format!("{target} exists with different content (use another folder)");
                 return Err(CapturesError::Refused(detail));
             }
         }
@@ -85,11 +85,11 @@ pub fn unpack(
 
 /// Refuses symbolic links in the path from `folder` to `target`, because they could lead out of the folder.
 fn refuse_links(folder: &Path, target: &Path) -> Result<(), CapturesError> {
-    for above in target.ancestors().skip(1).take_while(|above| *above != folder) {
-        if above.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
-            let above = above.display();
+    for parent in target.ancestors().skip(1).take_while(|parent| *parent != folder) {
+        if parent.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
+            let parent = parent.display();
             let detail =
-                format!("{above} is a symbolic link, which `unpack` does not follow (use another folder)");
+                format!("{parent} is a symbolic link, which `unpack` does not follow (use another folder)");
             return Err(CapturesError::Refused(detail));
         }
     }
@@ -115,13 +115,13 @@ pub(super) fn read_index(store: &Path) -> Result<Index, CapturesError> {
 }
 
 fn choose<'i>(entries: &'i [IndexEntry], only: &[String]) -> Result<Vec<&'i IndexEntry>, CapturesError> {
-    let is = |entry: &IndexEntry, wanted: &String| {
+    let matches = |entry: &IndexEntry, wanted: &String| {
         entry.name == *wanted || entry.name.strip_suffix(".pt") == Some(wanted)
     };
-    if let Some(wanted) = only.iter().find(|wanted| !entries.iter().any(|entry| is(entry, wanted))) {
+    if let Some(wanted) = only.iter().find(|wanted| !entries.iter().any(|entry| matches(entry, wanted))) {
         return Err(CapturesError::Refused(format!("the store has no entry `{wanted}`")));
     }
-    let chosen = |entry: &&IndexEntry| only.is_empty() || only.iter().any(|wanted| is(entry, wanted));
+    let chosen = |entry: &&IndexEntry| only.is_empty() || only.iter().any(|wanted| matches(entry, wanted));
     Ok(entries.iter().filter(chosen).collect())
 }
 

@@ -108,7 +108,7 @@ pub fn decode(bytes: &[u8]) -> Result<Block, BlockError> {
     }
 }
 
-/// Whole KiB, because the kernel counts pages.
+/// Converts a size to whole KiB. This is exact, because the kernel counts pages.
 fn kib(bytes: Bytes) -> u64 {
     bytes.get() / 1024
 }
@@ -177,15 +177,15 @@ impl Reader<'_> {
         let mut points = Vec::with_capacity(count);
         let (mut at, mut first, mut second) = (start, 0, 0);
         for _ in 0..count {
-            at = self.later(at)?;
+            at = self.time_after(at)?;
             first = self.figure(first)?;
             second = self.figure(second)?;
             points.push(Point { at, first: Bytes::kib(first), second: Bytes::kib(second) });
         }
-        Ok(Series { points, last: self.later(at)? })
+        Ok(Series { points, last: self.time_after(at)? })
     }
 
-    fn later(&mut self, before: u64) -> Result<u64, BlockError> {
+    fn time_after(&mut self, before: u64) -> Result<u64, BlockError> {
         const WHAT: &str = "a time";
         before.checked_add(self.number(WHAT)?).ok_or(BlockError::Range { what: WHAT })
     }
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
     use crate::record::timeline::samples::any_block;
 
-    /// Adds a valid checksum, so that the content is examined.
+    /// Adds a valid checksum, so that `decode` examines the content.
     fn sealed(mut body: Vec<u8>) -> Vec<u8> {
         let checksum = crc32fast::hash(&body);
         body.extend_from_slice(&checksum.to_le_bytes());
@@ -221,13 +221,13 @@ mod tests {
         }
 
         #[test]
-        fn changed_byte_is_refused(block in any_block(), place in any::<prop::sample::Index>(), bits in 1u8..) {
+        fn changed_byte_is_refused(block in any_block(), position in any::<prop::sample::Index>(), bits in 1u8..) {
             let mut bytes = encode(&block);
-            let place = place.index(bytes.len());
-            bytes[place] ^= bits;
+            let position = position.index(bytes.len());
+            bytes[position] ^= bits;
             prop_assert!(decode(&bytes).is_err());
-            bytes[place] ^= bits;
-            bytes.truncate(place);
+            bytes[position] ^= bits;
+            bytes.truncate(position);
             prop_assert!(decode(&bytes).is_err());
         }
 

@@ -10,7 +10,7 @@ const SHARED_MEMORY_SIZE: i32 = 4874;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error(
-        "{path}: a run database exists already (continue it with --resume, or choose another folder with --dir)"
+        "{path}: a run database already exists (continue it with --resume, or choose another folder with --dir)"
     )]
     Exists { path: PathBuf },
     #[error("{path}: there is no run database (was this folder made by `opt-supervisor run`?)")]
@@ -37,7 +37,7 @@ pub enum StoreError {
     Version { path: PathBuf, found: i64, expected: i64 },
     #[error(
         "{path}: damaged, could not {operation}: {what} (summary.json beside it is the last state that was written \
-         whole; keep the folder for what it holds and start a new run with --dir)"
+         whole; keep the folder for its contents and start a new run with --dir)"
     )]
     Corrupt { path: PathBuf, operation: &'static str, what: String },
     #[error("{path}: in use by another process, could not {operation} (end the other run, or wait for it)")]
@@ -47,7 +47,7 @@ pub enum StoreError {
         #[source]
         source: rusqlite::Error,
     },
-    #[error("{path}: no room left, could not {operation} (free disk space, then continue with --resume)")]
+    #[error("{path}: no space left, could not {operation} (free disk space, then continue with --resume)")]
     Full {
         path: PathBuf,
         operation: &'static str,
@@ -62,7 +62,7 @@ pub enum StoreError {
         source: rusqlite::Error,
     },
     #[error("{path}: could not {operation}: {what} was never recorded (this is a bug in opt-supervisor)")]
-    Unannounced { path: PathBuf, operation: &'static str, what: String },
+    Unrecorded { path: PathBuf, operation: &'static str, what: String },
     #[error(
         "{path}: could not {operation}: {what} has {length} bytes, but at most {limit} are allowed (shorten it)"
     )]

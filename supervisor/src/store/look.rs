@@ -31,33 +31,33 @@ impl Store {
     }
 
     /// The latest decisions about this worker, newest first.
-    pub fn latest_about_worker(&self, worker: WorkerId, most: u32) -> Result<Vec<PolicyRecord>, StoreError> {
-        self.latest("$.worker", worker.0, most)
+    pub fn latest_about_worker(&self, worker: WorkerId, limit: u32) -> Result<Vec<PolicyRecord>, StoreError> {
+        self.latest("$.worker", worker.0, limit)
     }
 
     pub fn latest_about_candidate(
         &self,
         candidate: CandidateId,
-        most: u32,
+        limit: u32,
     ) -> Result<Vec<PolicyRecord>, StoreError> {
-        self.latest("$.candidate", candidate.0, most)
+        self.latest("$.candidate", candidate.0, limit)
     }
 
     /// The latest decisions of the run, oldest first.
-    pub fn latest_decisions(&self, most: u32) -> Result<Vec<PolicyRecord>, StoreError> {
+    pub fn latest_decisions(&self, limit: u32) -> Result<Vec<PolicyRecord>, StoreError> {
         let mut rows = self.decisions(
             "SELECT t, decision, reason, numbers FROM policy ORDER BY key DESC LIMIT ?1",
-            params![most],
+            params![limit],
         )?;
         rows.reverse();
         Ok(rows)
     }
 
-    fn latest(&self, path: &str, number: u32, most: u32) -> Result<Vec<PolicyRecord>, StoreError> {
+    fn latest(&self, path: &str, number: u32, limit: u32) -> Result<Vec<PolicyRecord>, StoreError> {
         self.decisions(
             "SELECT t, decision, reason, numbers FROM policy WHERE json_extract(numbers, ?1) = ?2
              ORDER BY key DESC LIMIT ?3",
-            params![path, number, most],
+            params![path, number, limit],
         )
     }
 

@@ -79,23 +79,23 @@ impl Store {
     }
 
     fn create_with(folder: &Path, journal: Journal, note: Option<String>) -> Result<Self, StoreError> {
-        const OPERATION: &str = "make the run database";
+        const OPERATION: &str = "create the run database";
         let path = folder.join(FILE_NAME);
         if let Some(error) = std::fs::OpenOptions::new().write(true).create_new(true).open(&path).err() {
             return Err(match error.kind() {
                 // A run that was killed before it made its tables leaves an empty file.
                 std::io::ErrorKind::AlreadyExists if is_empty(&path) => {
-                    return Self::lay_out(path, journal, note);
+                    return Self::create_tables(path, journal, note);
                 }
                 std::io::ErrorKind::AlreadyExists => StoreError::Exists { path },
                 _ => StoreError::Io { path, operation: OPERATION, source: error },
             });
         }
-        Self::lay_out(path, journal, note)
+        Self::create_tables(path, journal, note)
     }
 
-    fn lay_out(path: PathBuf, journal: Journal, note: Option<String>) -> Result<Self, StoreError> {
-        const OPERATION: &str = "lay out the run database";
+    fn create_tables(path: PathBuf, journal: Journal, note: Option<String>) -> Result<Self, StoreError> {
+        const OPERATION: &str = "create the tables of the run database";
         let mut store = Self::connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, journal, note)?;
         store.synced(OPERATION, |transaction| {
             transaction.execute_batch(schema::TABLES)?;
@@ -105,7 +105,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens the database of an earlier run in order to continue it. Its pages are checked first.
+    /// Opens the database of an earlier run to continue it. Its pages are checked first.
     pub fn open(folder: &Path) -> Result<Self, StoreError> {
         let (journal, note) = filesystem::journal_for(folder);
         let path = existing(folder)?;
@@ -121,7 +121,7 @@ impl Store {
             Err(StoreError::Missing { .. }) => Self::create(folder),
             Err(StoreError::Empty { path }) => {
                 let (journal, note) = filesystem::journal_for(folder);
-                Self::lay_out(path, journal, note)
+                Self::create_tables(path, journal, note)
             }
             result => result,
         }
@@ -131,8 +131,8 @@ impl Store {
     pub fn read(folder: &Path) -> Result<Self, StoreError> {
         const OPERATION: &str = "open the run database for reading";
         let path = existing(folder)?;
-        // Not read-only: a reader uses the shared memory of the write-ahead log, and recovers the database after
-        // a kill.
+        // The connection is not read-only, because a reader uses the shared memory of the write-ahead log, and recovers
+        // the database after a kill.
         let connection = match open(&path, OpenFlags::SQLITE_OPEN_READ_WRITE) {
             Ok(connection) => connection,
             Err(_) => open(&path, OpenFlags::SQLITE_OPEN_READ_ONLY)
@@ -141,18 +141,18 @@ impl Store {
         connection
             .pragma_update(None, "query_only", true)
             .map_err(|source| StoreError::sqlite(&path, OPERATION, source))?;
-        let store = Self::around(connection, path, Vec::new())?;
+        let store = Self::configured(connection, path, Vec::new())?;
         store.check_schema()?;
         Ok(store)
     }
 
-    /// Sets how long a write waits for other processes that hold the file before it fails.
+    /// Sets the timeout of a write while other processes lock the file.
     pub fn wait_for_others(&self, timeout: Duration) -> Result<(), StoreError> {
         let fail = |source| StoreError::sqlite(&self.path, "set up the run database", source);
         self.connection.busy_timeout(timeout).map_err(fail)
     }
 
-    /// Remarks for the user about how the database is kept.
+    /// Remarks for the user about the journal mode of the database.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -182,10 +182,10 @@ impl Store {
         }
         connection.pragma_update(None, "foreign_keys", true).map_err(fail)?;
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES).map_err(fail)?;
-        Self::around(connection, path, notes)
+        Self::configured(connection, path, notes)
     }
 
-    fn around(connection: Connection, path: PathBuf, notes: Vec<String>) -> Result<Self, StoreError> {
+    fn configured(connection: Connection, path: PathBuf, notes: Vec<String>) -> Result<Self, StoreError> {
         let fail = |source| StoreError::sqlite(&path, "set up the run database", source);
         connection.busy_timeout(BUSY_TIMEOUT).map_err(fail)?;
         connection.pragma_update(None, "cache_size", -CACHE_KIB).map_err(fail)?;
@@ -229,7 +229,7 @@ impl Store {
         Err(StoreError::Corrupt { path: self.path.clone(), operation: OPERATION, what: answer })
     }
 
-    /// A transaction that is on disk when this returns.
+    /// Runs a transaction that is on disk when this returns.
     fn synced<T>(
         &mut self,
         operation: &'static str,
@@ -238,7 +238,7 @@ impl Store {
         self.transaction(Durability::Synced, operation, work)
     }
 
-    /// A transaction that survives the death of every process.
+    /// Runs a transaction that survives the death of every process.
     fn ordered<T>(
         &mut self,
         operation: &'static str,
@@ -283,7 +283,7 @@ impl Store {
     }
 
     fn unrecorded(&self, operation: &'static str, what: String) -> StoreError {
-        StoreError::Unannounced { path: self.path.clone(), operation, what }
+        StoreError::Unrecorded { path: self.path.clone(), operation, what }
     }
 }
 

@@ -65,7 +65,7 @@ impl Store {
         lease: Option<LeaseId>,
         reason: KillReason,
     ) -> Result<(), StoreError> {
-        const OPERATION: &str = "record the reason of a kill";
+        const OPERATION: &str = "record the reason for a kill";
         let (word, mut numbers) = kill_reason(reason);
         numbers.insert("worker".to_owned(), worker.0.into());
         if let Some(lease) = lease {

@@ -13,12 +13,15 @@ use serde_json::json;
 
 use super::*;
 use crate::record::{JobStatus, MemoryTotals, Numbers, Ranking, RunStatus, Stage};
-use fixtures::{announce, at, attempt, begun, build_report, candidate, end, eventful, job, run_attempt};
+use fixtures::{
+    at, attempt, build_report, candidate, end, job, record_start, run_attempt, started_store,
+    store_with_events,
+};
 
 #[test]
 fn written_rows_are_loaded_unchanged() {
     let folder = tempfile::tempdir().expect("folder");
-    let mut store = eventful(folder.path());
+    let mut store = store_with_events(folder.path());
     let job_end = JobEnd {
         status: JobStatus::NonePassed,
         detail: Some("none".to_owned()),
@@ -78,7 +81,7 @@ fn written_rows_are_loaded_unchanged() {
 #[test]
 fn streamed_document_equals_the_loaded_one() {
     let folder = tempfile::tempdir().expect("folder");
-    let store = eventful(folder.path());
+    let store = store_with_events(folder.path());
     let streamed = serde_json::to_string_pretty(&store.document().expect("snapshot")).expect("writes");
     let loaded = serde_json::to_string_pretty(&store.load().expect("loads")).expect("writes");
     assert_eq!(streamed, loaded);
@@ -90,7 +93,7 @@ fn killed_process_loses_nothing_that_was_acknowledged() {
     for journal in [Journal::WriteAhead, Journal::Delete] {
         let folder = tempfile::tempdir().expect("folder");
         let mut store = Store::create_with(folder.path(), journal, None).expect("creates");
-        announce(&mut store);
+        record_start(&mut store);
         run_attempt(&mut store, attempt(1, Stage::Build, 1), Status::Passed, Some(build_report()));
         store
             .attempt_started(&AttemptRow {
@@ -113,7 +116,7 @@ fn killed_process_loses_nothing_that_was_acknowledged() {
         }
 
         let mut again = Store::open(copy.path()).expect("opens");
-        announce(&mut again);
+        record_start(&mut again);
         assert_eq!(
             again.counters().expect("counts"),
             Counters { worker: WorkerId(7), lease: LeaseId(12) },
@@ -134,7 +137,7 @@ const WRITER_FOLDER: &str = "OPT_STORE_TEST_FOLDER";
 #[test]
 fn writer_that_is_killed() {
     let Some(folder) = std::env::var_os(WRITER_FOLDER) else { return };
-    let mut store = begun(Path::new(&folder));
+    let mut store = started_store(Path::new(&folder));
     for number in 1.. {
         run_attempt(&mut store, attempt(1, Stage::Build, number), Status::Passed, Some(build_report()));
         println!("acknowledged {number}");
@@ -162,7 +165,7 @@ fn killed_writer_loses_no_acknowledged_row() {
     let later = lines.map_while(Result::ok).filter(|line| line.contains("acknowledged")).count();
 
     let mut store = Store::open(folder.path()).expect("opens");
-    announce(&mut store);
+    record_start(&mut store);
     let attempts = store.stored_attempts(CandidateId(1)).expect("attempts");
     let finished = attempts.iter().filter(|attempt| attempt.report == Some(build_report())).count();
     assert!(finished >= ROWS + later, "{finished} of {}", ROWS + later);
@@ -172,14 +175,14 @@ fn killed_writer_loses_no_acknowledged_row() {
 #[test]
 fn resumed_run_may_repeat_every_row() {
     let folder = tempfile::tempdir().expect("folder");
-    drop(eventful(folder.path()));
+    drop(store_with_events(folder.path()));
     // The documents are compared as texts, because a NaN is not equal to itself.
     let document =
         |store: &Store| serde_json::to_string_pretty(&store.document().expect("snapshot")).expect("writes");
     let before = document(&Store::read(folder.path()).expect("opens"));
 
     let mut store = Store::open(folder.path()).expect("opens");
-    announce(&mut store);
+    record_start(&mut store);
     let key = attempt(1, Stage::Build, 1);
     store
         .attempt_started(&AttemptRow { key, worker: None, lease: None, predicted: None, started: at(100) })
@@ -191,7 +194,7 @@ fn resumed_run_may_repeat_every_row() {
 #[test]
 fn results_follow_their_names_when_the_plan_shifts() {
     let folder = tempfile::tempdir().expect("folder");
-    drop(eventful(folder.path()));
+    drop(store_with_events(folder.path()));
     let mut store = Store::open(folder.path()).expect("opens");
     store.job(&job(0, "another")).expect("job");
     store.job(&job(1, "embedding")).expect("job");
@@ -225,7 +228,7 @@ fn results_follow_their_names_when_the_plan_shifts() {
 #[test]
 fn reopened_candidate_keeps_its_attempts_but_not_its_results() {
     let folder = tempfile::tempdir().expect("folder");
-    let mut store = eventful(folder.path());
+    let mut store = store_with_events(folder.path());
     store.candidate_reopened(CandidateId(1)).expect("reopens");
     let run = store.load().expect("loads");
     let fast = &run.jobs[0].candidates[1];
@@ -237,7 +240,7 @@ fn reopened_candidate_keeps_its_attempts_but_not_its_results() {
 #[test]
 fn kill_is_found_by_its_worker() {
     let folder = tempfile::tempdir().expect("folder");
-    let store = eventful(folder.path());
+    let store = store_with_events(folder.path());
     let of_workers = "SELECT worker, reason FROM policy WHERE worker IS NOT NULL";
     let mut statement = store.connection.prepare(of_workers).expect("a column for the worker");
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).expect("rows");
@@ -248,7 +251,7 @@ fn kill_is_found_by_its_worker() {
 #[test]
 fn memory_peaks_only_rise() {
     let folder = tempfile::tempdir().expect("folder");
-    let mut store = begun(folder.path());
+    let mut store = started_store(folder.path());
     let totals = |peak: u64, least: u64| MemoryTotals {
         peak_owed_bytes: Some(Bytes::mib(peak)),
         min_available_bytes: Some(Bytes::mib(least)),
@@ -266,18 +269,18 @@ fn row_of_an_unknown_candidate_is_refused() {
     let mut store = Store::create(folder.path()).expect("creates");
     let orphan = store.candidate(&candidate(0, 0, "x")).expect_err("no such job");
     assert!(orphan.to_string().contains("job-0"), "{orphan}");
-    announce(&mut store);
+    record_start(&mut store);
     let key = attempt(1, Stage::Build, 1);
     let error = store.attempt_finished(key, &end(Status::Passed, None)).expect_err("never started");
     assert!(error.to_string().contains("candidate-1 build 1"), "{error}");
     let error = store.worker_ready(WorkerId(0), 1.0).expect_err("never started");
-    assert!(matches!(error, StoreError::Unannounced { .. }), "{error}");
+    assert!(matches!(error, StoreError::Unrecorded { .. }), "{error}");
 }
 
 #[test]
 fn long_texts_are_cut_and_long_names_refused() {
     let folder = tempfile::tempdir().expect("folder");
-    let mut store = begun(folder.path());
+    let mut store = started_store(folder.path());
     let mut report = build_report();
     if let Body::Build(build) = &mut report.body {
         build.log_head = "é".repeat(1 << 20);
@@ -305,7 +308,7 @@ fn foreign_databases_are_refused_with_a_reason() {
     assert!(refusal().contains("there is no run database"));
     std::fs::write(&path, b"").expect("writes");
     assert!(refusal().contains("the run ended before it began"));
-    std::fs::write(&path, b"this is no database, but long enough to be looked at").expect("writes");
+    std::fs::write(&path, b"this is not a database, but long enough to be examined").expect("writes");
     assert!(refusal().contains("damaged"), "{}", refusal());
 
     std::fs::remove_file(&path).expect("removes");
@@ -313,7 +316,7 @@ fn foreign_databases_are_refused_with_a_reason() {
     assert!(refusal().contains("not one of a run"));
 
     std::fs::remove_file(&path).expect("removes");
-    let store = begun(folder.path());
+    let store = started_store(folder.path());
     let newer = super::schema::VERSION + 1;
     store.connection.pragma_update(None, "user_version", newer).expect("newer");
     drop(store);
@@ -329,7 +332,7 @@ fn foreign_databases_are_refused_with_a_reason() {
 fn torn_database_is_refused_as_damaged() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join(FILE_NAME);
-    drop(eventful(folder.path()));
+    drop(store_with_events(folder.path()));
     let whole = std::fs::read(&path).expect("reads");
     let mut cases = vec![whole[..whole.len() / 2].to_vec(), whole[..4096 + 100].to_vec()];
     let mut scribbled = whole;
@@ -346,22 +349,22 @@ fn torn_database_is_refused_as_damaged() {
 #[test]
 fn database_is_never_created_over_another() {
     let folder = tempfile::tempdir().expect("folder");
-    drop(begun(folder.path()));
+    drop(started_store(folder.path()));
     assert!(matches!(Store::create(folder.path()), Err(StoreError::Exists { .. })));
     let fresh = tempfile::tempdir().expect("folder");
     std::fs::write(fresh.path().join(FILE_NAME), b"").expect("a kill left it empty");
-    drop(begun(fresh.path()));
+    drop(started_store(fresh.path()));
 }
 
 #[test]
 fn reader_sees_a_running_run_and_cannot_write() {
     let folder = tempfile::tempdir().expect("folder");
-    let mut store = begun(folder.path());
+    let mut store = started_store(folder.path());
     let mut reader = Store::read(folder.path()).expect("reads");
     let document = reader.document().expect("snapshot");
-    store.policy(at(1), "recycle", "why", &Numbers::new()).expect("writes beside the reader");
+    store.policy(at(1), "recycle", "why", &Numbers::new()).expect("writes while the reader is open");
     let snapshot = serde_json::to_value(&document).expect("writes");
-    assert_eq!(snapshot["policy"], json!([]), "the snapshot is of one moment");
+    assert_eq!(snapshot["policy"], json!([]), "the snapshot does not change");
     drop(document);
     assert_eq!(reader.load().expect("loads").policy.len(), 1);
     assert!(reader.plan("x").is_err());

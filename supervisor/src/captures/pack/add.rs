@@ -47,8 +47,8 @@ pub fn add(
         CapturesError::Refused(format!("another process is packing into {}", store.display()))
     })?;
     if !replace {
-        let there = sources.iter().find(|source| store.join(ENTRIES).join(&source.name).exists());
-        if let Some(source) = there {
+        let existing = sources.iter().find(|source| store.join(ENTRIES).join(&source.name).exists());
+        if let Some(source) = existing {
             let detail = format!("{} already has an entry {} (use --replace)", store.display(), source.name);
             return Err(CapturesError::Refused(detail));
         }

@@ -54,13 +54,13 @@ pub(super) fn candidate(id: u32, job: u32, name: &str) -> CandidateRow {
     }
 }
 
-pub(super) fn begun(folder: &Path) -> Store {
+pub(super) fn started_store(folder: &Path) -> Store {
     let mut store = Store::create(folder).expect("creates");
-    announce(&mut store);
+    record_start(&mut store);
     store
 }
 
-pub(super) fn announce(store: &mut Store) {
+pub(super) fn record_start(store: &mut Store) {
     store
         .run_started(&RunRow {
             name: "demo".to_owned(),
@@ -202,8 +202,8 @@ pub(super) fn run_attempt(store: &mut Store, key: AttemptKey, status: Status, re
     store.attempt_finished(key, &end(status, report)).expect("ends");
 }
 
-pub(super) fn eventful(folder: &Path) -> Store {
-    let mut store = begun(folder);
+pub(super) fn store_with_events(folder: &Path) -> Store {
+    let mut store = started_store(folder);
     store.plan("[run]\nname = \"demo\"\n").expect("plan");
     store
         .host(&HostRecord {

@@ -5,7 +5,7 @@ use opt_shared::message::Role;
 use opt_shared::units::Bytes;
 
 use super::super::*;
-use super::fixtures::{at, begun, eventful};
+use super::fixtures::{at, started_store, store_with_events};
 use crate::record::timeline::{Block, Group, Kind, MarkKind, Point, Track, milliseconds};
 
 const VERIFIER: Track = Track::Worker { worker: WorkerId(3), pid: 4242 };
@@ -35,7 +35,7 @@ fn stored_bytes(store: &Store) -> Bytes {
 fn long_run_stays_within_its_sample_budget_and_keeps_its_peak() {
     const BUDGET: Bytes = Bytes::kib(256);
     let folder = tempfile::tempdir().expect("folder");
-    let mut store = eventful(folder.path());
+    let mut store = store_with_events(folder.path());
     let start = milliseconds(at(0));
     let peak = Bytes::gib(3);
     let (mut width, mut most) = (1, Bytes::ZERO);
@@ -62,7 +62,7 @@ fn long_run_stays_within_its_sample_budget_and_keeps_its_peak() {
 #[test]
 fn timeline_has_phases_and_kills() {
     let folder = tempfile::tempdir().expect("folder");
-    let mut store = eventful(folder.path());
+    let mut store = store_with_events(folder.path());
     store.samples(&changing_samples(milliseconds(at(0)), 1, Bytes::gib(1))).expect("keeps");
     store.samples(&Block::new(1)).expect("nothing to keep is no error");
     drop(store);
@@ -76,13 +76,13 @@ fn timeline_has_phases_and_kills() {
 #[test]
 fn run_without_samples_has_an_empty_timeline() {
     let folder = tempfile::tempdir().expect("folder");
-    assert!(begun(folder.path()).timeline(100).expect("loads").is_empty());
+    assert!(started_store(folder.path()).timeline(100).expect("loads").is_empty());
 }
 
 #[test]
 fn damaged_samples_are_refused_with_the_number_of_their_block() {
     let folder = tempfile::tempdir().expect("folder");
-    let mut store = begun(folder.path());
+    let mut store = started_store(folder.path());
     for second in 0..3 {
         store.samples(&changing_samples(milliseconds(at(second * 5)), 1, Bytes::gib(1))).expect("keeps");
     }
