@@ -15,7 +15,7 @@ const STACK: usize = 256 * 1024;
 
 /// The limits of a queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct QueueLimits {
     pub items: usize,
     /// The total weight of the waiting items; the caller gives each item's weight.
     pub weight: usize,
@@ -44,8 +44,8 @@ pub struct Outlet<T> {
 }
 
 impl<T: Send + 'static> Outlet<T> {
-    pub fn open(name: &str, room: Room, drain: impl Drain<T> + 'static) -> io::Result<Self> {
-        let (queue, messages) = bounded(room.items);
+    pub fn open(name: &str, limits: QueueLimits, drain: impl Drain<T> + 'static) -> io::Result<Self> {
+        let (queue, messages) = bounded(limits.items);
         let waiting = Arc::new(AtomicUsize::new(0));
         let dropped = Arc::new(AtomicU64::new(0));
         let (still_waiting, lost) = (Arc::clone(&waiting), Arc::clone(&dropped));
@@ -53,7 +53,7 @@ impl<T: Send + 'static> Outlet<T> {
             .name(name.to_owned())
             .stack_size(STACK)
             .spawn(move || write(&messages, drain, &still_waiting, &lost))?;
-        Ok(Self { queue, waiting, dropped, most: room.weight })
+        Ok(Self { queue, waiting, dropped, most: limits.weight })
     }
 
     /// Queues an item; returns false if it was dropped.
@@ -130,16 +130,16 @@ mod tests {
         }
     }
 
-    fn outlet(room: Room) -> (Outlet<u32>, Sender<()>, Arc<Mutex<Vec<String>>>) {
+    fn outlet(limits: QueueLimits) -> (Outlet<u32>, Sender<()>, Arc<Mutex<Vec<String>>>) {
         let (read, words) = bounded(1000);
         let seen = Arc::new(Mutex::new(Vec::new()));
         let reader = Reader { words, seen: Arc::clone(&seen) };
-        (Outlet::open("test", room, reader).expect("a thread"), read, seen)
+        (Outlet::open("test", limits, reader).expect("a thread"), read, seen)
     }
 
     #[test]
     fn blocked_output_drops_what_does_not_fit_without_waiting() {
-        let (outlet, read, seen) = outlet(Room { items: 4, weight: 100 });
+        let (outlet, read, seen) = outlet(QueueLimits { items: 4, weight: 100 });
         let taken = (0..50).filter(|&number| outlet.put(number, 1)).count();
         // The reader may already have taken one item out of the queue.
         assert!((4..=5).contains(&taken), "{taken}");
@@ -154,12 +154,12 @@ mod tests {
 
     #[test]
     fn heavy_items_are_dropped_before_the_queue_is_full() {
-        let (outlet, read, seen) = outlet(Room { items: 100, weight: 10 });
+        let (outlet, read, seen) = outlet(QueueLimits { items: 100, weight: 10 });
         let taken: Vec<bool> = (0..3).map(|number| outlet.put(number, 6)).collect();
         assert_eq!(taken, [true, false, false]);
         drop(read);
         assert!(outlet.flush(SOON));
-        assert!(outlet.put(7, 6), "there is room again");
+        assert!(outlet.put(7, 6), "the queue has space again");
         assert!(outlet.flush(SOON));
         assert_eq!(*seen.lock().expect("a list"), ["0", "2 lost", "7"]);
     }

@@ -10,23 +10,23 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use opt_shared::ids::LeaseId;
 use opt_shared::units::Bytes;
 
-use crate::outlet::{Drain, Outlet, Room};
+use crate::outlet::{Drain, Outlet, QueueLimits};
 
 /// The queue holds some minutes of a busy run.
-const ROOM: Room = Room { items: 1024, weight: 1024 };
+const QUEUE: QueueLimits = QueueLimits { items: 1024, weight: 1024 };
 /// The timeout for writing the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct Progress {
     screen: Option<Outlet<Change>>,
     /// The lines that must be on the screen. They are sent again after changes were dropped.
-    running: BTreeMap<LeaseId, Begun>,
+    running: BTreeMap<LeaseId, ShownAttempt>,
     missed: bool,
 }
 
 /// An attempt as shown at the start of its line.
 #[derive(Clone)]
-struct Begun {
+struct ShownAttempt {
     stage: &'static str,
     name: String,
     /// Number of entries to process; 0 if the stage does not count them.
@@ -36,7 +36,7 @@ struct Begun {
 }
 
 enum Change {
-    Started(LeaseId, Begun),
+    Started(LeaseId, ShownAttempt),
     Update {
         lease: LeaseId,
         done: u32,
@@ -47,13 +47,13 @@ enum Change {
     /// A permanent line.
     Line(String),
     /// All running attempts. Other lines are removed.
-    Only(BTreeMap<LeaseId, Begun>),
+    Only(BTreeMap<LeaseId, ShownAttempt>),
 }
 
 impl Progress {
     /// Starts the thread if there is a terminal.
     pub fn new(enabled: bool) -> Self {
-        let screen = enabled.then(|| Outlet::open("progress", ROOM, Screen::default()).ok()).flatten();
+        let screen = enabled.then(|| Outlet::open("progress", QUEUE, Screen::default()).ok()).flatten();
         Self { screen, running: BTreeMap::new(), missed: false }
     }
 
@@ -67,9 +67,9 @@ impl Progress {
         shows_bytes: bool,
     ) {
         if self.screen.is_some() {
-            let begun = Begun { stage, name, total, shows_bytes };
-            self.running.insert(lease, begun.clone());
-            self.show(Change::Started(lease, begun));
+            let attempt = ShownAttempt { stage, name, total, shows_bytes };
+            self.running.insert(lease, attempt.clone());
+            self.show(Change::Started(lease, attempt));
         }
     }
 
@@ -114,13 +114,13 @@ struct Screen {
 
 struct Running {
     bar: ProgressBar,
-    begun: Begun,
+    attempt: ShownAttempt,
 }
 
 impl Drain<Change> for Screen {
     fn write(&mut self, change: Change) {
         match change {
-            Change::Started(lease, begun) => self.started(lease, begun),
+            Change::Started(lease, attempt) => self.started(lease, attempt),
             Change::Update { lease, done, total, bytes } => self.update(lease, done, total, bytes),
             Change::Ended(lease) => self.ended(lease),
             Change::Line(line) => drop(self.bars.println(line)),
@@ -130,9 +130,9 @@ impl Drain<Change> for Screen {
                 for lease in over {
                     self.ended(lease);
                 }
-                for (lease, begun) in running {
+                for (lease, attempt) in running {
                     if !self.running.contains_key(&lease) {
-                        self.started(lease, begun);
+                        self.started(lease, attempt);
                     }
                 }
             }
@@ -145,9 +145,9 @@ impl Drain<Change> for Screen {
 }
 
 impl Screen {
-    fn started(&mut self, lease: LeaseId, begun: Begun) {
-        let bar = self.bars.add(ProgressBar::new(begun.total));
-        let template = if begun.total == 0 {
+    fn started(&mut self, lease: LeaseId, attempt: ShownAttempt) {
+        let bar = self.bars.add(ProgressBar::new(attempt.total));
+        let template = if attempt.total == 0 {
             "{spinner} {prefix:<8} {wide_msg} {elapsed}"
         } else {
             "{spinner} {prefix:<8} {wide_msg} {pos}/{len} {bar:16} {elapsed}"
@@ -155,18 +155,18 @@ impl Screen {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
-        bar.set_prefix(begun.stage);
-        bar.set_message(begun.name.clone());
+        bar.set_prefix(attempt.stage);
+        bar.set_message(attempt.name.clone());
         bar.enable_steady_tick(Duration::from_millis(200));
-        self.running.insert(lease, Running { bar, begun });
+        self.running.insert(lease, Running { bar, attempt });
     }
 
     fn update(&mut self, lease: LeaseId, done: u32, total: u32, bytes: Bytes) {
-        let Some(Running { bar, begun }) = self.running.get(&lease) else { return };
+        let Some(Running { bar, attempt }) = self.running.get(&lease) else { return };
         bar.set_length(u64::from(total));
         bar.set_position(u64::from(done));
         let seconds = bar.elapsed().as_secs_f64();
-        if begun.shows_bytes && bytes != Bytes::ZERO && 0.5 < seconds {
+        if attempt.shows_bytes && bytes != Bytes::ZERO && 0.5 < seconds {
             #[expect(
                 clippy::cast_precision_loss,
                 clippy::cast_possible_truncation,
@@ -174,7 +174,7 @@ impl Screen {
                 reason = "a rate for people"
             )]
             let rate = Bytes::new((bytes.get() as f64 / seconds) as u64);
-            bar.set_message(format!("{}  {bytes} at {rate}/s", begun.name));
+            bar.set_message(format!("{}  {bytes} at {rate}/s", attempt.name));
         }
     }
 

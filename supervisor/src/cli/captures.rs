@@ -31,7 +31,7 @@ enum CapturesCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Add `.pt` files to a store; creates the store if there is none
+    /// Add `.pt` files to a store; creates the store if existing is none
     Add {
         /// The store
         store: PathBuf,
@@ -103,12 +103,12 @@ pub(super) fn captures(arguments: &CapturesArguments) -> Answer {
                 "written": unpacked.written, "bytes": unpacked.bytes, "found": unpacked.found,
                 "failed": unpacked.failed,
             });
-            let there = match unpacked.found {
+            let existing = match unpacked.found {
                 0 => String::new(),
                 found => format!(", {found} already existed"),
             };
             let text = format!(
-                "{} files of {} written{there}: {}\n",
+                "{} files of {} written{existing}: {}\n",
                 unpacked.written,
                 unpacked.bytes,
                 dir.display()
@@ -171,12 +171,12 @@ fn print_packed(packed: &Packed, store: &Path, json: bool) -> Answer {
         "blobs": packed.blobs, "blob_bytes": packed.blob_bytes, "kept_whole": packed.kept_whole,
         "left_out": packed.left_out,
     });
-    let went_on = match packed.found_done {
+    let resumed = match packed.found_done {
         0 => String::new(),
         done => format!(" ({done} were already packed)"),
     };
     let text = format!(
-        "{} entries of {}{went_on} in {} blobs of {}: {}\n",
+        "{} entries of {}{resumed} in {} blobs of {}: {}\n",
         packed.entries,
         packed.bytes,
         packed.blobs,

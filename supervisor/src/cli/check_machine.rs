@@ -1,5 +1,5 @@
-//! What `check` prints about the machine that a plan needs: device, compilers and interpreters, and the launches of the
-//! first entry.
+//! Prints the part of `check` about the machine that a plan needs: device, compilers and interpreters, and the launches
+//! of the first entry.
 
 use std::collections::BTreeMap;
 

@@ -44,10 +44,10 @@ enum Verb {
     #[command(visible_alias = "restart")]
     Recycle {
         /// `verifier`, `profiler`, `worker-3` or `3`
-        who: Who,
+        worker: RecycleTarget,
         /// `drain`: after its lease; `now`: at once, and the lease is repeated
         #[arg(long, default_value = "drain")]
-        mode: When,
+        mode: ModeArgument,
     },
     /// Start no new leases; those that are running continue
     Pause,
@@ -79,7 +79,7 @@ enum Verb {
     Shutdown {
         /// `drain`: let running leases finish; `now`: end them
         #[arg(long, default_value = "drain")]
-        mode: When,
+        mode: ModeArgument,
     },
     /// Submit a candidate
     Submit {
@@ -113,12 +113,12 @@ enum Verb {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum When {
+enum ModeArgument {
     Drain,
     Now,
 }
 
-impl When {
+impl ModeArgument {
     fn mode(self) -> Mode {
         match self {
             Self::Drain => Mode::Drain,
@@ -128,12 +128,12 @@ impl When {
 }
 
 #[derive(Clone, Copy)]
-enum Who {
+enum RecycleTarget {
     Role(Role),
     Worker(u32),
 }
 
-impl std::str::FromStr for Who {
+impl std::str::FromStr for RecycleTarget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -178,10 +178,10 @@ fn request(verb: &Verb) -> Result<(&'static str, Value), Failure> {
     Ok(match verb {
         Verb::Status => ("status", json!({})),
         Verb::Workers => ("workers", json!({})),
-        Verb::Recycle { who: Who::Role(role), mode } => {
+        Verb::Recycle { worker: RecycleTarget::Role(role), mode } => {
             ("recycle", json!({ "role": role, "mode": mode.mode() }))
         }
-        Verb::Recycle { who: Who::Worker(worker), mode } => {
+        Verb::Recycle { worker: RecycleTarget::Worker(worker), mode } => {
             ("recycle", json!({ "worker": worker, "mode": mode.mode() }))
         }
         Verb::Pause => ("pause", json!({})),
@@ -226,7 +226,6 @@ pub(super) fn absolute(file: &Path) -> Result<String, Failure> {
 
 fn events(client: &mut Client, follow: bool, json: bool) -> Answer {
     if follow {
-        // The subscription comes before the past events are read, so that no event is missed in between.
         client.call("events", &json!({})).map_err(failure)?;
         client.wait_forever().map_err(failure)?;
         while let Some(event) = client.event().map_err(failure)? {
@@ -252,7 +251,7 @@ pub(super) fn socket_path(run: Option<&Path>, socket: Option<&Path>) -> Result<P
     match (socket, run) {
         (Some(socket), _) => Ok(socket.to_owned()),
         (None, Some(run)) => socket_of(run),
-        (None, None) => Ok(only_one()?.socket),
+        (None, None) => Ok(only_live_run()?.socket),
     }
 }
 
@@ -272,7 +271,7 @@ fn socket_of(run: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-fn only_one() -> Result<socket::Found, Failure> {
+fn only_live_run() -> Result<socket::Found, Failure> {
     let mut all = living();
     if all.len() == 1 {
         return Ok(all.remove(0));

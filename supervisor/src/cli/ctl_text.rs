@@ -28,7 +28,7 @@ fn status(answer: &Value) -> String {
     let (run, memory) = (&answer["run"], &answer["memory"]);
     let mut out = String::new();
     let state = match (run["ending"].as_str(), run["paused"].as_bool(), run["open"].as_bool()) {
-        (Some("drain"), _, _) => "ending after what runs",
+        (Some("drain"), _, _) => "ending after the running leases",
         (Some("now"), _, _) => "ending",
         (_, Some(true), _) => "paused",
         (_, _, Some(true)) => "running, stays open",
@@ -53,8 +53,7 @@ fn status(answer: &Value) -> String {
         bytes(&memory["host_floor_bytes"]),
     );
     if let Some(waiting) = answer["waiting"]["for"].as_str() {
-        let _ =
-            writeln!(out, "waiting for memory since {}: {waiting}", seconds(&answer["waiting"]["seconds"]));
+        let _ = writeln!(out, "waiting for memory ({}): {waiting}", seconds(&answer["waiting"]["seconds"]));
     }
     let rows = list(&answer["jobs"]).iter().map(|job| {
         let number = |field: &str| job[field].to_string();
@@ -125,8 +124,8 @@ fn workers(answer: &Value) -> String {
 pub(super) fn result(answer: &Value) -> String {
     let name = text(&answer["candidate"]);
     if answer["done"] != true {
-        let doing = if answer["running"] == true { "is in its" } else { "waits for its" };
-        return format!("{name} {doing} {}\n", text(&answer["stage"]));
+        let state = if answer["running"] == true { "is in its" } else { "waits for its" };
+        return format!("{name} {state} {}\n", text(&answer["stage"]));
     }
     let mut out = format!("{name}: {}", text(&answer["status"]));
     let speedup = &answer["speedup"];
@@ -258,7 +257,7 @@ mod tests {
                      two     running  12     1.00 MiB\n\
                      three   waiting  12     1.00 MiB\n";
         assert!(answer("status", &replays).ends_with(table), "{}", answer("status", &replays));
-        assert!(!answer("status", &json!({})).contains("replay"), "there is a table without replays");
+        assert!(!answer("status", &json!({})).contains("replay"), "there must be no table of replays");
         let decision = json!({
             "kind": "policy", "t": "T", "decision": "recycle", "reason": "why\u{1b}[0m",
             "numbers": { "worker": 3, "candidate": 7, "owed_bytes": 1048576 }, "names": { "candidate": "a/b" }

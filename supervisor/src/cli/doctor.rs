@@ -110,7 +110,7 @@ impl Findings {
         }
     }
 
-    /// Parsed from the protection's detail, "Landlock ABI 7".
+    /// The version in the protection's detail, such as "Landlock ABI 7".
     fn landlock_abi(&self) -> Option<u32> {
         let files =
             self.protections.iter().find(|protection| protection.name == "files" && protection.present)?;
@@ -235,7 +235,7 @@ impl Findings {
 
     fn timing(&self) -> String {
         let mut parts = vec![match &self.trial {
-            None => "not measured (`doctor --timing` does it, in about ten seconds)".to_owned(),
+            None => "not measured (`doctor --timing` measures it in about ten seconds)".to_owned(),
             Some(Ok(trial)) => trial.text(),
             Some(Err(why)) => format!("unknown: {why}"),
         }];
@@ -253,7 +253,7 @@ impl Findings {
 
     fn facts(&self) -> Vec<(&'static str, String)> {
         let unknown = || "unknown".to_owned();
-        let yes = |there: bool| if there { "yes" } else { "no" };
+        let yes = |present: bool| if present { "yes" } else { "no" };
         let memory = self.memory.map_or_else(unknown, |it| {
             let swap = match it.swap_total {
                 Some(Bytes::ZERO) => "no swap".to_owned(),

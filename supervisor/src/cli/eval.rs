@@ -60,8 +60,8 @@ fn open_run(plan: &Path) -> Result<Option<Client>, Failure> {
         // A run that is ending or too busy to answer is skipped.
         let Ok(mut client) = Client::connect(&found.socket) else { continue };
         let Ok(status) = client.call("status", &json!({})) else { continue };
-        let theirs = status["run"]["plan"].as_str().and_then(|path| std::fs::canonicalize(path).ok());
-        if theirs.as_deref() == Some(Path::new(&plan)) && status["run"]["ending"] == "no" {
+        let running_plan = status["run"]["plan"].as_str().and_then(|path| std::fs::canonicalize(path).ok());
+        if running_plan.as_deref() == Some(Path::new(&plan)) && status["run"]["ending"] == "no" {
             return Ok(Some(client));
         }
     }
@@ -83,7 +83,7 @@ fn by_open_run(mut client: Client, arguments: &EvalArguments, file: &str) -> Res
 
 fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<Value, Failure> {
     let mut plan = load_plan(&arguments.plan, &[])?;
-    let id = cut_down(&mut plan, arguments, file)?;
+    let id = reduce(&mut plan, arguments, file)?;
     let full_name = {
         let candidate = plan.candidate(id).map_or("", |it| it.name.as_str());
         format!("{}/{candidate}", plan.jobs[0].name)
@@ -109,7 +109,7 @@ fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<Value, Failure
 }
 
 /// Reduces the plan to the job's baseline and the new candidate.
-fn cut_down(plan: &mut Plan, arguments: &EvalArguments, file: &Path) -> Result<CandidateId, Failure> {
+fn reduce(plan: &mut Plan, arguments: &EvalArguments, file: &Path) -> Result<CandidateId, Failure> {
     let at = match arguments.job.as_deref() {
         Some(name) => plan
             .jobs

@@ -1,4 +1,4 @@
-//! `opt-supervisor inspect`: shows what a capture holds, without executing anything that it names.
+//! `opt-supervisor inspect`: shows the contents of a capture, without executing anything that it names.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

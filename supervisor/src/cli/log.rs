@@ -23,11 +23,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt};
 
 use self::limit::{LeftOut, Limit};
-use crate::outlet::{Drain, Outlet, Room};
+use crate::outlet::{Drain, Outlet, QueueLimits};
 use crate::record::UtcTime;
 
 /// The period of the limits below.
-const EVERY: Duration = Duration::from_secs(10);
+const PERIOD: Duration = Duration::from_secs(10);
 /// The maximum number of lines of one call site shown in a period. The report of missing protections alone takes a
 /// dozen.
 const MAX_SHOWN: u32 = 20;
@@ -38,7 +38,7 @@ const MAX_KEPT: u32 = 1000;
 const MAX_EXCERPT_CHARS: usize = 120;
 
 /// Limits for lines that wait for a blocked terminal or disk: their number and their bytes.
-const ROOM: Room = Room { items: 4096, weight: 512 << 10 };
+const QUEUE: QueueLimits = QueueLimits { items: 4096, weight: 512 << 10 };
 /// The timeout for writing the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -47,8 +47,8 @@ static RUN_LOG: OnceLock<File> = OnceLock::new();
 static LOG: OnceLock<Arc<Log>> = OnceLock::new();
 /// The outputs with a thread each, for standard error and for the file. They are set once the threads have started.
 static BACKGROUND: OnceLock<[Outlet<Vec<u8>>; 2]> = OnceLock::new();
-const PEOPLE: usize = 0;
-const PROGRAMS: usize = 1;
+const STDERR: usize = 0;
+const RUN_FILE: usize = 1;
 
 /// Starts the log. `RUST_LOG` filters the shown lines (`debug`, or `opt_supervisor=trace`); the file gets all lines
 /// from level debug up.
@@ -57,9 +57,9 @@ pub(super) fn start() {
         .ok()
         .and_then(|text| text.parse::<Targets>().ok())
         .unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
-    let people = Sink(Arc::new(|line| put(PEOPLE, line)));
-    let file = Sink(Arc::new(|line| put(PROGRAMS, line)));
-    let log = Arc::new(Log::new(shown, people, file, super::color_on_stderr()));
+    let stderr = Sink(Arc::new(|line| put(STDERR, line)));
+    let file = Sink(Arc::new(|line| put(RUN_FILE, line)));
+    let log = Arc::new(Log::new(shown, stderr, file, super::color_on_stderr()));
     // A second start in the same process, as in tests, keeps the first log.
     if tracing_subscriber::registry().with(Shared(Arc::clone(&log))).try_init().is_ok() {
         let _ = LOG.set(log);
@@ -77,14 +77,14 @@ pub(super) fn write_to(folder: &Path) -> io::Result<()> {
 /// be blocked, because the threads would receive them otherwise.
 pub(super) fn write_in_background() -> io::Result<()> {
     let outlets =
-        [Outlet::open("log-shown", ROOM, Lines(PEOPLE))?, Outlet::open("log-kept", ROOM, Lines(PROGRAMS))?];
+        [Outlet::open("log-shown", QUEUE, Lines(STDERR))?, Outlet::open("log-kept", QUEUE, Lines(RUN_FILE))?];
     let _ = BACKGROUND.set(outlets);
     Ok(())
 }
 
 /// Writes a line to standard error regardless of the filter.
 pub(super) fn print_line(line: &str) {
-    put(PEOPLE, format!("{line}\n").as_bytes());
+    put(STDERR, format!("{line}\n").as_bytes());
 }
 
 fn put(output: usize, line: &[u8]) {
@@ -95,7 +95,7 @@ fn put(output: usize, line: &[u8]) {
 }
 
 fn write(output: usize, line: &[u8]) {
-    if output == PEOPLE {
+    if output == STDERR {
         let _ = io::stderr().lock().write_all(line);
     } else if let Some(mut file) = RUN_LOG.get() {
         let _ = file.write_all(line);
@@ -112,7 +112,7 @@ impl Drain<Vec<u8>> for Lines {
 
     fn lost(&mut self, lines: u64) {
         let what = format!("{lines} log lines were dropped here, because writing them blocked");
-        let line = if self.0 == PEOPLE {
+        let line = if self.0 == STDERR {
             format!(" WARN {what}\n")
         } else {
             let line = json!({
@@ -219,11 +219,11 @@ impl Output {
     fn report_omitted(&self, now: Option<Instant>) {
         let mut limit = self.limit();
         let left_out = match now {
-            Some(now) => limit.over(now),
-            None => limit.rest(),
+            Some(now) => limit.take_expired(now),
+            None => limit.take_all(),
         };
         for it in &left_out {
-            (self.sink.0)((self.report)(it, limit.every()).as_bytes());
+            (self.sink.0)((self.report)(it, limit.period()).as_bytes());
         }
     }
 }
@@ -233,22 +233,22 @@ struct Log {
 }
 
 impl Log {
-    fn new(shown: Targets, people: Sink, file: Sink, color: bool) -> Self {
+    fn new(shown: Targets, stderr: Sink, file: Sink, color: bool) -> Self {
         let kept =
             Targets::new().with_default(LevelFilter::INFO).with_target("opt_supervisor", LevelFilter::DEBUG);
         let readable =
-            fmt::layer().with_writer(people.clone()).with_ansi(color).with_target(false).without_time();
+            fmt::layer().with_writer(stderr.clone()).with_ansi(color).with_target(false).without_time();
         let output = |filter, lines, max, sink, report| Output {
             filter,
             lines,
-            limit: Mutex::new(Limit::new(max, EVERY)),
+            limit: Mutex::new(Limit::new(max, PERIOD)),
             sink,
             report,
         };
         let json = fmt::layer().json().with_writer(file.clone());
         Self {
             outputs: [
-                output(shown, readable.boxed(), MAX_SHOWN, people, omission_text as fn(&_, _) -> _),
+                output(shown, readable.boxed(), MAX_SHOWN, stderr, omission_text as fn(&_, _) -> _),
                 output(kept, json.boxed(), MAX_KEPT, file, omission_json as fn(&_, _) -> _),
             ],
         }
@@ -300,23 +300,23 @@ fn message(event: &Event<'_>) -> String {
     message.0.chars().take(MAX_EXCERPT_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-fn omission_text(it: &LeftOut<Site>, every: Duration) -> String {
-    let level = it.place.0.level().as_str();
-    format!("{level:>5} {}\n", to_reply(it, every))
+fn omission_text(it: &LeftOut<Site>, period: Duration) -> String {
+    let level = it.site.0.level().as_str();
+    format!("{level:>5} {}\n", omission_message(it, period))
 }
 
-fn omission_json(it: &LeftOut<Site>, every: Duration) -> String {
-    let metadata = it.place.0;
+fn omission_json(it: &LeftOut<Site>, period: Duration) -> String {
+    let metadata = it.site.0;
     let site = metadata.file().map(|file| format!("{file}:{}", metadata.line().unwrap_or_default()));
     let line = json!({
         "timestamp": UtcTime::now(),
         "level": metadata.level().as_str(),
-        "fields": { "message": to_reply(it, every), "left_out": it.count, "site": site },
+        "fields": { "message": omission_message(it, period), "left_out": it.count, "site": site },
         "target": metadata.target(),
     });
     format!("{line}\n")
 }
 
-fn to_reply(it: &LeftOut<Site>, every: Duration) -> String {
-    format!("{} more lines like this were left out within {} s: {}", it.count, every.as_secs(), it.last)
+fn omission_message(it: &LeftOut<Site>, period: Duration) -> String {
+    format!("{} more lines like this were left out within {} s: {}", it.count, period.as_secs(), it.last)
 }

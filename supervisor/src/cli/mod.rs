@@ -39,7 +39,7 @@ struct Arguments {
 }
 
 const EXIT_CODES: &str = "Exit codes of `run`: 0 every job has a candidate other than its baseline that passed and \
-was timed (a job that has only a baseline counts by it); 1 finished, but some job has none, or its baseline failed; \
+was timed (in a job with only a baseline, the baseline counts); 1 finished, but some job has none, or its baseline failed; \
 2 usage or plan error; 3 host error, or a candidate has no verdict because of the host; 4 interrupted, `run --resume` continues it.";
 
 const EVAL_CODES: &str =

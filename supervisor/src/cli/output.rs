@@ -8,7 +8,7 @@ use super::Failure;
 
 pub(super) enum Output {
     Standard(BufWriter<StdoutLock<'static>>),
-    File { writer: BufWriter<File>, temporary: PathBuf, path: PathBuf, placed: bool },
+    File { writer: BufWriter<File>, temporary: PathBuf, path: PathBuf, renamed: bool },
 }
 
 impl Output {
@@ -20,25 +20,25 @@ impl Output {
         // The target of a link is replaced, not the link.
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let special = std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file());
-        let temporary = if special { path.clone() } else { beside(&path) };
+        let temporary = if special { path.clone() } else { temporary_path(&path) };
         let file = if special { File::options().write(true).open(&path) } else { File::create(&temporary) };
         let writer = BufWriter::new(file.map_err(fail)?);
-        Ok(Self::File { writer, temporary, path, placed: special })
+        Ok(Self::File { writer, temporary, path, renamed: special })
     }
 
     /// Completes the output after everything was written.
     pub(super) fn finish(mut self) -> Result<(), Failure> {
         match &mut self {
             Self::Standard(writer) => ignore_closed_pipe(writer.flush()),
-            Self::File { writer, temporary, path, placed } => {
+            Self::File { writer, temporary, path, renamed } => {
                 let result = writer.flush().and_then(|()| {
-                    if *placed {
+                    if *renamed {
                         return Ok(());
                     }
                     writer.get_ref().sync_all()?;
                     std::fs::rename(&*temporary, &*path)
                 });
-                *placed |= result.is_ok();
+                *renamed |= result.is_ok();
                 result.map_err(|error| failure(error, path))
             }
         }
@@ -63,14 +63,14 @@ impl Write for Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        if let Self::File { temporary, placed: false, .. } = self {
+        if let Self::File { temporary, renamed: false, .. } = self {
             // An incomplete file is useless.
             let _ = std::fs::remove_file(temporary);
         }
     }
 }
 
-fn beside(path: &Path) -> PathBuf {
+fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     path.with_file_name(format!(".{name}.new"))
 }
@@ -79,7 +79,7 @@ fn failure(error: io::Error, path: &Path) -> Failure {
     Failure::host(anyhow::Error::new(error).context(format!("writing {}", path.display())))
 }
 
-/// A closed pipe (`| head`) is not an error.
+/// Converts the error of a closed pipe (`| head`) to success.
 pub(super) fn ignore_closed_pipe(result: io::Result<()>) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

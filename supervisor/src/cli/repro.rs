@@ -34,7 +34,7 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
     let facts = JobFacts::read(&job, &files);
     let signature = facts.signature.ok_or_else(|| {
         Failure::usage(anyhow::anyhow!(
-            "the captures cannot be read any more: {}",
+            "the captures can no longer be read: {}",
             facts.broken.unwrap_or_default()
         ))
     })?;
@@ -44,7 +44,7 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
     plan.jobs = vec![job];
     plan.replays.clear();
     plan.run.stages.profile = false;
-    plan.run.name = format!("repro-{}-{name}", job_safe(&wanted));
+    plan.run.name = format!("repro-{}-{name}", folder_safe(&wanted));
     plan.base_dir = arguments.run_dir.clone();
     let (exit, folder) = super::run::supervise(super::run::plain(plan), false)?;
     print_out(&super::report::result_text(&folder, true, crate::report::text::Detail::Everything)?)?;
@@ -69,7 +69,7 @@ fn find(plan: &Plan, wanted: &str) -> Result<(usize, usize), Failure> {
     }
 }
 
-/// The name with all characters replaced that a folder name should not have.
-fn job_safe(name: &str) -> String {
+/// Replaces all characters that a folder name should not have.
+fn folder_safe(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect()
 }

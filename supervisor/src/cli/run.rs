@@ -7,14 +7,14 @@ use super::{Answer, Failure, RunArguments, load_plan, log, print_out};
 use crate::driver::folder::TemporaryFolder;
 use crate::driver::{self, RunOptions};
 use crate::exit::Exit;
-use crate::outlet::{Drain, Outlet, Room};
+use crate::outlet::{Drain, Outlet, QueueLimits};
 use crate::plan::Plan;
 use crate::report::text::Detail;
 use crate::signal::Signals;
 
 /// The limits of results that wait to be written to standard output: their number and their bytes. The bytes are part
 /// of the 20 MiB that the supervisor can owe.
-const ROOM: Room = Room { items: 4096, weight: 4 << 20 };
+const QUEUE: QueueLimits = QueueLimits { items: 4096, weight: 4 << 20 };
 /// The timeout for writing the last results after the run. An interrupt ends the wait.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// The same timeout if the run itself was interrupted.
@@ -92,7 +92,7 @@ pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, s
     unsafe { std::env::set_var("TMPDIR", temporary.path()) };
     let signals = Signals::block().map_err(Failure::host)?;
     log::write_in_background().map_err(Failure::host)?;
-    let results = lines.then(|| Outlet::open("results", ROOM, ResultLines)).transpose();
+    let results = lines.then(|| Outlet::open("results", QUEUE, ResultLines)).transpose();
     let results = results.map_err(Failure::host)?.map(std::rc::Rc::new);
     if let Some(results) = results.clone() {
         options.each_candidate = Some(Box::new(move |record| {

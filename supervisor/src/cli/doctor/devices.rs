@@ -72,7 +72,7 @@ impl Device {
 
     fn text(&self, machine: Option<Bytes>) -> String {
         let DeviceIdentity { index, name, uuid } = &self.identity;
-        let told = match &self.reading {
+        let state = match &self.reading {
             Err(why) => why.clone(),
             Ok(reading) => {
                 let memory = match reading.totals {
@@ -87,6 +87,6 @@ impl Device {
                 format!("{memory} by {processes} processes{unified}{busy}")
             }
         };
-        format!("{index}: {name} ({uuid}), {told}")
+        format!("{index}: {name} ({uuid}), {state}")
     }
 }

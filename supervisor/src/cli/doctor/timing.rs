@@ -60,7 +60,7 @@ impl Trial {
         Ok(Self { low, high, wait_share })
     }
 
-    /// The smallest of `STEPS` that no copy reached, and the largest that some copy reached.
+    /// Returns the smallest of `STEPS` that no copy reached, and the largest that any copy reached.
     fn differences(&self) -> (Option<f64>, Option<f64>) {
         let off = (1.0 - self.low).max(self.high - 1.0);
         (STEPS.into_iter().find(|&step| off < step), STEPS.into_iter().rev().find(|&step| step <= off))

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(super) struct Limit<K> {
     max: u32,
-    every: Duration,
-    places: HashMap<K, CallSite>,
+    period: Duration,
+    sites: HashMap<K, CallSite>,
 }
 
 #[derive(Debug)]
@@ -25,27 +25,27 @@ struct CallSite {
 /// Omitted lines of one call site.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LeftOut<K> {
-    pub place: K,
+    pub site: K,
     pub count: u64,
     pub last: String,
 }
 
 impl<K: Copy + Eq + Hash> Limit<K> {
-    /// Creates a limit of `max` lines per call site in each period `every`. The number of call sites needs no limit,
+    /// Creates a limit of `max` lines per call site in each period. The number of call sites needs no limit,
     /// because they are in this program's code.
-    pub(super) fn new(max: u32, every: Duration) -> Self {
-        Self { max, every, places: HashMap::new() }
+    pub(super) fn new(max: u32, period: Duration) -> Self {
+        Self { max, period, sites: HashMap::new() }
     }
 
-    pub(super) fn every(&self) -> Duration {
-        self.every
+    pub(super) fn period(&self) -> Duration {
+        self.period
     }
 
-    /// Returns whether a line is within the limit. If it is not, `what` is called for its text. `over` must be called
-    /// before.
-    pub(super) fn admits(&mut self, place: K, now: Instant, what: impl FnOnce() -> String) -> bool {
+    /// Returns whether a line is within the limit. If it is not, `what` is called for its text. `take_expired` must be
+    /// called before.
+    pub(super) fn admits(&mut self, site: K, now: Instant, what: impl FnOnce() -> String) -> bool {
         let fresh = || CallSite { since: now, lines: 0, left_out: 0, last: String::new() };
-        let it = self.places.entry(place).or_insert_with(fresh);
+        let it = self.sites.entry(site).or_insert_with(fresh);
         if it.lines < self.max {
             it.lines += 1;
             return true;
@@ -56,20 +56,21 @@ impl<K: Copy + Eq + Hash> Limit<K> {
     }
 
     /// Starts new periods for call sites whose period is over, and returns the lines that they omitted.
-    pub(super) fn over(&mut self, now: Instant) -> Vec<LeftOut<K>> {
-        let every = self.every;
-        self.take(|it| every <= now.saturating_duration_since(it.since))
+    pub(super) fn take_expired(&mut self, now: Instant) -> Vec<LeftOut<K>> {
+        let period = self.period;
+        self.take(|it| period <= now.saturating_duration_since(it.since))
     }
 
-    /// Returns all omitted lines, at the end of the log.
-    pub(super) fn rest(&mut self) -> Vec<LeftOut<K>> {
+    /// Returns all omitted lines, for the end of the log.
+    pub(super) fn take_all(&mut self) -> Vec<LeftOut<K>> {
         self.take(|_| true)
     }
 
     fn take(&mut self, is_over: impl Fn(&CallSite) -> bool) -> Vec<LeftOut<K>> {
-        let over = self.places.extract_if(|_, it| is_over(it));
-        over.filter(|(_, it)| 0 < it.left_out)
-            .map(|(place, it)| LeftOut { place, count: it.left_out, last: it.last })
+        let expired = self.sites.extract_if(|_, it| is_over(it));
+        expired
+            .filter(|(_, it)| 0 < it.left_out)
+            .map(|(site, it)| LeftOut { site, count: it.left_out, last: it.last })
             .collect()
     }
 }
@@ -78,36 +79,36 @@ impl<K: Copy + Eq + Hash> Limit<K> {
 mod tests {
     use super::*;
 
-    const EVERY: Duration = Duration::from_secs(10);
+    const PERIOD: Duration = Duration::from_secs(10);
 
     #[test]
     fn each_call_site_has_its_own_limit_and_count() {
         let begin = Instant::now();
-        let mut limit = Limit::new(3, EVERY);
-        let mut written = |place: char, at: Duration, count: u32| {
-            (0..count).filter(|line| limit.admits(place, begin + at, || format!("line {line}"))).count()
+        let mut limit = Limit::new(3, PERIOD);
+        let mut written = |site: char, at: Duration, count: u32| {
+            (0..count).filter(|line| limit.admits(site, begin + at, || format!("line {line}"))).count()
         };
         assert_eq!(written('a', Duration::ZERO, 100), 3);
-        assert_eq!(written('b', EVERY / 2, 2), 2, "another call site has its own limit");
-        assert_eq!(written('b', EVERY / 2, 2), 1);
-        assert_eq!(limit.over(begin + EVERY - Duration::from_nanos(1)), []);
-        let reported = limit.over(begin + EVERY);
-        assert_eq!(reported, [LeftOut { place: 'a', count: 97, last: "line 99".to_owned() }]);
-        assert_eq!(limit.over(begin + EVERY), [], "reported twice");
-        assert!(limit.admits('a', begin + EVERY, String::new), "a new period has begun");
-        assert_eq!(limit.rest(), [LeftOut { place: 'b', count: 1, last: "line 1".to_owned() }]);
-        assert_eq!(limit.rest(), []);
+        assert_eq!(written('b', PERIOD / 2, 2), 2, "another call site has its own limit");
+        assert_eq!(written('b', PERIOD / 2, 2), 1);
+        assert_eq!(limit.take_expired(begin + PERIOD - Duration::from_nanos(1)), []);
+        let reported = limit.take_expired(begin + PERIOD);
+        assert_eq!(reported, [LeftOut { site: 'a', count: 97, last: "line 99".to_owned() }]);
+        assert_eq!(limit.take_expired(begin + PERIOD), [], "reported twice");
+        assert!(limit.admits('a', begin + PERIOD, String::new), "a new period has begun");
+        assert_eq!(limit.take_all(), [LeftOut { site: 'b', count: 1, last: "line 1".to_owned() }]);
+        assert_eq!(limit.take_all(), []);
     }
 
     #[test]
     fn call_site_within_its_limit_is_not_reported() {
         let begin = Instant::now();
-        let mut limit = Limit::new(2, EVERY);
+        let mut limit = Limit::new(2, PERIOD);
         for second in 0..100 {
-            let now = begin + EVERY / 2 * second;
-            assert_eq!(limit.over(now), []);
+            let now = begin + PERIOD / 2 * second;
+            assert_eq!(limit.take_expired(now), []);
             assert!(limit.admits((), now, String::new));
         }
-        assert_eq!(limit.rest(), []);
+        assert_eq!(limit.take_all(), []);
     }
 }

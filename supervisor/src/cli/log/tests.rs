@@ -1,4 +1,4 @@
-//! Tests of the layer with strings as outputs: lines are filtered and limited, and omitted lines are reported.
+//! Tests the layer with strings as outputs: lines are filtered and limited, and omitted lines are reported.
 
 use serde_json::Value;
 
@@ -20,8 +20,8 @@ impl Text {
 
 /// Runs `what`, and returns the lines of both outputs, including the reports of omitted lines.
 fn logged(shown: &str, what: impl FnOnce()) -> (String, Vec<Value>) {
-    let (people, file) = (Text::default(), Text::default());
-    let log = Arc::new(Log::new(shown.parse().expect("a filter"), people.sink(), file.sink(), false));
+    let (stderr, file) = (Text::default(), Text::default());
+    let log = Arc::new(Log::new(shown.parse().expect("a filter"), stderr.sink(), file.sink(), false));
     let subscriber = tracing_subscriber::registry().with(Shared(Arc::clone(&log)));
     tracing::subscriber::with_default(subscriber, what);
     log.report_omitted(None);
@@ -29,26 +29,26 @@ fn logged(shown: &str, what: impl FnOnce()) -> (String, Vec<Value>) {
     let lines = lines
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}")));
-    (people.take(), lines.collect())
+    (stderr.take(), lines.collect())
 }
 
 #[test]
 fn repeated_line_is_limited_and_counted() {
-    let (people, file) = logged("warn", || {
+    let (stderr, file) = logged("warn", || {
         for number in 0..5_000 {
             tracing::warn!(number, "a kernel did it again: \u{1b}[2J{number}");
         }
         tracing::warn!("something else");
     });
-    let of = |what: &str| people.lines().filter(|line| line.contains(what)).count();
-    assert_eq!(of("did it again") - of("left out"), MAX_SHOWN as usize, "{people}");
+    let of = |what: &str| stderr.lines().filter(|line| line.contains(what)).count();
+    assert_eq!(of("did it again") - of("left out"), MAX_SHOWN as usize, "{stderr}");
     assert_eq!(of("something else"), 1, "another call site has its own limit");
-    let reported = people.lines().find(|line| line.contains("left out")).expect("a report");
+    let reported = stderr.lines().find(|line| line.contains("left out")).expect("a report");
     assert_eq!(
         reported,
         " WARN 4980 more lines like this were left out within 10 s: a kernel did it again:  [2J4999"
     );
-    assert!(!people.contains('\u{1b}'), "control characters reach the terminal");
+    assert!(!stderr.contains('\u{1b}'), "control characters reach the terminal");
     assert_eq!(file.len(), MAX_KEPT as usize + 2);
     let reported = file.iter().find(|line| !line["fields"]["left_out"].is_null()).expect("a report");
     assert_eq!(reported["fields"]["left_out"], 4_000);
@@ -60,18 +60,18 @@ fn repeated_line_is_limited_and_counted() {
 
 #[test]
 fn each_output_has_its_filter() {
-    let speak = || {
+    let log_events = || {
         tracing::error!("an error");
         tracing::debug!(worker = 3, "a detail");
         tracing::trace!("a finer detail");
     };
-    let (people, file) = logged("warn", speak);
-    assert_eq!(people, "ERROR an error\n");
+    let (stderr, file) = logged("warn", log_events);
+    assert_eq!(stderr, "ERROR an error\n");
     let messages: Vec<&Value> = file.iter().map(|line| &line["fields"]["message"]).collect();
     assert_eq!(messages, ["an error", "a detail"]);
     assert_eq!(file[1]["fields"]["worker"], 3);
-    let (people, file) = logged("trace", speak);
-    assert_eq!(people.lines().count(), 3, "{people}");
+    let (stderr, file) = logged("trace", log_events);
+    assert_eq!(stderr.lines().count(), 3, "{stderr}");
     assert_eq!(file.len(), 2, "the filter of one output changed the other");
-    assert_eq!(logged("off", speak).0, "");
+    assert_eq!(logged("off", log_events).0, "");
 }
