@@ -275,7 +275,8 @@ fn examine_entry(
         Ok(entry) => entry,
         Err(error) => return findings.lints.push(lint::unreadable(&name, &error)),
     };
-    let (arguments, leaves) = match bind(&entry, signature).and_then(|it| Ok((it, outputs(&entry)?))) {
+    let (arguments, output_tensors) = match bind(&entry, signature).and_then(|it| Ok((it, outputs(&entry)?)))
+    {
         Ok(bound) => bound,
         Err(error) => return findings.lints.push(lint::unfit(&name, &error)),
     };
@@ -289,14 +290,14 @@ fn examine_entry(
         }
     }
     let page = Bytes::from(rustix::param::page_size());
-    let numbers = EntryFacts::of(capture.storages(), &arguments, &leaves, page);
+    let numbers = EntryFacts::of(capture.storages(), &arguments, &output_tensors, page);
     let subject = Subject {
         name: &name,
         entry: &entry,
         signature,
         storages: capture.storages(),
         arguments: &arguments,
-        outputs: &leaves,
+        outputs: &output_tensors,
     };
     findings.lints.extend(lint::of_headers(&subject, &numbers));
     let tolerance = |dtype| absolute_tolerance(&job.verify, dtype);
@@ -350,8 +351,8 @@ fn signatures(plan: &Plan, facts: &[JobFacts], as_json: bool) -> Answer {
 fn observed(job: &JobPlan, signature: &opt_shared::arguments::Signature) -> Result<Observed, Failure> {
     let files = crate::plan::entry_files(job).map_err(Failure::usage)?;
     let mut observed = Observed::new();
-    for (arguments, leaves) in facts::observed(job, &files, signature) {
-        observed.observe(&arguments, &leaves);
+    for (arguments, output_tensors) in facts::observed(job, &files, signature) {
+        observed.observe(&arguments, &output_tensors);
     }
     Ok(observed)
 }

@@ -39,8 +39,8 @@ pub(super) fn init(arguments: &InitArguments) -> Answer {
     })?;
     let mut observed = Observed::new();
     for (_, entry) in &entries {
-        if let (Ok(bound), Ok(leaves)) = (bind(entry, &signature), outputs(entry)) {
-            observed.observe(&bound, &leaves);
+        if let (Ok(bound), Ok(output_tensors)) = (bind(entry, &signature), outputs(entry)) {
+            observed.observe(&bound, &output_tensors);
         }
     }
     let captures = std::fs::canonicalize(&arguments.captures).map_err(|error| {

@@ -49,7 +49,9 @@ fn folder(path: &Path, json: bool) -> Answer {
     for file in &files {
         let Ok((bytes, entry)) = open(file) else { continue };
         let class = bind(&entry, &signature).map_err(|error| chain(&error)).and_then(|arguments| {
-            outputs(&entry).map(|leaves| class_key(&arguments, &leaves)).map_err(|error| chain(&error))
+            outputs(&entry)
+                .map(|output_tensors| class_key(&arguments, &output_tensors))
+                .map_err(|error| chain(&error))
         });
         match class {
             Ok(class) => {

@@ -45,28 +45,28 @@ pub(super) struct Roster {
 }
 
 /// Lists the candidates of a job, at most `max`.
-pub(super) fn enlist(job: &RawJob, max: usize, findings: &mut Findings) -> Roster {
+pub(super) fn list_candidates(job: &RawJob, max: usize, findings: &mut Findings) -> Roster {
     let before = findings.count();
     let mut drafts: Vec<Draft> = job.candidates.iter().filter_map(|raw| from_table(raw, findings)).collect();
     // Patterns skip files that a table already names.
     let mut seen: BTreeSet<PathBuf> =
         drafts.iter().flat_map(|draft| draft.source.sources.iter().map(|path| identity(path))).collect();
     for pattern in &job.patterns {
-        let room = max.saturating_sub(drafts.len());
-        from_pattern(pattern, room, &mut seen, &mut drafts, findings);
+        let limit = max.saturating_sub(drafts.len());
+        from_pattern(pattern, limit, &mut seen, &mut drafts, findings);
     }
     assign_names(&mut drafts);
-    let sound = findings.count() == before;
+    let no_mistakes = findings.count() == before;
     let baseline = job.baseline.as_ref().and_then(|baseline| {
-        let place = find_baseline(baseline, &mut drafts, sound, findings)?;
-        if let Some(why) = drafts[place].source.language.not_timed() {
+        let index = find_baseline(baseline, &mut drafts, no_mistakes, findings)?;
+        if let Some(why) = drafts[index].source.language.not_timed() {
             findings
                 .report(&baseline.spot, format!("a baseline must be timed, but this one cannot be: {why}"))
                 .help("`torch` is the recorded function in eager mode");
         }
-        Some(place)
+        Some(index)
     });
-    if sound {
+    if no_mistakes {
         report_duplicates(&drafts, findings);
     }
     Roster { drafts, baseline }
@@ -207,12 +207,12 @@ fn language_of_all(sources: &[Located<String>], findings: &mut Findings) -> Opti
 
 fn from_pattern(
     pattern: &Located<String>,
-    room: usize,
+    limit: usize,
     seen: &mut BTreeSet<PathBuf>,
     drafts: &mut Vec<Draft>,
     findings: &mut Findings,
 ) {
-    let matches = match expand(&pattern.value, findings.base_dir(), room) {
+    let matches = match expand(&pattern.value, findings.base_dir(), limit) {
         Ok(matches) => matches,
         Err(error) => {
             findings.report(&pattern.spot, error.to_string()).help_if(hint(&error));
@@ -221,14 +221,14 @@ fn from_pattern(
     };
     let total = matches.len();
     let spot = Rc::new(pattern.spot.clone());
-    let mut foreign: Vec<String> = Vec::new();
+    let mut unknown: Vec<String> = Vec::new();
     let mut missing: Vec<(&'static str, String)> = Vec::new();
     for Match { path, relative } in matches {
         if !seen.insert(identity(&path)) {
             continue;
         }
         match Language::of_path(&path) {
-            None => foreign.push(relative),
+            None => unknown.push(relative),
             Some(language) => {
                 if let Some(why) = unusable_file(language) {
                     missing.push((why, relative));
@@ -252,8 +252,8 @@ fn from_pattern(
         let which = format!("{} of {total} matching files, such as `{}`", missing.len(), quote(first));
         findings.report(&pattern.spot, format!("{why}: {which}")).help("narrow the pattern");
     }
-    if let Some(first) = foreign.first() {
-        let which = format!("{} of {total} matching files, such as `{}`", foreign.len(), quote(first));
+    if let Some(first) = unknown.first() {
+        let which = format!("{} of {total} matching files, such as `{}`", unknown.len(), quote(first));
         findings
             .report(&pattern.spot, format!("the language is not clear from the suffix: {which}"))
             .expected(suffixes())
@@ -331,7 +331,7 @@ fn report_duplicates(drafts: &[Draft], findings: &mut Findings) {
 fn find_baseline(
     baseline: &Located<String>,
     drafts: &mut Vec<Draft>,
-    sound: bool,
+    no_mistakes: bool,
     findings: &mut Findings,
 ) -> Option<usize> {
     if let Some(index) = drafts.iter().position(|draft| draft.name == baseline.value) {
@@ -353,7 +353,7 @@ fn find_baseline(
     let path = findings.absolute(&baseline.value);
     if !path.is_file() {
         // If another mistake dropped a candidate, the name may be that candidate's.
-        if sound {
+        if no_mistakes {
             let near = nearest(&baseline.value, drafts.iter().map(|draft| draft.name.as_str()));
             let help = near.map(|near| format!("did you mean the candidate `{near}`?"));
             findings
@@ -367,12 +367,12 @@ fn find_baseline(
         return None;
     }
     let wanted = identity(&path);
-    let made_of_it: Vec<usize> = (0..drafts.len())
+    let using_file: Vec<usize> = (0..drafts.len())
         .filter(
             |&index| matches!(drafts[index].source.sources.as_slice(), [only] if identity(only) == wanted),
         )
         .collect();
-    match made_of_it.as_slice() {
+    match using_file.as_slice() {
         [] => {}
         [index] => return Some(*index),
         [first, second, ..] => {

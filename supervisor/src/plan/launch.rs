@@ -164,8 +164,8 @@ fn report(error: &SyntaxError, spot: &Spot, findings: &mut Findings) {
         // A missing part has no length, so one character is marked. At the end of the text, it is the closing quote.
         start..(whole.start + 1 + part.end).max(start + 1)
     };
-    let place = if without_escapes { at(&error.at) } else { whole.clone() };
-    findings.report(&spot.at(place), error.message.clone());
+    let span = if without_escapes { at(&error.at) } else { whole.clone() };
+    findings.report(&spot.at(span), error.message.clone());
 }
 
 /// One argument of a launch.

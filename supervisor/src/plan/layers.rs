@@ -69,25 +69,25 @@ impl Layers {
 
     /// These layers with `--set` applied last.
     fn overridden(&self, set: &Self) -> Self {
-        let mut settled = self.under(set);
+        let mut merged = self.under(set);
         if let Some(appended) = &set.build.extra_flags {
             // `--set` appends last, because the compiler obeys the last flag. Flags that were appended earlier move to
             // `flags`: a printed plan shows what each level adds, so it cannot show flags added between two levels.
             let own = self.build.extra_flags.clone().unwrap_or_default();
-            settled.build.flags.get_or_insert_default().extend(own);
-            settled.build.extra_flags = Some(appended.clone());
+            merged.build.flags.get_or_insert_default().extend(own);
+            merged.build.extra_flags = Some(appended.clone());
         }
-        settled
+        merged
     }
 
     pub(super) fn settle(&self, set: &Self, findings: &mut Findings, spot: &Spot) -> Option<Settings> {
-        let settled = self.overridden(set);
+        let merged = self.overridden(set);
         Some(Settings {
-            recycle: Arc::new(complete(settled.recycle, findings, spot)?),
-            build: Arc::new(complete(settled.build, findings, spot)?),
-            verify: Arc::new(complete(settled.verify, findings, spot)?),
-            profile: Arc::new(complete(settled.profile, findings, spot)?),
-            limits: Arc::new(complete(settled.limits, findings, spot)?),
+            recycle: Arc::new(complete(merged.recycle, findings, spot)?),
+            build: Arc::new(complete(merged.build, findings, spot)?),
+            verify: Arc::new(complete(merged.verify, findings, spot)?),
+            profile: Arc::new(complete(merged.profile, findings, spot)?),
+            limits: Arc::new(complete(merged.limits, findings, spot)?),
         })
     }
 
@@ -179,7 +179,7 @@ fn read_top(table: Option<&DeTable<'_>>, source: usize, findings: &mut Findings)
     layers
 }
 
-/// Reads the arguments of `--set`. Later ones override earlier ones.
+/// Reads the arguments of `--set`. Later arguments override earlier ones.
 pub(super) fn read_set(arguments: &[String], findings: &mut Findings) -> TopLayers {
     let mut layers = TopLayers::default();
     for argument in arguments {

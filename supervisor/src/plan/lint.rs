@@ -1,4 +1,4 @@
-//! Capture lint: finds what is odd about a recorded call before any candidate is run on it.
+//! Capture lint: finds odd properties of a recorded call before any candidate runs on it.
 //!
 //! This file has the lints that need only headers. `outputs` has the lints that need the values of the outputs, and
 //! `statistics` computes figures from these values. The caller has read the capture, so no file is opened. A lint does
@@ -22,9 +22,9 @@ use serde::Serialize;
 pub use outputs::{ReadRange, of_values};
 pub use statistics::{Statistics, statistics};
 
-/// A storage is bloated if it is this many times as large as the part that the call uses …
+/// The minimum size of a bloated storage, as a multiple of the part that the call uses.
 const BLOAT_FACTOR: u64 = 4;
-/// … and exceeds that part by this much. Less is not worth a warning.
+/// The minimum number of unused bytes in a bloated storage. Fewer are not worth a warning.
 const BLOAT_BYTES: Bytes = Bytes::kib(256);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -133,8 +133,8 @@ pub fn of_headers(subject: &Subject<'_>, facts: &EntryFacts) -> Vec<Lint> {
         let keys = subject.entry.unknown_keys.join("`, `");
         lints.push(Lint::new(name, LintCode::UnknownKeys, format!("keys that are ignored: `{keys}`")));
     }
-    for leaf in subject.outputs.iter().filter(|leaf| leaf.tensor.elements() == 0) {
-        let message = format!("`{}` has no elements: verified, but not scored", leaf.path);
+    for output in subject.outputs.iter().filter(|output| output.tensor.elements() == 0) {
+        let message = format!("`{}` has no elements: verified, but not scored", output.path);
         lints.push(Lint::new(name, LintCode::EmptyOutput, message));
     }
     if facts.aliased {
@@ -194,8 +194,8 @@ fn tensors(arguments: &[Argument]) -> impl Iterator<Item = (&Argument, &Tensor)>
 fn plain_argument(subject: &Subject<'_>, parameter: &str) -> Option<PlainValue> {
     let by_name = subject.entry.kwargs.iter().find(|(name, _)| **name == *parameter).map(|(_, value)| value);
     let by_position = || -> Option<&Value> {
-        let place = subject.signature.captured.iter().position(|name| name == parameter)?;
-        subject.entry.args.get(place)
+        let index = subject.signature.captured.iter().position(|name| name == parameter)?;
+        subject.entry.args.get(index)
     };
     match by_name.or_else(by_position) {
         Some(value) => plain_value(value).ok(),
@@ -207,7 +207,8 @@ fn plain_argument(subject: &Subject<'_>, parameter: &str) -> Option<PlainValue> 
 fn bloat(subject: &Subject<'_>) -> Vec<Lint> {
     let mut views: BTreeMap<StorageId, Vec<(Range<u64>, &str)>> = BTreeMap::new();
     let inputs = tensors(subject.arguments).map(|(argument, tensor)| (tensor, argument.path.as_str()));
-    for (tensor, path) in inputs.chain(subject.outputs.iter().map(|leaf| (&*leaf.tensor, leaf.path.as_str())))
+    for (tensor, path) in
+        inputs.chain(subject.outputs.iter().map(|output| (&*output.tensor, output.path.as_str())))
     {
         views.entry(tensor.storage).or_default().push((tensor.byte_range(), path));
     }

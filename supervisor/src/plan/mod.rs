@@ -103,7 +103,7 @@ pub struct ReplayPlan {
     pub budget: Bytes,
     /// Names of tensors that never leave the pool.
     pub pin: Vec<String>,
-    /// How many steps ahead of the running one are fetched.
+    /// The number of steps, after the running step, whose tensors are fetched ahead.
     pub prefetch: u32,
 }
 
@@ -115,7 +115,7 @@ pub enum ReplayCandidates {
     Baseline,
 }
 
-/// `[run]`.
+/// The settings of the table `[run]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunSettings {
     pub name: String,
@@ -169,7 +169,7 @@ impl Stages {
     }
 }
 
-/// `[memory]`.
+/// The settings of the table `[memory]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemorySettings {
     /// A size, or a share of min(RAM, cgroup limit).
@@ -188,7 +188,7 @@ pub enum SwapUse {
     Any,
 }
 
-/// Whether host and device share one memory.
+/// Says whether host and device share one memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unified {
     Auto,

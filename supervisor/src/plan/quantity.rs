@@ -132,12 +132,12 @@ pub(super) fn parse_duration(text: &str) -> Option<Duration> {
         let (number, tail) = rest.split_at(digits);
         let letters = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(letters);
-        let place = DURATION_UNITS.iter().position(|(name, _)| *name == unit)?;
-        if place < next_unit {
+        let index = DURATION_UNITS.iter().position(|(name, _)| *name == unit)?;
+        if index < next_unit {
             return None;
         }
-        next_unit = place + 1;
-        let part = number.parse::<u64>().ok()?.checked_mul(DURATION_UNITS[place].1)?;
+        next_unit = index + 1;
+        let part = number.parse::<u64>().ok()?.checked_mul(DURATION_UNITS[index].1)?;
         milliseconds = milliseconds.checked_add(part)?;
         rest = tail;
     }
@@ -145,7 +145,7 @@ pub(super) fn parse_duration(text: &str) -> Option<Duration> {
     (duration <= MAX_DURATION).then_some(duration)
 }
 
-/// Prints a duration so that it reads back as the same, to the millisecond, the smallest unit in a plan.
+/// Prints a duration in whole milliseconds, the smallest unit of a plan. It reads back as the same duration.
 pub(super) fn print_duration(duration: Duration) -> String {
     let mut left = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut text = String::new();

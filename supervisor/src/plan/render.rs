@@ -65,7 +65,7 @@ fn draw<'a>(error: &'a PlanError, source: Option<&'a Source>) -> Group<'a> {
     group
 }
 
-/// The line in which a mistake begins, and the range of it to mark.
+/// The line in which a mistake begins, and the range to mark in it.
 fn window<'t>(error: &PlanError, text: &'t str) -> Option<(&'t str, usize, usize)> {
     let before = text.get(..error.span.start)?;
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);

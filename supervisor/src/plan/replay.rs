@@ -139,7 +139,7 @@ impl<'j> KnownJobs<'j> {
     /// The job with this name. `None` if it has a mistake, or does not exist, which is reported.
     fn find(self, name: &str, spot: &Spot, findings: &mut Findings) -> Option<&'j JobPlan> {
         let found = self.settled.iter().find(|job| job.name == name);
-        // A job without a usable name may be the one that is meant.
+        // The replay may mean a job without a usable name.
         let may_be_broken = self.written.iter().any(|it| it.as_ref().is_none_or(|it| it == name));
         if found.is_none() && !may_be_broken {
             let known: Vec<&str> = self.written.iter().flatten().map(String::as_str).collect();

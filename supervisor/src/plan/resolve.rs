@@ -8,7 +8,7 @@ use opt_shared::capture::store::{FolderForm, entries_folder, form_of};
 use opt_shared::device::Device;
 use opt_shared::ids::{CandidateId, JobId};
 
-use super::candidates::{Draft, Roster, enlist};
+use super::candidates::{Draft, Roster, list_candidates};
 use super::error::{Findings, PlanErrors, Spot, quote};
 use super::job::{RawJob, read_jobs};
 use super::layers::{Layers, Settings, TopLayers, complete, read_defaults, read_set};
@@ -34,16 +34,16 @@ pub(super) fn resolve(text: &str, path: &Path, set: &[String]) -> Result<Plan, P
     let (plan_layers, raw_jobs, raw_replays) = read_plan(text, &whole, &mut findings);
     let set = read_set(set, &mut findings);
     let top = defaults.under(&plan_layers);
-    let mut bare = Levels { top: &top.shared, set: &set.shared, whole: &whole, device: None };
-    let settings = bare.top.settle(bare.set, &mut findings, &whole);
+    let mut levels = Levels { top: &top.shared, set: &set.shared, whole: &whole, device: None };
+    let settings = levels.top.settle(levels.set, &mut findings, &whole);
     let mut head = top.under(&set);
-    bare.device = head.run.device.and_then(DeviceChoice::named);
+    levels.device = head.run.device.and_then(DeviceChoice::named);
     let mut jobs = Vec::with_capacity(raw_jobs.len());
     let names = match &settings {
-        Some(settings) => bare.settle_jobs(&raw_jobs, settings, &mut jobs, &mut findings),
+        Some(settings) => levels.settle_jobs(&raw_jobs, settings, &mut jobs, &mut findings),
         None => vec![None; raw_jobs.len()],
     };
-    let device = bare.device;
+    let device = levels.device;
     let known = KnownJobs { settled: &jobs, written: &names };
     let replays = settle_replays(raw_replays, known, device, &mut findings);
     head.run.name.get_or_insert_with(|| name_of_file(&source_path));
@@ -99,7 +99,7 @@ struct Levels<'l> {
 }
 
 impl Levels<'_> {
-    /// Settles all jobs. Returns the name of each job in the plan, including those with mistakes; `None` if a job has
+    /// Resolves all jobs. Returns the name of each job in the plan, including jobs with mistakes; `None` if a job has
     /// no usable name.
     fn settle_jobs(
         &mut self,
@@ -112,7 +112,8 @@ impl Levels<'_> {
         let mut written = Vec::with_capacity(raw_jobs.len());
         let mut next_candidate: u32 = 0;
         for raw in raw_jobs {
-            let roster = enlist(raw, MAX_CANDIDATES.saturating_sub(next_candidate as usize), findings);
+            let roster =
+                list_candidates(raw, MAX_CANDIDATES.saturating_sub(next_candidate as usize), findings);
             report_unfit(&roster, self.device, findings);
             let captures = captures_of(raw, findings);
             let name = name_of_job(raw, captures.as_deref());

@@ -227,7 +227,7 @@ impl Codec for RunName {
     fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<String> {
         let name = string(value, spot, "a name", findings)?;
         if let Some(objection) = objection(&name, NameOf::Run) {
-            findings.report(spot, format!("this name {objection}")).expected("a name that a folder can have");
+            findings.report(spot, format!("this name {objection}")).expected("a valid name for a folder");
             return None;
         }
         Some(name)

@@ -14,13 +14,13 @@ use super::candidates::is_prebuilt;
 use super::names::{MAX_NAME_CHARS, NameOf, objection};
 use super::{CandidatePlan, JobPlan};
 
-/// Characters kept free for the number that makes a name unique.
+/// The number of characters reserved for the number that makes a name unique.
 const NUMBER_CHARS: usize = 8;
 
 /// A submitted candidate. Paths are absolute.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Submission {
-    /// The name; by default that of the first file. If it is taken, a number is added.
+    /// The name; by default that of the first file. If the name is in use, a number is appended.
     pub name: Option<String>,
     pub sources: Vec<PathBuf>,
     /// The language; by default it follows from the suffixes.
@@ -109,7 +109,7 @@ impl JobPlan {
         Ok(CandidatePlan {
             id,
             job: self.id,
-            name: self.free_name(&wanted),
+            name: self.unique_name(&wanted),
             source: CandidateSource {
                 sources: submission.sources.clone(),
                 language,
@@ -125,7 +125,7 @@ impl JobPlan {
         })
     }
 
-    fn free_name(&self, wanted: &str) -> String {
+    fn unique_name(&self, wanted: &str) -> String {
         let taken: BTreeSet<&str> = self.candidates.iter().map(|it| it.name.as_str()).collect();
         if !taken.contains(wanted) {
             return wanted.to_owned();

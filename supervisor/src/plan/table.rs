@@ -12,15 +12,15 @@ pub(super) struct TableReader<'v, 't> {
     table: &'v DeTable<'t>,
     /// The position of the table: its header, or its braces.
     pub(super) spot: Spot,
-    asked: Vec<&'static str>,
+    taken: Vec<&'static str>,
 }
 
 impl<'v, 't> TableReader<'v, 't> {
     pub(super) fn new(table: &'v DeTable<'t>, spot: Spot) -> Self {
-        Self { table, spot, asked: Vec::new() }
+        Self { table, spot, taken: Vec::new() }
     }
 
-    /// A reader of a value that must be a table.
+    /// Creates a reader for a value that must be a table.
     pub(super) fn of(value: &'v TomlValue<'t>, spot: &Spot, findings: &mut Findings) -> Option<Self> {
         match value.get_ref() {
             DeValue::Table(table) => Some(Self::new(table, spot.clone())),
@@ -34,7 +34,7 @@ impl<'v, 't> TableReader<'v, 't> {
     /// Takes the value of a key, if the table has it. The caller takes every key of the schema, so any key left over
     /// is unknown.
     pub(super) fn take(&mut self, key: &'static str) -> Option<(&'v TomlValue<'t>, Spot)> {
-        self.asked.push(key);
+        self.taken.push(key);
         let value = self.table.get(key)?;
         Some((value, Spot { source: self.spot.source, span: value.span(), key: self.path_of(key) }))
     }
@@ -69,7 +69,7 @@ impl<'v, 't> TableReader<'v, 't> {
         table_of_key: impl Fn(&str) -> Option<&'static str>,
     ) {
         for (key, _, _, spot) in self.entries() {
-            if self.asked.contains(&key) {
+            if self.taken.contains(&key) {
                 continue;
             }
             if reserved.contains(&key) {
@@ -83,17 +83,17 @@ impl<'v, 't> TableReader<'v, 't> {
             } else {
                 format!("in `{}`", self.spot.key)
             };
-            let near = nearest(key, self.asked.iter().copied());
+            let near = nearest(key, self.taken.iter().copied());
             let help = match (near, table_of_key(key)) {
                 (None, Some(table)) => format!("`{key}` belongs in `[{table}]`"),
-                _ => suggest(key, &self.asked),
+                _ => suggest(key, &self.taken),
             };
             findings.report(&spot, format!("unknown key {table}")).help(help);
         }
     }
 }
 
-/// Readers of the tables in an array. An array with more than `max` tables is reported and not read.
+/// Creates a reader for each table of an array. An array with more than `max` tables is reported and not read.
 pub(super) fn tables<'v, 't>(
     value: &'v TomlValue<'t>,
     spot: &Spot,

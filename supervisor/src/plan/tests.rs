@@ -221,7 +221,7 @@ fn assert_read_back(plan: &Plan) {
 }
 
 #[test]
-fn settled_plan_reads_back_as_the_same_plan() {
+fn resolved_plan_reads_back_as_the_same_plan() {
     let folder = fixture_folder();
     for text in [SMALLEST, FULL] {
         let plan = plan(text, folder.path(), &[]);
@@ -268,7 +268,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn any_settled_plan_reads_back_as_the_same_plan(lines in lines(), set in prop::option::of(prop::sample::select(vec![
+    fn any_resolved_plan_reads_back_as_the_same_plan(lines in lines(), set in prop::option::of(prop::sample::select(vec![
         "build.extra_flags=[\"-z\"]", "build.flags=[\"-O0\"]", "limits.env.A=3", "verify.dtype.float16.rtol=1",
     ]))) {
         let folder = fixture_folder();

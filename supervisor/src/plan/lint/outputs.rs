@@ -1,7 +1,7 @@
 //! Lints that read the values of recorded outputs, in chunks of a fixed size.
 //!
 //! The figures do not depend on the order of values, so a tensor without gaps is read in the order of its storage, and
-//! any other row by row.
+//! any other tensor row by row.
 
 use std::error::Error;
 
@@ -16,7 +16,8 @@ use super::{Lint, LintCode, Subject, tensors, unreadable};
 /// The size of a chunk in bytes, a multiple of every element size. It is large enough to make the cost of a system call
 /// negligible, and small compared with the supervisor.
 const CHUNK: usize = 256 << 10;
-/// The maximum number of rows read from a tensor with gaps. From a larger tensor, this many evenly spaced rows are read.
+/// The maximum number of rows read from a tensor with gaps. From a larger tensor, this many evenly spaced rows are
+/// read.
 const MAX_ROWS: u64 = 65_536;
 
 /// Reads from a storage of the entry's file. Its arguments are the storage, the offset in it, and the buffer to fill.
@@ -30,12 +31,12 @@ pub fn of_values<E: Error + 'static>(
 ) -> Vec<Lint> {
     let mut lints = Vec::new();
     let mut buffer = vec![0; CHUNK];
-    for leaf in subject.outputs.iter().filter(|leaf| leaf.tensor.elements() > 0) {
-        match of_tensor(&leaf.tensor, &mut buffer, read) {
-            Ok(found) => lints.extend(of_statistics(subject.name, leaf, &found, atol(leaf.tensor.dtype))),
+    for output in subject.outputs.iter().filter(|output| output.tensor.elements() > 0) {
+        match of_tensor(&output.tensor, &mut buffer, read) {
+            Ok(found) => lints.extend(of_statistics(subject.name, output, &found, atol(output.tensor.dtype))),
             Err(error) => lints.push(unreadable(subject.name, &error)),
         }
-        match equal_input(subject, leaf, &mut buffer, read) {
+        match equal_input(subject, output, &mut buffer, read) {
             Ok(lint) => lints.extend(lint),
             Err(error) => lints.push(unreadable(subject.name, &error)),
         }
@@ -43,9 +44,9 @@ pub fn of_values<E: Error + 'static>(
     lints
 }
 
-fn of_statistics(entry: &str, leaf: &OutputTensor, found: &Statistics, atol: f64) -> Vec<Lint> {
+fn of_statistics(entry: &str, output: &OutputTensor, found: &Statistics, atol: f64) -> Vec<Lint> {
     let mut lints = Vec::new();
-    let path = &leaf.path;
+    let path = &output.path;
     let largest = found.largest_magnitude();
     let numbers = [
         ("atol", atol),
@@ -54,7 +55,7 @@ fn of_statistics(entry: &str, leaf: &OutputTensor, found: &Statistics, atol: f64
         ("mean", found.mean),
     ];
     let mut push = |code, message: String| lints.push(Lint::new(entry, code, message).with_numbers(numbers));
-    let many = leaf.tensor.elements() > 1;
+    let many = output.tensor.elements() > 1;
     if largest <= atol {
         push(
             LintCode::TinyOutput,
@@ -89,8 +90,8 @@ fn of_statistics(entry: &str, leaf: &OutputTensor, found: &Statistics, atol: f64
     lints
 }
 
-/// The statistics of a tensor's stored values. Conjugation and negation are ignored, because they do not change how much
-/// values vary.
+/// Computes the statistics of a tensor's stored values. Conjugation and negation are ignored, because they do not
+/// change how much values vary.
 fn of_tensor<E>(tensor: &Tensor, buffer: &mut [u8], read: &mut ReadRange<'_, E>) -> Result<Statistics, E> {
     let mut gathering = Gathering::default();
     for run in runs(tensor) {
@@ -162,8 +163,8 @@ fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
     };
     let rows: u64 = axes.iter().map(|&(size, _)| size).product();
     let distance = rows.div_ceil(MAX_ROWS).max(1);
-    (0..rows.div_ceil(distance)).map(move |place| {
-        let mut row = place * distance;
+    (0..rows.div_ceil(distance)).map(move |index| {
+        let mut row = index * distance;
         let mut start = first;
         for &(size, step) in axes.iter().rev() {
             start += row % size * step;
@@ -177,29 +178,29 @@ fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
 /// difference.
 fn equal_input<E>(
     subject: &Subject<'_>,
-    leaf: &OutputTensor,
+    output: &OutputTensor,
     buffer: &mut [u8],
     read: &mut ReadRange<'_, E>,
 ) -> Result<Option<Lint>, E> {
-    let output = &leaf.tensor;
-    if output.elements() < 2 || !output.is_contiguous() {
+    let tensor = &output.tensor;
+    if tensor.elements() < 2 || !tensor.is_contiguous() {
         return Ok(None);
     }
     let alike = |input: &Tensor| {
-        input.dtype == output.dtype
-            && input.shape == output.shape
+        input.dtype == tensor.dtype
+            && input.shape == tensor.shape
             && input.is_contiguous()
-            && (input.conjugate, input.negative) == (output.conjugate, output.negative)
-            && (input.storage, input.storage_offset) != (output.storage, output.storage_offset)
+            && (input.conjugate, input.negative) == (tensor.conjugate, tensor.negative)
+            && (input.storage, input.storage_offset) != (tensor.storage, tensor.storage_offset)
     };
     for (argument, input) in tensors(subject.arguments).filter(|(_, input)| alike(input)) {
-        if equal_bytes(input, output, buffer, read)? {
+        if equal_bytes(input, tensor, buffer, read)? {
             let message = format!(
                 "`{}` equals `{}`, byte for byte: a kernel that copies its input could pass",
-                leaf.path, argument.path
+                output.path, argument.path
             );
             let lint = Lint::new(subject.name, LintCode::OutputEqualsInput, message);
-            return Ok(Some(lint.with_bytes(output.logical_bytes())));
+            return Ok(Some(lint.with_bytes(tensor.logical_bytes())));
         }
     }
     Ok(None)
@@ -266,14 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn overlaps_do_not_make_up_for_gaps() {
+    fn overlapping_rows_with_gaps_are_not_one_run() {
         // Nine index pairs span nine elements, but reach only the even ones.
         let found: Vec<Run> = runs(&tensor(&[3, 3], &[2, 2], 0)).collect();
         assert!(found.iter().all(|run| run.step == 2 && run.count == 3), "{found:?}");
     }
 
     #[test]
-    fn rows_of_a_long_tensor_are_taken_at_even_distances() {
+    fn sampled_rows_of_a_long_tensor_are_evenly_spaced() {
         let rows = MAX_ROWS * 3 + 1;
         let found: Vec<Run> = runs(&tensor(&[rows, 2], &[4, 1], 0)).collect();
         assert!(found.len() as u64 <= MAX_ROWS && found.len() as u64 > MAX_ROWS / 2);
@@ -309,9 +310,9 @@ mod tests {
             prop_assert_eq!(found, reached(&tensor));
         }
 
-        /// Steps can cross the boundaries of chunks; the values do not depend on the chunk size.
+        /// A step can cross the boundary between two chunks.
         #[test]
-        fn chunks_of_a_stepped_run_meet(count in 1..60_u64, step in 2..9_u64, chunk in 1..40_usize) {
+        fn statistics_of_a_run_do_not_depend_on_the_chunk_size(count in 1..60_u64, step in 2..9_u64, chunk in 1..40_usize) {
             let storage: Vec<u8> = (0..=255).cycle().take(600).collect();
             let tensor = tensor(&[count, 1], &[step, 1], 3);
             let mut read = |_: StorageId, offset: u64, buffer: &mut [u8]| -> io::Result<()> {

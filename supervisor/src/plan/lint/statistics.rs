@@ -1,4 +1,4 @@
-//! Computes figures of a stream of elements: how much the values vary, and how large they are.
+//! Computes statistics of a stream of elements: how much the values vary, and how large they are.
 //!
 //! This makes one pass over chunks of bytes, and keeps no values.
 
@@ -15,7 +15,7 @@ pub struct Statistics {
     pub minimum: f64,
     pub maximum: f64,
     pub mean: f64,
-    /// The standard deviation of all values, as a population.
+    /// The population standard deviation.
     pub standard_deviation: f64,
 }
 
@@ -24,13 +24,13 @@ impl Statistics {
         self.minimum.abs().max(self.maximum.abs())
     }
 
-    /// Whether all values are equal and finite.
+    /// Returns whether all values are equal and finite.
     pub fn is_constant(&self) -> bool {
         self.nan == 0 && self.infinite == 0 && self.finite > 0 && self.minimum == self.maximum
     }
 }
 
-/// The figures so far, while chunks are added.
+/// The intermediate figures while chunks are added.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Gathering {
     finite: u64,
@@ -38,8 +38,8 @@ pub(super) struct Gathering {
     infinite: u64,
     minimum: f64,
     maximum: f64,
-    /// The first finite value. It is subtracted from every value before summing, so that small differences between large
-    /// values are not lost in rounding.
+    /// The first finite value. It is subtracted from every value before summing, so that small differences between
+    /// large values are not lost in rounding.
     origin: f64,
     sum: f64,
     squares: f64,
@@ -101,7 +101,7 @@ impl Gathering {
     }
 }
 
-/// The figures of all chunks. Each chunk must hold whole elements.
+/// Computes the statistics of all chunks. Each chunk must contain whole elements.
 pub fn statistics<C: AsRef<[u8]>>(dtype: DType, chunks: impl IntoIterator<Item = C>) -> Statistics {
     let mut gathering = Gathering::default();
     for chunk in chunks {

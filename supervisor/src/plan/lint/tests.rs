@@ -1,4 +1,4 @@
-//! Tests of the lints on hand-made entries in memory.
+//! Tests the lints on entries that are built in memory.
 
 use std::io;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn floats(shape: &[u64], storage: u32, storage_offset: u64) -> Value {
     }))
 }
 
-/// All lints of one call whose storages hold these floats, verified with an absolute tolerance of 1e-2.
+/// All lints of one call whose storages contain these floats, at an absolute tolerance of 1e-2.
 fn lints(op: &str, kwargs: Vec<(&str, Value)>, output: Option<Value>, storages: &[Vec<f32>]) -> Vec<Lint> {
     let mut items = vec![("function_name", text(op)), ("kwargs", dict(kwargs)), ("note", Value::None)];
     items.extend(output.map(|output| ("output", output)));
