@@ -125,9 +125,9 @@ impl Drain<Change> for Screen {
             Change::Ended(lease) => self.ended(lease),
             Change::Line(line) => drop(self.bars.println(line)),
             Change::Only(running) => {
-                let over: Vec<LeaseId> =
+                let ended: Vec<LeaseId> =
                     self.running.keys().copied().filter(|lease| !running.contains_key(lease)).collect();
-                for lease in over {
+                for lease in ended {
                     self.ended(lease);
                 }
                 for (lease, attempt) in running {
@@ -171,7 +171,7 @@ impl Screen {
                 clippy::cast_precision_loss,
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
-                reason = "a rate for people"
+                reason = "a rate that is only displayed"
             )]
             let rate = Bytes::new((bytes.get() as f64 / seconds) as u64);
             bar.set_message(format!("{}  {bytes} at {rate}/s", attempt.name));

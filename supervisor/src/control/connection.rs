@@ -118,8 +118,8 @@ impl Connection {
     /// Reads the bytes that have arrived, up to a limit.
     pub(super) fn fill(&mut self, now: Instant) -> Result<(), CloseReason> {
         let mut chunk = [0u8; CHUNK];
-        let room = (MAX_LINE + 1).saturating_sub(self.input.len()).min(CHUNK);
-        match recv(&self.socket, &mut chunk[..room], RecvFlags::DONTWAIT) {
+        let space = (MAX_LINE + 1).saturating_sub(self.input.len()).min(CHUNK);
+        match recv(&self.socket, &mut chunk[..space], RecvFlags::DONTWAIT) {
             Ok((0, _)) => {
                 self.ended = true;
                 if self.is_over() { Err(CloseReason::Left) } else { Ok(()) }
@@ -200,8 +200,8 @@ impl Connection {
         self.deadline().filter(|(deadline, _)| *deadline <= now).map(|(_, reason)| reason)
     }
 
-    /// The next time at which it must be served even if nothing arrives: a timeout, or the end of a wait for the rate
-    /// limit.
+    /// The next time at which the connection must be served even if nothing arrives: a timeout, or the end of a wait
+    /// for the rate limit.
     pub(super) fn next_moment(&self) -> Option<Instant> {
         let allowance = (self.has_line() && !self.closing && self.output.len() < MAX_QUEUED / 2).then(|| {
             self.refilled + Duration::from_secs_f64(((1.0 - self.allowance) / LINES_PER_SECOND).max(0.0))

@@ -20,7 +20,7 @@ pub struct Notification(pub Value);
 
 /// A parsed line, with the id of the answer if one is expected.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ParsedLine {
     pub(super) id: Option<Box<str>>,
     pub(super) request: Result<Request, Refusal>,
 }
@@ -43,9 +43,11 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de Raw
 }
 
 /// Parses a line. It never fails: a malformed line gives the error to answer with.
-pub(super) fn read(line: &[u8]) -> Asked {
-    let refuse =
-        |code, message: String| Asked { id: Some("null".into()), request: Err(Refusal { code, message }) };
+pub(super) fn read(line: &[u8]) -> ParsedLine {
+    let refuse = |code, message: String| ParsedLine {
+        id: Some("null".into()),
+        request: Err(Refusal { code, message }),
+    };
     if line.trim_ascii_start().first() == Some(&b'[') {
         let message = "batches are not supported: send one request per line".to_owned();
         return refuse(Code::BatchRefused, message);
@@ -75,7 +77,7 @@ pub(super) fn read(line: &[u8]) -> Asked {
     };
     // A request without an id expects no answer, but gets one if it is an error.
     let id = if id.is_none() && request.is_err() { Some("null".into()) } else { id };
-    Asked { id, request }
+    ParsedLine { id, request }
 }
 
 /// Formats an answer as a line, including the newline.

@@ -1,4 +1,5 @@
-//! All methods with their parameters. An unknown parameter is an error, so a misspelt `mode` does not mean the default.
+//! All methods with their parameters. An unknown parameter is an error, so a misspelt `mode` is not taken for a missing
+//! one.
 
 use opt_shared::language::Language;
 use opt_shared::message::Role;
@@ -118,7 +119,7 @@ pub struct SubmitParams {
     pub sources: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// The language of `text`. That of files follows from their suffix.
+    /// The language of `text`. The language of files follows from their suffixes.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -194,7 +195,7 @@ pub(super) fn read(method: &str, params: Option<&str>) -> Result<Request, Refusa
     }
 }
 
-/// Parses named parameters. If there are none, they count as an empty object.
+/// Parses named parameters. Missing parameters count as an empty object.
 fn typed<T: DeserializeOwned>(method: &str, params: Option<&str>) -> Result<T, Refusal> {
     let text = params.unwrap_or("{}");
     if text.starts_with('[') {

@@ -2,7 +2,7 @@
 //!
 //! This module handles connections, their limits and the protocol (JSON-RPC 2.0, one message per line). It has no state
 //! of the run: it passes typed requests to the driver and sends the answers. All operations are non-blocking and run in
-//! the run's main loop. `socket` chooses the path of the socket; `client` is the other end, for `ctl`.
+//! the run's main loop. `socket` chooses the path of the socket; `client` is the client's end, for `ctl`.
 //!
 //! ```text
 //!   accept ── more than 32? ─▶ "busy", closed

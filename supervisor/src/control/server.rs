@@ -72,7 +72,7 @@ impl Server {
         let address = SocketAddrUnix::new(&path).map_err(fail("naming"))?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener =
-            socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(fail("making"))?;
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(fail("creating"))?;
         bind(&listener, &address).map_err(fail("binding"))?;
         // Clients cannot connect before `listen`, so none could use it with its old mode.
         rustix::fs::chmod(&path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
@@ -92,7 +92,7 @@ impl Server {
         listener
             .into_iter()
             .map(|listener| PollFd::from_borrowed_fd(listener, PollFlags::IN))
-            .chain(self.connections.values().filter(|it| !it.has_hung_up()).map(watched))
+            .chain(self.connections.values().filter(|it| !it.has_hung_up()).map(poll_fd))
     }
 
     /// The next time at which `serve` must be called even if nothing arrives.
@@ -131,12 +131,13 @@ impl Server {
         requests
     }
 
-    /// The connections that are ready, with what they are ready for. Those that hung up are always included.
+    /// The connections that are ready, with the events that they are ready for. Connections that hung up are always
+    /// included.
     fn ready(&self) -> Vec<(u64, PollFlags)> {
         if self.connections.is_empty() {
             return Vec::new();
         }
-        let mut polled: Vec<PollFd<'_>> = self.connections.values().map(watched).collect();
+        let mut polled: Vec<PollFd<'_>> = self.connections.values().map(poll_fd).collect();
         if poll(&mut polled, Some(&timespec(Duration::ZERO))).is_err() {
             return Vec::new();
         }
@@ -163,9 +164,9 @@ impl Server {
                 if line.iter().all(u8::is_ascii_whitespace) {
                     continue;
                 }
-                let asked = message::read(&line);
-                let token = Token { connection: id, id: asked.id };
-                match asked.request {
+                let parsed = message::read(&line);
+                let token = Token { connection: id, id: parsed.id };
+                match parsed.request {
                     Ok(Request::Events) => {
                         if let Some(it) = self.connections.get_mut(&id) {
                             it.listens = true;
@@ -250,7 +251,7 @@ impl Server {
         }
     }
 
-    /// Closes connections, those with the largest buffers first, until all buffers together are within the limit.
+    /// Closes the connections with the largest buffers until all buffers together are within the limit.
     fn enforce_budget(&mut self, now: Instant) {
         while BUDGET < self.connections.values().map(Connection::buffered).sum() {
             let largest = self.connections.iter().max_by_key(|(_, it)| it.buffered()).map(|(&id, _)| id);
@@ -296,14 +297,14 @@ impl Server {
             if self.connections.is_empty() || deadline <= now {
                 return;
             }
-            let mut polled: Vec<PollFd<'_>> = self.connections.values().map(watched).collect();
+            let mut polled: Vec<PollFd<'_>> = self.connections.values().map(poll_fd).collect();
             let left = deadline.saturating_duration_since(now);
             let _ = poll(&mut polled, Some(&timespec(left)));
         }
     }
 }
 
-fn watched(connection: &Connection) -> PollFd<'_> {
+fn poll_fd(connection: &Connection) -> PollFd<'_> {
     let mut flags = PollFlags::empty();
     if connection.wants_to_read() {
         flags |= PollFlags::IN;

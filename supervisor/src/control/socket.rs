@@ -43,7 +43,7 @@ fn failed<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) ->
 pub struct RunSocket {
     run: PathBuf,
     socket: PathBuf,
-    back: PathBuf,
+    run_link: PathBuf,
     link: PathBuf,
 }
 
@@ -59,32 +59,32 @@ impl RunSocket {
             return Err(SocketError::TooLong { path: all.into_iter().next().unwrap_or_else(fallback) });
         };
         make_private(&folder)?;
-        let place = Self {
+        let socket = Self {
             run: run.to_owned(),
             socket: folder.join(&name).with_extension(SOCKET),
-            back: folder.join(&name).with_extension(RUN),
+            run_link: folder.join(&name).with_extension(RUN),
             link: run.join(LINK),
         };
-        for path in [&place.socket, &place.back, &place.link] {
+        for path in [&socket.socket, &socket.run_link, &socket.link] {
             remove(path).map_err(failed("removing the file of a dead supervisor", path))?;
         }
-        Ok(place)
+        Ok(socket)
     }
 
     pub fn path(&self) -> &Path {
         &self.socket
     }
 
-    /// Creates the link from the run's folder to the socket, and the one back.
+    /// Creates the links between the run's folder and the socket, one in each direction.
     pub(super) fn publish(&self) -> Result<(), SocketError> {
-        symlink(&self.run, &self.back).map_err(failed("creating the link", &self.back))?;
+        symlink(&self.run, &self.run_link).map_err(failed("creating the link", &self.run_link))?;
         symlink(&self.socket, &self.link).map_err(failed("creating the link", &self.link))
     }
 }
 
 impl Drop for RunSocket {
     fn drop(&mut self) {
-        for path in [&self.link, &self.back, &self.socket] {
+        for path in [&self.link, &self.run_link, &self.socket] {
             let _ = remove(path);
         }
     }
@@ -110,11 +110,11 @@ pub fn runs() -> Vec<Found> {
     for folder in folders() {
         let Ok(entries) = fs::read_dir(&folder) else { continue };
         for entry in entries.flatten().take(MAX_RUNS) {
-            let back = entry.path();
-            if back.extension().is_some_and(|it| it == RUN)
-                && let Ok(run) = fs::read_link(&back)
+            let run_link = entry.path();
+            if run_link.extension().is_some_and(|it| it == RUN)
+                && let Ok(run) = fs::read_link(&run_link)
             {
-                found.push(Found { run, socket: back.with_extension(SOCKET) });
+                found.push(Found { run, socket: run_link.with_extension(SOCKET) });
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Tests of the server over real sockets, without a run: admission, limits, and malformed lines.
+//! Tests the server over real sockets, without a run: admission, limits, and malformed lines.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -123,12 +123,12 @@ fn malformed_line_is_answered_with_its_error() {
         ),
     ];
     for (line, expected) in table {
-        let asked = message::read(line.as_bytes());
-        let refusal = asked.request.expect_err(line);
+        let parsed = message::read(line.as_bytes());
+        let refusal = parsed.request.expect_err(line);
         let word = serde_json::to_value(refusal.code).expect("a word");
         assert_eq!(word, expected, "{line}: {}", refusal.message);
         let answer: Value =
-            serde_json::from_slice(&message::write(asked.id.as_deref().unwrap_or("null"), &Err(refusal)))
+            serde_json::from_slice(&message::write(parsed.id.as_deref().unwrap_or("null"), &Err(refusal)))
                 .expect("JSON");
         assert_eq!(code(&answer), expected);
     }
@@ -141,9 +141,9 @@ fn malformed_line_is_answered_with_its_error() {
 proptest! {
     #[test]
     fn server_survives_any_line(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        let asked = message::read(&bytes);
-        let id = asked.id.unwrap_or_else(|| "null".into());
-        let answer = message::write(&id, &asked.request.map(|_| Value::Null));
+        let parsed = message::read(&bytes);
+        let id = parsed.id.unwrap_or_else(|| "null".into());
+        let answer = message::write(&id, &parsed.request.map(|_| Value::Null));
         prop_assert!(serde_json::from_slice::<Value>(&answer).is_ok());
     }
 
@@ -155,9 +155,9 @@ proptest! {
             line[at] = byte;
         }
         line.truncate(100 - cut);
-        let asked = message::read(&line);
-        let id = asked.id.unwrap_or_else(|| "null".into());
-        let answer: Value = serde_json::from_slice(&message::write(&id, &asked.request.map(|_| Value::Null)))?;
+        let parsed = message::read(&line);
+        let id = parsed.id.unwrap_or_else(|| "null".into());
+        let answer: Value = serde_json::from_slice(&message::write(&id, &parsed.request.map(|_| Value::Null)))?;
         prop_assert_eq!(&answer["jsonrpc"], "2.0");
     }
 }
@@ -285,7 +285,7 @@ fn requests_of_a_client_that_left_are_carried_out() {
     assert!(bench.server.next_moment().is_none());
 }
 
-/// Behaves like `echo … | socat - UNIX-CONNECT:…`.
+/// The client behaves like `echo … | socat - UNIX-CONNECT:…`.
 #[test]
 fn client_that_stopped_writing_still_gets_its_answers() {
     let mut bench = Bench::new();

@@ -11,17 +11,17 @@ use super::*;
 const DOCS: &str = include_str!("../../../docs/reference/results.md");
 
 /// Every field name with its position. The keys of `numbers` depend on the decision.
-fn fields(value: &Value, place: &str, found: &mut BTreeSet<(String, String)>) {
+fn fields(value: &Value, path: &str, found: &mut BTreeSet<(String, String)>) {
     match value {
         Value::Object(object) => {
             for (name, value) in object {
-                found.insert((name.clone(), place.to_owned()));
+                found.insert((name.clone(), path.to_owned()));
                 if name != "numbers" {
-                    fields(value, &format!("{place}.{name}"), found);
+                    fields(value, &format!("{path}.{name}"), found);
                 }
             }
         }
-        Value::Array(list) => list.iter().for_each(|value| fields(value, place, found)),
+        Value::Array(list) => list.iter().for_each(|value| fields(value, path, found)),
         _ => {}
     }
 }
@@ -37,10 +37,10 @@ fn every_field_is_documented() {
     let mut found = BTreeSet::new();
     fields(&serde_json::to_value(&run).expect("writes"), "", &mut found);
     assert!(found.len() > 100, "the sample must fill every field: {}", found.len());
-    for (name, place) in found {
+    for (name, path) in found {
         assert!(
             DOCS.contains(&format!("`{name}`")),
-            "docs/reference/results.md does not name `{name}` of `{place}`"
+            "docs/reference/results.md does not name `{name}` of `{path}`"
         );
     }
 }
@@ -63,7 +63,7 @@ fn every_word_of_the_closed_lists_is_documented() {
 #[test]
 fn sample_fills_every_field_that_has_to_be_documented() {
     let run = serde_json::to_value(sample()).expect("writes");
-    for place in [
+    for path in [
         "/jobs/0/candidates/2/profile/entries/0/baseline",
         "/jobs/0/candidates/2/verify/worst",
         "/jobs/0/candidates/0/failures/0/mismatch",
@@ -74,17 +74,17 @@ fn sample_fills_every_field_that_has_to_be_documented() {
         "/workers/0",
         "/policy/0",
     ] {
-        assert!(run.pointer(place).is_some_and(Value::is_object), "{place}");
+        assert!(run.pointer(path).is_some_and(Value::is_object), "{path}");
     }
 }
 
 #[test]
 fn expected_field_names_exist() {
     let run = serde_json::to_value(sample()).expect("writes");
-    let has = |place: &str, names: &str| {
-        let object = run.pointer(place).and_then(Value::as_object).unwrap_or_else(|| panic!("{place}"));
+    let has = |path: &str, names: &str| {
+        let object = run.pointer(path).and_then(Value::as_object).unwrap_or_else(|| panic!("{path}"));
         for name in names.split(',') {
-            assert!(object.contains_key(name), "{place} has no `{name}`");
+            assert!(object.contains_key(name), "{path} has no `{name}`");
         }
     };
     has("", "schema,run,host,jobs,workers,memory,policy");

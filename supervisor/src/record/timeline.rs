@@ -3,7 +3,7 @@
 //! This module defines these types, and thins samples out without losing an extreme value. The store encodes blocks as
 //! bytes; the report draws a [`Timeline`].
 //!
-//! A track is a step function: a point holds until the next point, or until the process was last seen.
+//! A track is a step function. A point is valid until the next point, or until the process was last seen.
 
 mod assemble;
 #[cfg(test)]
@@ -87,8 +87,8 @@ impl Series {
         };
         for (index, point) in self.points.iter().enumerate() {
             let until = self.points.get(index + 1).map_or(self.last, |next| next.at);
-            // A step ends where the next one begins. A step that ends exactly at the end of a column is not in the
-            // next.
+            // A step ends where the next one begins. A step that ends exactly at the end of a column does not count for
+            // the next column.
             let end = column(until.saturating_sub(1).max(point.at));
             for cell in worst.iter_mut().take(end + 1).skip(column(point.at)) {
                 *cell = Some(cell.map_or(point.first, |seen| seen.max(point.first)));

@@ -69,10 +69,10 @@ impl Assembly {
             into.last = into.last.max(series.last);
         }
         // Processes that are not in this block have ended since the last one.
-        let gone: Vec<Track> =
+        let ended: Vec<Track> =
             self.alive.keys().filter(|&track| !block.series.contains_key(track)).copied().collect();
         let before = self.end.map_or(start, |before| start.min(before + 1));
-        for track in gone {
+        for track in ended {
             self.change(before, track, None);
         }
         let mut events: Vec<(u64, Track, Option<Figures>)> = Vec::new();
@@ -87,7 +87,7 @@ impl Assembly {
                 events.push((series.last + 1, track, None));
             }
         }
-        // A stable sort: a process's last point comes before its end.
+        // The sort is stable, so the last point of a process comes before its end.
         events.sort_by_key(|&(at, ..)| at);
         for (at, track, figures) in events {
             self.change(at, track, figures);
