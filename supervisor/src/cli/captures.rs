@@ -31,7 +31,7 @@ enum CapturesCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Add `.pt` files to a store; creates the store if existing is none
+    /// Add `.pt` files to a store; creates the store if there is none
     Add {
         /// The store
         store: PathBuf,

@@ -1,4 +1,4 @@
-//! `opt-supervisor doctor`: shows the protections that this machine can enforce, as canaries have found, and other
+//! `opt-supervisor doctor`: tests with canaries which protections this machine can enforce, and shows them with other
 //! facts about the machine.
 
 mod devices;

@@ -1,5 +1,5 @@
-//! The paths of sockets, and how clients find a run: each user has a folder with a socket and a link to the run's
-//! folder for each run.
+//! The paths of sockets, and how clients find a run. Each user has a folder that contains, for each run, a socket and a
+//! link to the run's folder.
 //!
 //! A socket is stale if its run's lock is free. Neither a connection attempt nor a pid shows this, so callers must
 //! check the lock.

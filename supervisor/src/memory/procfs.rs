@@ -1,5 +1,5 @@
 //! Samples the memory of one process: `/proc/PID/statm` is cheap enough for the hot loop, and `/proc/PID/status` splits
-//! memory into what is owed and what is reclaimable.
+//! memory into owed and reclaimable memory.
 //!
 //! Both files stay open. An open descriptor always describes the process that it was opened for, never a later one with
 //! the same pid. No allocation happens after `open`.
@@ -134,8 +134,8 @@ pub fn start_time(proc: &Path, pid: u32) -> Result<Option<u64>, SampleError> {
     Ok(identity(proc, pid)?.map(|identity| identity.start_time))
 }
 
-/// Parses the text of `/proc/PID/stat`. Field 2, the name in parentheses, can contain spaces, parentheses and line ends;
-/// later fields cannot, so parsing begins after the last parenthesis.
+/// Parses the text of `/proc/PID/stat`. Field 2, the name in parentheses, can contain spaces, parentheses and line
+/// ends; later fields cannot, so parsing begins after the last parenthesis.
 fn parse_stat(text: &[u8]) -> Option<Identity> {
     const FIRST_FIELD_AFTER_NAME: usize = 3;
     let end = text.iter().rposition(|&byte| byte == b')')?;

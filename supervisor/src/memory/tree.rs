@@ -77,7 +77,7 @@ impl TreeWalker {
     pub fn descendants(&mut self, pid: u32) -> Result<&[u32], SampleError> {
         if self.method == Method::Listed {
             match self.by_lists(pid) {
-                // A running kernel does not gain this interface, so later walks use the other method.
+                // A running kernel does not gain this interface, so this walk and later ones use the other method.
                 Err(SampleError::Absent { .. }) => self.method = Method::Parents,
                 other => other?,
             }
@@ -314,7 +314,7 @@ mod tests {
         assert!(error.to_string().contains("1/task/1/children: `two`"), "{error}");
     }
 
-    /// Finds a child and a grandchild of this process with this kernel's method and with the method that always works.
+    /// Finds a child and a grandchild of this process with both methods.
     #[test]
     fn both_methods_find_a_real_tree() {
         use std::io::BufRead as _;

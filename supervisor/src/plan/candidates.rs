@@ -327,7 +327,7 @@ fn report_duplicates(drafts: &[Draft], findings: &mut Findings) {
 }
 
 /// Looks up the baseline: a candidate by its name, else the recorded function, else a file. The latter two are added to
-/// the candidates if they are not there yet.
+/// the candidates if they are missing.
 fn find_baseline(
     baseline: &Located<String>,
     drafts: &mut Vec<Draft>,

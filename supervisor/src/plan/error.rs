@@ -1,6 +1,6 @@
 //! The mistakes of a plan with their positions, and the collector that all modules of `plan` report to.
 //!
-//! The other modules find mistakes; `render` shows them to people.
+//! The other modules find mistakes, and `render` formats them.
 
 use std::fmt;
 use std::ops::Range;

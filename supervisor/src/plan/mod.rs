@@ -91,7 +91,7 @@ pub struct Plan {
     pub replays: Vec<ReplayPlan>,
 }
 
-/// `[[replay]]`: calls of the jobs that are repeated in this order after the jobs, with the tensors in a pool of
+/// `[[replay]]`: recorded calls of the jobs. They are made in this order after all jobs, with the tensors in a pool of
 /// `budget` bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayPlan {

@@ -1,4 +1,4 @@
-//! Reads the rows of an earlier part of the run when it is resumed.
+//! Reads the rows of an earlier part of the run when the run is resumed.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -46,7 +46,8 @@ pub struct StoredAttempt {
     pub status: Option<Status>,
     pub blame: Option<Blame>,
     pub report: Option<Report>,
-    /// Whether the candidate was reopened after this attempt. The number stays used, but the report no longer counts.
+    /// Whether the candidate was reopened after this attempt. The number is not used again, and the report no longer
+    /// counts.
     pub superseded: bool,
 }
 

@@ -145,8 +145,8 @@ pub struct PhaseRow {
     pub ended: Option<UtcTime>,
 }
 
-/// A phase's reservation on the device and the highest sample there. `None` if the phase needed no card, or was never
-/// seen there.
+/// A phase's reservation on the device, and the highest sample of its memory there. `None` if the phase needed no card,
+/// or was never seen on one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DevicePhase {
     pub predicted: Option<Bytes>,

@@ -105,7 +105,7 @@ impl Store {
         self.synced(operation, |transaction| put_meta(transaction, key, text))
     }
 
-    /// Records a job of the plan. If the job is known already, its description is updated; call `stored_jobs`
+    /// Records a job of the plan. If the job is already recorded, its description is updated; call `stored_jobs`
     /// first to compare.
     pub fn job(&mut self, job: &JobRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record a job";
@@ -160,7 +160,7 @@ impl Store {
         Ok(())
     }
 
-    /// Records a candidate of the plan, or a submitted one. If it is known already, its results are kept and its
+    /// Records a candidate of the plan, or a submitted one. If it is already recorded, its results are kept and its
     /// digest is updated; call `stored_candidates` first to compare.
     pub fn candidate(&mut self, candidate: &CandidateRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record a candidate";
@@ -298,8 +298,8 @@ impl Store {
         Ok(())
     }
 
-    /// Reopens a candidate that had ended, because its source has changed. Its attempts stay recorded and their numbers
-    /// stay used, but their reports no longer count.
+    /// Reopens a candidate that had ended, because its source has changed. Its attempts stay recorded, and their
+    /// numbers are not used again, but their reports no longer count.
     pub fn candidate_reopened(&mut self, candidate: CandidateId) -> Result<(), StoreError> {
         const OPERATION: &str = "reopen a candidate";
         let key = self.candidate_key(candidate, OPERATION)?;

@@ -103,7 +103,7 @@ fn listed(answer: Result<Vec<ProcessInfo>, NvmlError>) -> Result<BTreeMap<u32, O
     Ok(all)
 }
 
-/// Converts the error that the device does not support a query to `None`.
+/// Returns `None` if the error means that the device does not support the query.
 fn supported<T>(answer: Result<T, NvmlError>, operation: &'static str) -> Result<Option<T>, DeviceError> {
     match answer {
         Ok(value) => Ok(Some(value)),
