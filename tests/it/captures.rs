@@ -1,4 +1,4 @@
-//! `captures pack | add | unpack | check`, and runs from a store: the same bytes, the same verdicts, and all
+//! Tests `captures pack | add | unpack | check`, and runs from a store: bytes and verdicts are unchanged, and all
 //! damage is found.
 
 mod adding;
@@ -14,7 +14,7 @@ use opt_shared::capture::inspect::document;
 use opt_tests::places::files_below;
 use opt_tests::{Scenario, data};
 
-/// Files below a folder, by relative path, with their bytes.
+/// The files below a folder: relative paths and contents.
 fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let named = |path: PathBuf| {
         let name = path.strip_prefix(folder).expect("below the folder").to_owned();
@@ -49,7 +49,7 @@ fn every_fixture_is_unpacked_unchanged() {
     let outcome = scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(0);
     let (before, after) = (captures_below(&data("")), tree(&scenario.path().join("out")));
     outcome.expect(100 < before.len(), "there are fixtures");
-    outcome.expect(before == after, "every file is there, byte for byte, and no other");
+    outcome.expect(before == after, "exactly the same files, byte for byte");
     let checked = scenario.run(&["captures", "check", "store", "--json"]).expect_exit(0);
     checked.expect_equal(&checked.json()["entries"], &before.len().into(), "entries");
     checked.expect_equal(checked.json()["findings"].as_array().map(Vec::len), Some(0), "findings");
@@ -61,8 +61,7 @@ fn every_fixture_is_unpacked_unchanged() {
     }
 }
 
-/// The result of reading a capture does not depend on where its bytes are stored: values, digests, kinds of
-/// errors.
+/// Reading a packed capture gives the same values, digests and kinds of errors as reading the original file.
 #[test]
 fn packed_capture_is_read_like_the_original_file() {
     let scenario = Scenario::create();
@@ -71,7 +70,7 @@ fn packed_capture_is_read_like_the_original_file() {
         let (file, packed) = (data("").join(name), store.join("entries").join(name));
         let mut documents = [document(&file, true), document(&packed, true)];
         for document in &mut documents {
-            // Both documents name the file that was read.
+            // Remove the one field that must differ: the name of the file.
             document.as_object_mut().expect("an object").retain(|key, _| key != "path");
         }
         let text = documents.map(|document| {
@@ -125,13 +124,13 @@ fn existing_files_are_not_overwritten() {
         .into_iter()
         .filter(|it| it.exists())
         .collect();
-    inside.expect_equal(left, Vec::new(), "nothing is left of what was refused");
+    inside.expect_equal(left, Vec::new(), "a refused command leaves no files behind");
     assert!(set.is_dir());
-    // An identical existing file is accepted, and a different one refused.
+    // An identical existing file is accepted, and a different file is refused.
     scenario.run(&["captures", "unpack", "store", "out", "--entry", "entry_000003"]).expect_exit(0);
     assert_eq!(tree(&scenario.path().join("out")).len(), 1);
     let rest = scenario.run(&["captures", "unpack", "store", "out", "--json"]).expect_exit(0);
-    rest.expect_equal(&rest.json()["found"], &1.into(), "files that were there");
+    rest.expect_equal(&rest.json()["found"], &1.into(), "files that existed already");
     scenario.write("out/entry_000001.pt", "mine");
     let refused = scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(2);
     refused.expect_stderr(&["entry_000001.pt exists with different content"]);

@@ -65,7 +65,7 @@ fn every_command_works_on_a_live_run() {
     ctl(&["resume"]).expect_exit(0).expect_stdout(&["nothing to do"]);
 
     ctl(&["workers"]).expect_exit(0).expect_stdout(&["verifier", "owed"]);
-    // The candidate that is cancelled below must not have ended by then.
+    // The candidate that is cancelled below must still be waiting or running.
     ctl(&["pause"]).expect_exit(0).expect_stdout(&["done"]);
     let workers = ctl(&["workers", "--json"]).expect_exit(0).json();
     let worker = &list(&workers["workers"])[0];
@@ -94,7 +94,7 @@ fn every_command_works_on_a_live_run() {
     assert!(slots.iter().all(|slot| slot[1].is_u64()) && !slots.is_empty(), "{memory}");
     let since = slots.last().map_or(0.0, |slot| slot[0].as_f64().expect("a time"));
     let later = client.call("history", &json!({ "since_s": since })).expect("an answer");
-    assert!(list(&later["slots"]).len() <= slots.len(), "the past is not told again");
+    assert!(list(&later["slots"]).len() <= slots.len(), "earlier samples are not sent again");
     assert_eq!(client.call("history", &json!({ "since_s": -1 })), Err("invalid_params".to_owned()));
     let decisions = client.call("decisions", &json!({ "most": 1 })).expect("an answer");
     assert_eq!(list(&decisions["decisions"]).len(), 1);
@@ -139,7 +139,7 @@ fn verifier_recycled_during_a_lease_changes_no_verdict() {
         let run = LiveRun::start(scenario, &["--quiet"]);
         if disturb {
             let mut client = run.client();
-            // During a verification, as its progress shows.
+            // Wait until a verification is in progress.
             until("an entry is verified", || {
                 let status = client.call("status", &json!({})).expect("the status");
                 list(&status["leases"]).iter().any(|lease| {
@@ -170,13 +170,13 @@ fn verifier_recycled_during_a_lease_changes_no_verdict() {
         .flat_map(|it| list(&it["attempts"]))
         .filter(|attempt| attempt["stage"] == "verify" && attempt["number"] == 2)
         .count();
-    assert_eq!(again, 1, "one verification was done again");
+    assert_eq!(again, 1, "one verification was repeated");
 }
 
 #[test]
 fn running_job_is_cancelled_long_before_its_call_ends() {
     let scenario = slow(&["bad/loops_forever"]);
-    // Its call may take up to a minute.
+    // `verify.call_timeout` allows the call up to a minute.
     let run = LiveRun::start(&scenario, &["--quiet"]);
     let mut client = run.client();
     until("the loop is verified", || {
@@ -190,13 +190,13 @@ fn running_job_is_cancelled_long_before_its_call_ends() {
         client.call("result", &json!({ "candidate": "loops_forever", "wait": true })).expect("a result");
     assert_eq!(result["status"], "SKIPPED", "{result}");
     assert_eq!(result["blame"], "plan");
-    // Long before the call's own time limit, as the end of the run proves.
+    // `finish` returns long before the call's own time limit.
     let (outcome, summary) = run.finish(1);
     let kills = summary.policy("kill_worker");
     outcome.expect(kills.iter().any(|row| row["reason"] == "cancelled"), format_args!("{kills:?}"));
     outcome.expect(
         list(&summary.candidate("softmax", "loops_forever")["failures"]).is_empty(),
-        "it is blamed for nothing",
+        "a cancelled candidate is not blamed",
     );
 }
 
@@ -208,7 +208,7 @@ fn ctl_finds_a_run_by_folder_socket_or_default() {
     let first = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     first.ctl(&["status"]).expect_exit(0);
     scenario.run(&["ctl", "status"]).expect_exit(0);
-    // A user with another runtime folder does not see the run, but can name it.
+    // A user with another runtime folder does not see the run, but can name its folder.
     let elsewhere = |arguments: &[&str]| {
         let mut command = scenario.command(arguments);
         command.env("OPT_SUPERVISOR_RUNTIME_DIR", scenario.path().join("elsewhere"));
@@ -225,7 +225,7 @@ fn ctl_finds_a_run_by_folder_socket_or_default() {
     let socket = socket.to_str().expect("UTF-8");
     let one = scenario.run(&["ctl", "status", "--json", "--socket", socket]).expect_exit(0).json();
     assert_eq!(one["run"]["pid"], first.pid());
-    // A killed supervisor leaves a socket and a link. They are not taken for a run, and the next run removes
+    // A killed supervisor leaves a socket and a link behind. `ctl` recognises them as stale, and the next run removes
     // them.
     first.kill();
     scenario.run(&["ctl", "status"]).expect_exit(0);
@@ -235,9 +235,12 @@ fn ctl_finds_a_run_by_folder_socket_or_default() {
         .expect_stderr(&["there is no live run"]);
     second.ctl(&["shutdown"]).expect_exit(0);
     second.finish_any();
-    assert!(std::path::Path::new(socket).symlink_metadata().is_ok(), "the dead one's socket");
+    assert!(
+        std::path::Path::new(socket).symlink_metadata().is_ok(),
+        "the socket of the killed supervisor is still there"
+    );
     let third = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
-    assert!(std::path::Path::new(socket).symlink_metadata().is_err(), "it is cleared");
+    assert!(std::path::Path::new(socket).symlink_metadata().is_err(), "the stale socket was removed");
     third.ctl(&["shutdown", "--mode", "now"]).expect_exit(0);
     third.finish_any();
 }
@@ -254,6 +257,6 @@ fn events_are_streamed_until_the_run_ends() {
         assert!(0 < of(kind), "no event of the kind {kind} among {told:#?}");
     }
     assert_eq!(told.last().map(|event| &event["exit_code"]), Some(&json!(0)));
-    assert!(told.iter().all(|event| event["t"].is_string()), "each has its time");
+    assert!(told.iter().all(|event| event["t"].is_string()), "every event has a time");
     run.finish(0);
 }

@@ -1,4 +1,4 @@
-//! Kernels without host code on the emulated device: every kernel of the CUDA demo ends as expected, and none is timed.
+//! Runs the CUDA demo on the emulated device: every kernel ends as expected, and none is timed.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,8 @@ fn every_kernel_of_the_cuda_demo_ends_as_expected() {
         .run(&["run".as_ref(), plan.as_os_str(), "--dir".as_ref(), folder.as_os_str()])
         .expect_exit(0);
     let summary = Summary::read(&folder, &outcome);
-    let text = std::fs::read_to_string(repository().join("configs/cuda/expected.json")).expect("it is there");
+    let text =
+        std::fs::read_to_string(repository().join("configs/cuda/expected.json")).expect("a readable file");
     let expected: Verdicts = serde_json::from_str(&text).expect("statuses and blames by JOB/CANDIDATE");
     let found = verdicts(&summary);
     let wrong: Vec<String> = expected
@@ -44,7 +45,7 @@ fn every_kernel_of_the_cuda_demo_ends_as_expected() {
     outcome.expect_equal(document["run"]["device"].as_str(), Some("emulated"), "the device");
     outcome.expect_equal(document["run"]["device_kind"].as_str(), Some("emulated"), "the kind of device");
     for job in summary.jobs() {
-        outcome.expect(job["winner"].is_null(), "nobody wins where nothing is timed");
+        outcome.expect(job["winner"].is_null(), "without timing there is no winner");
         for candidate in list(&job["candidates"]) {
             let passed = candidate["status"] == "PASSED";
             let name = &candidate["name"];
@@ -54,7 +55,7 @@ fn every_kernel_of_the_cuda_demo_ends_as_expected() {
             outcome.expect_equal(
                 candidate["not_timed_because"].is_string(),
                 passed,
-                format_args!("{name} says why it was not timed if it passed"),
+                format_args!("{name} has a reason for not being timed, if it passed"),
             );
         }
     }
@@ -70,18 +71,26 @@ fn submitted_device_code_is_launched_like_another_candidate() {
     let eval =
         |file: &str, more: &[&str]| scenario.run(&[&["eval", "plan.toml", file, "--json"], more].concat());
     let outcome = eval(&ptx("relu.ptx"), &[]).expect_exit(0);
-    outcome.expect_equal(outcome.json()["status"].as_str(), Some("PASSED"), "launched like the first");
+    outcome.expect_equal(
+        outcome.json()["status"].as_str(),
+        Some("PASSED"),
+        "uses the launch of the first candidate",
+    );
     let outcome = eval(&ptx("bad.ptx"), &["--like", "writes_past_the_end"]).expect_exit(1);
-    outcome.expect_equal(outcome.json()["status"].as_str(), Some("OUT_OF_BOUNDS"), "like the one named");
+    outcome.expect_equal(
+        outcome.json()["status"].as_str(),
+        Some("OUT_OF_BOUNDS"),
+        "uses the launch of the named candidate",
+    );
     eval(&ptx("bad.ptx"), &["--like", "nobody"]).expect_exit(2).expect_stderr(&["no candidate `nobody`"]);
     let host = scenario.write("fast.c", "int run(void) { return 0; }\n").display().to_string();
     eval(&host, &[]).expect_exit(2).expect_stderr(&["the device of this run is `emulated`"]);
 }
 
 #[test]
-fn card_without_a_driver_ends_a_run_before_it_begins() {
+fn run_on_a_card_without_a_driver_is_refused() {
     if std::path::Path::new("/dev/nvidiactl").exists() {
-        skipped("a card without a driver was not tried: this machine has an NVIDIA driver");
+        skipped("`device = \"cuda:0\"` without a driver was not tried: this machine has an NVIDIA driver");
         return;
     }
     let scenario = Scenario::create();
@@ -100,8 +109,8 @@ fn card_without_a_driver_ends_a_run_before_it_begins() {
     };
     let outcome = run("cuda:0").expect_exit(3);
     outcome.expect_stderr(&["the device `cuda:0` cannot be used"]);
-    outcome.expect(!folder.exists(), "nothing was begun");
-    // Without a card, `auto` means the CPU, which does not run such kernels.
+    outcome.expect(!folder.exists(), "no run folder was made");
+    // Without a card, `auto` means the CPU, which does not run kernels without host code.
     let outcome = run("auto").expect_exit(2);
     outcome.expect_stderr(&["means the CPU on this machine", "does not run on the CPU"]);
 }

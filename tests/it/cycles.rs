@@ -1,5 +1,5 @@
-//! Fifty switches from verification to timing and back: no sample shows a verifier and a profiler working at the
-//! same time.
+//! Switches fifty times from verification to timing and back: no memory sample shows a verifier and a profiler
+//! working at the same time.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ fn cycles(verifiers: u32) {
     outcome.expect_clean(&run, &scenario.runtime());
 
     let evidence = evidence::read(&run, &summary.document).unwrap_or_else(|trouble| outcome.fail(trouble));
-    // On a busy machine timing may reject a candidate; what matters here is that all were tried.
+    // On a busy machine, timing may reject a candidate, so not all of them have to pass.
     let right = COUNT * TIMED;
     outcome.expect(
         (COUNT as usize..=right as usize).contains(&evidence.candidates_passed),
@@ -38,7 +38,7 @@ fn cycles(verifiers: u32) {
         let idle = evidence.idle.get(role).copied().unwrap_or(0);
         outcome.expect(idle <= IDLE_WORKER.get(), format_args!("an idle {role} owes {idle} bytes"));
         let seen = evidence.at_work.get(role).copied().unwrap_or(0);
-        // Not in every cycle: a runner may be dead before a sample is due.
+        // A runner may be dead before the next sample is due, so not every cycle has such a sample.
         outcome.expect(0 < seen, format_args!("a {role} was seen at work {seen} times"));
         outcome.expect(evidence.ready_ms.contains_key(role), format_args!("a {role} was started"));
     }

@@ -1,11 +1,11 @@
-//! The demo: every candidate ends as intended, and nothing is left of any of them.
+//! Runs the demo: every candidate ends as intended, and none leaves a process or a file behind.
 
 use std::collections::BTreeMap;
 
 use opt_tests::{Scenario, Summary, repository, summary::list};
 use serde_json::Value;
 
-/// The status of each kind of misbehaviour (DESIGN, "Verdicts"); other candidates pass.
+/// The candidates that misbehave, with their statuses.
 const BAD: &[(&str, &str)] = &[
     ("wrong_by_nine_percent", "INCORRECT_NUMERICAL"),
     ("stale_after_first_call", "NONDETERMINISTIC"),
@@ -19,7 +19,7 @@ const BAD: &[(&str, &str)] = &[
     ("eats_memory", "HOST_MEMORY_LIMIT"),
 ];
 
-/// Ten candidates that misbehave, each in its own way, and two that only try to, and pass.
+/// The candidates that pass, by job. Two of them try to misbehave and do not succeed.
 const GOOD: &[(&str, &[&str])] = &[
     ("embedding", &["naive", "fast"]),
     ("layer_norm", &["naive", "fast"]),
@@ -54,7 +54,8 @@ fn verdicts(summary: &Summary) -> Verdicts {
 
 #[test]
 fn expected_json_matches_the_table() {
-    let text = std::fs::read_to_string(repository().join("configs/demo/expected.json")).expect("it is there");
+    let text =
+        std::fs::read_to_string(repository().join("configs/demo/expected.json")).expect("a readable file");
     let expected: Verdicts = serde_json::from_str(&text).expect("statuses and blames by JOB/CANDIDATE");
     assert_eq!(expected, table());
 }
@@ -79,7 +80,7 @@ fn every_candidate_of_the_demo_ends_as_expected() {
 
     for (job, names) in GOOD {
         outcome.expect_equal(summary.job(job)["status"].as_str(), Some("PASSED"), job);
-        // A busy machine can hide the winner; it must never name another candidate.
+        // On a busy machine there may be no winner, but it must never be another candidate.
         let winner = &summary.job(job)["winner"];
         outcome.expect(winner.is_null() || winner == "fast", format_args!("{job}'s winner is {winner}"));
         let rank = |name: &str| {

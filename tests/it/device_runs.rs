@@ -1,4 +1,5 @@
-//! Whole runs with `device = "cuda:0"`: leases, ceilings, locks and losses of a card that twins of NVML and libcuda play.
+//! Whole runs with `device = "cuda:0"` on a simulated card (twins of NVML and libcuda): leases, ceilings, locks, and
+//! the loss of the card.
 
 use std::process::Child;
 use std::time::Instant;
@@ -15,7 +16,7 @@ const MIB: u64 = 1 << 20;
 const GOOD: (&str, &str) = ("naive", "relu.ptx");
 const ENDLESS: (&str, &str) = ("loops_forever", "bad.ptx");
 const TRAPS: (&str, &str) = ("traps", "bad.ptx");
-/// What a context holds in these scripts, in MiB.
+/// The device memory of a context in these scripts, in MiB.
 const HELD: u64 = 300;
 /// More than the ceiling.
 const TOO_MUCH: u64 = 3000;
@@ -68,15 +69,15 @@ fn run_on_a_card_reserves_and_reports_device_memory() {
     outcome.expect_equal(document["run"]["device_kind"].as_str(), Some("cuda"), "its kind");
     let totals = &document["memory"];
     outcome.expect_equal(totals["device_ceiling_bytes"].as_u64(), Some(1 << 30), "the ceiling");
-    // On a quiet machine the kernel is done between two samples of the card.
+    // On a quiet machine the kernel may end between two samples of the card's memory, so there may be no peak.
     let peak = totals["device_peak_bytes"].as_u64();
     outcome.expect([Some(0), Some(HELD * MIB)].contains(&peak), format_args!("the peak: {peak:?}"));
-    // A context, inputs, outputs and workspaces.
+    // The lease covers a context, inputs, outputs and workspaces.
     let reserved = phase(&summary, "naive")["device_predicted_bytes"].as_u64().unwrap_or(0);
     outcome.expect((576 * MIB..1024 * MIB).contains(&reserved), format_args!("{reserved} reserved"));
     let candidate = summary.candidate("relu", "naive");
     outcome.expect(candidate["not_timed_because"].is_string(), "nothing is timed on a card");
-    outcome.expect(summary.policy("device_in_use").is_empty(), "nobody else is on it");
+    outcome.expect(summary.policy("device_in_use").is_empty(), "no other process uses the card");
 }
 
 #[test]
@@ -86,7 +87,7 @@ fn growth_beyond_the_ceiling_is_killed_with_its_reason_on_disk() {
     let (outcome, summary) = run(&scenario, &grows, 1);
     let verdict = summary.verdict("relu", ENDLESS.0);
     outcome.expect_equal(verdict, (Some("DEVICE_MEMORY_LIMIT"), Some("candidate")), "its verdict");
-    // The attempt is repeated in a fresh worker.
+    // The attempt is repeated once in a fresh worker.
     let workers = list(&summary.document["workers"]);
     let reasons: Vec<&Value> =
         summary.policy("kill_worker").into_iter().filter(|row| row["reason"] == "device_ceiling").collect();
@@ -101,16 +102,16 @@ fn growth_beyond_the_ceiling_is_killed_with_its_reason_on_disk() {
 }
 
 #[test]
-fn memory_that_comes_back_late_is_waited_for() {
+fn next_candidate_waits_for_memory_that_is_freed_late() {
     let kept = Process { listed_after_death_ms: 700, held_after_death_ms: 700, ..with_context(&[(0, HELD)]) };
     let scenario = Scenario::with_plan(&plan("cuda:0", &[TRAPS, GOOD]));
     let (outcome, summary) = run(&scenario, &script(vec![kept]), 0);
     outcome.expect_equal(summary.verdict("relu", TRAPS.0), (Some("CRASHED"), Some("candidate")), "traps");
-    outcome.expect_equal(summary.verdict("relu", GOOD.0).0, Some("PASSED"), "the next one");
-    outcome.expect(summary.policy("device_not_returned").is_empty(), "it was in time");
+    outcome.expect_equal(summary.verdict("relu", GOOD.0).0, Some("PASSED"), "the next candidate");
+    outcome.expect(summary.policy("device_not_returned").is_empty(), "the memory was freed in time");
 }
 
-/// The wait of 30 seconds is part of it.
+/// Takes more than 30 seconds: the supervisor waits that long for the memory.
 #[test]
 fn card_that_keeps_memory_is_quarantined_and_the_run_goes_on() {
     let kept = Process { listed_after_death_ms: u64::MAX, ..with_context(&[(0, HELD)]) };
@@ -120,7 +121,11 @@ fn card_that_keeps_memory_is_quarantined_and_the_run_goes_on() {
     outcome.expect_equal(summary.verdict("relu", GOOD.0), (Some("INFRA_ERROR"), Some("host")), "the next");
     let rows = summary.policy("device_not_returned");
     outcome.expect_equal(rows.len(), 1, "said once");
-    outcome.expect_equal(rows[0]["numbers"]["device_bytes"].as_u64(), Some(HELD * MIB), "what is missing");
+    outcome.expect_equal(
+        rows[0]["numbers"]["device_bytes"].as_u64(),
+        Some(HELD * MIB),
+        "the memory that was not freed",
+    );
     let detail = summary.candidate("relu", GOOD.0)["detail"].as_str().unwrap_or_default();
     outcome.expect(detail.contains("quarantine"), detail);
 }
@@ -135,7 +140,7 @@ fn other_processes_on_the_card_are_reported() {
     outcome.expect_equal(rows.len(), 1, "said once");
     outcome.expect_equal(rows[0]["numbers"]["device_bytes"].as_u64(), Some(200 * MIB), "theirs");
     let peak = summary.document["memory"]["device_peak_bytes"].as_u64();
-    outcome.expect_equal(peak, Some(HELD * MIB), "theirs is not ours");
+    outcome.expect_equal(peak, Some(HELD * MIB), "memory of other processes is not counted");
 }
 
 #[test]
@@ -164,7 +169,7 @@ fn two_runs_take_turns_on_a_card() {
     scenario.write("plan.toml", plan("cuda:0", &[GOOD]));
     let second = start(&scenario, &twin, "runs/second");
     let log = scenario.path().join("runs/second/log.jsonl");
-    until("the second run to wait", || {
+    until("the second run waits", || {
         std::fs::read_to_string(&log).is_ok_and(|text| text.contains("waiting for Twin 8G"))
     });
     let killed = Instant::now();

@@ -1,4 +1,4 @@
-//! Tests what `doctor` reports about devices, and about a machine without any, with a stand-in for NVML.
+//! Tests what `doctor` reports about devices, and about a machine without devices, with a fake NVML.
 
 use opt_nvml_twin::{Device, Process, Script, Who};
 use opt_tests::devices::{UUID, device, twin, with_twin};
@@ -40,8 +40,8 @@ fn doctor_shows_what_each_device_and_its_processes_hold() {
     outcome.expect_equal(first["processes"][0]["pid"].as_u64(), Some(u64::from(own)), "pid");
     outcome.expect_equal(first["processes"][0]["device_bytes"].as_u64(), Some(924 << 20), "held");
     let second = &nvml["devices"][1];
-    outcome.expect(second["device_total_bytes"].is_null(), "what NVML does not say is null");
-    outcome.expect(second["utilisation"].is_null(), "what NVML does not say is null");
+    outcome.expect(second["device_total_bytes"].is_null(), "a value that NVML does not report is null");
+    outcome.expect(second["utilisation"].is_null(), "a value that NVML does not report is null");
     outcome.expect_equal(second["unified"].as_bool(), Some(true), "no totals: one memory");
 }
 

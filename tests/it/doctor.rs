@@ -1,4 +1,4 @@
-//! `doctor`: reports what runs on this machine find, and claims nothing that it cannot test.
+//! Tests that `doctor` reports the same protections as a run on this machine, and claims none that it could not test.
 
 use std::process::{Command, Stdio};
 
@@ -16,7 +16,7 @@ fn protection<'d>(document: &'d Value, name: &str) -> &'d Value {
         .unwrap_or(&Value::Null)
 }
 
-/// Checks that every protection of the list is present in order, each with its proof or with the reason why it is
+/// Checks that the document lists every protection in order, and for each either the proof or the reason why it is
 /// missing.
 #[track_caller]
 fn check(outcome: &Outcome, document: &Value) {
@@ -30,18 +30,21 @@ fn check(outcome: &Outcome, document: &Value) {
         let said = |field: &str| it[field].as_str().is_some_and(|text| !text.is_empty());
         outcome.expect(
             said("proof") && said("stops"),
-            format_args!("what it stops, and how it is proved: {it}"),
+            format_args!("says what it stops and how that is proved: {it}"),
         );
         if it["present"] == false {
-            outcome.expect(said("detail") && said("remedy"), format_args!("why not, and what to do: {it}"));
+            outcome.expect(
+                said("detail") && said("remedy"),
+                format_args!("says why it is missing and what to do: {it}"),
+            );
             if it["needed"] == true {
                 missed.push(it["name"].clone());
             }
         }
     }
-    outcome.expect_equal(&document["missed"], &Value::from(missed.clone()), "what is missed");
+    outcome.expect_equal(&document["missed"], &Value::from(missed.clone()), "the missing protections");
     outcome.expect_equal(document["safe"].as_bool(), Some(missed.is_empty()), "safe");
-    outcome.expect_equal(outcome.code, Some(0), "what it found is its answer");
+    outcome.expect_equal(outcome.code, Some(0), "missing protections are no error");
 }
 
 #[test]
@@ -57,7 +60,7 @@ fn doctor_works_for_every_user() {
         let outcome = scenario.finish(child, &DOCTOR);
         let document = outcome.json();
         check(&outcome, &document);
-        // These protections exist wherever these tests can run.
+        // Every machine that can run these tests has these protections.
         for name in ["memory_limit", "address_space_limit", "sealed_memory", "poll_and_kill", "system_calls"]
         {
             outcome.expect(
@@ -68,7 +71,7 @@ fn doctor_works_for_every_user() {
         for field in ["kernel", "cores", "page_size_bytes", "memory", "cgroup", "pressure", "proc", "gpu"] {
             outcome.expect(!document[field].is_null(), format_args!("{field} is known"));
         }
-        outcome.expect(document["gpu"]["usable"].is_boolean(), "whether a card can be used is known");
+        outcome.expect(document["gpu"]["usable"].is_boolean(), "`gpu.usable` is known");
     }
 }
 
@@ -97,7 +100,7 @@ fn text_has_a_line_for_every_protection() {
     ]);
 }
 
-/// With so few descriptors no canary can be started, and nothing is claimed.
+/// With so few file descriptors, `doctor` cannot start a canary, so it claims no protection.
 #[test]
 fn untested_protection_is_not_claimed() {
     let scenario = Scenario::create();
@@ -115,7 +118,7 @@ fn untested_protection_is_not_claimed() {
     outcome.expect(protection(&document, "memory_limit")["present"] == false, "nothing was proved");
 }
 
-/// A run reports the same protections as doctor, before any foreign code ran.
+/// A run reports the same protections as `doctor` before it starts a compiler or a candidate.
 #[test]
 fn run_reports_the_protections_of_the_doctor() {
     let root = repository().display();
@@ -131,18 +134,18 @@ fn run_reports_the_protections_of_the_doctor() {
         let name = it["name"].as_str().unwrap_or_default();
         outcome.expect_equal(&protection(host, name)["present"], &it["present"], name);
     }
-    // What a runner reports is in doctor's list.
+    // Every protection that a runner reports is in the list of `doctor`.
     for it in list(&host["protections"]) {
         outcome.expect(!protection(&document, it["name"].as_str().unwrap_or_default()).is_null(), it);
     }
-    // Each missing one is printed, once.
+    // Each missing protection is printed once.
     for it in list(&host["protections"]).iter().filter(|it| it["present"] == false) {
         let said = format!("not enforced on this machine: {} ", it["name"].as_str().unwrap_or_default());
         outcome.expect_equal(outcome.stderr.matches(&said).count(), 1, said);
     }
 }
 
-/// Its figures depend on the machine.
+/// The figures depend on the machine, so only their form is tested.
 #[test]
 fn timing_trial_has_bounds_of_every_copy() {
     let scenario = Scenario::create();
@@ -153,8 +156,8 @@ fn timing_trial_has_bounds_of_every_copy() {
     outcome.expect_equal(trial["copies"].as_u64(), Some(3), "copies");
     let bounds = trial["low"].as_f64().zip(trial["high"].as_f64());
     outcome.expect(bounds.is_some_and(|(low, high)| 0.0 < low && low <= 1.05 && low < high), trial);
-    outcome.expect(document["timing"]["no_trial_because"].is_null(), "there was one");
-    // Without a compiler there is no trial, and the rest of the answer is unaffected.
+    outcome.expect(document["timing"]["no_trial_because"].is_null(), "the trial took place");
+    // Without a compiler, `doctor` leaves out the trial and answers the rest as usual.
     let mut command = Command::new(binary());
     command.args(["doctor", "--timing"]).env("PATH", "").current_dir(scenario.path());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");

@@ -1,8 +1,8 @@
-//! Kernels built for tvm-ffi run unchanged: their library is found wherever it is, their errors are shown, and
-//! load failures are explained.
+//! Kernels built for tvm-ffi run unchanged: the loader finds the tvm-ffi library in any folder, feedback shows the
+//! kernels' errors, and load failures are explained.
 //!
-//! A stand-in built here replaces `libtvm_ffi.so`. If OPT_TVM_FFI names a folder with the real headers in
-//! `include` and the real library in `lib` (such as a Python package's `tvm_ffi` folder), those are used as well.
+//! The tests build a minimal replacement for `libtvm_ffi.so`. If OPT_TVM_FFI names a folder with the real headers in
+//! `include` and the real library in `lib` (such as the `tvm_ffi` folder of the Python package), they use those too.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn kernel(name: &str) -> PathBuf {
     data("kernels/ffi").join(name)
 }
 
-/// Runs `cc` as a user would.
+/// Runs `cc` without a sandbox, as a user would.
 fn build(output: &Path, source: &Path, arguments: &[&str]) {
     let mut command = Command::new("cc");
     command.args(["-shared", "-fPIC", "-O1", "-I"]).arg(data("../../worker/include"));
@@ -30,7 +30,7 @@ fn text(path: &Path) -> String {
     path.to_str().expect("tests run in folders with plain names").to_owned()
 }
 
-/// Captures, kernels, and the stand-in library in `private`; each test adds its plan.
+/// Captures, kernels, and the replacement library in the folder `private`. Each test adds its plan.
 fn scenario() -> Scenario {
     let scenario = Scenario::create();
     scenario.copy_captures(&data(CAPTURES), "captures");
@@ -44,7 +44,7 @@ fn scenario() -> Scenario {
     scenario
 }
 
-/// A plan over the float32 captures, verification only, because a profile loads in the same way.
+/// A plan over the float32 captures with verification alone. Profiles load libraries in the same way.
 fn plan(candidates: &[&str], build: &str) -> String {
     format!(
         "[run]\nstages = [\"build\", \"verify\"]\n[build]\nflags = [\"-O1\"]\n{build}\n\
@@ -74,14 +74,14 @@ fn expect(outcome: &Outcome, summary: &Summary, candidate: &str, status: &str, s
     }
 }
 
-/// As root, a runner has its own user, which cannot enter the folder or read the library; as an ordinary user, it
-/// shares the user who can.
+/// If root starts the run, a runner has its own user, which may neither enter the folder nor read the library. If an
+/// ordinary user starts it, the runner has the uid of this user, who may do both.
 #[test]
 fn library_is_found_in_a_folder_that_only_its_owner_may_enter() {
     for user in users() {
         let scenario = scenario();
         let library = scenario.path().join("private/libtvm_ffi.so");
-        // As some code generators link: the library's symbols are used, but it is not named.
+        // Some code generators link like this: the kernel uses the library's symbols without naming the library.
         build(&scenario.path().join("does_not_name_it.so"), &kernel("works.c"), &["-Wl,-z,undefs"]);
         scenario.write(
             "plan.toml",
@@ -102,7 +102,7 @@ fn library_is_found_in_a_folder_that_only_its_owner_may_enter() {
         expect(&outcome, &summary, "raises_without_end", "RUNTIME_ERROR", &["returned -1", "LongError: xxx"]);
         expect(&outcome, &summary, "fails_silently", "RUNTIME_ERROR", &["returned 7 (0 means done)"]);
         let long = summary.candidate("job", "raises_without_end")["feedback"].as_str().map_or(0, str::len);
-        outcome.expect(long <= 2048, format_args!("feedback is short, and has {long} bytes"));
+        outcome.expect(long <= 2048, format_args!("feedback has at most 2048 bytes, not {long}"));
         outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
     }
 }
@@ -144,7 +144,7 @@ fn load_failure_has_the_loaders_message_and_advice() {
 #[test]
 fn kernels_with_the_real_headers_run_unchanged() {
     let Some(folder) = std::env::var_os("OPT_TVM_FFI").map(PathBuf::from) else {
-        // Written directly to standard error, because the test harness hides the output of a passing test.
+        // Write to standard error directly, because the test harness hides the output of a passing test.
         let _ = writeln!(
             std::io::stderr(),
             "skipped: kernels with tvm-ffi's real headers (set OPT_TVM_FFI to a folder with include/ and lib/)"
@@ -181,13 +181,16 @@ fn kernels_with_the_real_headers_run_unchanged() {
         expect(&outcome, &summary, "layer_norm", "PASSED", &[]);
         let wants = "Expected `Array<int>` but got `DLTensor*`";
         expect(&outcome, &summary, "wants_an_array", "RUNTIME_ERROR", &["TypeError: ", wants]);
-        // Reflection and replication were recorded too, and this kernel does not support them; the error names
-        // them.
+        // The captures include reflection and replication, which this kernel does not support. Its error names the
+        // mode.
         let pad = summary.candidate("pad", "pad");
         let detail = pad["detail"].as_str().unwrap_or_default();
         outcome.expect(
             pad["status"] == "PASSED" || detail.contains("ValueError: mode `"),
-            format_args!("pad passes or says its mode; {} {detail}", pad["status"]),
+            format_args!(
+                "pad passes, or names the mode that it does not support; {} {detail}",
+                pad["status"]
+            ),
         );
     }
 }

@@ -1,11 +1,11 @@
-//! Every golden fixture through the command line: `inspect FILE --json --digests` prints what torch says.
+//! Runs `inspect FILE --json --digests` on every golden fixture, and compares the output with what torch reads.
 
 use std::path::Path;
 
 use opt_tests::{Outcome, Scenario, data};
 use serde_json::Value;
 
-/// The number of fixtures, so that missing ones are noticed.
+/// The number of fixtures. A different number means that the test missed some.
 const FIXTURES: usize = 140;
 
 fn read(path: &Path) -> Value {
@@ -41,7 +41,7 @@ fn every_fixture_is_inspected_as_expected() {
     assert!(wrong.is_empty(), "{} of {FIXTURES} differ; the first: {}", wrong.len(), wrong[0]);
 }
 
-/// What is wrong with an answer, if anything.
+/// Returns what is wrong with an answer; `None` if it is right.
 fn difference(outcome: &Outcome, expected: &Value) -> Option<String> {
     let found = outcome.json();
     let wanted = expected["outcome"].as_str().expect("an expectation has an outcome");

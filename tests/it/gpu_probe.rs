@@ -3,7 +3,7 @@
 use opt_tests::{Scenario, binary};
 
 #[test]
-fn probe_without_a_driver_says_so_and_exits_with_3() {
+fn probe_without_a_driver_exits_with_3() {
     let scenario = Scenario::create();
     let probe = binary().with_file_name("gpu-probe");
     assert!(

@@ -1,4 +1,4 @@
-//! Inputs that once did harm, and seeds of fuzzing: every reader handles each of them.
+//! Replays the fuzz corpora: every reader handles the seeds and the inputs that once did harm.
 
 use std::sync::mpsc;
 
@@ -6,7 +6,7 @@ use opt_tests::hostile::{TARGETS, corpus};
 use opt_tests::waiting::LONG;
 
 #[test]
-fn every_input_of_every_corpus_has_its_answer() {
+fn readers_handle_every_input_of_the_corpora() {
     for target in &TARGETS {
         let inputs = corpus(target);
         assert!(!inputs.is_empty(), "{} has a corpus", target.name);
@@ -14,7 +14,7 @@ fn every_input_of_every_corpus_has_its_answer() {
         let asking = std::thread::spawn(move || {
             for (number, input) in inputs.iter().enumerate() {
                 (target.run)(input);
-                answered.send(number).expect("somebody waits for it");
+                answered.send(number).expect("the receiver lives");
             }
         });
         let mut next = 0;

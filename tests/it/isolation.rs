@@ -1,7 +1,7 @@
-//! Hostile candidates achieve nothing, and the result says what they tried.
+//! Hostile candidates: none of them achieves its goal, and the result says what each one tried.
 //!
-//! Owns the plans with `tests/data/kernels/hostile`, and the table of how each of those kernels must end. Each
-//! kernel prints what it tries; those whose attempt must have no effect compute the right result and pass.
+//! The tables here list how each kernel in `tests/data/kernels/hostile` must end. Each kernel prints what it tries.
+//! A kernel whose attempt must have no effect also computes the right result, and passes.
 
 mod bombs;
 mod builds;
@@ -19,7 +19,7 @@ use run::{Run, generate_embedding, plan_path, run};
 struct Expected {
     file: &'static str,
     statuses: &'static [&'static str],
-    /// Part of the detail or of standard error.
+    /// A part of the detail or of standard error.
     says: &'static str,
 }
 
@@ -32,7 +32,7 @@ const CRASHED: &[&str] = &["CRASHED"];
 const TIMEOUT: &[&str] = &["TIMEOUT"];
 const NONDETERMINISTIC: &[&str] = &["NONDETERMINISTIC"];
 
-/// Kernels that run on inputs of many pages, mapped in place; they are only verified.
+/// Kernels that are verified with inputs of many pages, which are mapped from the capture.
 const AGAINST_INPUTS: &[Expected] = &[
     ends("reads_beside_its_inputs.c", PASSED, ""),
     ends("stores_after_mprotect.c", &["INPUT_MUTATED"], "`input`"),
@@ -40,7 +40,7 @@ const AGAINST_INPUTS: &[Expected] = &[
     ends("stores_through_the_kernel.c", PASSED, ""),
 ];
 
-/// Kernels that show that a check works.
+/// Kernels that must fail: each proves that one of the checks works.
 const CONTROLS: &[(&str, &str)] = &[
     ("CONTROL_MEMORY", "before anything, in memory"),
     ("CONTROL_DESCRIPTOR", "through descriptors, descriptor 2"),
@@ -48,7 +48,7 @@ const CONTROLS: &[(&str, &str)] = &[
     ("CONTROL_AROUND", "before anything"),
 ];
 
-/// Kernels that run on small inputs; they are verified and, if they pass, timed.
+/// Kernels that are verified with small inputs and, if they pass, timed.
 const AGAINST_THE_RUN: &[Expected] = &[
     ends("stores_after_mprotect.c", &["INPUT_MUTATED"], "`input`"),
     ends("stores_after_map_fixed.c", &["INPUT_MUTATED"], "`input`"),
@@ -77,7 +77,7 @@ const AGAINST_THE_RUN: &[Expected] = &[
     ends("signals_itself.c", PASSED, ""),
     ends("runs_under_timers.c", PASSED, ""),
     ends("blocks_signals_and_hangs.c", TIMEOUT, ""),
-    // Its allocation is refused, and it gives up.
+    // Its allocation is refused, and it aborts.
     ends("eats_shared_memory.c", CRASHED, "SIGABRT"),
     ends("eats_page_tables.c", &["HOST_MEMORY_LIMIT"], "limits.memory"),
     ends("makes_files_of_memory.c", PASSED, ""),
@@ -85,12 +85,12 @@ const AGAINST_THE_RUN: &[Expected] = &[
     ends("works_three_times.c", NONDETERMINISTIC, ""),
     ends("works_every_other_time.c", NONDETERMINISTIC, ""),
     ends("copies_its_first_result.c", NONDETERMINISTIC, ""),
-    // It knows where the inputs are, but not yet their values.
+    // At this point it knows the addresses of the inputs, but not their values.
     ends("works_when_nobody_looks.c", &["DEFERRED_WORK", "NONDETERMINISTIC"], ""),
     ends("works_after_it_returned.c", &["DEFERRED_WORK"], ""),
 ];
 
-/// Before Linux 6.10, a candidate can change its own view of an input.
+/// Kernels that need `mseal` to be stopped. Before Linux 6.10, a candidate can change its own view of an input.
 const SEALED_ONLY: &[&str] = &[
     "reads_beside_its_inputs",
     "stores_after_mprotect",
@@ -113,7 +113,7 @@ entry_timeout = "300ms"
 memory = "64MiB"
 "#;
 
-/// A candidate named after its file, without the suffix.
+/// A candidate of the plan, named after its file without the suffix.
 fn candidate(name: &str, file: &str, extra_flags: &str) -> String {
     format!(
         "\n[[job.candidate]]\nname = \"{name}\"\nsources = [{:?}]\nbuild = {{ extra_flags = [{extra_flags}] }}\n",
@@ -131,7 +131,7 @@ fn table<'a>(rows: &'static [Expected]) -> impl Iterator<Item = Row<'a>> {
     rows.iter().map(|expected| (stem(expected.file), expected.statuses, expected.says))
 }
 
-/// Fails with every kernel that ended in another way, not only the first.
+/// Panics with a list of all kernels that did not end as expected.
 fn must_all_end<'a>(run: &Run, rows: impl Iterator<Item = Row<'a>>) {
     let sealed = run.has_protection("sealed_inputs");
     let mut astray = Vec::new();
@@ -154,7 +154,7 @@ fn runner_reads_no_byte_outside_its_inputs() {
     scenario.write("include/markers.h", markers.header());
     let mut plan = format!("[run]\nstages = [\"build\", \"verify\"]\n{LIMITS}");
     plan = plan.replace("[build]", "[build]\ninclude = [\"include\"]");
-    // Scanning everything takes time on a busy machine, and nothing in this plan hangs.
+    // Scanning the address space is slow on a busy machine. No kernel of this plan hangs, so a long limit is harmless.
     plan = plan.replace("\"10s\"", "\"60s\"");
     plan += "\n[[job]]\nname = \"job\"\ncaptures = \"captures\"\nbaseline = \"good\"\n";
     plan += &candidate("good", "good.c", "");
@@ -182,7 +182,7 @@ fn hostile_candidates_end_as_expected_and_the_run_continues() {
     for (number, Expected { file, statuses, .. }) in AGAINST_THE_RUN.iter().enumerate() {
         plan += &candidate(stem(file), file, "");
         if statuses.contains(&"TIMEOUT") {
-            // It hangs, so even a busy machine can use a short limit.
+            // This kernel hangs, so a short limit is enough even on a busy machine.
             plan += "verify = { call_timeout = \"2s\" }\n";
         }
         if number % 12 == 11 {

@@ -45,15 +45,19 @@ fn run_writes_json_lines_and_readable_lines() {
             .filter(|line| line["fields"]["message"] == "candidate")
             .filter_map(|line| line["fields"]["status"].as_str())
             .collect();
-        outcome.expect_equal(ended, vec!["PASSED", "PASSED"], "the end of each candidate, whatever is shown");
+        outcome.expect_equal(
+            ended,
+            vec!["PASSED", "PASSED"],
+            "the file has the end of each candidate, independent of the filter",
+        );
         let attempts = lines.iter().filter(|line| line["fields"]["message"] == "attempt").count();
         let names = ["naive", "fast"];
         let all: usize =
             names.iter().map(|name| list(&summary.candidate(SOFTMAX, name)["attempts"]).len()).sum();
         outcome.expect_equal(attempts, all, "attempts");
         let standing: usize = names.iter().map(|name| summary.standing_attempts(SOFTMAX, name)).sum();
-        // Three each, plus the confirmation of the faster one unless the machine's noise hid that it is.
+        // Three attempts for each candidate, and one to confirm the faster candidate unless noise hid the difference.
         let confirmed = summary.candidate(SOFTMAX, "fast")["profile"]["stage"] == "confirm";
-        outcome.expect_equal(standing, 6 + usize::from(confirmed), "attempts that count");
+        outcome.expect_equal(standing, 6 + usize::from(confirmed), "attempts that are not superseded");
     }
 }

@@ -1,5 +1,5 @@
-//! Tests of the built program at its public face, and of the repository itself. Build the program first: `cargo build`,
-//! as the README's test command does.
+//! Integration tests of the built program, and checks of the repository itself. Build the program first with
+//! `cargo build`, as the README's test command does.
 
 mod captures;
 mod control;

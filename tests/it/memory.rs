@@ -1,4 +1,4 @@
-//! Laws 3 and 5 on real runs: `check` names what a run needs, and measurements agree with predictions.
+//! Laws 3 and 5 on real runs: `check` names the memory that a run needs, and measurements agree with predictions.
 
 use opt_tests::{Outcome, Scenario, Summary, data, summary::list};
 use serde_json::Value;
@@ -6,14 +6,14 @@ use serde_json::Value;
 use crate::report::browser::skipped;
 
 const MIB: u64 = 1 << 20;
-/// Tolerance for predicted figures, if a tenth would be less.
+/// The smallest tolerance for predicted figures; it replaces ten percent of a small figure.
 const SLACK: u64 = 8 * MIB;
 
 fn bytes(outcome: &Outcome, row: &Value, field: &str) -> u64 {
     row[field].as_u64().unwrap_or_else(|| outcome.fail(format_args!("{row} has no {field}")))
 }
 
-/// A matmul job. The candidates' limits are what they actually need.
+/// A plan with a matmul job. Its memory limit is what the candidates actually need.
 fn plan(head: &str, candidates: &str) -> String {
     format!(
         "{head}\n[profile]\nentry_timeout = \"200ms\"\n[limits]\nmemory = \"1MiB\"\nthreads = 1
@@ -56,7 +56,7 @@ fn run_fits_its_ceiling_or_is_refused_before_anything_starts() {
     for ceiling in [smallest * 2, smallest + smallest / 4, smallest + MIB, smallest] {
         let (outcome, summary) = run_under(&scenario, ceiling, 0);
         let memory = &summary.document["memory"];
-        // The highest sample of the whole tree.
+        // The highest sample of all processes of the run.
         peak = bytes(&outcome, memory, "peak_owed_bytes");
         outcome.expect(peak <= ceiling, format_args!("{peak} owed under a ceiling of {ceiling}"));
         for phase in list(&memory["phases"]) {
@@ -64,23 +64,26 @@ fn run_fits_its_ceiling_or_is_refused_before_anything_starts() {
         }
         outcome.expect_equal(summary.verdict("matmul", "workspace").0, Some("PASSED"), "its verdict");
         let kills = summary.policy("kill_runner").len() + summary.policy("kill_worker").len();
-        outcome.expect_equal(kills, 0, "nobody had to be killed");
+        outcome.expect_equal(kills, 0, "number of kills");
     }
-    assert!(200 * MIB < peak, "the workspace was seen: {peak}");
+    assert!(200 * MIB < peak, "the samples include the workspace: {peak}");
     let most = (peak + peak / 10).max(peak + SLACK);
-    assert!(smallest <= most, "{smallest} is named, {peak} was measured, {most} may be named");
+    assert!(
+        smallest <= most,
+        "`check` names {smallest}, at most {most} is allowed for a measured peak of {peak}"
+    );
 
-    // With one MiB less, the candidate that does not fit is refused, the baseline still runs, and the exit code
-    // shows it.
+    // With one MiB less, one candidate does not fit and is refused. The baseline still runs, and the exit code reports
+    // the refusal.
     let (outcome, summary) = run_under(&scenario, smallest - MIB, 1);
     outcome.expect_equal(
         summary.verdict("matmul", "workspace"),
         (Some("DOES_NOT_FIT"), Some("plan")),
         "refused",
     );
-    outcome.expect_equal(summary.verdict("matmul", "naive").0, Some("PASSED"), "the other one runs");
+    outcome.expect_equal(summary.verdict("matmul", "naive").0, Some("PASSED"), "the baseline still runs");
     let attempts = list(&summary.candidate("matmul", "workspace")["attempts"]).len();
-    outcome.expect_equal(attempts, 0, "nothing of it was started");
+    outcome.expect_equal(attempts, 0, "attempts of the refused candidate");
 }
 
 #[test]
@@ -97,7 +100,7 @@ fn plan_that_never_fits_starts_no_worker() {
 /// [build] memory is 4 GiB by default.
 #[test]
 fn low_ceiling_reduces_the_memory_of_compilers() {
-    // A table of two million numbers: gcc takes 230 MiB for it.
+    // gcc needs 230 MiB to compile this table of two million numbers.
     let large = "#define A 1,1,1,1,1,1,1,1,1,1,\n#define B A A A A A A A A A A\n#define C B B B B B B B B B B\n\
                  #define D C C C C C C C C C C\n#define E D D D D D D D D D D\n#define F E E E E E E E E E E\n\
                  int table[] = { F F };\n\
@@ -123,7 +126,7 @@ fn low_ceiling_reduces_the_memory_of_compilers() {
     outcome.expect(peak <= 256 * MIB, format_args!("{peak} owed under a ceiling of 256 MiB"));
 }
 
-/// The kernel walks its inputs and allocates nothing, so what is owed follows the formula.
+/// The kernel reads its inputs and allocates nothing, so the owed memory must agree with the formula.
 #[test]
 fn measurements_agree_with_predictions() {
     let scenario = Scenario::with_plan(&plan("", &workspace()));
@@ -142,7 +145,7 @@ fn measurements_agree_with_predictions() {
             format_args!("{}: {predicted} predicted, {measured} measured", phase["stage"]),
         );
     }
-    outcome.expect_equal(seen, 2, "verified and timed");
+    outcome.expect_equal(seen, 2, "phases compared: one verified, one timed");
 }
 
 #[test]
@@ -164,12 +167,13 @@ fn spare_is_ready_before_it_is_needed() {
 #[test]
 fn missing_room_for_a_spare_is_reported() {
     let head = "[recycle]\nbefore_profile = \"always\"\n";
-    // With an output of eight bytes a profile takes hardly more than a verification, so nothing fits beside it.
+    // With an output of eight bytes, a profile needs hardly more memory than a verification, so a ceiling that fits the
+    // profile leaves no room for a spare.
     let plan = plan(head, "").replace("\"1MiB\"", "\"256MiB\"").replace("\"entry_000000.pt\", ", "");
     let plan = plan.replace("[profile]\n", "[profile]\nvary = \"none\"\n");
     let scenario = Scenario::with_plan(&plan);
     let ceiling = named(&scenario);
-    // A machine that is short of memory starts no spare in the first place.
+    // If the machine is short of memory, no spare is started anyway.
     let quiet =
         (0..3).map(|_| run_under(&scenario, ceiling, 0)).find(|(_, it)| it.policy("pressure").is_empty());
     let Some((outcome, summary)) = quiet else {
@@ -180,14 +184,17 @@ fn missing_room_for_a_spare_is_reported() {
     outcome.expect_equal(rows.len(), 1, "one row");
     let numbers = &rows[0]["numbers"];
     let sum = bytes(&outcome, numbers, "charged_bytes") + bytes(&outcome, numbers, "wanted_bytes");
-    outcome.expect(bytes(&outcome, numbers, "ceiling_bytes") < sum, "with the numbers that say why");
+    outcome.expect(bytes(&outcome, numbers, "ceiling_bytes") < sum, "the numbers show why");
     let workers = list(&summary.document["workers"]);
     let at = |role: &str, field: &str| {
         let found = workers.iter().find(|worker| worker["role"] == role);
         found.and_then(|worker| worker[field].as_str()).unwrap_or_default().to_owned()
     };
-    outcome.expect(at("verifier", "ended") <= at("profiler", "started"), "the profiler came after");
-    outcome.expect_equal(summary.verdict("matmul", "naive").0, Some("PASSED"), "all the same");
+    outcome.expect(
+        at("verifier", "ended") <= at("profiler", "started"),
+        "the profiler started after the verifier had ended",
+    );
+    outcome.expect_equal(summary.verdict("matmul", "naive").0, Some("PASSED"), "the candidate still passes");
 }
 
 #[test]

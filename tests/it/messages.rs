@@ -1,8 +1,8 @@
-//! Every text that the program shows, in a file for each kind in `tests/data/messages`, so that changes of
-//! wording are seen.
+//! Compares every text that the program shows with the snapshots in `tests/data/messages`, so that a change of wording
+//! is noticed.
 //!
-//! If a text has changed, the test writes the new version beside the kept file as `NAME.txt.new`; move it over
-//! the old one if it reads well. Tests of the supervisor keep mistakes of plans and feedback there too.
+//! If a text has changed, the test writes the new version beside the snapshot as `NAME.txt.new`. If it reads well, move
+//! it over the old file. Unit tests of the supervisor keep snapshots of plan mistakes and feedback in this folder too.
 
 mod source;
 
@@ -12,7 +12,7 @@ use opt_tests::{Scenario, data, repository};
 
 use source::{Message, messages};
 
-/// Fails if `found` differs from the kept file.
+/// Panics if `found` differs from the snapshot.
 fn same_as_kept(name: &str, found: &str) {
     let kept = data("messages").join(name);
     if std::fs::read_to_string(&kept).unwrap_or_default() != found {
@@ -32,7 +32,7 @@ fn help(scenario: &Scenario, command: &[String]) -> String {
 /// Appends the help of a command and of its subcommands.
 fn write_help(scenario: &Scenario, command: &[String], text: &mut String) {
     let own = help(scenario, command);
-    write!(text, "==== opt-supervisor {}\n{own}\n", command.join(" ")).expect("a string takes all");
+    write!(text, "==== opt-supervisor {}\n{own}\n", command.join(" ")).expect("a string cannot fail");
     let listed =
         own.split("\nCommands:\n").nth(1).unwrap_or_default().split("\n\n").next().unwrap_or_default();
     for line in listed.lines().filter_map(|line| line.strip_prefix("  ")) {
@@ -58,11 +58,11 @@ fn errors_match_their_snapshot() {
     let mut last = String::new();
     for Message { file, name, example } in messages(repository()) {
         if file != last {
-            write!(text, "\n{file}\n").expect("a string takes all");
+            write!(text, "\n{file}\n").expect("a string cannot fail");
             last = file;
         }
-        writeln!(text, "  {name}\n    {example}").expect("a string takes all");
+        writeln!(text, "  {name}\n    {example}").expect("a string cannot fail");
     }
-    assert!(200 < text.lines().count(), "the sources are read");
+    assert!(200 < text.lines().count(), "messages were found in the sources");
     same_as_kept("errors.txt", text.trim_start());
 }

@@ -1,6 +1,7 @@
-//! A candidate gets its threads, as root and as an ordinary user, however many processes that user has.
+//! A candidate gets its threads, both as root and as an ordinary user, no matter how many processes that user has.
 //!
-//! The kernel fails if OpenMP starts fewer threads than requested, which is the effect of a limit on processes.
+//! The kernel fails if OpenMP starts fewer threads than requested. A limit on the user's processes would have that
+//! effect.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -12,7 +13,7 @@ use opt_tests::{Scenario, Summary, data};
 const CAPTURES: &str = "captures/torch_nn_functional_relu";
 const OTHER_PROCESSES: usize = 30;
 
-/// Processes of a user, which end when this is dropped.
+/// Idle processes of a user. They are killed when this is dropped.
 struct Others(Vec<Child>);
 
 impl Others {
@@ -48,7 +49,7 @@ fn four_threads_run_beside_thirty_other_processes_of_the_user() {
     for user in users() {
         let scenario = Scenario::create();
         if !has_openmp(scenario.path()) {
-            let _ = writeln!(std::io::stderr(), "skipped: OpenMP (`cc -fopenmp` does not work here)");
+            let _ = writeln!(std::io::stderr(), "skipped: OpenMP (`cc -fopenmp` does not work)");
             return;
         }
         scenario.copy_captures(&data(CAPTURES), "captures");

@@ -1,12 +1,12 @@
-//! All golden captures of plain floats, verified with the naive kernels: every entry passes.
+//! Verifies the naive kernels with all golden captures whose dtypes are plain floats: every entry passes.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
 use opt_tests::{Scenario, Summary, binary, data, repository, summary::list};
 
-/// The op, and how many of its entries have only the four float dtypes; complex, float8 and integer entries are
-/// left out.
+/// Each op, and the number of its entries that use only the four float dtypes. Entries with complex, float8 and
+/// integer tensors do not count.
 const OPS: &[(&str, u64)] = &[
     ("embedding", 6),
     ("linear", 5),
@@ -22,7 +22,7 @@ const OPS: &[(&str, u64)] = &[
     ("batch_norm", 5),
 ];
 
-/// For each dtype: how many entries of each op a plan selects if `dtypes` names only this one.
+/// For each dtype, the number of entries of each op that a plan selects if `dtypes` names only that dtype.
 const BY_DTYPE: &[(&str, &[(&str, u64)])] = &[
     (
         "float32",
@@ -33,7 +33,7 @@ const BY_DTYPE: &[(&str, &[(&str, u64)])] = &[
     ("bfloat16", &[("embedding", 1), ("linear", 1), ("layer_norm", 1), ("conv2d", 1), ("max_pool2d", 1)]),
 ];
 
-/// No signature is recorded for attention, and the order of its keywords depends on the entries.
+/// Captures of attention have no signature, and the order of their keywords differs between entries.
 const ATTENTION: &str = r#"params = ["arg0", "arg1", "arg2", "attn_mask", "dropout_p", "is_causal", "scale"]
 defaults = { attn_mask = "none", dropout_p = 0.0, is_causal = false, scale = "none" }
 "#;
@@ -83,8 +83,8 @@ fn naive_kernels_pass_every_float_entry() {
         .collect();
     outcome.expect(wrong.is_empty(), format_args!("every op passes\n{}", wrong.join("\n")));
     outcome.expect_equal(summary.jobs().len(), OPS.len(), "number of jobs");
-    // These kernels allocate nothing, so the measured memory differs from the prediction by at most a tenth or 8 MiB,
-    // whichever is more.
+    // These kernels allocate nothing, so the measured memory differs from the prediction by at most ten percent or
+    // 8 MiB, whichever is more.
     for phase in list(&summary.document["memory"]["phases"]).iter().filter(|it| it["stage"] == "verify") {
         let figure =
             |field: &str| phase[field].as_u64().unwrap_or_else(|| outcome.fail(format_args!("{phase}")));
@@ -94,8 +94,7 @@ fn naive_kernels_pass_every_float_entry() {
     }
 }
 
-/// Sixty-four entries could share a runner. Their descriptors alone would exceed the limit here, and the runner
-/// and the next entries need some too.
+/// Up to 64 entries may share a runner. Under this limit, the descriptors of 64 entries would be too many.
 #[test]
 fn shared_runners_work_with_few_descriptors() {
     let linear = data("captures/torch_nn_functional_linear");
@@ -136,7 +135,7 @@ fn dtypes_select_entries() {
     }
 }
 
-/// The tables above cover all captures.
+/// The tables above list every op that has captures.
 #[test]
 fn tables_cover_every_op() {
     let folders = std::fs::read_dir(repository().join("tests/data/captures")).expect("the captures");

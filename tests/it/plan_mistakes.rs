@@ -1,8 +1,8 @@
-//! Plans with mistakes: each is reported once with its position, the exit code is 2, and nothing is started.
+//! Plans with mistakes: each mistake is reported once with its position, the exit code is 2, and nothing is started.
 
 use opt_tests::{Outcome, Scenario, data, repository};
 
-/// A valid job in the first three lines; mistakes follow from line 4 on.
+/// The first three lines of a plan, with a valid job. The tests append their mistakes from line 4 on.
 fn job() -> String {
     format!(
         "[[job]]\ncaptures = '{}'\nbaseline = '{}'\n",
@@ -11,7 +11,7 @@ fn job() -> String {
     )
 }
 
-/// The text below the job, the line and column of its mistake, and parts of the message.
+/// The text after the job, the line and column of its mistake, and parts of the message.
 const MISTAKES: &[(&str, &str, &[&str])] = &[
     ("[verify]\nrepeat = 3\n", "5:1", &["unknown key", "repeat = 3", "did you mean `repeats`?"]),
     ("[verifi]\nrepeats = 3\n", "4:2", &["verifi", "did you mean `verify`?"]),
@@ -97,12 +97,12 @@ fn command_line_is_checked_too() {
     ] {
         let outcome = scenario.run(arguments);
         outcome.expect_stderr(&[said]);
-        outcome.expect(matches!(outcome.code, Some(1..=3)), "it is an error");
+        outcome.expect(matches!(outcome.code, Some(1..=3)), "the exit code is that of an error");
         outcome.expect(!scenario.path().join("runs").exists(), "no run folder was made");
     }
 }
 
-/// An existing folder is never overwritten.
+/// A run never writes into a folder that has files already.
 #[test]
 fn non_empty_folder_is_left_alone() {
     let scenario = Scenario::with_plan(&job());

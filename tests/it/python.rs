@@ -1,4 +1,4 @@
-//! The Python packages: their own tests, in the environment that `.ci/run` makes for torch.
+//! Runs the tests of the Python packages, with the interpreter of the environment that `.ci/run` creates for torch.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use opt_tests::{Outcome, Scenario, binary, repository};
 
 use crate::report::browser::skipped;
 
-/// Runs the tests below `python/tests` in files that match `pattern`.
+/// Runs the tests in the files of `python/tests` that match `pattern`.
 fn unittest(scenario: &Scenario, python: &Path, pattern: &str) -> Outcome {
     let folder = repository().join("python");
     let folder = folder.to_str().expect("a path in UTF-8");
@@ -21,7 +21,7 @@ fn unittest(scenario: &Scenario, python: &Path, pattern: &str) -> Outcome {
 #[test]
 fn recorder_passes_its_own_tests() {
     let Some(python) = python_with("torch.overrides", "torch") else {
-        skipped("the recorder was not tried: there is no python3 with torch here");
+        skipped("the recorder was not tried: there is no python3 with torch");
         return;
     };
     let scenario = Scenario::create();
@@ -35,15 +35,15 @@ fn recorder_passes_its_own_tests() {
 
 #[test]
 fn client_passes_its_own_tests() {
-    // The plugin is tested if pytest is installed; the rest needs no package.
+    // The pytest plugin needs pytest; the other tests need no package.
     let found = python_with("pytest", "torch").or_else(|| python_with("tomllib", "torch"));
     let Some(python) = found else {
-        skipped("the Python client was not tried: there is no python3 of version 3.11 or newer here");
+        skipped("the Python client was not tried: there is no python3 of version 3.11 or newer");
         return;
     };
     let outcome = unittest(&Scenario::create(), &python, "test_client.py").expect_exit(0);
     if outcome.stderr.trim_end().ends_with("OK (skipped=1)") {
-        skipped("the pytest plugin was not tried: there is no pytest here");
+        skipped("the pytest plugin was not tried: pytest is not installed");
     } else {
         outcome.expect(outcome.stderr.trim_end().ends_with("OK"), "no test was skipped");
     }

@@ -13,18 +13,18 @@ use opt_tests::{Outcome, Scenario, Summary, data, repository};
 
 use crate::report::browser::skipped;
 
-/// Candidates that pass, and how their outputs are produced.
+/// The candidates that pass, and how they produce their outputs.
 const GOOD: [(&str, &str); 6] = [
     ("returns", "returned"),
     ("writes", "written"),
     ("model", "returned"),
-    // These only try to misbehave.
+    // These try to misbehave, and do not succeed.
     ("floods_stdout", "returned"),
     ("forks", "returned"),
     ("reads_what_it_may_not", "returned"),
 ];
 
-/// Each misbehaviour, with its status and a part of its detail.
+/// The candidates that misbehave, each with its status and a part of its detail.
 const BAD: [(&str, &str, &str); 21] = [
     ("wrong_by_nine_percent", "INCORRECT_NUMERICAL", "elements"),
     ("stale_after_first_call", "NONDETERMINISTIC", "right at first"),
@@ -57,12 +57,12 @@ pub fn interpreter() -> Option<PathBuf> {
     let named = std::env::var_os("OPT_TEST_PYTHON").map(PathBuf::from);
     let found = named.or_else(|| python_with("torch", "torch"));
     if found.is_none() {
-        skipped("Python kernels were not tried: there is no python3 with torch here (set OPT_TEST_PYTHON)");
+        skipped("Python kernels were not tried: there is no python3 with torch (set OPT_TEST_PYTHON)");
     }
     found
 }
 
-/// The same for a user who may not be able to run it.
+/// The interpreter, or `None` if this user cannot run it.
 fn interpreter_of(user: User) -> Option<PathBuf> {
     let python = interpreter()?;
     let mut command = Command::new(&python);
@@ -110,16 +110,19 @@ fn expect_every_verdict(outcome: &Outcome, summary: &Summary) {
         outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
         outcome.expect(detail.contains(says), format_args!("{name} says {says:?}; it says {detail:?}"));
         let feedback = it["feedback"].as_str().unwrap_or_default();
-        outcome.expect(feedback.contains(says), format_args!("the feedback of {name} says so: {feedback:?}"));
+        outcome.expect(
+            feedback.contains(says),
+            format_args!("the feedback of {name} contains the detail: {feedback:?}"),
+        );
     }
-    outcome.expect(found("floods_stdout")["output_truncated"] == true, "a flood is cut");
+    outcome.expect(found("floods_stdout")["output_truncated"] == true, "the long output is truncated");
     outcome.expect(
         found("returns")["build"]["compiler"].as_str().is_some_and(|it| it.contains("with torch")),
         "the interpreter is named",
     );
 }
 
-/// One table: the recorded function, kernels in Python, and one in C.
+/// The recorded function, kernels in Python and a kernel in C are ranked in one table.
 #[test]
 fn kernels_of_both_languages_are_timed_beside_torch() {
     let Some(python) = interpreter() else { return };
@@ -146,11 +149,11 @@ fn kernels_of_both_languages_are_timed_beside_torch() {
         faster["speedup"]["value"].as_f64().is_some_and(|it| 0.0 < it),
         "there is a speed-up against torch",
     );
-    // The printed plan can be used as a plan.
+    // The plan that `check` prints can be used as a plan.
     scenario.run(&["repro", "runs/plan", "torch", "--entry", "entry_000001"]).expect_exit(0);
 }
 
-/// A name in a capture cannot lead out of torch.
+/// `function_name` of a capture can only name a function of torch.
 #[test]
 fn capture_of_a_function_outside_torch_is_refused() {
     let Some(python) = interpreter() else { return };

@@ -1,5 +1,6 @@
-//! Tests how much a verification reads of captures that are not in the page cache: with a sparse kernel about what it
-//! touches, with a dense kernel everything. Neither leaves pages in the cache, and neither does timing.
+//! Tests how much a verification reads of captures that are not in the page cache. A sparse kernel causes reads of
+//! little more than the rows it touches, a dense kernel of everything. Verification and timing leave no pages in the
+//! cache.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -11,7 +12,7 @@ use opt_tests::users::{User, users};
 use opt_tests::{Scenario, Summary, binary, repository, summary::list};
 use rustix::fs::{Advice, fadvise};
 
-/// Two tables, of about 100 MB and 20 MB.
+/// Generates captures of two tables of about 100 MB and 20 MB.
 fn captures(scenario: &Scenario) -> Vec<PathBuf> {
     let program = binary().with_file_name("gen-captures");
     assert!(
@@ -30,8 +31,8 @@ fn captures(scenario: &Scenario) -> Vec<PathBuf> {
     entries.collect()
 }
 
-/// Drops the files from the cache and returns the pages still there; `None` if the kernel does not report this,
-/// or keeps them.
+/// Drops the files from the page cache and returns the number of pages still cached. Returns `None` if the kernel does
+/// not report this number or keeps the pages.
 fn dropped(files: &[PathBuf]) -> Option<u64> {
     for file in files {
         let file = File::open(file).expect("a capture");
@@ -62,12 +63,12 @@ fn reads(user: User) {
     {
         scenario.write(name, std::fs::read(repository().join(from)).expect("a kernel"));
     }
-    // A quarter of the ceiling is less than the captures, so what is read of them is dropped.
+    // The captures are larger than a quarter of the ceiling, so pages that were read are dropped.
     scenario.write("plan.toml", plan("512MiB", scenario.path()));
     let program = user.program(&scenario);
     user.owns(&scenario);
     let Some(before) = dropped(&files) else {
-        println!("skipped: nobody can tell here what is read from a disk");
+        println!("skipped: this kernel does not report which pages are cached");
         return;
     };
     let mut command = scenario.command_of(&program, &["run", "plan.toml"]);
@@ -82,32 +83,32 @@ fn reads(user: User) {
         };
         outcome.expect(
             pages("cached_after_bytes") <= pages("cached_before_bytes"),
-            format_args!("nothing was left behind by timing: {left}"),
+            format_args!("timing leaves no pages in the cache: {left}"),
         );
     }
     let rows = summary.policy("read_ahead");
     outcome.expect_equal(rows.len(), 2, "a row for each verification");
     let number = |row: usize, name: &str| {
         let number = rows[row]["numbers"][name].as_u64();
-        number.unwrap_or_else(|| outcome.fail(format_args!("{} does not hold {name}", rows[row])))
+        number.unwrap_or_else(|| outcome.fail(format_args!("{} has no {name}", rows[row])))
     };
     outcome.expect_equal(number(0, "page_by_page"), 2, "both tables were cold");
-    outcome.expect_equal(number(0, "turned"), 0, "rows here and there are no reason to read a table");
-    outcome.expect_equal(number(0, "ahead_bytes"), 0, "nothing was read ahead");
+    outcome.expect_equal(number(0, "turned"), 0, "scattered rows do not cause a table to be read whole");
+    outcome.expect_equal(number(0, "ahead_bytes"), 0, "bytes read ahead");
     outcome.expect(
         (1..4 << 20).contains(&number(0, "touched_bytes")),
-        format_args!("81 rows were touched: {}", rows[0]),
+        format_args!("the reads fit 81 touched rows: {}", rows[0]),
     );
-    outcome.expect_equal(number(1, "turned"), 2, "both tables were read whole");
-    outcome.expect(0 < number(1, "ahead_bytes"), format_args!("and read ahead: {}", rows[1]));
+    outcome.expect_equal(number(1, "turned"), 2, "tables read whole");
+    outcome.expect(0 < number(1, "ahead_bytes"), format_args!("the tables were read ahead: {}", rows[1]));
     for (index, row) in rows.iter().enumerate() {
         outcome.expect(
             number(index, "cached_after_bytes") <= number(index, "cached_before_bytes"),
-            format_args!("nothing was left behind: {row}"),
+            format_args!("verification leaves no pages in the cache: {row}"),
         );
     }
     let after = cached(&files).unwrap_or_default();
-    // Headers that were read to check the plan may stay.
+    // Pages of headers, which were read to check the plan, may remain cached.
     outcome.expect(after <= before + 512, format_args!("{after} pages after {before}"));
 }
 
@@ -118,7 +119,7 @@ fn run_reads_what_is_used_and_leaves_the_cache_unchanged() {
     }
 }
 
-/// Entries of a store keep their data in other files, some of them shared; what timing reads of those is dropped
+/// Entries of a store have their data in blobs, some of which are shared. Pages of blobs that timing reads are dropped
 /// too.
 #[test]
 fn profile_from_a_store_leaves_the_cache_unchanged() {
@@ -130,7 +131,7 @@ fn profile_from_a_store_leaves_the_cache_unchanged() {
     {
         scenario.write(name, std::fs::read(repository().join(from)).expect("a kernel"));
     }
-    // Its tolerances depend on the recorded outputs, which are therefore read before timing.
+    // The tolerances depend on the recorded outputs, so these are read before timing.
     let plan = plan("512MiB", scenario.path()).replace("captures = 'captures'", "captures = 'packed'");
     scenario.write("plan.toml", plan + "verify = { tolerance = \"gpu\" }\n");
     let folders = std::fs::read_dir(scenario.path().join("packed/blobs")).expect("a store");
@@ -139,7 +140,7 @@ fn profile_from_a_store_leaves_the_cache_unchanged() {
         .map(|blob| blob.expect("a blob").path())
         .collect();
     let Some(before) = dropped(&blobs) else {
-        println!("skipped: nobody can tell here what is read from a disk");
+        println!("skipped: this kernel does not report which pages are cached");
         return;
     };
     let (outcome, summary) = scenario.run_plan(0, &[]);

@@ -1,5 +1,5 @@
-//! Law 4: after a large validation the verifier has ended before a profiler gets a lease, and the record proves
-//! it.
+//! Law 4: after a large validation, the verifier ends before a profiler gets a lease. The tests read this from the
+//! summary.
 
 use opt_tests::{Outcome, Scenario, Summary, repository, summary::list};
 use serde_json::Value;
@@ -32,7 +32,7 @@ fn time<'v>(outcome: &Outcome, row: &'v Value, field: &str) -> &'v str {
 
 #[test]
 fn large_job_ends_the_verifier_before_profiling() {
-    // A spare that starts meanwhile would owe what the old worker freed.
+    // No spare: it would start at the same time and owe the memory that the old worker frees.
     let scenario = Scenario::with_plan(&plan("large_job = \"1KiB\"\n[memory]\nspare = false"));
     let (outcome, summary) = scenario.run_plan(0, &[]);
 
@@ -61,12 +61,14 @@ fn large_job_ends_the_verifier_before_profiling() {
             .unwrap_or_else(|| outcome.fail(format_args!("no row of the policy log among {rows:?}")));
         let number = |name: &str| {
             let number = row["numbers"][name].as_u64();
-            number.unwrap_or_else(|| outcome.fail(format_args!("{row} does not hold {name}")))
+            number.unwrap_or_else(|| outcome.fail(format_args!("{row} has no {name}")))
         };
         let (before, after) = (number("owed_before_bytes"), number("owed_after_bytes"));
         outcome.expect(
             0 < after && after < before,
-            format_args!("the tree owes less without it, and the supervisor something: {before}, {after}"),
+            format_args!(
+                "the run owes less without the verifier, but still more than nothing: {before}, {after}"
+            ),
         );
         number("took_ms");
         outcome.expect(row["reason"].as_str().is_some_and(|it| it.contains("before_profile")), "why");
@@ -74,11 +76,16 @@ fn large_job_ends_the_verifier_before_profiling() {
         let decided = decided
             .iter()
             .find(|row| row["numbers"]["worker"] == verifier["id"])
-            .unwrap_or_else(|| outcome.fail("the decision stands before the deed"));
+            .unwrap_or_else(|| outcome.fail("the decision to recycle is in the policy log"));
         let bytes = decided["numbers"]["validated_bytes"].as_u64();
-        outcome
-            .expect(bytes.is_some_and(|bytes| 1024 <= bytes), format_args!("what made it large: {bytes:?}"));
-        outcome.expect(time(&outcome, decided, "t") <= time(&outcome, row, "t"), "in this order");
+        outcome.expect(
+            bytes.is_some_and(|bytes| 1024 <= bytes),
+            format_args!("the row has the size of the validation: {bytes:?}"),
+        );
+        outcome.expect(
+            time(&outcome, decided, "t") <= time(&outcome, row, "t"),
+            "the decision precedes the end of the verifier",
+        );
     }
 }
 
@@ -87,7 +94,7 @@ fn small_job_keeps_its_verifier() {
     let scenario = Scenario::with_plan(&plan("large_job = \"1GiB\""));
     let (outcome, summary) = scenario.run_plan(0, &[]);
     outcome.expect_equal(workers(&summary, "verifier").len(), 1, "one verifier for all");
-    outcome.expect_equal(summary.policy("recycled").len(), 0, "nobody was replaced");
+    outcome.expect_equal(summary.policy("recycled").len(), 0, "workers recycled");
     outcome.expect(workers(&summary, "verifier")[0]["recycled_because"].is_null(), "it ended with the run");
 }
 
@@ -100,7 +107,10 @@ fn worker_is_replaced_after_its_leases() {
     verifiers.retain(|worker| worker["leases"] != 0);
     // Two candidates, each built and verified.
     outcome.expect_equal(verifiers.len(), 4, "a verifier for every lease");
-    outcome.expect(verifiers.iter().all(|worker| worker["leases"] == 1), "of one lease each");
+    outcome.expect(verifiers.iter().all(|worker| worker["leases"] == 1), "each verifier had one lease");
     let reasons = verifiers.iter().filter(|it| it["recycled_because"] == "after_leases").count();
-    outcome.expect(3 <= reasons, format_args!("all but the last were replaced for it: {reasons}"));
+    outcome.expect(
+        3 <= reasons,
+        format_args!("all but the last were recycled because of their leases: {reasons}"),
+    );
 }

@@ -1,5 +1,5 @@
-//! Replays of recorded calls under a budget: the same outputs with every budget, never a byte above it, and no
-//! result unless everything went as scheduled.
+//! Replays of recorded calls under a budget. Outputs are the same with every budget, the budget is never exceeded, and
+//! a replay that deviates from its schedule has no result.
 
 mod commands;
 mod trouble;
@@ -20,13 +20,13 @@ fn generate(scenario: &Scenario, folder: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Alternating lookups in two tables, and calls that each use a different tensor.
+/// Generates two sets: alternating lookups in two tables, and calls that each use a different tensor.
 fn captures(scenario: &Scenario) {
     generate(scenario, "lookups", &["embedding", "--entries", "4", "--total", "3MB"]);
     generate(scenario, "rows", &["op", "--name", "softmax", "--shape", "64,1024", "--entries", "6"]);
 }
 
-/// Two jobs with a baseline each, and these replays: (name, budget, more keys).
+/// A plan with two jobs, each with a baseline, and these replays (name, budget, more keys).
 fn plan(lookups: &str, replays: &[(&str, &str, &str)]) -> String {
     let kernel = |name: &str| repository().join(format!("configs/demo/{name}.c")).display().to_string();
     let mut text = format!(
@@ -60,7 +60,7 @@ fn plan(lookups: &str, replays: &[(&str, &str, &str)]) -> String {
     text
 }
 
-/// The floor and the size of all constants, according to `check`.
+/// The smallest possible budget and the size of all constants, according to `check`.
 fn floor(scenario: &Scenario, lookups: &str) -> (u64, u64) {
     scenario.write("plan.toml", plan(lookups, &[("asked", "1GiB", "")]));
     let checked = scenario.run(&["check", "plan.toml", "--json"]).expect_exit(0);
@@ -116,13 +116,13 @@ fn every_budget_gives_the_same_outputs() {
         outcome.expect_equal(&result["recording_digest"], &first["recording_digest"], "catalog and schedule");
         outcome.expect_equal(figure("hits") + figure("misses"), figure("uses"), "uses");
         outcome.expect_equal(list(&result["steps"]).len(), 12, "steps");
-        outcome.expect(figure("unique_bytes") <= figure("bytes_moved"), "everything was moved once at least");
+        outcome.expect(figure("unique_bytes") <= figure("bytes_moved"), "every byte was moved at least once");
         if budget == whole {
             outcome.expect_equal(figure("bytes_moved"), figure("unique_bytes"), "moved once");
             outcome.expect_equal(figure("evictions"), 0, "evictions");
         }
     }
-    outcome.expect(0 < first["evictions"].as_u64().unwrap_or(0), "the floor makes tensors leave");
+    outcome.expect(0 < first["evictions"].as_u64().unwrap_or(0), "the smallest budget causes evictions");
     outcome.expect_stdout(&["replay at_0: 12 steps", "moved", "against keeping everything"]);
 }
 
@@ -141,13 +141,13 @@ fn budget_below_the_floor_is_refused_with_the_size_needed() {
             &format!("the least is {floor} bytes"),
         ]);
     }
-    assert!(!scenario.run_folder().exists(), "nothing was begun");
+    assert!(!scenario.run_folder().exists(), "no run folder was made");
     let misnamed = plan("lookups", &[("model", "1GiB", "pin = [\"wieght\"]")]);
     scenario.write("plan.toml", misnamed);
     scenario.run(&["run", "plan.toml"]).expect_exit(2).expect_stderr(&["no tensor is named `wieght`"]);
 }
 
-/// Restores the state of a run interrupted before its replay: there is a recording, but no result.
+/// Restores the state of a run that was interrupted before its replay: the recording exists, and the result does not.
 fn forget_result(scenario: &Scenario) {
     let store =
         rusqlite::Connection::open(scenario.run_folder().join("run.sqlite")).expect("the run's store");
@@ -177,9 +177,9 @@ fn wrong_schedule_leaves_no_result() {
     let path = scenario.run_folder().join("replay/model.recording");
     let recorded = std::fs::read(&path).expect("the recording");
 
-    // An existing result is not computed again; a missing one is, from the same recording.
+    // An existing result is reused. A missing result is computed from the same recording.
     let (outcome, summary) = scenario.run_plan(0, &["--resume"]);
-    outcome.expect_equal(&replay(&summary, "model")["result"], &first, "the result stands");
+    outcome.expect_equal(&replay(&summary, "model")["result"], &first, "the result is unchanged");
     forget_result(&scenario);
     let (outcome, summary) = scenario.run_plan(0, &["--resume"]);
     let again = &replay(&summary, "model")["result"];
@@ -187,14 +187,14 @@ fn wrong_schedule_leaves_no_result() {
         outcome.expect_equal(&again[key], &first[key], key);
     }
 
-    // One byte of it is changed.
+    // Change one byte of the recording.
     forget_result(&scenario);
     let mut changed = recorded.clone();
     changed[recorded.len() / 2] ^= 1;
     std::fs::write(&path, &changed).expect("written");
     expect_refused(&scenario, &["cannot be relied upon"]);
 
-    // Two uses are swapped, and everything else is adjusted to that.
+    // Swap two uses and adjust the rest of the recording, so that it is consistent.
     let mut swapped = Recording::decode(&recorded).expect("a recording");
     let at = swapped.uses.iter().position(|it| it.step == 3).expect("a use in step 3") - 1;
     let (one, other) = (swapped.uses[at], swapped.uses[at + 1]);
@@ -202,11 +202,11 @@ fn wrong_schedule_leaves_no_result() {
         let it = &mut swapped.uses[place];
         (it.constant, it.name, it.bytes, it.epoch) = (from.constant, from.name, from.bytes, from.epoch);
     }
-    assert!(Recording::decode(&swapped.encode()).is_ok(), "no reader can object");
+    assert!(Recording::decode(&swapped.encode()).is_ok(), "the recording can be decoded");
     std::fs::write(&path, swapped.encode()).expect("written");
     expect_refused(&scenario, &["at use", &at.to_string(), "expected", "actual"]);
 
-    // Without the recording, a new one is made.
+    // If the recording is missing, a new one is made.
     std::fs::remove_file(&path).expect("removed");
     let (outcome, summary) = scenario.run_plan(0, &["--resume"]);
     outcome.expect_equal(

@@ -68,7 +68,7 @@ fn every_format_agrees_with_the_summary() {
     text.expect(wide.is_empty(), format_args!("no line is wider than eighty columns: {wide:#?}"));
 
     let markdown = reported(&scenario, "md");
-    // A busy machine can leave the job without a winner, or put both candidates on one rank.
+    // On a busy machine, the job may have no winner, or both candidates the same rank.
     let job = summary.job(SOFTMAX);
     let headline = job["winner"].as_str().map_or("no winner".to_owned(), |winner| format!("`{winner}` "));
     let fast = summary.candidate(SOFTMAX, "fast");
@@ -80,13 +80,15 @@ fn every_format_agrees_with_the_summary() {
         "Reproduce with",
         "run plan.toml",
     ]);
-    markdown
-        .expect(!markdown.stdout.lines().any(|line| line.starts_with("<script")), "no markup of strangers");
+    markdown.expect(
+        !markdown.stdout.lines().any(|line| line.starts_with("<script")),
+        "names and compiler output are escaped",
+    );
 
     let csv = reported(&scenario, "csv");
     let speedup = fast["speedup"]["value"].as_f64().expect("it was timed");
     csv.expect(csv.stdout.contains(&format!("softmax,fast,PASSED,,,{rank},{speedup}")), "its row");
-    csv.expect(csv.stdout.lines().count() >= 6, "a row for each");
+    csv.expect(csv.stdout.lines().count() >= 6, "rows for all candidates");
 
     let lines = reported(&scenario, "jsonl");
     let traces: Vec<Value> =
@@ -95,7 +97,7 @@ fn every_format_agrees_with_the_summary() {
         let of: Vec<&Value> = traces.iter().filter(|trace| trace["solution"] == candidate["name"]).collect();
         let told = list(&candidate["profile"]["entries"]).len() + list(&candidate["failures"]).len();
         lines.expect_equal(of.len(), told.max(1), format_args!("lines of {}", candidate["name"]));
-        lines.expect(of.iter().all(|it| it["evaluation"]["status"].is_string()), "each has a verdict");
+        lines.expect(of.iter().all(|it| it["evaluation"]["status"].is_string()), "every line has a verdict");
     }
 
     let file = scenario.path().join("out/report.md");
@@ -114,22 +116,22 @@ fn every_format_agrees_with_the_summary() {
 fn page_is_complete_in_a_browser() {
     let scenario = mixed();
     let (outcome, summary) = scenario.run_plan(0, &[]);
-    reported(&scenario, "html").expect(true, "to standard output");
+    reported(&scenario, "html").expect(true, "the page is written to standard output");
     scenario.run(&["report", "runs/latest", "--format", "html", "-o", "page.html"]).expect_exit(0);
     let page = scenario.path().join("page.html");
     let bytes = std::fs::metadata(&page).expect("the page").len();
     outcome.expect(bytes < 2 << 20, format_args!("{bytes} bytes are a small page"));
     let Some(browser) = Browser::find() else {
-        browser::skipped("the HTML report was not opened in a browser: there is no chromium here");
+        browser::skipped("the HTML report was not opened in a browser: chromium is not installed");
         return;
     };
     let shown = browser.open(&scenario, &page);
-    shown.expect(shown.console().is_empty(), format_args!("nothing on the console: {:#?}", shown.console()));
+    shown.expect(shown.console().is_empty(), format_args!("the console is empty: {:#?}", shown.console()));
     let dom = &shown.dom;
     for candidate in list(&summary.job(SOFTMAX)["candidates"]) {
         let name = candidate["name"].as_str().expect("a name");
         shown.expect(dom.contains(&as_markup(name)), format_args!("{name} is in the page"));
-        shown.expect(dom.contains(candidate["status"].as_str().expect("ended")), "its status is");
+        shown.expect(dom.contains(candidate["status"].as_str().expect("ended")), "the status is in the page");
     }
     let winner = summary.candidate(SOFTMAX, "fast");
     let mut figures = vec![three_digits(&winner["speedup"]["value"]) + "×"];
@@ -167,14 +169,18 @@ fn two_runs_can_be_compared() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
     let (outcome, first) = scenario.run_plan(0, &[]);
     let drawn = first.policy("seed");
-    outcome.expect_equal(drawn.len(), 1, "a draw for the run");
+    outcome.expect_equal(drawn.len(), 1, "seeds drawn for the first run");
     outcome.expect(drawn[0]["numbers"]["seed"].as_u64().is_some_and(|seed| seed != 0), "told");
     let second = Plan::softmax(&["fast", "bad/segfaults"]).text();
     scenario.write("plan.toml", &second);
     let run = ["run", "plan.toml", "--dir", "runs/second", "--quiet", "--set", "verify.seed=7"];
     let outcome = scenario.run(&run).expect_exit(0);
     let second = Summary::read(&scenario.path().join("runs/second"), &outcome);
-    outcome.expect_equal(second.policy("seed").len(), 0, "the plan says its own");
+    outcome.expect_equal(
+        second.policy("seed").len(),
+        0,
+        "seeds drawn for the second run, whose plan has a seed",
+    );
     let both = ["report", "runs/plan", "runs/second", "--format"];
     let compared = |format: &str| scenario.run(&[&both[..], &[format]].concat());
 
@@ -212,17 +218,17 @@ fn samples_survive_a_killed_supervisor_and_continue_with_the_run() {
     let killed = scenario.finish(child, &arguments);
     killed.expect_equal(killed.signal, Some(Signal::KILL.as_raw()), "its end");
     let before = blocks(&scenario);
-    killed.expect(!before.is_empty(), "samples were written while it ran");
+    killed.expect(!before.is_empty(), "samples were written during the run");
 
     let resumed = scenario.run(&["run", "plan.toml", "--resume", "--verbose"]).expect_exit(1);
     let after = blocks(&scenario);
     resumed.expect(after.starts_with(&before), format_args!("{before:?} are still there: {after:?}"));
-    resumed.expect(before.len() < after.len(), "there are more of the second part");
+    resumed.expect(before.len() < after.len(), "the resumed run added blocks");
     resumed.expect_stdout(&["memory owed over", "kill x"]);
     let summary = Summary::read(&scenario.run_folder(), &resumed);
     let phases = list(&summary.document["memory"]["phases"]);
     resumed.expect(
         phases.iter().all(|it| it["peak_reclaimable_bytes"].is_u64() && it["swap_delta_bytes"].is_i64()),
-        "phases say what was reclaimable, and what they swapped",
+        "phases have their reclaimable memory and their change of swap",
     );
 }

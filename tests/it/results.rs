@@ -1,4 +1,4 @@
-//! Results of runs: exit codes, statuses of jobs and candidates, and every way to read them.
+//! Results of runs: exit codes, statuses of jobs and candidates, and all commands that show them.
 
 mod commands;
 pub mod plans;
@@ -18,20 +18,20 @@ fn good_run_exits_with_0_and_prints_one_document_everywhere() {
     outcome.expect_equal(summary.verdict(SOFTMAX, "fast"), (Some("PASSED"), None), "fast");
     let fast = summary.candidate(SOFTMAX, "fast");
     outcome.expect(fast["speedup"]["value"].is_number(), "fast has a speed-up");
-    outcome.expect(fast["artifact_digest"].is_string(), "what was verified and timed has a digest");
+    outcome.expect(fast["artifact_digest"].is_string(), "the artifact has a digest");
     let stages: Vec<&str> =
         list(&fast["attempts"]).iter().filter_map(|attempt| attempt["stage"].as_str()).collect();
-    // On a busy machine it may look slower than the baseline, and is then not timed a second time.
+    // On a busy machine `fast` may look slower than the baseline, and is then not timed a second time.
     let all = ["build", "verify", "profile", "confirm"];
     outcome.expect(3 <= stages.len() && all.starts_with(&stages), format_args!("its attempts: {stages:?}"));
-    // Its interval may also reach below the baseline; then there is no winner.
+    // If its confidence interval includes the baseline, there is no winner.
     let job = summary.job(SOFTMAX);
     let confirmed = job["winner_confirmed"].as_bool();
     outcome.expect_equal(confirmed, Some(!job["winner"].is_null()), "winner_confirmed");
     outcome.expect_equal(
         fast["profile"]["stage"].as_str(),
         stages.last().copied(),
-        "where its times come from",
+        "the stage that the times come from",
     );
 
     let report = scenario.run(&["report", "runs/plan", "--format", "json"]).expect_exit(0);
@@ -41,7 +41,7 @@ fn good_run_exits_with_0_and_prints_one_document_everywhere() {
     let written = scenario.run(&["report", "runs/plan", "-o", "report.txt"]).expect_exit(0);
     written.expect(written.stdout.is_empty(), "the report is in the file");
     let text = std::fs::read_to_string(scenario.path().join("report.txt")).expect("the report");
-    // The last line has the folder's name as it was typed.
+    // The last line names the folder as the user typed it, so it is not compared.
     let body = |text: &str| text.lines().take_while(|line| !line.starts_with("run ")).count();
     report.expect_equal(body(&text), body(&report.stdout), "lines of the same report");
 }
@@ -51,7 +51,7 @@ fn quiet_run_prints_nothing() {
     let scenario = Scenario::with_plan(&Plan::softmax(&[]).text());
     let (outcome, summary) = scenario.run_plan(0, &["--quiet"]);
     outcome.expect(outcome.stdout.is_empty(), "nothing on standard output");
-    // A job with only a baseline is judged by that.
+    // The status of a job with only a baseline is that of the baseline.
     outcome.expect_equal(summary.job(SOFTMAX)["status"].as_str(), Some("PASSED"), "the job");
 }
 
@@ -59,11 +59,7 @@ fn quiet_run_prints_nothing() {
 fn unreached_min_speedup_exits_with_1() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
     let (outcome, summary) = scenario.run_plan(1, &["--min-speedup", "1000"]);
-    outcome.expect_equal(
-        summary.verdict(SOFTMAX, "fast"),
-        (Some("PASSED"), None),
-        "fast is right all the same",
-    );
+    outcome.expect_equal(summary.verdict(SOFTMAX, "fast"), (Some("PASSED"), None), "fast passes");
     outcome.expect_equal(summary.job(SOFTMAX)["status"].as_str(), Some("NONE_PASSED"), "the job");
     outcome.expect_equal(summary.document["run"]["exit_code"].as_i64(), Some(1), "run.exit_code");
 }
@@ -81,11 +77,7 @@ fn run_without_a_passing_candidate_exits_with_1() {
     );
     let failure = &summary.candidate(SOFTMAX, name)["failures"][0];
     let mismatch = &failure["mismatch"];
-    outcome.expect_equal(
-        mismatch["pattern"].clone(),
-        Value::from("all"),
-        "what the bad elements have in common",
-    );
+    outcome.expect_equal(mismatch["pattern"].clone(), Value::from("all"), "the pattern of the bad elements");
     outcome.expect_equal(list(&mismatch["bad_indices"]).len(), 8, "the first bad indices");
     let error = mismatch["relative_error"].as_f64().unwrap_or_default();
     outcome.expect((0.089..0.091).contains(&error), format_args!("it is wrong by nine percent: {error}"));
@@ -101,7 +93,7 @@ fn plan_that_does_not_fit_exits_with_3_and_names_its_need() {
     let detail = summary.candidate(SOFTMAX, "fast")["detail"].as_str().unwrap_or_default();
     outcome.expect(
         detail.contains("its build needs") && detail.contains("1.00 MiB") && detail.contains("host_ceiling"),
-        format_args!("how much is needed, and by what: {detail}"),
+        format_args!("the detail says what needs how much: {detail}"),
     );
     outcome.expect_stdout(&["DOES_NOT_FIT", "needs"]);
     outcome.expect(list(&summary.document["workers"]).is_empty(), "no worker was started");
@@ -116,7 +108,7 @@ fn plan_that_does_not_fit_exits_with_3_and_names_its_need() {
 
 #[test]
 fn job_that_does_not_fit_leaves_the_other_running() {
-    // More than any test machine has.
+    // More memory than any test machine has.
     let text = Plan::softmax(&["fast"]).text()
         + &Plan {
             name: "greedy".to_owned(),
@@ -140,7 +132,7 @@ fn candidates_of_a_failed_baseline_are_verified_and_timed() {
     outcome.expect_equal(job["status"].as_str(), Some("BASELINE_FAILED"), "the job");
     outcome.expect(
         job["detail"].as_str().is_some_and(|detail| detail.contains("INCORRECT_NUMERICAL")),
-        format_args!("how it failed: {}", job["detail"]),
+        format_args!("the detail says how the baseline failed: {}", job["detail"]),
     );
     for name in ["fast", "naive"] {
         let candidate = summary.candidate(SOFTMAX, name);
@@ -159,7 +151,7 @@ fn damaged_capture_is_not_the_candidates_fault() {
     let entry = truncated.join("entry_000000.pt");
     let bytes = std::fs::read(&entry).expect("a capture");
     std::fs::write(&entry, &bytes[..bytes.len() / 2]).expect("half a capture");
-    // A byte of the recorded output, in the middle of the last record with data; only its CRC shows it.
+    // Flip a byte of the recorded output, in the middle of the last record with data. Only the CRC reveals it.
     let flipped = scenario.copy_captures(&data("demo/torch_nn_functional_softmax"), "flipped");
     flip_a_byte_of_the_output(&flipped.join("entry_000001.pt"));
 
@@ -187,12 +179,11 @@ fn damaged_capture_is_not_the_candidates_fault() {
     outcome.expect_stdout(&["CAPTURE_ERROR"]);
 }
 
-/// Torch writes storages in the order in which they are first mentioned: the output's data is the last large
-/// record.
+/// Flips a byte of the output's data. Torch writes storages in the order of their first use, so this data is the last
+/// large record.
 fn flip_a_byte_of_the_output(path: &std::path::Path) {
     let mut bytes = std::fs::read(path).expect("a capture");
-    // This entry's output has 2 x 6 x 56 x 60 floats; its record is followed only by the small records at the end
-    // of the file.
+    // This entry's output has 2 x 6 x 56 x 60 floats. Only the small records at the end of the file follow it.
     let at = bytes.len() - 40_320 * 2;
     bytes[at] ^= 0x40;
     std::fs::write(path, bytes).expect("a damaged capture");
@@ -219,8 +210,10 @@ fn unsupported_entries_are_allowed_only_for_partial_candidates() {
     let verify = &summary.candidate("part", "naive")["verify"];
     let number = |name: &str| verify[name].as_u64().unwrap_or_default();
     outcome.expect_equal(number("entries_run"), 5, "entries that were run");
-    outcome
-        .expect(0 < number("entries_passed") && 0 < number("entries_unsupported"), "some are done, some not");
+    outcome.expect(
+        0 < number("entries_passed") && 0 < number("entries_unsupported"),
+        "some entries passed, and some are unsupported",
+    );
     outcome.expect_equal(number("entries_passed") + number("entries_unsupported"), 5, "entries");
 }
 
@@ -231,12 +224,22 @@ fn only_runs_the_named_candidates() {
     let text = Plan::softmax(&["fast", "bad/segfaults"]).text() + &other.job();
     let scenario = Scenario::with_plan(&text);
     let (outcome, summary) = scenario.run_plan(0, &["--only", "softmax/fast"]);
-    outcome.expect_equal(summary.verdict(SOFTMAX, "fast"), (Some("PASSED"), None), "what was named");
+    outcome.expect_equal(summary.verdict(SOFTMAX, "fast"), (Some("PASSED"), None), "the named candidate");
     outcome.expect_equal(summary.verdict(SOFTMAX, "naive"), (Some("PASSED"), None), "its baseline");
-    outcome.expect_equal(summary.verdict(SOFTMAX, "segfaults").0, Some("SKIPPED"), "what was not");
-    outcome.expect_equal(summary.job("other")["status"].as_str(), Some("SKIPPED"), "a job that was not");
-    outcome
-        .expect(list(&summary.candidate(SOFTMAX, "segfaults")["attempts"]).is_empty(), "nothing was tried");
+    outcome.expect_equal(
+        summary.verdict(SOFTMAX, "segfaults").0,
+        Some("SKIPPED"),
+        "a candidate that was not named",
+    );
+    outcome.expect_equal(
+        summary.job("other")["status"].as_str(),
+        Some("SKIPPED"),
+        "a job that was not named",
+    );
+    outcome.expect(
+        list(&summary.candidate(SOFTMAX, "segfaults")["attempts"]).is_empty(),
+        "a skipped candidate has no attempts",
+    );
 }
 
 fn timed(summary: &Summary, name: &str) -> Vec<Value> {
@@ -245,7 +248,7 @@ fn timed(summary: &Summary, name: &str) -> Vec<Value> {
 
 #[test]
 fn candidates_that_cannot_be_timed_do_not_count_as_failed() {
-    // Its output overlaps its input, so it is verified but not timed.
+    // The output overlaps an input, so the candidate is verified but not timed.
     let root = opt_tests::repository();
     let scenario = Scenario::with_plan(&format!(
         "[build]\nlibraries = [\"m\"]\n[[job]]\nname = \"relu\"\ncaptures = '{0}/tests/data/captures/torch_nn_functional_relu'\n\
@@ -256,7 +259,7 @@ fn candidates_that_cannot_be_timed_do_not_count_as_failed() {
     outcome.expect_equal(summary.verdict("relu", "relu").0, Some("PASSED"), "its verdict");
     outcome.expect_equal(summary.job("relu")["status"].as_str(), Some("NONE_PASSED"), "the job");
     outcome.expect_stdout(&["relu: no winner: 1 passed verification and none was timed"]);
-    outcome.expect(!outcome.stdout.contains("none of"), "nobody is said to have failed");
+    outcome.expect(!outcome.stdout.contains("none of"), "no candidate is reported as failed");
 }
 
 #[test]
@@ -269,7 +272,7 @@ fn cold_cache_state_is_reached_and_reported() {
     outcome.expect_equal(fast["cache_state"].as_str(), Some("cold"), "the candidate's");
     for entry in list(&fast["entries"]) {
         outcome.expect_equal(entry["cache_state"].as_str(), Some("cold"), "an entry's");
-        outcome.expect_equal(entry["calls_per_block"].as_u64(), Some(1), "calls of a block");
+        outcome.expect_equal(entry["calls_per_block"].as_u64(), Some(1), "calls per block");
     }
 }
 
@@ -283,7 +286,7 @@ fn kernelforge_protocol_times_a_hundred_calls() {
     let entries = timed(&summary, "fast");
     outcome.expect_equal(entries.len(), 2, "timed entries");
     for entry in entries {
-        outcome.expect_equal(entry["samples"].as_u64(), Some(3), "a mean of all calls of each process");
+        outcome.expect_equal(entry["samples"].as_u64(), Some(3), "samples, one mean for each process");
         outcome
             .expect(entry["calls_per_block"].as_u64().is_some_and(|calls| calls <= 100), "a hundred calls");
         outcome.expect(entry["median_time_ms"].as_f64().is_some_and(|ms| 0.0 < ms), "a time");
@@ -306,11 +309,14 @@ fn copied_inputs_are_leased_and_the_same_kernels_timed() {
     outcome.expect_equal(summary.verdict(SOFTMAX, "fast"), (Some("PASSED"), None), "fast");
     outcome.expect_equal(timed(&summary, "fast").len(), 2, "timed entries");
     let (with, without) = (reserved(&summary), reserved(&mapped));
-    outcome.expect(without < with, format_args!("copies are leased for: {with} bytes against {without}"));
+    outcome.expect(
+        without < with,
+        format_args!("the lease includes the copies: {with} bytes with them, {without} without"),
+    );
 }
 
-/// Six entries with the same content: from a store, it is copied, mapped and counted once; in files it is not
-/// known to be the same.
+/// Six entries with the same content. Inputs from a store are copied, mapped and counted once. In separate files, the
+/// content is not known to be the same.
 #[test]
 fn shared_inputs_of_a_store_are_copied_once() {
     let profile = |captures: std::path::PathBuf| {

@@ -1,5 +1,5 @@
-//! Something that the run depends on hangs: a terminal that takes no lines, or a database that takes no rows. The
-//! run continues, or continues later, and can be controlled meanwhile.
+//! Runs whose terminal or database blocks: the terminal accepts no lines, or the database accepts no rows. The run
+//! continues, at once or when the database is free again, and can be controlled in the meantime.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::control::client::LiveRun;
 use crate::results::plans::{Plan, SOFTMAX};
 
-/// Longer than a write waits for other processes.
+/// How long the database is locked: longer than a write waits for the lock.
 const LOCKED: Duration = Duration::from_secs(12);
 
 /// A full pipe, like a terminal after Ctrl-S: writes to it block.
@@ -48,14 +48,14 @@ fn terminate(run: &LiveRun<'_>) {
 }
 
 #[test]
-fn unread_output_does_not_keep_a_run_from_its_end() {
+fn run_with_unread_output_ends() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast", "bad/segfaults"]).text());
     let ((stdout, out), (stderr, err)) = (full_pipe(), full_pipe());
     let run = LiveRun::start_as(&scenario, &["--jsonl"], |command| {
         command.env("RUST_LOG", "debug").stdout(out).stderr(err);
     });
     run.ctl(&["status"]).expect_exit(0);
-    until("the run is over and on record", || status(run.folder()) == "FINISHED");
+    until("the run has ended", || status(run.folder()) == "FINISHED");
     let readers = [stdout, stderr].map(|pipe| std::thread::spawn(|| read_all(pipe)));
     let (_, summary) = run.finish(0);
     assert_eq!(summary.verdict(SOFTMAX, "fast").0, Some("PASSED"));
@@ -76,7 +76,7 @@ fn run_with_unread_output_ends_after_two_signals() {
         answer["jobs"][0]["passed"] == 2
     });
     terminate(&run);
-    until("the run is over", || status(run.folder()) == "FINISHED");
+    until("the run has ended", || status(run.folder()) == "FINISHED");
     terminate(&run);
     run.finish_any().expect_exit(0);
     drop((stdout, stderr));
@@ -89,7 +89,7 @@ fn lock(folder: &Path) -> Connection {
     database
 }
 
-/// A candidate that never ends; it is killed once the reason is on record.
+/// A plan with a candidate that never ends. Its runner is killed after the reason is in the database.
 fn endless() -> Scenario {
     let plan = Plan {
         extra: "verify = { call_timeout = \"1s\" }\n".to_owned(),
@@ -106,7 +106,7 @@ fn run_with_a_locked_database_grants_nothing_and_continues_afterwards() {
     let database = lock(run.folder());
     run.ctl(&["resume"]).expect_exit(0);
     let locked_at = Instant::now();
-    until("it takes no rows", || {
+    until("the run reports that the database accepts no rows", || {
         run.ctl(&["status", "--json"]).expect_exit(0).json()["waiting"]["for"]
             .as_str()
             .is_some_and(|what| what.contains("database"))
@@ -124,14 +124,14 @@ fn run_with_a_locked_database_grants_nothing_and_continues_afterwards() {
     let back = summary.policy("store_back");
     assert!(back[0]["numbers"]["stalled_ms"].as_u64().is_some_and(|ms| 10_000 <= ms), "{back:?}");
     let infra = list(&summary.job(SOFTMAX)["candidates"]).iter().filter(|it| it["status"] == "INFRA_ERROR");
-    assert_eq!(infra.count(), 0, "nobody pays for it");
+    assert_eq!(infra.count(), 0, "attempts that ended as INFRA_ERROR");
 }
 
 #[test]
-fn doomed_runner_stays_stopped_until_its_row_is_written() {
+fn runner_is_killed_only_after_its_row_is_written() {
     let scenario = endless();
     let run = LiveRun::start(&scenario, &["--quiet"]);
-    until("it runs", || {
+    until("the endless candidate is being verified", || {
         let status = run.ctl(&["status", "--json"]).expect_exit(0).json();
         let is_it = |lease: &Value| {
             lease["stage"] == "verify"
@@ -140,7 +140,7 @@ fn doomed_runner_stays_stopped_until_its_row_is_written() {
         list(&status["leases"]).iter().any(is_it)
     });
     let database = lock(run.folder());
-    until("it stands still", || {
+    until("the runner is stopped", || {
         let workers = run.ctl(&["workers", "--json"]).expect_exit(0).json();
         let mut runners = list(&workers["workers"]).iter().flat_map(|worker| list(&worker["runners"]));
         runners.any(|runner| {
@@ -152,7 +152,7 @@ fn doomed_runner_stays_stopped_until_its_row_is_written() {
     let (outcome, summary) = run.finish(0);
     outcome.expect_equal(summary.verdict(SOFTMAX, "loops_forever").0, Some("TIMEOUT"), "its verdict");
     let rows = summary.policy("kill_runner");
-    outcome.expect(rows.iter().any(|row| row["reason"] == "timeout"), "the reason is on record");
+    outcome.expect(rows.iter().any(|row| row["reason"] == "timeout"), "the database has the reason");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn run_with_a_locked_database_ends_after_two_signals() {
     let database = lock(run.folder());
     terminate(&run);
     // Two simultaneous signals count as one.
-    until("the first was heard", || {
+    until("the first signal was handled", || {
         run.ctl(&["status", "--json"]).expect_exit(0).json()["run"]["ending"] != "no"
     });
     terminate(&run);

@@ -1,5 +1,5 @@
-//! Law 8, nothing is lost: whatever is killed or interrupted at whatever time, every verdict is right, finished
-//! work stays finished, and no process or temporary file is left.
+//! Law 8, nothing is lost: after kills and interrupts at random moments, every verdict is right, finished work is not
+//! repeated, and no process or temporary file is left.
 
 pub(crate) mod record;
 
@@ -11,11 +11,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use self::record::Record;
 
-/// Moments at which a supervisor is killed, two in each run.
+/// The number of times a supervisor is killed, twice in each run.
 const SUPERVISOR_KILLS: usize = 8;
-/// Runs in which a worker or a runner is killed.
+/// The number of runs in which a worker or a runner is killed.
 const OTHER_KILLS: usize = 10;
-/// The same for workers that launch kernels themselves.
+/// The number of runs in which a worker that launches kernels itself is killed.
 const DEVICE_KILLS: usize = 5;
 
 type Checked = Result<(), String>;
@@ -32,11 +32,11 @@ fn must(checked: Checked) {
 
 fn signal(child: &std::process::Child, signal: Signal) {
     let pid = Pid::from_child(child);
-    // It has not been reaped, so the pid is still its own.
+    // The child has not been reaped, so its pid cannot have been reused.
     let _ = kill_process(pid, signal);
 }
 
-/// Whether a worker with this role has a runner.
+/// Returns whether a worker with this role has a runner.
 fn is_at_work(fixture: &Fixture, role: &str) -> bool {
     let marked = fixture.marked();
     let workers: Vec<u32> = marked.iter().filter(|it| it.is_worker(role)).map(|it| it.pid).collect();
@@ -47,10 +47,10 @@ fn everything_is_in_order(fixture: &Fixture) -> Checked {
     fixture.no_process_is_left()?;
     fixture.no_file_is_left()?;
     fixture.verdicts_are_right()?;
-    Record::read(&fixture.run).nothing_stands_twice()
+    Record::read(&fixture.run).no_stage_succeeded_twice()
 }
 
-/// How long a run takes here and now; moments are drawn from this span.
+/// Measures how long a run takes on this machine. Random moments are drawn from this span.
 fn measure(create: fn() -> Fixture) -> Duration {
     let fixture = create();
     let started = Instant::now();
@@ -87,7 +87,7 @@ fn survive(fixture: &Fixture, moments: &[Duration], wait: bool) -> Checked {
         now.kept_from(&before)?;
         before = now;
     }
-    // Without waiting, the new supervisor meets what is left of the old one's workers.
+    // Without waiting, workers of the killed supervisor may still be alive when the new one starts.
     fixture.run_to(fixture.resume()?, 0)?;
     Record::read(&fixture.run).kept_from(&before)?;
     everything_is_in_order(fixture)
@@ -116,12 +116,12 @@ fn kills_change_no_verdict(create: fn() -> Fixture, victims: &[&str], kills: usi
         println!("{hits}: {victim} from {moment:?} of {span:?}: {killed:?}");
         match killed {
             Ok(Some(_)) => hits += 1,
-            // Too late: this run was faster than the one that was measured.
+            // This run was faster than the measured one and had already ended.
             Ok(None) => span = span.mul_f64(0.8),
             Err(trouble) => panic!("{trouble}"),
         }
         must(everything_is_in_order(&fixture));
-        println!("{} attempts were done again", fixture.retried().expect("a summary"));
+        println!("{} attempts were repeated", fixture.retried().expect("a summary"));
     }
 }
 
@@ -131,13 +131,13 @@ fn first_interrupt_drains_and_the_second_kills() {
         let fixture = fixture();
         let mut child = fixture.start(&[]).expect("started");
         let role = if asked == Signal::INT { "verifier" } else { "profiler" };
-        must(fixture.until("a runner of its", || is_at_work(&fixture, role)));
+        must(fixture.until("the worker has a runner", || is_at_work(&fixture, role)));
         signal(&child, asked);
         let status = fixture.end(&mut child).expect("it ends");
         assert_eq!(status.code(), Some(4), "{}", fixture.state());
         must(fixture.no_process_is_left());
         must(fixture.no_file_is_left());
-        // Running attempts were finished.
+        // Attempts that were running have finished.
         let record = Record::read(&fixture.run);
         let unfinished = |it: &record::Attempt| it.status.as_deref().is_none_or(|it| it == "INFRA_ERROR");
         assert!(!record.attempts.values().flatten().any(unfinished), "{record:?}");
@@ -152,23 +152,23 @@ fn first_interrupt_drains_and_the_second_kills() {
 fn two_interrupts_kill_at_once() {
     for asked in [Signal::INT, Signal::TERM] {
         let fixture = fixture();
-        // Its first call would take longer than this test waits.
+        // The first call never returns.
         let kernel = fixture.folder.join("kernels/fast.c");
         let good = std::fs::read_to_string(&kernel).expect("a kernel");
         let endless = good.replacen("(void)self;", "(void)self; for (volatile int i = 0;; i++) {}", 1);
         assert_ne!(good, endless, "the kernel has no place for the loop");
         std::fs::write(&kernel, endless).expect("written");
         let mut child = fixture.start(&["--set", "verify.call_timeout=\"1h\""]).expect("started");
-        // Nothing else is verified at that time, so the runner is its own, and stays.
-        must(fixture.until("the endless call", || {
+        // No other candidate is verified at that time, so this is the runner of the endless candidate.
+        must(fixture.until("the endless call has begun", || {
             let record = Record::read(&fixture.run);
             let open = |it: &record::Attempt| it.stage == "verify" && it.status.is_none();
             record.attempts.get("fast").is_some_and(|its| its.iter().any(open))
                 && is_at_work(&fixture, "verifier")
         }));
-        // Pending signals of the same kind are merged, so the second is sent after the first was handled.
+        // The kernel merges pending signals of one kind, so wait until the first was handled before sending the second.
         signal(&child, asked);
-        must(fixture.until("the first to be taken", || pending(child.id()) == Some(0)));
+        must(fixture.until("the first signal is handled", || pending(child.id()) == Some(0)));
         assert!(child.try_wait().expect("a child").is_none(), "one drains: {}", fixture.state());
         signal(&child, asked);
         let status = fixture.end(&mut child).expect("it ends");
@@ -182,7 +182,7 @@ fn two_interrupts_kill_at_once() {
     }
 }
 
-/// The pending signals of a process.
+/// The mask of a process's pending signals.
 fn pending(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"))?;
@@ -196,23 +196,23 @@ fn resume_continues_the_same_run_or_is_refused() {
     let record = Record::read(&fixture.run);
     let said = || std::fs::read_to_string(fixture.folder.join("stderr")).expect("a log");
 
-    // The folder is not overwritten.
+    // A run without `--resume` does not overwrite the folder.
     must(fixture.run_to(fixture.start(&[]).expect("started"), 2));
     assert!(said().contains("--resume"), "{}", said());
     assert_eq!(Record::read(&fixture.run), record);
 
-    // There is nothing left to do.
+    // Resuming a finished run does nothing.
     must(fixture.run_to(fixture.resume().expect("started"), 0));
     assert_eq!(Record::read(&fixture.run), record);
     must(everything_is_in_order(&fixture));
 
-    // Another plan is another run.
+    // A run with another plan cannot be resumed.
     must(fixture.run_to(fixture.start(&["--resume", "--set", "verify.repeats=3"]).expect("started"), 2));
     assert!(said().contains("verify.repeats"), "{}", said());
     assert_eq!(Record::read(&fixture.run), record);
     must(fixture.verdicts_are_right());
 
-    // Another source is another candidate, and the others keep their results.
+    // A candidate with changed sources is evaluated again, and the others keep their results.
     let changed = "wrong_by_nine_percent";
     let source = fixture.folder.join(format!("kernels/{changed}.c"));
     let text = std::fs::read_to_string(&source).expect("a kernel");
@@ -229,7 +229,7 @@ fn resume_continues_the_same_run_or_is_refused() {
 }
 
 #[test]
-fn run_has_one_supervisor() {
+fn second_supervisor_of_a_run_is_refused() {
     let fixture = fixture();
     let first = fixture.start(&[]).expect("started");
     must(fixture.until("a worker", || fixture.marked().iter().any(|it| it.is_worker("verifier"))));

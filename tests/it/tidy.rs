@@ -1,7 +1,7 @@
-//! The repository follows its own rules: which modules may use which, what a file looks like, which words are
-//! used, and that documentation and code agree.
+//! Checks the repository against its own rules: dependencies of modules, the form of source files, words that were
+//! given up, and documentation that agrees with the code.
 //!
-//! These tests read text; they build and start nothing except `cargo metadata`.
+//! These tests read text. They start no program except `cargo metadata`.
 
 mod circles;
 mod edges;
@@ -11,19 +11,19 @@ mod words;
 
 use std::path::{Path, PathBuf};
 
-/// The folder of the workspace.
+/// The root folder of the workspace.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a folder in the workspace").to_owned()
 }
 
 /// A text file of the repository.
 struct Text {
-    /// Relative to the root, with `/` as separator.
+    /// The path relative to the root, with `/` as separator.
     path: String,
     text: String,
 }
 
-/// Folders with build outputs, runs, or git's own files.
+/// Folders with build outputs, runs, dependencies, or git's own files.
 const NOT_OURS: [&str; 4] = [".git", "target", "runs", "node_modules"];
 
 /// Every file below `folder` with one of these endings, sorted by path.
@@ -60,7 +60,7 @@ fn read(path: &str) -> String {
 }
 
 impl Text {
-    /// Lines with their numbers, without comments.
+    /// The lines with their numbers, without comments.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         self.text
             .lines()
@@ -70,7 +70,7 @@ impl Text {
     }
 }
 
-/// Fails with all findings at once.
+/// Panics with all findings unless there are none.
 fn none(what: &str, found: &[String]) {
     assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
 }

@@ -1,5 +1,4 @@
-//! The live view on a real terminal, with a real run: what it shows, what keys do, and that the terminal is
-//! restored.
+//! Tests `top` in a pseudo-terminal with a real run: the screen, the keys, and that the terminal is restored.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -16,7 +15,7 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use crate::control::client::LiveRun;
 
-/// `top` in its own terminal.
+/// `top` in its own pseudo-terminal.
 struct View {
     child: Child,
     keys: File,
@@ -38,8 +37,8 @@ impl View {
         let copy = || Stdio::from(terminal.as_fd().try_clone_to_owned().expect("a descriptor"));
         let mut command = scenario.command(arguments);
         command.stdin(copy()).stdout(copy()).stderr(copy());
-        // SAFETY: only system calls are made between fork and exec. A new session has no other terminal whose
-        // size could be used.
+        // SAFETY: only system calls are made between fork and exec. (A new session has no other terminal whose size
+        // `top` could read.)
         unsafe {
             command.pre_exec(|| {
                 rustix::process::setsid()?;
@@ -53,7 +52,7 @@ impl View {
         let heard = Arc::clone(&seen);
         let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // The end of a pseudo-terminal is an error.
+            // Reading from a pseudo-terminal whose other end is closed is an error, which ends the loop.
             while let Ok(count @ 1..) = screen.read(&mut buffer) {
                 heard.lock().expect("what was seen").extend_from_slice(&buffer[..count]);
             }
@@ -76,7 +75,7 @@ impl View {
                 column += 1;
                 continue;
             }
-            // `ESC [`, parameters, and a letter; only cursor positions matter here.
+            // An escape sequence: `ESC [`, parameters and a letter. Only cursor positions matter.
             let sequence: String =
                 letters.by_ref().skip(1).take_while(|c| !c.is_ascii_alphabetic()).collect();
             if let Some((down, right)) = sequence.split_once(';')
@@ -101,7 +100,7 @@ impl View {
         self.keys.write_all(keys.as_bytes()).expect("pressed");
     }
 
-    /// Its exit code and all output; the terminal is restored.
+    /// Waits for its end and checks that the terminal is restored. Returns the exit code and all output.
     fn finish(mut self) -> (Option<i32>, String) {
         assert!(ends_within(&self.child, LONG), "it does not end:\n{}", self.seen());
         let status = self.child.wait().expect("a child of ours");
@@ -114,8 +113,8 @@ impl View {
     }
 }
 
-/// Checks that the previous screen and the cursor are back.
-fn gave_back(seen: &str) {
+/// Checks that the previous screen and the cursor were restored.
+fn assert_terminal_restored(seen: &str) {
     assert_eq!(seen.matches("\u{1b}[?1049h").count(), 1, "{seen:?}");
     assert!(seen.rfind("\u{1b}[?1049h") < seen.rfind("\u{1b}[?1049l"), "{seen:?}");
     assert!(seen.rfind("\u{1b}[?25l") < seen.rfind("\u{1b}[?25h"), "{seen:?}");
@@ -146,13 +145,13 @@ fn top_shows_and_controls_a_run() {
     let paused = |client: &mut crate::control::client::Client| {
         client.call("status", &serde_json::json!({})).expect("an answer")["run"]["paused"] == true
     };
-    assert!(paused(&mut client), "the key has done it");
-    // The key has the opposite effect once the view knows that the run is paused.
+    assert!(paused(&mut client), "the key paused the run");
+    // When `top` knows that the run is paused, the same key resumes it.
     view.until("paused");
     view.press("p");
     view.until("done: leases are granted again");
     assert!(!paused(&mut client));
-    // It asks for confirmation, and is cancelled.
+    // Cancelling asks for confirmation, and the confirmation is declined.
     view.press("R");
     view.until("sure?");
     view.press("n");
@@ -162,7 +161,7 @@ fn top_shows_and_controls_a_run() {
     view.press("q");
     let (code, seen) = view.finish();
     assert_eq!(code, Some(0));
-    gave_back(&seen);
+    assert_terminal_restored(&seen);
     assert!(!seen.contains("\u{1b}[38;"), "NO_COLOR is set: {seen:?}");
     assert!(client.call("status", &serde_json::json!({})).is_ok(), "the run goes on");
 
@@ -173,8 +172,8 @@ fn top_shows_and_controls_a_run() {
     let pid = i32::try_from(third.child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("sent");
     let (code, seen) = third.finish();
-    assert_eq!(code, Some(4), "told to end");
-    gave_back(&seen);
+    assert_eq!(code, Some(4), "exit code of an interrupted run");
+    assert_terminal_restored(&seen);
     second.until("2 of 2 have ended");
     run.ctl(&["shutdown"]).expect_exit(0);
     second.until("the run has ended with exit code 1");
@@ -192,5 +191,5 @@ fn top_without_a_terminal_or_a_run_says_so() {
     assert!(said.contains("there is no live run in ."), "{said}");
     let (code, said) = View::start(&scenario, &["top", "--socket", "nowhere.sock"]).finish();
     assert_eq!(code, Some(3), "{said}");
-    assert!(!said.contains("\u{1b}[?1049h"), "the screen was never taken: {said}");
+    assert!(!said.contains("\u{1b}[?1049h"), "the alternate screen was not entered: {said}");
 }

@@ -1,11 +1,11 @@
-//! Kernels in C++ with PyTorch's tensors, in the style of torch's own extensions. All tests need an interpreter with torch,
-//! and its headers.
+//! Kernels in C++ with PyTorch's tensors, in the style of torch's own extensions. All tests need an interpreter with
+//! torch, and torch's headers.
 
 use opt_tests::{Scenario, Summary, data, repository};
 
 use crate::python_kernels::interpreter;
 
-/// Each kernel, its status, and a part of its detail.
+/// The kernels, each with its status and a part of its detail.
 const KERNELS: [(&str, &str, &str); 6] = [
     ("returns", "PASSED", ""),
     ("writes", "PASSED", ""),
@@ -52,7 +52,7 @@ fn every_torch_extension_ends_as_expected() {
     }
 }
 
-/// A library that uses libtorch is timed like any other, and compared with the recorded function in Python.
+/// A library that uses libtorch is timed like any other and compared with the recorded function, which runs in Python.
 #[test]
 fn torch_extension_is_timed_beside_torch() {
     let candidates =
@@ -69,7 +69,7 @@ fn torch_extension_is_timed_beside_torch() {
     }
 }
 
-/// The example of `configs`: one op in every language, with the verdicts that it promises.
+/// The example plan with one op in every language has the verdicts that its comments name.
 #[test]
 fn example_of_every_language_has_its_verdicts() {
     let Some(python) = interpreter() else { return };
@@ -95,7 +95,7 @@ fn example_of_every_language_has_its_verdicts() {
         outcome.expect_equal(it["verify"]["output"].as_str(), Some(output), name);
     }
     let wrong = summary.candidate("softmax", "python-wrong");
-    outcome.expect_equal(wrong["status"].as_str(), Some("INCORRECT_NUMERICAL"), "the wrong one");
+    outcome.expect_equal(wrong["status"].as_str(), Some("INCORRECT_NUMERICAL"), "the wrong kernel");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Kernels in Triton: verified by its interpreter, and not timed. They need an interpreter with torch and Triton.
+//! Kernels in Triton, which are verified with Triton's interpreter and not timed. The tests need a Python interpreter
+//! with torch and Triton.
 
 use std::path::PathBuf;
 
@@ -7,7 +8,7 @@ use opt_tests::{Scenario, Summary, data, repository};
 
 use crate::report::browser::skipped;
 
-/// What each kernel comes to, and a part of its detail.
+/// The kernels, each with its status and a part of its detail.
 const KERNELS: [(&str, &str, &str); 7] = [
     ("rows", "PASSED", ""),
     ("writes", "PASSED", ""),
@@ -23,7 +24,7 @@ pub fn interpreter() -> Option<PathBuf> {
     let found = named.or_else(|| python_with("torch, triton", "torch"));
     if found.is_none() {
         skipped(
-            "Triton kernels were not tried: there is no python3 with torch and triton here (set OPT_TEST_PYTHON)",
+            "Triton kernels were not tried: there is no python3 with torch and triton (set OPT_TEST_PYTHON)",
         );
     }
     found
@@ -65,7 +66,7 @@ fn every_triton_kernel_ends_as_expected() {
     );
 }
 
-/// Beside kernels that are timed, one in Triton passes without a time.
+/// A kernel in Triton passes without a time in a job whose other kernels are timed.
 #[test]
 fn triton_kernel_passes_without_a_time_beside_timed_kernels() {
     let naive = repository().join("configs/demo/softmax/naive.c");
@@ -86,7 +87,7 @@ fn triton_kernel_passes_without_a_time_beside_timed_kernels() {
     outcome.expect_stdout(&["rows", "not timed"]);
 }
 
-/// Passing is enough for exit code 0 where nothing could be timed.
+/// If nothing can be timed, candidates that pass are enough for exit code 0.
 #[test]
 fn job_with_only_triton_kernels_passes_without_times() {
     let Some(plan) = plan("[\"build\", \"verify\", \"profile\"]", "", &["rows"]) else { return };
@@ -117,6 +118,6 @@ fn triton_kernel_as_a_baseline_or_as_plain_python_is_explained() {
     outcome.expect_equal(it["status"].as_str(), Some("RUNTIME_ERROR"), "its status");
     outcome.expect(
         it["detail"].as_str().is_some_and(|it| it.contains("`language = \"triton\"`")),
-        format_args!("it says what to do: {}", it["detail"]),
+        format_args!("the detail says what to do: {}", it["detail"]),
     );
 }

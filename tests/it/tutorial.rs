@@ -1,8 +1,11 @@
-//! The tutorial and the how-to pages work as printed: files and commands are read from the pages.
+//! Runs the tutorial and two how-to pages as printed: files and commands are read from the pages.
 //!
-//! A comment before a fence says what it is: `<!-- file: NAME -->`, `<!-- run -->` or `<!-- run: EXIT_CODE -->`,
-//! `<!-- record -->` (needs torch; without it, captures made by the same script are used), `<!-- output -->` (of
-//! the previous command).
+//! A comment before a code block marks its kind:
+//!
+//! - `<!-- file: NAME -->`: a file to write;
+//! - `<!-- run -->` or `<!-- run: EXIT_CODE -->`: commands to run;
+//! - `<!-- record -->`: commands that need torch; without torch, the test copies captures made by the same script;
+//! - `<!-- output -->`: the output of the previous command.
 
 use std::path::Path;
 
@@ -11,7 +14,7 @@ use opt_tests::{Outcome, Scenario, Summary, binary, data, repository, summary::l
 
 use crate::report::browser::skipped;
 
-/// A line in a printed output that stands for omitted lines.
+/// A line in a printed output that replaces omitted lines.
 const LEFT_OUT: &str = "[…]";
 
 enum Step {
@@ -21,7 +24,7 @@ enum Step {
     Output { text: String },
 }
 
-/// Every marked fence of a page, in order.
+/// All marked code blocks of a page, in order.
 fn steps(page: &str) -> Vec<Step> {
     let text = std::fs::read_to_string(repository().join(page)).expect("a page of the repository");
     let mut lines = text.lines();
@@ -41,17 +44,17 @@ fn steps(page: &str) -> Vec<Step> {
             "run" => Step::Run { commands: block, code: value.parse().expect("an exit code") },
             "record" => Step::Record { commands: block },
             "output" => Step::Output { text: block },
-            _ => panic!("{page}: nothing is known of `{line}`"),
+            _ => panic!("{page}: unknown mark `{line}`"),
         });
     }
     steps
 }
 
-/// Runs a page's commands in the scenario's folder, like a user with the program on the `PATH`.
+/// Runs commands of a page in the scenario's folder, with the program on the `PATH`.
 fn shell(scenario: &Scenario, commands: &str) -> Outcome {
     let program = binary();
     let mut folders = vec![program.parent().expect("a program lies in a folder").to_owned()];
-    // The pages' `python3` has torch, if there is such an interpreter.
+    // If there is an interpreter with torch, it comes first on the `PATH` as `python3`.
     let python = python_with("torch", "torch").and_then(|python| python.parent().map(Path::to_owned));
     folders.extend(python.filter(|folder| folder.is_absolute()));
     folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
@@ -88,7 +91,7 @@ fn tutorial_runs_as_printed() {
                 scenario.copy_captures(&data("tutorial/layer_norm"), "captures/layer_norm");
             }
             Step::Run { commands, code } => last = Some(shell(&scenario, &commands).expect_exit(code)),
-            // Sizes of files depend on the version of torch.
+            // File sizes depend on the version of torch.
             Step::Output { .. } if records => {}
             Step::Output { text } => {
                 let outcome = last.as_ref().expect("a command before its output");

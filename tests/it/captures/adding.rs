@@ -27,7 +27,7 @@ fn files_added_one_by_one_give_the_store_that_pack_makes() {
     assert!(1 < names.len(), "several captures, which share a table");
     for name in &names {
         add(&scenario, name, name, 0, &[]);
-        // The store is complete after each of them.
+        // The store is complete after each addition.
         scenario.run(&["captures", "check", "store"]).expect_exit(0);
     }
     let store = scenario.path().join("store");
@@ -50,12 +50,15 @@ fn entry_is_replaced_only_on_request() {
     let again = add(&scenario, "entry_000001.pt", "entry_000000.pt", 0, &["--replace", "--json"]);
     again.expect_equal(&again.json()["entries"], &1.into(), "entries");
     let after = blobs(&scenario.path().join("store"));
-    again.expect(after != before, "storages that nothing needs any more are gone");
+    again.expect(after != before, "storages that are no longer referenced are removed");
     scenario.run(&["captures", "check", "store"]).expect_exit(0);
     scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(0);
     let bytes = |path: &Path| std::fs::read(path).expect("a readable file");
     let restored = bytes(&scenario.path().join("out/op/entry_000000.pt"));
-    assert!(restored == bytes(&data(OP).join("entry_000001.pt")), "it is the second file");
+    assert!(
+        restored == bytes(&data(OP).join("entry_000001.pt")),
+        "the entry has the contents of the second file"
+    );
 }
 
 #[test]
@@ -77,7 +80,7 @@ fn file_that_cannot_be_added_leaves_the_store_unchanged() {
     scenario.run(&["captures", "add", "store", "nowhere.pt"]).expect_exit(3);
     add(&scenario, "entry_000001.pt", "../outside.pt", 2, &[]).expect_stderr(&["is not a name for an entry"]);
     let after = tree(&scenario.path().join("store"));
-    assert!(before == after, "not a byte is different");
+    assert!(before == after, "no byte of the store changed");
 }
 
 #[test]
@@ -85,7 +88,7 @@ fn interrupted_addition_is_continued() {
     let scenario = Scenario::create();
     add(&scenario, "entry_000000.pt", "entry_000000.pt", 0, &[]);
     let store = scenario.path().join("store");
-    // The state after a kill, once the store was reopened: the journal has the entry, and there is no index.
+    // Recreate the state after a kill: the journal has the entry, and the index is missing.
     let index = std::fs::read_to_string(store.join("captures.json")).expect("the index");
     let index: serde_json::Value = serde_json::from_str(&index).expect("it is JSON");
     let entry = &index["entries"][0];

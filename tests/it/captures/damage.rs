@@ -1,4 +1,4 @@
-//! Damaged stores: every flipped bit and every missing or superfluous file is found.
+//! `captures check` on damaged stores: it finds every flipped bit and every missing or superfluous file.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn checked(store: &Path) -> Checked {
 fn small_store(scenario: &Scenario) -> std::path::PathBuf {
     let folder = data("captures/torch_matmul");
     std::fs::create_dir(scenario.path().join("set")).expect("made");
-    // The smallest entry, because the test takes as long as the store is large.
+    // The smallest entry, because the duration of this test grows with the size of the store.
     std::fs::copy(folder.join("entry_000004.pt"), scenario.path().join("set/entry_000004.pt"))
         .expect("copied");
     pack(scenario, &scenario.path().join("set"), "store")
@@ -90,7 +90,7 @@ fn missing_and_superfluous_files_are_named() {
     scenario.run(&["captures", "check", "set"]).expect_exit(2).expect_stderr(&["is not a capture store"]);
 }
 
-/// A store from a stranger cannot make `unpack` write elsewhere, or reveal files outside it.
+/// A malicious store cannot make `unpack` write outside the target folder or reveal files outside the store.
 #[test]
 fn hostile_store_reaches_nothing_outside_it() {
     let scenario = Scenario::create();
@@ -107,7 +107,7 @@ fn hostile_store_reaches_nothing_outside_it() {
         refused.expect_stderr(&["a name that no entry can have"]);
     }
     with_index(&index);
-    // A blob that is a link to a file of the right length; no run may map it.
+    // Replace a blob by a link to a file of the same length. A run must not map that file.
     let blob = blobs(&store).remove(0);
     let secret = scenario.write("secret", vec![7; to_index(std::fs::metadata(&blob).expect("a blob").len())]);
     std::fs::remove_file(&blob).expect("removed");

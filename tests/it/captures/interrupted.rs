@@ -1,4 +1,4 @@
-//! `pack`, killed at fifty moments: what it has written is never wrong, and continuing gives the same store.
+//! Kills `captures pack` fifty times: the files written so far are always valid, and continuing gives the same store.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::{captures_below, pack, tree};
 
 const KILLS: u32 = 50;
-/// Most files that may be added between two kills.
+/// The maximum number of files that may be added between two kills.
 const MOST_FILES: u64 = 40;
 
-/// Compares everything except the time of the start.
+/// Compares two stores, ignoring the start time in the manifest.
 fn same_store(one: &Path, other: &Path) {
     let (mut one, mut other) = (tree(one), tree(other));
     let index = |files: &mut std::collections::BTreeMap<_, Vec<u8>>| {
@@ -38,7 +38,7 @@ fn interrupted_pack_continues_to_the_same_store() {
     let mut chance = Chance(20);
     let (mut kills, mut finished) = (0, 0);
     while kills < KILLS {
-        // The last kill may have come after the end: a complete store is not packed again, and this is reported.
+        // The last kill may have come too late. Packing a complete store again is refused with a message.
         let was_whole = store.join("captures.json").exists();
         let target = files_below(&store).len() + usize::try_from(chance.below(MOST_FILES)).expect("few");
         let mut child = scenario.command(&arguments).spawn().expect("started");
@@ -49,7 +49,7 @@ fn interrupted_pack_continues_to_the_same_store() {
         });
         child.kill().expect("killed or dead");
         child.wait().expect("reaped");
-        // Nothing with its final name is incomplete. A kill may have come before there was anything.
+        // Every file with its final name is complete. If the kill came very early, there are no files yet.
         let blobs = store.join("blobs");
         for (name, bytes) in if blobs.exists() { tree(&blobs) } else { Default::default() } {
             let digest = blake3::hash(&bytes).to_hex().to_string();
@@ -65,7 +65,7 @@ fn interrupted_pack_continues_to_the_same_store() {
             }
         }
     }
-    // A kill may have come after the end.
+    // The kill may have come too late.
     if !store.join("captures.json").exists() || store.join("partial").exists() {
         scenario.run(&arguments).expect_exit(0);
     }
@@ -78,7 +78,7 @@ fn unfinished_store_is_reported_as_unfinished() {
     let scenario = Scenario::create();
     let folder = data("captures/torch_matmul");
     let store = pack(&scenario, &folder, "store");
-    // The state before the last step.
+    // Recreate the state before the last step.
     let index: Value =
         serde_json::from_slice(&std::fs::read(store.join("captures.json")).expect("an index")).expect("JSON");
     std::fs::remove_file(store.join("captures.json")).expect("removed");
@@ -99,7 +99,7 @@ fn unfinished_store_is_reported_as_unfinished() {
     scenario.run(&["captures", "check", "store"]).expect_exit(0);
 }
 
-/// A capture that changed between two runs is packed again, and nothing of its old content stays in the store.
+/// A capture that changed after an interrupted `pack` is packed again, and its old content is removed from the store.
 #[test]
 fn changed_capture_is_packed_again() {
     let scenario = Scenario::create();
@@ -113,13 +113,13 @@ fn changed_capture_is_packed_again() {
     child.kill().expect("killed or dead");
     child.wait().expect("reaped");
     if store.join("captures.json").exists() {
-        // It finished before we looked, so there is nothing to continue.
+        // `pack` finished before it could be killed, so there is nothing to continue.
         return;
     }
     let other = data("captures/torch_matmul/entry_000007.pt");
     std::fs::copy(other, set.join("entry_000001.pt")).expect("changed");
     std::fs::remove_file(set.join("entry_000000.pt")).expect("removed");
-    // The state after a kill between an entry and its line in the journal.
+    // Recreate the state after a kill between writing an entry and writing its line in the journal.
     std::fs::write(store.join("entries/entry_000000.pt"), "of nobody").expect("written");
     scenario.run(&arguments).expect_exit(0);
     scenario.run(&["captures", "check", "store"]).expect_exit(0);

@@ -1,5 +1,5 @@
-//! One bad file does not stop a command on many: it is named, the others are processed, and the exit code reports
-//! it.
+//! One bad file does not stop a command that reads many files: the command names the bad file, processes the others,
+//! and fails with its exit code.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -13,7 +13,8 @@ fn fifo(path: &Path) {
     mkfifoat(CWD, path, Mode::RWXU).expect("a FIFO");
 }
 
-/// Two captures of an op and three unreadable files beside them: the folder, and the names of these files.
+/// Creates a folder with two captures and three unreadable files. Returns the folder and the names of the
+/// unreadable files.
 fn mixed_set(scenario: &Scenario) -> (std::path::PathBuf, [&'static str; 3]) {
     let set = scenario.copy_captures(&data("captures/torch_matmul"), "set");
     fifo(&set.join("fifo.pt"));
@@ -39,9 +40,9 @@ fn pack_names_what_it_leaves_out() {
     ]);
     packed.expect_stderr(&["elsewhere: it is a link to a folder", "level15: it is 16 folders deep"]);
     packed.expect_stderr(&["a store cannot have such a name"]);
-    packed.expect_equal(packed.json()["left_out"].as_array().map(Vec::len), Some(5), "what was left out");
+    packed.expect_equal(packed.json()["left_out"].as_array().map(Vec::len), Some(5), "files left out");
     // A file that is not a capture is kept as it is.
-    packed.expect_equal(packed.json()["kept_whole"].as_array().map(Vec::len), Some(1), "what was kept whole");
+    packed.expect_equal(packed.json()["kept_whole"].as_array().map(Vec::len), Some(1), "files kept whole");
     scenario.run(&["captures", "check", "store"]).expect_exit(0);
     scenario
         .run(&["captures", "pack", deep.parent().and_then(Path::to_str).expect("UTF-8"), "other"])
@@ -95,7 +96,7 @@ fn unpack_follows_no_link() {
     assert!(tree(&scenario.path().join("away")).is_empty());
 }
 
-/// A FIFO is not waited for, and a link is not followed.
+/// The commands do not block on a FIFO and do not follow a link.
 #[test]
 fn fifos_and_links_in_a_store_are_refused() {
     let scenario = Scenario::create();

@@ -20,7 +20,7 @@ fn run(captures: &Path) -> (Scenario, Summary) {
     (scenario, summary)
 }
 
-/// A run's verdicts on its candidates, without times.
+/// The verdicts of a run, without times.
 fn verdicts(summary: &Summary) -> Vec<Value> {
     let candidates = summary.job(SOFTMAX)["candidates"].as_array().expect("a list").clone();
     let keys = ["name", "status", "blame", "detail", "failures", "failed_stage"];
@@ -32,7 +32,7 @@ fn verdicts(summary: &Summary) -> Vec<Value> {
         "worst",
         "bytes_validated",
     ];
-    // The address at which a store hit an input differs between runs.
+    // The detail contains the address of the illegal write, which differs between runs.
     let text = serde_json::to_string(&candidates).expect("JSON");
     let mut parts = text.split("(address 0x");
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -63,7 +63,7 @@ fn run_from_a_store_gives_the_verdicts_of_a_run_from_files() {
     assert_eq!((&job["captures"]["form"], &other["captures"]["form"]), (&"store".into(), &"files".into()));
 }
 
-/// Every kind of input: shared storages, strided views, lazy conjugates, scalars, lists.
+/// The captures have every kind of input: shared storages, strided views, lazy conjugates, scalars, lists.
 #[test]
 fn check_of_a_store_equals_the_check_of_its_files() {
     let scenario = Scenario::create();
@@ -105,7 +105,8 @@ fn missing_blob_is_the_captures_fault_and_other_jobs_continue() {
     outcome.expect(detail.contains(&*name), format_args!("`{detail}` names the blob {name}"));
 }
 
-/// Damage that keeps the size shows only in the values, so a candidate's failure is checked against the store.
+/// Damage that keeps the size of a blob shows only as wrong values. When a candidate fails, the supervisor therefore
+/// checks the store before it blames the candidate.
 #[test]
 fn damaged_blob_is_not_the_candidates_fault() {
     let scenario = Scenario::create();

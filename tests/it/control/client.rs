@@ -10,10 +10,10 @@ use opt_tests::waiting::until;
 use opt_tests::{Outcome, Scenario, Summary};
 use serde_json::{Value, json};
 
-/// Longest wait for something that happens soon, even on a busy machine.
+/// The longest wait for a state that is normally reached within seconds; long enough for a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A run of `plan.toml` that continues while the test does other things.
+/// A run of `plan.toml` in the background.
 pub struct LiveRun<'s> {
     scenario: &'s Scenario,
     child: Child,
@@ -27,12 +27,12 @@ impl<'s> LiveRun<'s> {
         Self::start_as(scenario, more, |_| {})
     }
 
-    /// The same, after `changed` has modified the command.
+    /// Like `start`, after `changed` has modified the command.
     pub fn start_as(scenario: &'s Scenario, more: &[&str], changed: impl FnOnce(&mut Command)) -> Self {
         let arguments: Vec<String> =
             ["run", "plan.toml"].iter().chain(more).map(|it| (*it).to_owned()).collect();
         let runs = scenario.path().join("runs");
-        // The program takes the first free name.
+        // The program also takes the first free name.
         let folder = (1..)
             .map(|number| runs.join(if number == 1 { "plan".to_owned() } else { format!("plan-{number}") }))
             .find(|folder| !folder.exists())
@@ -41,7 +41,7 @@ impl<'s> LiveRun<'s> {
         changed(&mut command);
         let child = command.spawn().expect("the program starts");
         let going = Self { scenario, child, folder, arguments };
-        until("its socket is there", || going.folder.join("control.sock").exists());
+        until("the control socket exists", || going.folder.join("control.sock").exists());
         going
     }
 
@@ -72,7 +72,7 @@ impl<'s> LiveRun<'s> {
         self.scenario.run(&all)
     }
 
-    /// The sum of these fields of the supervisor's `/proc` status, in KiB.
+    /// The sum of these fields of the supervisor's `/proc/PID/status`, in KiB.
     pub fn kib(&self, names: &[&str]) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it lives");
         let of = |name: &&str| -> u64 {
@@ -82,7 +82,7 @@ impl<'s> LiveRun<'s> {
         names.iter().map(of).sum()
     }
 
-    /// Waits for its end, and returns its summary.
+    /// Waits until the run has ended with this exit code, and returns its summary.
     pub fn finish(self, code: i32) -> (Outcome, Summary) {
         let outcome = self.scenario.finish(self.child, &self.arguments).expect_exit(code);
         let summary = Summary::read(&self.folder, &outcome);
@@ -90,7 +90,7 @@ impl<'s> LiveRun<'s> {
         (outcome, summary)
     }
 
-    /// Waits for its end, with any exit code.
+    /// Waits until the run has ended, with any exit code.
     pub fn finish_any(self) -> Outcome {
         self.scenario.finish(self.child, &self.arguments)
     }
@@ -100,7 +100,7 @@ impl<'s> LiveRun<'s> {
         self.child.kill().expect("killed");
         let outcome = self.scenario.finish(self.child, &self.arguments);
         let left = opt_tests::processes::left(outcome.pid, &self.folder);
-        assert!(left.is_empty(), "its processes die with it: {left:?}");
+        assert!(left.is_empty(), "its processes must die with it, but these remain: {left:?}");
     }
 }
 
@@ -131,7 +131,7 @@ impl Client {
         }
     }
 
-    /// Sends a request and returns its result, or the stable code of its error.
+    /// Sends a request and returns the result, or the stable code of the error.
     pub fn call(&mut self, method: &str, params: &Value) -> Result<Value, String> {
         self.id += 1;
         let mut line =

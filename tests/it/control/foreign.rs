@@ -1,5 +1,5 @@
-//! Clients from the documentation: a few lines of Python, and socat. Both are read from the page, so that what it
-//! prints works.
+//! Runs the two example clients of `docs/reference/control.md`, a few lines of Python and a socat command, as printed
+//! on the page.
 
 use std::process::Command;
 
@@ -10,12 +10,12 @@ use super::client::LiveRun;
 use super::slow;
 use crate::report::browser::skipped;
 
-/// The contents of the page's first fence of this kind that contains the mark.
-fn of_the_paper(kind: &str, mark: &str) -> String {
-    let paper = std::fs::read_to_string(repository().join("docs/reference/control.md")).expect("the paper");
+/// The first code block of the page in this language that contains `mark`.
+fn documented_block(kind: &str, mark: &str) -> String {
+    let page =
+        std::fs::read_to_string(repository().join("docs/reference/control.md")).expect("a readable page");
     let fence = format!("```{kind}\n");
-    paper
-        .split(&fence)
+    page.split(&fence)
         .skip(1)
         .filter_map(|rest| rest.split("```").next())
         .find(|block| block.contains(mark))
@@ -23,11 +23,11 @@ fn of_the_paper(kind: &str, mark: &str) -> String {
         .to_owned()
 }
 
-fn is_here(program: &str, argument: &str) -> bool {
+fn is_installed(program: &str, argument: &str) -> bool {
     Command::new(program).arg(argument).output().is_ok_and(|output| output.status.success())
 }
 
-/// Every method, in an order in which each has something to do, so that none is answered with an error.
+/// A request for every method, in an order in which none of them is answered with an error.
 fn requests() -> Vec<(&'static str, Value)> {
     let fast = format!("{}/configs/demo/softmax/fast.c", repository().display());
     vec![
@@ -56,13 +56,13 @@ fn start(scenario: &Scenario) -> LiveRun<'_> {
 
 #[test]
 fn documented_python_client_can_call_every_method() {
-    if !is_here("python3", "--version") {
-        skipped("no Python client was tried: there is no python3 here");
+    if !is_installed("python3", "--version") {
+        skipped("the Python client was not tried: python3 is not installed");
         return;
     }
     let scenario = slow(&["bad/segfaults"]);
-    let client = of_the_paper("python", "AF_UNIX");
-    assert!(client.lines().count() <= 10, "it is short:\n{client}");
+    let client = documented_block("python", "AF_UNIX");
+    assert!(client.lines().count() <= 10, "the client has at most ten lines:\n{client}");
     let client = scenario.write("client.py", client);
     let run = start(&scenario);
     let mut command = Command::new("python3");
@@ -93,19 +93,19 @@ fn documented_python_client_can_call_every_method() {
 
 #[test]
 fn documented_socat_command_can_call_every_method() {
-    if !is_here("socat", "-V") {
-        skipped("no socat was tried: there is none here");
+    if !is_installed("socat", "-V") {
+        skipped("the socat command was not tried: socat is not installed");
         return;
     }
     let scenario = slow(&["bad/segfaults"]);
-    let line = of_the_paper("sh", "socat");
+    let line = documented_block("sh", "socat");
     let shown = r#"{"jsonrpc":"2.0","id":1,"method":"status"}"#;
     assert!(line.contains(shown), "{line}");
     let run = start(&scenario);
     for (method, params) in requests() {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
-        assert!(!request.contains('\''), "it is quoted so: {request}");
-        // Waiting for a result takes longer than the page's two seconds, and a stream has no end.
+        assert!(!request.contains('\''), "the command line puts the request in single quotes: {request}");
+        // The page waits two seconds. Waiting for a result takes longer, and the stream of events does not end.
         let line = match method {
             "result" => line.replace("-t 2", "-t 120"),
             _ => line.clone(),

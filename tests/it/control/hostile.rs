@@ -1,4 +1,4 @@
-//! Hostile clients, and users without permission: the run is not affected.
+//! Hostile clients, and users without permission, do not affect the run.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -14,8 +14,8 @@ use super::client::{Client, LiveRun};
 use super::slow;
 use crate::report::browser::skipped;
 
-/// The limit of law 2, here for the supervisor's own memory. How much of its executable is resident depends on
-/// the machine.
+/// The limit of law 2 on the supervisor's own memory. Pages of the executable are not counted, because their number
+/// depends on the machine.
 const MOST_KIB: u64 = 20 << 10;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 const LINES: usize = 10_000;
@@ -31,7 +31,7 @@ impl Dice {
     }
 }
 
-/// None of these ends the run, or what it does. They are mutated, and some stay valid.
+/// Requests to mutate. Some mutations stay valid, so no seed is a request that ends or changes the run.
 const SEEDS: [&str; 6] = [
     r#"{"jsonrpc":"2.0","id":1,"method":"status"}"#,
     r#"{"jsonrpc":"2.0","id":"x","method":"workers","params":{}}"#,
@@ -41,7 +41,7 @@ const SEEDS: [&str; 6] = [
     r#"[{"jsonrpc":"2.0","id":5,"method":"events"}]"#,
 ];
 
-fn a_line(dice: &mut Dice) -> Vec<u8> {
+fn random_line(dice: &mut Dice) -> Vec<u8> {
     let mut line = SEEDS[dice.throw(SEEDS.len())].as_bytes().to_vec();
     match dice.throw(6) {
         0 => {}
@@ -69,7 +69,7 @@ fn run_survives_ten_thousand_lines_and_two_hundred_clients() {
     let scenario = slow(&["fast"]);
     let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     let socket = run.socket();
-    // A client that never reads: it listens and sends requests, and its answers pile up.
+    // A client that subscribes to events and sends requests, but never reads the answers.
     let mut deaf = Client::connect(&socket);
     deaf.send(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"events\"}\n").expect("sent");
     let peak = std::thread::scope(|scope| {
@@ -88,7 +88,7 @@ fn run_survives_ten_thousand_lines_and_two_hundred_clients() {
         watch.join().expect("the supervisor lives")
     });
     // The run is unaffected: a well-behaved client is served.
-    until("there is room", || Client::connect(&socket).call("workers", &json!({})).is_ok());
+    until("a connection is free", || Client::connect(&socket).call("workers", &json!({})).is_ok());
     println!("VmHWM: {} KiB", run.kib(&["VmHWM:"]));
     run.ctl(&["result", "softmax/fast", "--wait"]).expect_exit(0).expect_stdout(&["PASSED"]);
     run.ctl(&["shutdown"]).expect_exit(0);
@@ -98,7 +98,7 @@ fn run_survives_ten_thousand_lines_and_two_hundred_clients() {
     outcome.expect_equal(summary.verdict("softmax", "fast"), (Some("PASSED"), None), "fast");
 }
 
-/// Starts clients that send nonsense, and the one that never reads.
+/// Starts clients that send random lines, and sends requests from the client that never reads.
 fn talk<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     socket: &'scope Path,
@@ -106,7 +106,7 @@ fn talk<'scope>(
 ) {
     scope.spawn(move || {
         let line = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}\n".repeat(500);
-        // Its connection is closed at some point, which ends this loop.
+        // The server closes the connection at some point, which ends this loop.
         while deaf.send(&line).is_ok() {}
     });
     for talker in 0..TALKERS {
@@ -114,8 +114,8 @@ fn talk<'scope>(
             let mut dice = Dice(0x5eed + talker);
             let mut client = Client::connect(socket);
             for _ in 0..LINES / usize::try_from(TALKERS).expect("a few") {
-                let line = a_line(&mut dice);
-                // Neither an empty line nor one without an id is answered, so a second line follows.
+                let line = random_line(&mut dice);
+                // An empty line or a request without an id gets no answer, so send a valid request after it.
                 let asked =
                     [&line[..], b"{\"jsonrpc\":\"2.0\",\"id\":\"end\",\"method\":\"workers\"}\n"].concat();
                 if client.send(&asked).is_err() {
@@ -139,15 +139,14 @@ fn talk<'scope>(
 
 /// Two hundred clients at once: 32 are served, and each of the others is told that the server is busy.
 fn crowd(run: &LiveRun<'_>) {
-    until("nobody of before is left, and 32 are served", || {
+    until("earlier connections are closed, and 32 are served", || {
         let mut all: Vec<Client> = (0..200).map(|_| run.client()).collect();
         let answers: Vec<Value> = all
             .iter_mut()
             .map(|client| {
-                // A refused connection may be closed before its request is sent; the refusal can be read all the
-                // same.
+                // A refused connection may be closed before its request is sent. The refusal can still be read.
                 let _ = client.send(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"workers\"}\n");
-                client.line().expect("everybody is answered")
+                client.line().expect("every client gets an answer")
             })
             .collect();
         let served = answers.iter().filter(|answer| answer["result"].is_object()).count();
@@ -169,8 +168,8 @@ fn refused_client_is_told_why() {
             client
         })
         .collect();
-    // A client that was silent for a minute may have lost its connection; on a busy machine the first ones
-    // connected long ago.
+    // The server closes a connection that was silent for a minute. On a busy machine this may already have happened
+    // to the first clients.
     for client in &mut kept {
         client.call("workers", &json!({})).expect("served");
     }
@@ -180,7 +179,7 @@ fn refused_client_is_told_why() {
     assert!(late.line().is_none(), "and closed");
     run.ctl(&["status"]).expect_exit(3).expect_stderr(&["busy"]);
     drop(kept);
-    until("there is room", || run.ctl(&["status"]).code == Some(0));
+    until("a connection is free", || run.ctl(&["status"]).code == Some(0));
     run.ctl(&["shutdown", "--mode", "now"]).expect_exit(0);
     run.finish_any();
 }
@@ -198,15 +197,15 @@ fn by_another(scenario: &Scenario, other: User, socket: &str) -> opt_tests::Outc
     scenario.finish(child, &arguments)
 }
 
-fn another() -> Option<User> {
+fn another_user() -> Option<User> {
     let other = User::ordinary();
     if other.is_none() {
-        skipped("no other user was tried on the control socket: only root can become one");
+        skipped("the control socket was not tried as another user: only root can switch users");
     }
     other
 }
 
-/// A run whose folders another user may enter, so that only the socket's own mode protects it.
+/// Starts a run whose folders another user may enter, so only the mode of the socket protects it.
 fn with_open_folders(scenario: &Scenario) -> LiveRun<'_> {
     set_mode(scenario.path(), 0o755);
     let run = LiveRun::start(scenario, &["--quiet", "--keep-open"]);
@@ -215,7 +214,7 @@ fn with_open_folders(scenario: &Scenario) -> LiveRun<'_> {
     run
 }
 
-/// The kernel refuses the connection, before the peer's uid is checked.
+/// The kernel refuses the connection before the supervisor can check the peer's uid.
 #[test]
 fn another_user_is_refused_by_the_sockets_mode() {
     let Some(other) = another() else {
@@ -227,7 +226,7 @@ fn another_user_is_refused_by_the_sockets_mode() {
     let (folder, name) = (socket.parent().expect("a folder"), socket.to_str().expect("UTF-8"));
     assert_eq!(std::fs::metadata(&socket).expect("the socket").permissions().mode() & 0o777, 0o600);
     by_another(&scenario, other, name).expect_exit(3).expect_stderr(&["connecting", "denied"]);
-    // With its real mode, the folder already keeps other users out.
+    // The normal mode of the folder keeps other users out as well.
     set_mode(folder, 0o700);
     set_mode(&socket, 0o666);
     by_another(&scenario, other, name).expect_exit(3).expect_stderr(&["connecting", "denied"]);
@@ -235,7 +234,7 @@ fn another_user_is_refused_by_the_sockets_mode() {
     run.finish_any();
 }
 
-/// Even with all permissions open, the kernel reports the peer's uid.
+/// If all permissions are open, the supervisor still refuses a peer with another uid.
 #[test]
 fn another_user_is_refused_by_the_peer_check() {
     let Some(other) = another() else {

@@ -1,4 +1,4 @@
-//! The metrics of a run, compared with its store.
+//! Compares the metrics that a run serves with its database, and checks the dashboard and the systemd unit.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -23,18 +23,18 @@ fn scrape(address: &str, path: &str) -> String {
     answer
 }
 
-/// Samples by name and sorted labels.
+/// The samples of a page, by name and sorted labels.
 fn samples(page: &str) -> BTreeMap<String, f64> {
     let lines = page.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     lines
         .map(|line| {
-            let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line:?} is no sample"));
+            let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line:?} is not a sample"));
             (name.to_owned(), value.parse().unwrap_or_else(|error| panic!("{line:?}: {error}")))
         })
         .collect()
 }
 
-/// The same, parsed by the official parser from the package `prometheus_client`; `None` if it is not installed.
+/// Like `samples`, but parsed by the Python package `prometheus_client`. Returns `None` if it is not installed.
 fn official(scenario: &Scenario, page: &str) -> Option<BTreeMap<String, f64>> {
     const READ: &str = "
 import json, sys
@@ -50,7 +50,11 @@ for family in read(sys.stdin.read()):
         .stdin(std::fs::File::open(file).expect("the page"))
         .output()
         .expect("python3 starts");
-    assert!(output.status.success(), "it is refused: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "the official parser refuses the page: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     let sample = |line: &str| -> (String, f64) {
         let (name, labels, value): (String, Vec<(String, String)>, f64) =
@@ -78,8 +82,8 @@ fn every_metric_of_the_dashboard_is_served() {
             _ => {}
         }
     }
-    assert!(5 < asked.len(), "it has panels: {asked:?}");
-    // A family without a sample is not served, so each gets one.
+    assert!(5 < asked.len(), "the dashboard has panels: {asked:?}");
+    // A metric without samples is not served, so give each metric a sample.
     let metrics = Metrics::default();
     metrics.granted("build");
     metrics.attempt_ended("build", "PASSED", std::time::Duration::from_secs(1));
@@ -88,7 +92,7 @@ fn every_metric_of_the_dashboard_is_served() {
     let gauges =
         GaugeValues { workers: vec![("verifier", "idle")], leases: vec!["build"], ..GaugeValues::default() };
     let page = metrics.page(&gauges).expect("a page");
-    // A counter's sample has a suffix.
+    // The sample of a counter has the suffix `_total`.
     let served: Vec<String> = page
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
@@ -106,14 +110,14 @@ fn every_metric_of_the_dashboard_is_served() {
     for expression in asked {
         let mut names =
             expression.split(|c| !is_part(c)).filter(|word| word.starts_with("opt_supervisor")).peekable();
-        assert!(names.peek().is_some(), "{expression:?} asks for none of ours");
+        assert!(names.peek().is_some(), "{expression:?} uses none of the run's metrics");
         for name in names {
-            assert!(served.iter().any(|it| it == name), "{name} is not served, but {served:?}");
+            assert!(served.iter().any(|it| it == name), "{name} is not among the served metrics {served:?}");
         }
     }
 }
 
-/// The unit file as it is, except for the program's path.
+/// The unit file is tested unchanged except for the path of the program.
 #[test]
 fn systemd_accepts_the_unit_file() {
     let unit =
@@ -127,7 +131,7 @@ fn systemd_accepts_the_unit_file() {
     let file = scenario.write("opt-supervisor@.service", placed);
     let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(file).output();
     let Ok(output) = verified else {
-        skipped("the unit was not verified: there is no systemd-analyze here");
+        skipped("the unit was not verified: systemd-analyze is not installed");
         return;
     };
     let said = String::from_utf8_lossy(&output.stderr);
@@ -151,20 +155,18 @@ fn counters_agree_with_the_store() {
     let answer = scrape(&address, "/metrics");
     let (head, page) = answer.split_once("\r\n\r\n").expect("a head and a body");
     assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("application/openmetrics-text"), "{head}");
-    assert!(page.ends_with("# EOF\n"), "it is whole");
+    assert!(page.ends_with("# EOF\n"), "the page is complete");
     let text = page;
     let page = samples(text);
     match official(&scenario, text) {
-        // Parsed by the format's authors, not by us.
+        // Parse the page with the reference implementation of the format too.
         Some(read) => {
             assert!(read.keys().eq(page.keys()), "{read:#?}\n{page:#?}");
-            // The value passes through JSON, which may change its last digit.
+            // Values pass through JSON, which may change the last digit.
             let is_same = |(one, other): (&f64, &f64)| (one - other).abs() <= other.abs() * 1e-12;
             assert!(read.values().zip(page.values()).all(is_same), "{read:#?}\n{page:#?}");
         }
-        None => {
-            skipped("the scrape was not read by the official parser: python3 has no prometheus_client here")
-        }
+        None => skipped("the scrape was not read by the official parser: python3 has no prometheus_client"),
     }
     run.ctl(&["shutdown"]).expect_exit(0);
     let (outcome, summary) = run.finish(0);
@@ -179,7 +181,7 @@ fn counters_agree_with_the_store() {
             count(format!("opt_supervisor_leases_granted_total{{stage={stage}}}"));
         }
     }
-    // Workers that ended with the run were alive at the scrape.
+    // Workers that ended with the run were still alive when the metrics were read.
     let workers = list(&summary.document["workers"]);
     for reason in workers.iter().filter_map(|worker| worker["recycled_because"].as_str()) {
         count(format!("opt_supervisor_recycles_total{{reason=\"{reason}\"}}"));

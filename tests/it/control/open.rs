@@ -18,7 +18,7 @@ fn scenario() -> Scenario {
     ))
 }
 
-/// A kernel that includes a header beside it.
+/// Returns the source of a kernel that crashes and includes a header beside it.
 fn crashing() -> String {
     kernel("bad/segfaults")
 }
@@ -58,7 +58,7 @@ fn ten_simultaneous_submissions_are_all_evaluated() {
     let mut names: Vec<&str> = results.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), 10, "each has a name of its own: {names:?}");
+    assert_eq!(names.len(), 10, "all names differ: {names:?}");
     for (name, result) in &results {
         assert_eq!(result["done"], true, "{result}");
         let expected = if name.contains("segfaults") { "CRASHED" } else { "PASSED" };
@@ -78,16 +78,16 @@ fn ten_simultaneous_submissions_are_all_evaluated() {
         assert_eq!(client.call("submit", &params), Err(code.to_owned()), "{params}");
     }
     assert_eq!(client.call("result", &json!({ "candidate": "x" })), Err("not_found".to_owned()));
-    // Authors of later candidates may read all of this.
+    // Authors of later candidates can read the summary and the log, so neither may contain the seed yet.
     let told = |summary: &str| summary.contains("verify.seed=");
     let so_far = std::fs::read_to_string(scenario.run_folder().join("summary.json")).expect("a summary");
     let log = std::fs::read_to_string(scenario.run_folder().join("log.jsonl")).expect("a log");
-    assert!(!told(&so_far) && !told(&log), "the seed is told when nothing is left to time");
+    assert!(!told(&so_far) && !told(&log), "the seed is revealed only when nothing is left to time");
     run.ctl(&["shutdown"]).expect_exit(0);
     let (outcome, summary) = run.finish(0);
-    outcome.expect_equal(summary.policy("seed").len(), 1, "told at the end");
+    outcome.expect_equal(summary.policy("seed").len(), 1, "the seed is revealed at the end");
     let candidates = list(&summary.job("softmax")["candidates"]);
-    outcome.expect_equal(candidates.len(), 11, "all are in the record, the baseline too");
+    outcome.expect_equal(candidates.len(), 11, "the summary has all candidates, including the baseline");
     outcome.expect(
         candidates.iter().filter(|it| it["status"] == "PASSED").all(|it| it["rank"].is_number()),
         "and in the ranking",
@@ -99,14 +99,14 @@ fn ten_simultaneous_submissions_are_all_evaluated() {
             serde_json::from_str(line).unwrap_or_else(|error| outcome.fail(format_args!("{line}: {error}")))
         })
         .collect();
-    outcome.expect_equal(lines.len(), 11, "a line for each");
-    // Workers and the baseline were kept: each role was started once.
+    outcome.expect_equal(lines.len(), 11, "lines, one for each candidate");
+    // Workers and the results of the baseline are reused: each role was started once.
     outcome.expect_equal(list(&summary.document["workers"]).len(), 2, "workers");
     outcome.expect_equal(summary.standing_attempts("softmax", "naive"), 3, "attempts of the baseline");
 }
 
 #[test]
-fn resumed_run_knows_its_submissions_after_any_end() {
+fn resumed_run_keeps_its_submissions() {
     let scenario = scenario();
     let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     let mut client = run.client();
@@ -122,17 +122,21 @@ fn resumed_run_knows_its_submissions_after_any_end() {
         let summary = opt_tests::Summary::read(&scenario.run_folder(), &outcome);
         (outcome, summary)
     };
-    outcome.expect_equal(summary.verdict("softmax", "fast"), (Some("PASSED"), None), "what had ended stands");
+    outcome.expect_equal(
+        summary.verdict("softmax", "fast"),
+        (Some("PASSED"), None),
+        "a finished candidate keeps its result",
+    );
     let confirmed = summary.candidate("softmax", "fast")["profile"]["stage"] == "confirm";
     outcome.expect_equal(
         summary.standing_attempts("softmax", "fast"),
         3 + usize::from(confirmed),
-        "its attempts, the confirmation too",
+        "attempts, including the confirmation",
     );
     outcome.expect_equal(
         summary.verdict("softmax", "later"),
         (Some("CRASHED"), Some("candidate")),
-        "what had not begun is done",
+        "a candidate that was still waiting is evaluated",
     );
     outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
     let again = scenario.run(&["repro", "runs/plan", "later", "--entry", "entry_000001"]).expect_exit(1);
@@ -146,7 +150,7 @@ fn eval_uses_an_open_run_or_makes_a_short_one() {
     let alone = scenario.run(&["eval", "plan.toml", &fast, "--json"]).expect_exit(0);
     assert_eq!(alone.json()["candidate"], "softmax/fast");
     assert_eq!(alone.json()["status"], "PASSED");
-    alone.expect(scenario.path().join("runs/plan-eval/summary.json").is_file(), "a run of its own");
+    alone.expect(scenario.path().join("runs/plan-eval/summary.json").is_file(), "`eval` made its own run");
 
     let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     let joined = scenario.run(&["eval", "plan.toml", &fast, "--json"]).expect_exit(0);

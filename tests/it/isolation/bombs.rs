@@ -1,4 +1,4 @@
-//! Memory bombs, one for each kind of owed memory: each is stopped near its runner's limit, gets the right
+//! Memory bombs, one for each kind of owed memory. Each is stopped near the limit of its runner and gets the right
 //! status, and the run continues.
 
 use opt_tests::Scenario;
@@ -8,24 +8,24 @@ use super::{Expected, PASSED, candidate, ends, must_all_end, stem, table};
 
 const MEMORY_LIMIT: &[&str] = &["HOST_MEMORY_LIMIT"];
 
-/// Private memory by threads, on the heap, and from a reservation; shared memory in one map and in many; page
-/// tables of private and of shared maps; stacks; locked memory. Kernels whose attempt is simply refused may pass.
+/// The bombs use private memory (threads, heap, a reservation), shared memory (one map or many), page tables (of
+/// private and of shared maps), stacks, and locked memory. A kernel whose attempt is refused may pass.
 const BOMBS: &[Expected] = &[
     ends("eats_by_threads.c", MEMORY_LIMIT, "limits.memory"),
     ends("eats_its_heap.c", MEMORY_LIMIT, "limits.memory"),
     ends("eats_a_reserve.c", MEMORY_LIMIT, "limits.memory"),
     ends("eats_page_tables.c", MEMORY_LIMIT, "limits.memory"),
-    // Their allocation is refused, and they give up.
+    // Their allocation is refused, and they abort.
     ends("eats_shared_memory.c", &["CRASHED"], "SIGABRT"),
     ends("eats_shared_memory_by_threads.c", &["CRASHED"], "SIGABRT"),
     ends("eats_page_tables_of_shared_memory.c", &["CRASHED"], "SIGABRT"),
     ends("eats_locked_memory.c", MEMORY_LIMIT, "limits.memory"),
-    // Starting a thread is refused, not memory.
+    // The refused call starts a thread; it does not allocate memory.
     ends("eats_thread_stacks.c", PASSED, ""),
     ends("starts_a_thousand_threads.c", PASSED, ""),
-    // It ends itself, like any stack overflow.
+    // It ends with SIGSEGV, like any stack overflow.
     ends("overflows_the_stack.c", &["CRASHED"], "SIGSEGV"),
-    // These are refused: memory files, System V and POSIX shared memory, message queues.
+    // The sandbox refuses memory files, System V and POSIX shared memory, and message queues.
     ends("makes_files_of_memory.c", PASSED, ""),
 ];
 
@@ -50,9 +50,10 @@ captures = "captures"
 baseline = "good"
 "#;
 
-/// `limits.memory`, the stacks of its threads, a runner's own base, and the outputs and streams of this plan.
+/// The limit of a runner: `limits.memory`, the stacks of its threads, its own base, and the outputs and streams of
+/// this plan.
 const LIMIT: u64 = (64 + 2 * 8 + 16 + 2) << 20;
-/// How far a process can exceed its limit if only polling stops it, and polling keeps its pace.
+/// How far a process can exceed its limit if polling alone stops it and polling is not delayed.
 const OVERSHOOT: u64 = 16 << 20;
 
 #[test]
@@ -68,7 +69,7 @@ fn every_kind_of_bomb_is_stopped_near_its_limit() {
 
     let good = ["good", "good_after_them"].map(|name| (name, PASSED, ""));
     must_all_end(&run, table(BOMBS).chain(good));
-    // The bound that the supervisor could guarantee on this machine.
+    // The overshoot that the supervisor reports as its bound on this machine.
     let bound = run.summary.document["memory"]["sampling"]["overshoot_bound_bytes"].as_u64();
     let overshoot = OVERSHOOT.max(bound.unwrap_or_else(|| panic!("a bound: {run}")));
     let mut over = Vec::new();

@@ -1,4 +1,4 @@
-//! A build sees its sources with their headers, and the folders that the plan names: never a capture, a result,
+//! A build sees its own sources and headers and the folders that the plan names. It never sees a capture, a result,
 //! the plan or another candidate.
 
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::{PASSED, must_all_end};
 const COMPILE_ERROR: &[&str] = &["COMPILE_ERROR"];
 const KERNELS: [&str; 2] = ["embeds_a_file", "includes_a_file"];
 
-/// Files that must not be read, relative to the scenario's folder; the kernels are in `kernels`.
+/// Files that a build must not read, as paths relative to the scenario's folder.
 const SECRETS: [&str; 7] = [
     "captures/entry_000000.pt",
     "runs/plan/log.jsonl",
@@ -23,7 +23,7 @@ const SECRETS: [&str; 7] = [
     "kernels/other.c",
 ];
 
-/// Kernels and their headers are in the scenario, which is a user's own folder and in no include path.
+/// A scenario with kernels and their headers. Its folder is private and in no include path.
 fn scenario() -> Scenario {
     let scenario = Scenario::create();
     generate(&scenario, "softmax", "64,256", 1);
@@ -87,13 +87,13 @@ fn build_reads_only_what_it_was_given() {
                 let whole = root.join(secret);
                 add(format!("{kernel}-whole-{number}"), kernel, &whole.display().to_string(), COMPILE_ERROR);
                 add(format!("{kernel}-beside-{number}"), kernel, &format!("../{secret}"), COMPILE_ERROR);
-                // Relative to the folder in which the build runs, in the run's folder.
+                // Paths are relative to the folder in which the build runs, which is inside the run's folder.
                 let up = format!("../../../../../{secret}");
                 add(format!("{kernel}-up-{number}"), kernel, &up, COMPILE_ERROR);
             }
             add(format!("{kernel}-link"), kernel, "answers.h", COMPILE_ERROR);
             add(format!("{kernel}-environ"), kernel, "/proc/self/environ", COMPILE_ERROR);
-            // The same source with a file that it may read shows that nothing else is wrong with it.
+            // The control: the same source compiles if it includes a file that it may read.
             let given = root.join("given/table.inc");
             add(format!("{kernel}-given"), kernel, &given.display().to_string(), PASSED);
         }
@@ -106,7 +106,7 @@ fn build_reads_only_what_it_was_given() {
     }
 }
 
-/// A folder with captures and results beside headers can be named, and only the headers are visible.
+/// If the plan names a folder that also contains captures and results, a build sees only the headers.
 #[test]
 fn captures_and_results_stay_closed_in_a_named_folder() {
     for user in users() {
@@ -139,7 +139,8 @@ fn missing_header_is_named_with_what_to_do() {
         + &candidate("outside", "includes_a_file", "../shared.h")
         + &candidate("nowhere", "includes_a_file", "nowhere.h");
     let kernel = scenario.path().join("kernels/includes_a_file.c");
-    // A name that cannot be read from the text is not copied, whatever it stands for.
+    // In `outside` and `nowhere`, a macro gives the name of the header, so the build cannot find it in the text. The
+    // text of `plain` contains the name.
     let text = std::fs::read_to_string(&kernel).expect("ours").replace("TARGET", "\"../shared.h\"");
     scenario.write("kernels/plain.c", text);
     let plan = plan + "[[job.candidate]]\nname = \"plain\"\nsources = [\"kernels/plain.c\"]\n";
@@ -179,14 +180,14 @@ fn compiler_outside_the_system_needs_its_folder_in_the_plan() {
     set_mode(&compiler, 0o755);
     let cc = format!("build.cc={}", compiler.display());
     let (outcome, verdict, detail) = one_kernel(&scenario, &[&cc]);
-    outcome.expect_equal(verdict.as_str(), "INFRA_ERROR", "it lies where nothing is executed");
+    outcome.expect_equal(verdict.as_str(), "INFRA_ERROR", "nothing may be executed from that folder");
     outcome.expect(detail.contains("name its folder in [build] toolchain"), &detail);
     let toolchain = format!("build.toolchain=[{:?}]", scenario.path().join("tools").display().to_string());
     let (outcome, verdict, detail) = one_kernel(&scenario, &[&cc, &toolchain]);
     outcome.expect_equal(verdict.as_str(), "PASSED", detail);
 }
 
-/// Verifies the good kernel with these settings; returns its status and detail.
+/// Verifies the good kernel with these settings. Returns its status and detail.
 fn one_kernel(scenario: &Scenario, settings: &[&str]) -> (Outcome, String, String) {
     scenario.write(
         "plan.toml",

@@ -1,4 +1,4 @@
-//! Markers taken from every part of a capture that is not an input, which no candidate must ever see.
+//! Markers: byte strings taken from every part of a capture that is not an input. No candidate may ever see one.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use opt_shared::capture::CaptureFile;
 use opt_tests::binary;
 
-/// So long that none occurs by chance.
+/// The length of a marker. At this length, none occurs by chance.
 pub(super) const MARKER_BYTES: usize = 24;
-/// The scanner masks them with this, so that it does not find itself.
+/// The scanner stores the markers masked with this byte; otherwise it would find them in its own data.
 const HIDDEN: u8 = 0xA5;
-/// A window with fewer different bytes is padding, and may occur anywhere.
+/// The least number of distinct bytes in a marker. A window with fewer is padding that may occur anywhere.
 const LEAST_DISTINCT: usize = 10;
-/// Markers taken from each expected output: the first, the last, and some in between.
+/// The number of markers taken from each expected output, from its start, its end and evenly in between.
 const OF_AN_OUTPUT: usize = 40;
 
 pub(super) struct Markers {
@@ -25,7 +25,7 @@ pub(super) struct Markers {
 impl Markers {
     /// Takes markers from captures whose first storage is their input.
     pub(super) fn of_captures(folder: &Path) -> Self {
-        // Bytes that the executable contains anyway prove nothing.
+        // Leave out bytes that also occur in the executable.
         let executable = std::fs::read(binary()).expect("the executable can be read");
         let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
             .expect("a folder")
@@ -54,7 +54,7 @@ impl Markers {
                 .filter(|at| ranges.iter().all(|range| at + MARKER_BYTES <= range.start || range.end <= *at));
             for at in of_output.chain(elsewhere) {
                 let marker = window(&contents, at);
-                // The scanner looks for the first two bytes first, and runs of one byte are common.
+                // The scanner searches for the first two bytes, and runs of one byte are common.
                 let begins_rarely = marker[0] != marker[1];
                 if begins_rarely && LEAST_DISTINCT <= distinct(&marker) && !contains(&executable, &marker) {
                     beside.push(marker);
@@ -68,7 +68,7 @@ impl Markers {
         self.beside.len()
     }
 
-    /// The scanner's `markers.h`.
+    /// The contents of the scanner's `markers.h`.
     pub(super) fn header(&self) -> String {
         let mut text = format!("#define MARKER_BYTES {MARKER_BYTES}\n#define MARKERS");
         for (number, marker) in self.beside.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! What a kernel must not find or do while it runs: read the run's files and seeds, use memory that is not
-//! counted, or run on other CPUs. Runs as the current user and, if that is root, as an ordinary user too; the
-//! verdicts are the same.
+//! Kernels that try to leave the sandbox: they look for the run's files and seeds, for memory that is not counted, and
+//! for other CPUs. The plan runs as the current user and, if that is root, as an ordinary user too. The verdicts are
+//! the same.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::symlink;
@@ -23,7 +23,7 @@ const DOORS: &[Expected] = &[
 ];
 
 const SEED: u64 = 4_242_424_242_424_242;
-/// The searching kernel masks what it looks for with this, so that it does not find itself.
+/// The searching kernel stores the secrets masked with this byte; otherwise it would find them in its own data.
 const HIDDEN: u8 = 0xA5;
 const STAGES: [Stage; 3] = [Stage::Screen, Stage::Profile, Stage::Confirm];
 
@@ -50,7 +50,7 @@ fn plan() -> String {
     plan + &candidate("control", "looks_for_the_run.c", "\"-DCONTROL\"")
 }
 
-/// The run's seed as a number and as text, and the candidate's own seeds.
+/// The run's seed as a number and as text, and the seeds derived for the candidate.
 fn seeds() -> Vec<Vec<u8>> {
     let of_stage = |stage| seed::of_candidate(SEED, "job/looks_for_the_run", stage).to_vec();
     let of_run = [SEED.to_le_bytes().to_vec(), SEED.to_string().into_bytes()];
@@ -91,7 +91,7 @@ fn secrets(scenario: &Scenario) -> String {
     text
 }
 
-/// A folder that the plan gives to kernels: a library, and other files that somebody keeps beside it.
+/// Creates the folder that the plan names in `library_path`: a library, and other files beside it.
 fn fill_given(scenario: &Scenario) {
     scenario.write("given/notes.txt", "a secret\n");
     scenario.write("given/notes.so", "a secret too\n");
@@ -117,7 +117,7 @@ fn kernels_find_no_way_out() {
         generate(&scenario, "softmax", "64,256", 1);
         scenario.write("secrets/secrets.h", secrets(&scenario));
         fill_given(&scenario);
-        // As root, a runner has its own user: what it cannot open, it could enter.
+        // If root starts the run, a runner has its own user. This mode lets that user in, so only the sandbox stops it.
         set_mode(scenario.path(), 0o755);
         scenario.write("plan.toml", plan());
         let program = user.program(&scenario);
@@ -135,7 +135,7 @@ fn kernels_find_no_way_out() {
         }
         let rows = [("good", PASSED, ""), ("control", CRASHED, "seed 0 at")];
         must_all_end(&run, table(DOORS).chain(rows));
-        // The weaker protection is reported: an ordinary user's runners do not have their own user.
+        // If an ordinary user starts the run, runners have the same uid, and the run reports this missing protection.
         let is_root = user == User::Own && User::ordinary().is_some();
         assert_eq!(run.has_protection("own_user"), is_root, "{run}");
     }

@@ -1,4 +1,4 @@
-//! Runs of a plan over generated captures, with access by candidate.
+//! Runs of a plan over generated captures, and access to the results of each candidate.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub(crate) fn generate(scenario: &Scenario, op: &str, shape: &str, entries: u32)
     gen_captures(scenario, &["op", "--name", op, "--shape", shape, "--entries", &entries.to_string()])
 }
 
-/// Two tables, each saved completely with every lookup.
+/// Generates captures of lookups in two tables. Each capture contains a whole table.
 pub(super) fn generate_embedding(scenario: &Scenario, entries: u32, total: &str) -> PathBuf {
     gen_captures(scenario, &["embedding", "--entries", &entries.to_string(), "--total", total])
 }
@@ -37,14 +37,14 @@ fn gen_captures(scenario: &Scenario, arguments: &[&str]) -> PathBuf {
     folder
 }
 
-/// Runs a plan with one job to its end.
+/// Runs a plan with one job until it has ended.
 pub(super) fn run(scenario: &Scenario, plan: &str) -> Run {
     scenario.write("plan.toml", plan);
     Run::of(scenario, scenario.run(&["run", "--quiet", "plan.toml"]))
 }
 
-/// Shared memory and files with the names that hostile kernels use, and mounts that show the scenario's folder.
-fn left_in_the_machine(scenario: &Scenario) -> Vec<String> {
+/// Finds shared memory and files with the names that hostile kernels use, and mounts of the scenario's folder.
+fn leftovers(scenario: &Scenario) -> Vec<String> {
     let named = |folder: &str| {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         entries.map(|entry| entry.path().display().to_string()).filter(|path| path.contains("opt-hostile"))
@@ -62,12 +62,12 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The result of a command that ran the scenario's plan.
+    /// Reads the result of a command that ran the scenario's plan.
     pub(super) fn of(scenario: &Scenario, outcome: Outcome) -> Self {
         let summary = Summary::read(&scenario.run_folder(), &outcome);
         outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
-        let left = left_in_the_machine(scenario);
-        outcome.expect(left.is_empty(), format_args!("nothing is left in the machine; there is: {left:?}"));
+        let left = leftovers(scenario);
+        outcome.expect(left.is_empty(), format_args!("nothing may be left behind, but there is: {left:?}"));
         Self { outcome, summary }
     }
 
@@ -88,7 +88,7 @@ impl Run {
         self.summary.candidate("job", name)
     }
 
-    /// Why a candidate did not end as it must; `None` if it did.
+    /// Returns how a candidate's end differs from the expected one; `None` if it does not.
     pub(super) fn astray(&self, name: &str, statuses: &[&str], says: &str) -> Option<String> {
         let candidate = self.candidate(name);
         let status = candidate["status"].as_str().unwrap_or("none");
@@ -98,12 +98,12 @@ impl Run {
             return None;
         }
         Some(format!(
-            "`{name}` is to end as {statuses:?} saying `{says}`, and ended as {status}, blame {}: {said}",
+            "`{name}` must end as {statuses:?} saying `{says}`, but ended as {status}, blame {}: {said}",
             candidate["blame"]
         ))
     }
 
-    /// Whether the machine has a protection. If not, prints that the test could not show it.
+    /// Returns whether the machine has a protection. If not, prints that the test could not check it.
     pub(super) fn has_protection(&self, name: &str) -> bool {
         list(&self.summary.document["host"]["protections"])
             .iter()
@@ -111,7 +111,7 @@ impl Run {
     }
 }
 
-/// For messages: command, output and state.
+/// Formats the command, its output and the state of the run, for messages.
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}protections: {}", self.outcome, self.summary.document["host"]["protections"])?;

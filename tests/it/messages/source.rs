@@ -1,11 +1,11 @@
-//! Finds messages in the source: the texts of `#[error(…)]`, `anyhow!` and the log's macros, with examples in
-//! place of arguments.
+//! Finds messages in the source: the texts of `#[error(…)]`, `anyhow!` and the log macros. Examples replace their
+//! arguments.
 //!
-//! Not a Rust parser: it knows string literals and matching brackets.
+//! This is not a Rust parser: it knows only string literals and matching brackets.
 
 use std::path::Path;
 
-/// A message and where it is made.
+/// A message and its position in the source.
 pub struct Message {
     /// Relative to the root of the repository.
     pub file: String,
@@ -14,10 +14,10 @@ pub struct Message {
     pub example: String,
 }
 
-/// How a message begins. In the log's macros, fields may precede it.
+/// The openings of messages. In a log macro, fields may precede the message.
 const OPENINGS: [&str; 5] = ["#[error(", "anyhow!(", "bail!(", "warn!(", "error!("];
 
-/// Examples for arguments with these names; other arguments are shown by name.
+/// Examples for arguments, by name. Other arguments are shown as their names.
 const EXAMPLES: [(&str, &str); 40] = [
     ("action", "opening"),
     ("address", "127.0.0.1:9464"),
@@ -61,7 +61,7 @@ const EXAMPLES: [(&str, &str); 40] = [
     ("version", "7"),
 ];
 
-/// The messages of all crates of the product, sorted by file; tests are left out.
+/// The messages of all crates of the product except their tests, sorted by file.
 pub fn messages(root: &Path) -> Vec<Message> {
     let mut files = Vec::new();
     for member in ["shared/src", "supervisor/src", "worker/src"] {
@@ -93,7 +93,7 @@ fn of_file(root: &Path, path: &Path) -> Vec<Message> {
         let body_start = start + opening.len();
         let end = body_start + closing(&text[body_start..]);
         at = end;
-        // There is no literal: `transparent`, or a text made elsewhere.
+        // Without a literal it is `transparent`, or the text comes from another expression.
         let Some((literal, rest)) = first_literal(&text[body_start..end]) else { continue };
         let name = if opening == "#[error(" {
             variant(text, start, end)
@@ -105,7 +105,7 @@ fn of_file(root: &Path, path: &Path) -> Vec<Message> {
     found
 }
 
-/// The next message. Words that only end like a macro of the log do not count.
+/// Finds the next message. A longer word that only ends like a log macro does not count.
 fn next_opening(text: &str, from: usize) -> Option<(usize, &'static str)> {
     let places = OPENINGS.iter().filter_map(|opening| {
         let mut matches = text[from..].match_indices(opening).map(|(at, _)| from + at);
@@ -116,7 +116,7 @@ fn next_opening(text: &str, from: usize) -> Option<(usize, &'static str)> {
     places.min()
 }
 
-/// Length up to the bracket that closes one opened before `text`.
+/// The length of `text` up to the bracket that closes the one opened just before it.
 fn closing(text: &str) -> usize {
     let (mut depth, mut chars) = (1, text.char_indices());
     while let Some((at, char)) = chars.next() {
@@ -140,7 +140,7 @@ fn closing(text: &str) -> usize {
     text.len()
 }
 
-/// The first string literal as it will be shown, and the rest.
+/// The first string literal, with its escapes resolved, and the rest of the body.
 fn first_literal(body: &str) -> Option<(String, &str)> {
     let start = body.find('"')?;
     let mut literal = String::new();
@@ -159,7 +159,7 @@ fn first_literal(body: &str) -> Option<(String, &str)> {
     None
 }
 
-/// `Enum::Variant`, or a struct's name, which follows the attributes.
+/// The name that follows the attributes: `Enum::Variant` or a struct.
 fn variant(text: &str, start: usize, end: usize) -> String {
     let name = |line: &str| -> String {
         line.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect()
@@ -217,7 +217,7 @@ fn in_place_of(argument: &str) -> String {
     known(plain).or_else(|| known(last)).unwrap_or_else(|| format!("‹{plain}›"))
 }
 
-/// Splits a list of arguments at its commas.
+/// Splits a list of arguments at its commas, ignoring commas inside brackets.
 fn top_level_parts(text: &str) -> Vec<String> {
     let (mut depth, mut parts, mut quoted) = (0, vec![String::new()], false);
     for char in text.chars() {

@@ -1,6 +1,6 @@
-//! Kernels in Python that try to look fast without doing their work: each class of cheat, and how it ends.
+//! Python kernels that try to appear fast without doing their work, one for each class of cheat, and how each must end.
 //!
-//! No test asserts a time: cheats that must not pass are caught by their values, and those that pass gain nothing.
+//! No test asserts a time. Cheats that must not pass fail because of their values, and cheats that pass gain nothing.
 
 use opt_tests::{Scenario, Summary, data};
 
@@ -20,7 +20,7 @@ const EXPLOITS: &[(&str, &[&str])] = &[
     ("leaves_it_to_a_thread", LATE),
     ("computes_between_calls", LATE),
     ("says_done_early", &["DEFERRED_WORK", "NONDETERMINISTIC", "TIMEOUT", "RUNTIME_ERROR"]),
-    // Their results are right, and they are not faster for it.
+    // These pass because their results are right, and they gain nothing.
     ("remembers_by_values", PASSED),
     ("patches_time", PASSED),
     ("sleeps_in_its_import", PASSED),
@@ -52,5 +52,9 @@ fn clock_exploits_in_python_are_caught() {
         .collect();
     outcome.expect(wrong.is_empty(), wrong.join("\n"));
     let entry = &summary.candidate("softmax", "honest")["profile"]["entries"][0];
-    outcome.expect_equal(&entry["varied"], &serde_json::json!(["input"]), "every call has its own input");
+    outcome.expect_equal(
+        &entry["varied"],
+        &serde_json::json!(["input"]),
+        "the inputs that vary between calls",
+    );
 }

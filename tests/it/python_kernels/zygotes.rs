@@ -1,4 +1,4 @@
-//! Runners that are copies of a zygote, and runners that start their own interpreter where copies are impossible. All
+//! Runners that are copies of a zygote, and runners that start their own interpreter because copies are impossible. All
 //! verdicts must be the same, for every user.
 
 use std::os::unix::process::CommandExt as _;
@@ -17,11 +17,11 @@ const ENTRY: &str = "entries = [\"entry_000001.pt\"]";
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Whether the machine allows copies of a zygote.
+/// The machine of a run: this machine as it is, or a machine that does not allow copies of a zygote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Machine {
     AsItIs,
-    /// Refuses a system call that is needed before a copy.
+    /// Refuses a system call that every copy needs.
     RefusesCopies,
 }
 
@@ -29,7 +29,7 @@ enum Machine {
 fn refuse_copies(command: &mut Command) {
     let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let (load, is, give) = (0x20, 0x15, 0x06);
-    // The filter reads the call's number and its first argument, at these offsets of its input.
+    // Offsets of the call's number and its first argument in the input of the filter.
     let filter = [
         statement(load, 0, 0, 0),
         statement(is, 0, 3, u32::try_from(libc::SYS_prctl).expect("a number")),
@@ -51,7 +51,7 @@ fn refuse_copies(command: &mut Command) {
     unsafe { command.pre_exec(install) };
 }
 
-/// Runs the scenario's plan as a user on a machine.
+/// Runs the scenario's plan as this user on this kind of machine.
 fn run(scenario: &Scenario, user: User, machine: Machine) -> (Outcome, Summary) {
     let program = user.program(scenario);
     user.owns(scenario);
@@ -106,7 +106,7 @@ fn every_kernel_in_python_ends_the_same_without_a_zygote() {
     }
 }
 
-/// The random numbers that two runners of one worker draw.
+/// Returns the random numbers that two runners of one worker draw.
 fn drawn(machine: Machine) -> Option<[Vec<String>; 2]> {
     let python = interpreter()?;
     let scenario = Scenario::create();
@@ -126,24 +126,24 @@ fn drawn(machine: Machine) -> Option<[Vec<String>; 2]> {
     }))
 }
 
-/// Copies share hashes and addresses with the zygote (see SECURITY.md), but draw different random numbers, like fresh
-/// interpreters.
+/// Copies share hash seeds and addresses with the zygote (see SECURITY.md), but like fresh interpreters, they draw
+/// different random numbers.
 #[test]
 fn copies_of_a_zygote_draw_their_own_numbers() {
     let Some([one, other]) = drawn(Machine::AsItIs) else { return };
     assert_eq!(one[..2], other[..2], "{one:?} {other:?}");
-    assert!(are_different(&one[2..], &other[2..]), "{one:?} {other:?}");
+    assert!(differ(&one[2..], &other[2..]), "{one:?} {other:?}");
     let Some([one, other]) = drawn(Machine::RefusesCopies) else { return };
-    assert!(are_different(&one, &other), "{one:?} {other:?}");
+    assert!(differ(&one, &other), "{one:?} {other:?}");
 }
 
-fn are_different(one: &[String], other: &[String]) -> bool {
+fn differ(one: &[String], other: &[String]) -> bool {
     one.iter().zip(other).all(|(one, other)| one != other || one == "nothing")
 }
 
-/// The zygote is killed during a run, which replaces it and continues.
+/// If the zygote is killed, the run starts another one and continues.
 #[test]
-fn a_zygote_that_dies_is_replaced() {
+fn killed_zygote_is_replaced() {
     let Some(python) = interpreter() else { return };
     let names = ["returns", "writes", "model"];
     let scenario = Scenario::with_plan(&plan(&python, STAGES, &names, ""));
@@ -164,12 +164,12 @@ fn a_zygote_that_dies_is_replaced() {
             .is_some_and(|it| processes::kill_if(it.pid, || processes::look(it.pid).as_ref() == Some(&it)))
     });
     let outcome = scenario.finish(child, &arguments);
-    outcome.expect(killed, "there was a zygote");
+    outcome.expect(killed, "a zygote was found and killed");
     let summary = Summary::read(&scenario.run_folder(), &outcome);
     for name in names {
         let it = summary.candidate("softmax", name);
         outcome.expect_equal(it["status"].as_str(), Some("PASSED"), format_args!("{name}: {}", it["detail"]));
     }
-    outcome.expect(summary.policy("no_zygote").is_empty(), "another one took its place");
+    outcome.expect(summary.policy("no_zygote").is_empty(), "the run has another zygote");
     outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
 }

@@ -1,5 +1,5 @@
-//! Other commands on plans and runs with replays: `eval`, `repro`, every format of `report`, comparing two runs,
-//! and reporting all mistakes at once.
+//! Other commands on plans and runs with replays: `eval`, `repro`, every format of `report`, comparisons of two runs,
+//! and `check`, which reports all mistakes at once.
 
 use opt_tests::{Scenario, repository};
 
@@ -17,7 +17,7 @@ fn eval_and_repro_ignore_replays() {
     let summary: serde_json::Value =
         serde_json::from_slice(&std::fs::read(folder.join("summary.json")).expect("a summary"))
             .expect("JSON");
-    assert_eq!(summary["replays"], serde_json::json!([]), "no replay is made for it");
+    assert_eq!(summary["replays"], serde_json::json!([]), "`eval` makes no replays");
     assert!(!folder.join("replay").exists());
     let again = scenario.run(&["repro", "runs/plan", "rows/naive", "--entry", "entry_000001"]).expect_exit(0);
     again.expect_stdout(&["PASSED"]);
@@ -46,7 +46,7 @@ fn every_report_format_shows_replays() {
     {
         assert!(page.contains(part), "{part}");
     }
-    // With a pool that holds everything, in a second run.
+    // The second run has a pool with room for all tensors.
     scenario.write("plan.toml", of(whole));
     scenario.run(&["run", "plan.toml", "--dir", "other"]).expect_exit(0);
     report(&["other"]).expect_stdout(&["replay", "once each", "% time", "note: the budget was"]);
@@ -70,7 +70,7 @@ fn all_mistakes_of_all_replays_are_reported_at_once() {
         refused.expect_stderr(&["replay `small`", "replay `pinned`: no tensor is named `wieght`"]);
         assert!(!refused.stderr.contains("`right`"), "{}", refused.stderr);
     }
-    // A mistake in a job and one in a step, reported together.
+    // A mistake in a job and a mistake in a step are reported together.
     let wrong = text
         .replace("captures = \"rows\"", "captures = \"nowhere\"")
         .replace("entry_000002\"", "entry_000099\"");

@@ -1,4 +1,4 @@
-//! Failures of replays and who is blamed: damaged captures, killed runners, and winners that leave out entries.
+//! Failures of replays, and their blame: damaged captures, killed runners, and winners that leave out entries.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{captures, forget_result, generate, plan, replay, run};
 use crate::control::client::{Client, LiveRun};
 
-/// The demo's softmax with `before` in front of it, which gets `args`.
+/// Writes the demo's softmax with `before` inserted at the start of `run`, where it can use `args`.
 fn softmax(scenario: &Scenario, name: &str, before: &str) -> String {
     let naive = repository().join("configs/demo/softmax/naive.c");
     let naive = std::fs::read_to_string(naive).expect("the demo's kernel");
@@ -29,7 +29,7 @@ fn sleeping(milliseconds: u32) -> String {
     format!("nanosleep(&(struct timespec){{0, {milliseconds}000000L}}, 0);")
 }
 
-/// The steps of one job, from the numbers of its entries.
+/// The steps that call these entries of a job, by number.
 fn steps(entries: &[u32]) -> String {
     let steps: Vec<String> =
         entries.iter().map(|entry| format!("[\"rows\", \"entry_{entry:06}\"]")).collect();
@@ -37,7 +37,7 @@ fn steps(entries: &[u32]) -> String {
 }
 
 #[test]
-fn winner_that_leaves_out_an_entry_makes_no_call_of_its_replay() {
+fn replay_calls_the_baseline_if_the_winner_leaves_out_an_entry() {
     let scenario = Scenario::create();
     generate(&scenario, "rows", &["op", "--name", "softmax", "--shape", "64,256", "--entries", "2"]);
     generate(&scenario, "more", &["op", "--name", "softmax", "--shape", "32,256", "--entries", "1"]);
@@ -79,7 +79,7 @@ fn damage(scenario: &Scenario, entry: u32, quarter: usize) -> (PathBuf, Vec<u8>)
     (path, whole)
 }
 
-/// It is damaged after the verification, and the candidate is not blamed.
+/// If a capture is damaged after the verification, the candidate is not blamed.
 #[test]
 fn capture_damaged_after_verification_is_the_captures_fault() {
     let scenario = Scenario::create();
@@ -93,8 +93,8 @@ fn capture_damaged_after_verification_is_the_captures_fault() {
         let (outcome, summary) = scenario.run_plan(1, &["--resume"]);
         let it = replay(&summary, "model");
         outcome.expect_equal(it["status"].as_str(), Some("CAPTURE_ERROR"), "the replay");
-        outcome.expect_equal(it["blame"].as_str(), Some("capture"), "whose fault it is");
-        outcome.expect_equal(&it["attempts"], &json!(1), "nothing to try again");
+        outcome.expect_equal(it["blame"].as_str(), Some("capture"), "blame");
+        outcome.expect_equal(&it["attempts"], &json!(1), "attempts: a damaged capture is not tried again");
         outcome.expect(it["result"].is_null(), "no result");
         outcome.expect_stdout(&["replay model: CAPTURE_ERROR (capture)"]);
         said.push(it["detail"].as_str().unwrap_or_default().to_owned());
@@ -104,8 +104,8 @@ fn capture_damaged_after_verification_is_the_captures_fault() {
     for wanted in ["not those that were recorded", "seen after the candidate ended as INCORRECT_NUMERICAL"] {
         assert!(said.iter().any(|detail| detail.contains(wanted)), "{wanted}: {said:?}");
     }
-    // It is damaged before the recording, so the loaded bytes agree with it, and still the candidate is not
-    // blamed.
+    // The capture is damaged before the recording, so the loaded bytes agree with the recording. The candidate is
+    // still not blamed.
     std::fs::remove_file(scenario.run_folder().join("replay/model.recording")).expect("removed");
     for quarter in [1, 3] {
         let (path, whole) = damage(&scenario, 2, quarter);
@@ -121,10 +121,14 @@ fn capture_damaged_after_verification_is_the_captures_fault() {
     }
     forget_result(&scenario);
     let (outcome, summary) = scenario.run_plan(0, &["--resume"]);
-    outcome.expect_equal(&replay(&summary, "model")["result"]["outputs_digest"], &first, "as it was");
+    outcome.expect_equal(
+        &replay(&summary, "model")["result"]["outputs_digest"],
+        &first,
+        "the outputs are the same as before",
+    );
 }
 
-/// Both captures have the table, and the pool loads it from the first one, where a row is damaged that only the
+/// Both captures contain the table, and the pool loads it from the first capture. The damaged row is one that only the
 /// second call reads.
 #[test]
 fn tensor_damaged_in_another_capture_is_the_captures_fault() {
@@ -150,7 +154,7 @@ fn tensor_damaged_in_another_capture_is_the_captures_fault() {
     let (first, second) = (indices(0), indices(2));
     let row = *second.iter().find(|row| !first.contains(row)).expect("a row of the second alone");
     let (mut damaged, [_, table]) = (whole(0), places(0));
-    // In bfloat16.
+    // Rows of bfloat16 values.
     let row_bytes = 2 * 1352;
     let at = table.start + row * row_bytes;
     assert!(at + row_bytes <= table.end, "row {row} in {table:?}");
@@ -167,8 +171,8 @@ fn tensor_damaged_in_another_capture_is_the_captures_fault() {
     }
 }
 
-/// Kills runners until the next attempt runs, or the run no longer answers; a runner whose call is done may be
-/// killed in vain.
+/// Kills runners until the next attempt is running or the run no longer answers. Killing a runner whose call has
+/// already ended has no effect.
 fn kill_runners(client: &mut Client, of_attempt: u64) {
     until("an attempt of the replay is over", || {
         let Ok(answer) = client.call("workers", &json!({})) else { return true };
@@ -179,7 +183,7 @@ fn kill_runners(client: &mut Client, of_attempt: u64) {
         if attempt == of_attempt
             && let Some(pid) = runner.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
         {
-            // It may have ended already.
+            // The runner may have ended already.
             let _ = kill_process(pid, Signal::KILL);
         }
         of_attempt < attempt
@@ -201,7 +205,7 @@ fn slow_replay() -> Scenario {
     scenario
 }
 
-/// A kill from outside leads to another attempt, and there is no result until a replay is complete.
+/// If a runner is killed from outside, the replay is attempted again. There is no result before an attempt completes.
 #[test]
 fn killed_runner_costs_an_attempt_and_leaves_no_result() {
     let scenario = slow_replay();
@@ -209,25 +213,28 @@ fn killed_runner_costs_an_attempt_and_leaves_no_result() {
     let mut client = going.client();
     kill_runners(&mut client, 1);
     let summary = going.folder().join("summary.json");
-    until("there is a summary", || summary.exists());
+    until("the summary exists", || summary.exists());
     let now = std::fs::read_to_string(summary).expect("readable");
-    let now: Value = serde_json::from_str(&now).expect("the summary is whole at any moment");
+    let now: Value = serde_json::from_str(&now).expect("the summary is complete at any moment");
     assert!(list(&now["replays"]).iter().all(|it| it["result"].is_null()), "{}", now["replays"]);
     let status = client.call("status", &json!({})).expect("an answer");
     assert_eq!(status["replays"][0]["running"], true, "{status}");
     let (outcome, summary) = going.finish(0);
     let it = replay(&summary, "model");
     outcome.expect_equal((it["status"].as_str(), &it["attempts"]), (Some("PASSED"), &json!(2)), "the replay");
-    outcome.expect_equal(list(&it["result"]["steps"]).len(), 16, "all steps, from the first on");
+    outcome.expect_equal(list(&it["result"]["steps"]).len(), 16, "the second attempt made all steps");
     let phases: Vec<&Value> =
         list(&summary.document["memory"]["phases"]).iter().filter(|it| it["stage"] == "replay").collect();
-    outcome.expect_equal(phases.len(), 2, "a phase for each attempt");
+    outcome.expect_equal(phases.len(), 2, "phases, one for each attempt");
     for phase in phases {
         outcome.expect_equal((&phase["job"], &phase["candidate"]), (&json!("model"), &Value::Null), "whose");
         let figure = |key: &str| phase[key].as_u64().unwrap_or(0);
         let (predicted, peak) = (figure("predicted_bytes"), figure("peak_owed_bytes"));
         outcome.expect(0 < predicted && 0 < peak, format_args!("predicted and measured: {phase}"));
-        outcome.expect(phase["swap_delta_bytes"].is_i64(), format_args!("what went to swap: {phase}"));
+        outcome.expect(
+            phase["swap_delta_bytes"].is_i64(),
+            format_args!("the phase has the change of swap: {phase}"),
+        );
     }
 }
 
@@ -236,7 +243,7 @@ fn runner_killed_repeatedly_ends_the_replay_without_a_result() {
     let scenario = slow_replay();
     let going = LiveRun::start(&scenario, &["--quiet"]);
     let mut client = going.client();
-    // Twice, and twice more in its second pass.
+    // Two attempts, and two more in the second pass.
     for attempt in 1..=4 {
         kill_runners(&mut client, attempt);
     }
@@ -244,7 +251,7 @@ fn runner_killed_repeatedly_ends_the_replay_without_a_result() {
     let outcome = going.finish_any();
     let summary = Summary::read(&folder, &outcome);
     let it = replay(&summary, "model");
-    // Without a PID namespace, the candidate could have killed itself.
+    // Without a PID namespace, the candidate could have killed its own runner, so the host is not blamed.
     let host = it["status"] == "INFRA_ERROR";
     outcome.expect_equal(outcome.code, Some(if host { 3 } else { 1 }), "the exit code");
     outcome.expect(it["status"] != "PASSED" && it["result"].is_null(), format_args!("no row: {it}"));

@@ -1,4 +1,4 @@
-//! A headless browser: its view of a page, and its console.
+//! A headless browser: loads a page and returns its DOM and its console.
 
 use std::fmt;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ pub struct Browser {
     program: PathBuf,
 }
 
-/// A page as the browser holds it after loading.
+/// A page after the browser has loaded it.
 pub struct Shown {
     pub dom: String,
     outcome: Outcome,
@@ -28,7 +28,7 @@ impl Browser {
         Some(Self { program })
     }
 
-    /// Everything that it would store or fetch by itself is switched off; its home is in the scenario.
+    /// Opens a page. Background downloads are switched off, and the browser stores its files in the scenario's folder.
     pub fn open(&self, scenario: &Scenario, page: &Path) -> Shown {
         let home = scenario.path().join("browser");
         std::fs::create_dir_all(&home).expect("folder");
@@ -74,16 +74,16 @@ impl Shown {
     }
 }
 
-/// Prints a skipped test to the terminal, because the harness captures ordinary output.
+/// Reports a skipped test. Writes to standard error directly, because the harness captures ordinary output.
 pub fn skipped(what: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED {what}");
 }
 
-/// A page with an error is noticed; otherwise the test above could not fail.
+/// Errors on a page reach the console; otherwise the test of the report could not fail.
 #[test]
 fn console_error_is_seen() {
     let Some(browser) = Browser::find() else {
-        skipped("no browser was tried: there is no chromium here");
+        skipped("no browser was tried: chromium is not installed");
         return;
     };
     let scenario = Scenario::create();

@@ -1,4 +1,4 @@
-//! Commands around a run: before it, and after a failure.
+//! Commands before and after a run: `init`, `check`, `inspect`, `repro`.
 
 use opt_tests::{Scenario, data, summary::list};
 use serde_json::Value;
@@ -13,7 +13,7 @@ fn generated_plan_is_accepted_and_its_skeleton_compiles() {
     made.expect_stdout(&["plan.toml", "kernels/torch_nn_functional_embedding.c"]);
     scenario.run(&["check", "plan.toml"]).expect_exit(0);
 
-    // The skeleton does nothing yet, and its status reports that.
+    // The skeleton computes nothing yet, so it must not pass.
     let (outcome, summary) = scenario.run_plan(1, &["--set", "run.stages=[\"build\", \"verify\"]"]);
     let job = &summary.jobs()[0];
     let candidate = &job["candidates"][0];
@@ -22,9 +22,9 @@ fn generated_plan_is_accepted_and_its_skeleton_compiles() {
         ["UNSUPPORTED", "UNWRITTEN_OUTPUT"].contains(&status),
         format_args!("the skeleton was built and called: {status}"),
     );
-    outcome.expect(candidate["artifact_digest"].is_string(), "it was built");
+    outcome.expect(candidate["artifact_digest"].is_string(), "the skeleton was built");
     let head = candidate["build"]["log_head"].as_str().unwrap_or_default();
-    outcome.expect(!head.contains("warning"), format_args!("without a warning: {head}"));
+    outcome.expect(!head.contains("warning"), format_args!("the build has no warnings: {head}"));
 
     // Neither file is overwritten.
     let again = scenario.run(&["init".as_ref(), captures.as_os_str()]).expect_exit(2);
@@ -38,7 +38,7 @@ fn check_prints_the_argument_order() {
     outcome.expect_stdout(&["input", "dim", "_stacklevel", "dtype", "int run(void *self"]);
     let order: Vec<Option<usize>> =
         ["input", "dim", "_stacklevel", "dtype"].iter().map(|name| outcome.stdout.find(name)).collect();
-    outcome.expect(order.is_sorted(), format_args!("in the order of the call: {order:?}"));
+    outcome.expect(order.is_sorted(), format_args!("arguments are in the order of the call: {order:?}"));
 
     let outcome = scenario.run(&["check", "plan.toml", "--signature", "--json"]).expect_exit(0);
     let document = outcome.json();
@@ -55,7 +55,7 @@ fn check_reports_what_a_run_needs_and_runs_nothing() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
     let outcome = scenario.run(&["check", "plan.toml"]).expect_exit(0);
     outcome.expect_stdout(&["job softmax", "2 entries", "build", "verify", "profile", "smallest ceiling"]);
-    outcome.expect(!scenario.path().join("runs").exists(), "nothing was run");
+    outcome.expect(!scenario.path().join("runs").exists(), "no run folder was made");
 
     // The printed plan is a valid plan with the same meaning.
     let (_, resolved) = outcome.stdout.split_once("# The plan with all settings:\n").unwrap_or_default();
@@ -73,10 +73,13 @@ fn check_reports_what_a_run_needs_and_runs_nothing() {
     let bytes = |row: &Value, name: &str| row[name].as_u64().unwrap_or_default();
     for row in list(&job["memory"]) {
         let (predicted, reserved) = (bytes(row, "predicted_bytes"), bytes(row, "reserved_bytes"));
-        outcome.expect(0 < predicted && predicted <= reserved, format_args!("a formula and a lease: {row}"));
+        outcome.expect(
+            0 < predicted && predicted <= reserved,
+            format_args!("the prediction is positive and within the reservation: {row}"),
+        );
     }
 
-    // The smallest ceiling is correct: the plan runs under it, and does not run far below it.
+    // The plan runs under the smallest ceiling that `check` names.
     let smallest = bytes(&document, "smallest_ceiling_bytes");
     let ceiling = format!("memory.host_ceiling={smallest}B");
     scenario.run_plan(0, &["--set", &ceiling, "--set", "run.stages=[\"build\", \"verify\"]"]);

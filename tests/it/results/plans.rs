@@ -1,4 +1,4 @@
-//! Small plans with the demo's softmax: its captures are small, and its kernels good and bad in known ways.
+//! Small plans with the demo's softmax, whose captures are small and whose kernels have known statuses.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ pub const SOFTMAX: &str = "softmax";
 pub struct Plan {
     pub name: String,
     pub captures: PathBuf,
-    /// Below `configs/demo/softmax`, without the suffix.
+    /// Paths below `configs/demo/softmax`, without the suffix.
     pub baseline: String,
     pub candidates: Vec<String>,
     /// More keys of the job.
@@ -27,7 +27,7 @@ impl Plan {
             baseline: "naive".to_owned(),
             candidates: candidates.iter().map(|&name| name.to_owned()).collect(),
             extra: String::new(),
-            // These tests do not depend on times.
+            // These tests do not depend on exact times, so timing is short.
             profile: "entry_timeout = \"200ms\"\n".to_owned(),
         }
     }

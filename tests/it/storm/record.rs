@@ -1,4 +1,4 @@
-//! The contents of a run's store, read by SQL from a copy, so that the original stays untouched.
+//! Reads a run's database by SQL, from a copy, because reading may modify the original.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,13 +14,13 @@ pub struct Attempt {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// Candidates that have ended.
+    /// The candidates that have ended, with their results.
     pub finished: BTreeSet<String>,
     pub attempts: BTreeMap<String, Vec<Attempt>>,
 }
 
 impl Record {
-    /// Empty for a run that was killed before it had tables.
+    /// Reads the database. The record is empty if the run was killed before it created its tables.
     pub fn read(run: &Path) -> Self {
         let copy = tempfile::tempdir().expect("a folder");
         for name in ["run.sqlite", "run.sqlite-wal"] {
@@ -64,7 +64,7 @@ impl Record {
     }
 
     /// Checks that no stage of a candidate succeeded twice, unless its first result was superseded.
-    pub fn nothing_stands_twice(&self) -> Result<(), String> {
+    pub fn no_stage_succeeded_twice(&self) -> Result<(), String> {
         for (name, attempts) in &self.attempts {
             let mut standing = BTreeSet::new();
             for attempt in attempts.iter().filter(|it| !it.superseded) {
@@ -77,12 +77,12 @@ impl Record {
         Ok(())
     }
 
-    /// Checks that what had ended before has not changed since.
+    /// Checks that candidates that had ended in `before` have not changed.
     pub fn kept_from(&self, before: &Self) -> Result<(), String> {
         for name in &before.finished {
             let (then, now) = (before.attempts.get(name), self.attempts.get(name));
             if !self.finished.contains(name) || then != now {
-                return Err(format!("{name} had come to its end and was done again\n{then:?}\n{now:?}"));
+                return Err(format!("{name} had ended and was evaluated again\n{then:?}\n{now:?}"));
             }
         }
         Ok(())

@@ -1,15 +1,14 @@
-//! No two modules, and no two files of a module, depend on each other, so that each can be read without the
-//! other.
+//! Checks that no two modules, and no two files of a module, depend on each other.
 //!
-//! At each level of a crate's module tree, a module stands for everything below it. The modules that it names are
-//! found in its text: `use`, and paths that begin with `crate`, `self`, `super`, a child or an imported name. A
-//! module is not compared with its own parent, and test code does not count.
+//! The check runs at each level of a crate's module tree, where a module includes all its descendants. Dependencies are
+//! found in the text: `use`, and paths that begin with `crate`, `self`, `super`, a child or an imported name. A
+//! module may depend on its parent, and test code does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{none, texts};
 
-/// Circles that still exist: the level, and its members. It is no error if one has become smaller.
+/// Circles that still exist: the crate, the level, and the members. A circle may have fewer members than listed.
 const STILL_THERE: [(&str, &str, &[&str]); 12] = [
     ("supervisor", "core", &["event", "spec"]),
     ("supervisor", "core", &["job", "supply"]),
@@ -30,7 +29,7 @@ type Path = Vec<String>;
 /// The modules of a library, with the paths that each names.
 struct Library {
     modules: BTreeMap<Path, String>,
-    /// Names that a module imports, with the paths they stand for.
+    /// The names that a module imports, with their paths.
     names: BTreeMap<(Path, String), Path>,
 }
 
@@ -48,10 +47,10 @@ fn modules_do_not_depend_on_each_other() {
             }
         }
     }
-    none("modules that lean on each other", &wrong);
+    none("modules that depend on each other", &wrong);
 }
 
-/// The check can fail: it finds a circle through a re-export and one of folders, and none between a child and its
+/// The check finds a circle through a re-export and a circle between folders, and none between a child and its
 /// parent.
 #[test]
 fn check_finds_circles() {
@@ -130,7 +129,7 @@ impl Library {
         library
     }
 
-    /// From the library's root; `None` if it leads out of the library.
+    /// Resolves a path from the library's root. Returns `None` for a path outside the library.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Path> {
         let first = path.first()?;
         let child = || [module, std::slice::from_ref(first)].concat();
@@ -149,7 +148,7 @@ impl Library {
         }
     }
 
-    /// The module that defines it, behind at most this many re-exports.
+    /// The module that defines the item at `path`, followed through at most `most` re-exports.
     fn home(&self, path: &[String], most: u32) -> Path {
         let known = (0..=path.len()).rev().find(|&length| self.modules.contains_key(&path[..length]));
         let (module, rest) = path.split_at(known.unwrap_or(0));
@@ -161,7 +160,7 @@ impl Library {
     }
 }
 
-/// The paths of `use`, with the names that they introduce.
+/// The paths of all `use` declarations, with the names that they introduce.
 fn used(code: &str) -> Vec<(Path, String)> {
     let mut found = Vec::new();
     for statement in code.split(';') {
@@ -200,7 +199,7 @@ fn split_path(text: &str) -> Path {
 }
 
 fn circles(library: &Library) -> Vec<(String, Path)> {
-    // For every level, which child depends on which.
+    // For every level, the children on which each child depends.
     let mut levels: BTreeMap<Path, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for (module, code) in &library.modules {
         let paths = code

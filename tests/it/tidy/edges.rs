@@ -1,4 +1,4 @@
-//! Which crates and modules may depend on which, and what the core must not use at all.
+//! The allowed dependencies between crates and between modules, and what the core must not use at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -7,17 +7,17 @@ use serde_json::Value;
 
 use super::{none, root, texts};
 
-/// Every allowed dependency. One that is not listed is an error; one that is listed but unused is fine.
+/// Every allowed dependency between crates. A dependency that is not listed is an error; a listed one may be unused.
 const CRATES: [(&str, &[&str]); 8] = [
-    // A simulated device that does not know what it is used for.
+    // A simulated device, independent of its users.
     ("opt-emulator", &[]),
-    // For tests alone.
+    // For tests only.
     ("opt-cuda-twin", &["opt-emulator"]),
     ("opt-shared", &[]),
     ("opt-worker", &["opt-cuda-twin", "opt-emulator", "opt-shared"]),
-    // Only `main.rs` uses the worker, see below.
+    // Only `main.rs` uses the worker; a test below checks this.
     ("opt-supervisor", &["opt-nvml-twin", "opt-shared", "opt-worker"]),
-    // A library of tests; the supervisor loads it in its own.
+    // Used by tests; tests of the supervisor load it as a library.
     ("opt-nvml-twin", &[]),
     (
         "opt-tests",
@@ -28,14 +28,14 @@ const CRATES: [(&str, &[&str]); 8] = [
 
 /// The modules of the supervisor that meet only in `driver`, with the modules that each may use.
 const SUPERVISOR_MODULES: [(&str, &[&str]); 14] = [
-    // Used by the command line alone; determines how a command ends.
+    // Used only by the command line; determines how a command ends.
     ("captures", &["captures", "exit"]),
     ("control", &["control"]),
     ("metrics", &["metrics"]),
     ("notify", &[]),
     ("core", &["core"]),
     ("cgroup", &["cgroup"]),
-    // Its tests compare texts with snapshot files.
+    // Uses `snapshot` in its tests.
     ("plan", &["plan", "snapshot"]),
     ("pool", &["pool"]),
     ("memory", &["memory"]),
@@ -44,7 +44,7 @@ const SUPERVISOR_MODULES: [(&str, &[&str]); 14] = [
     ("store", &["store", "record"]),
     ("report", &["report", "record", "snapshot"]),
     ("signal", &[]),
-    // A client of the socket, used by the command line alone.
+    // A client of the socket, used only by the command line.
     ("top", &["top", "control", "signal", "snapshot"]),
 ];
 
@@ -54,18 +54,18 @@ const WORKER_MODULES: [(&str, &[&str]); 14] = [
     ("memfd", &[]),
     ("oom", &[]),
     ("machine", &[]),
-    // Asks the user's programs, and does not know what they run.
+    // Finds and starts the user's programs, and does not know what they run.
     ("interpreter", &["interpreter"]),
     ("recorded", &["judge"]),
     ("page_cache", &["recorded"]),
     ("residency", &["memfd", "residency"]),
-    // Independent of what runs in it.
+    // Independent of the programs that run in it.
     ("sandbox", &["memfd", "oom", "sandbox"]),
     // The untrusted side.
     ("runner", &["memfd", "runner", "sandbox"]),
     ("link", &["sandbox"]),
     ("toolchain", &["interpreter", "link", "runner", "sandbox"]),
-    // The seam between policy and devices, and the code behind it that runs kernels.
+    // The interface between policy and devices, and the code that runs kernels.
     (
         "session",
         &[
@@ -82,18 +82,19 @@ const WORKER_MODULES: [(&str, &[&str]); 14] = [
             "session",
         ],
     ),
-    // Policy. The only thing it may know about processes is how a compiler ended.
+    // Policy. Of processes, it may know only how a compiler ended.
     (
         "stage",
         &["judge", "link", "page_cache", "recorded", "residency", "sandbox", "session", "stage", "toolchain"],
     ),
 ];
 
-/// What policy must not use: system calls, pids, descriptors. The build stage runs a compiler and is exempt.
+/// Names that policy must not use: system calls, pids, descriptors. The build stage runs a compiler and is exempt.
 const NOT_IN_POLICY: [&str; 7] =
     ["session::host", "runner::", "libc::", "OwnedFd", "BorrowedFd", "pidfd", "std::process"];
 
-/// The core is a function of its events: it reads no clock, starts nothing, and does no I/O.
+/// Names that the core must not use. It is a function of its events: it reads no clock, starts nothing, and does no
+/// I/O.
 const NOT_IN_THE_CORE: [&str; 16] = [
     "Instant",
     "SystemTime",
@@ -139,8 +140,8 @@ fn crates_depend_on_allowed_crates_only() {
             }
         }
     }
-    none("crates that depend on one that they must not use", &wrong);
-    assert_eq!(packages.len(), CRATES.len(), "a crate of the table is gone");
+    none("crates with a dependency that is not allowed", &wrong);
+    assert_eq!(packages.len(), CRATES.len(), "the table has a crate that does not exist");
 }
 
 #[test]
@@ -161,14 +162,14 @@ fn supervisor_library_does_not_use_the_worker() {
 #[test]
 fn supervisor_modules_meet_in_the_driver_only() {
     none(
-        "modules that use one that they must not use",
+        "modules with a dependency that is not allowed",
         &forbidden_uses("supervisor/src", &SUPERVISOR_MODULES),
     );
 }
 
 #[test]
 fn worker_modules_use_allowed_modules_only() {
-    none("modules that use one that they must not use", &forbidden_uses("worker/src", &WORKER_MODULES));
+    none("modules with a dependency that is not allowed", &forbidden_uses("worker/src", &WORKER_MODULES));
 }
 
 #[test]
@@ -183,10 +184,10 @@ fn policy_uses_no_process() {
             }
         }
     }
-    none("a stage is policy over a session", &wrong);
+    none("stages that use processes", &wrong);
 }
 
-/// The places where a module of `source` uses one that it must not use.
+/// The lines in which a module of `source` uses another module that `table` does not allow.
 fn forbidden_uses(source: &str, table: &[(&str, &[&str])]) -> Vec<String> {
     let files = texts(source, &[".rs"]);
     let below = |path: &str| path.strip_prefix(source).map_or_else(String::new, |path| path[1..].to_owned());
@@ -236,5 +237,5 @@ fn core_uses_no_clock_thread_file_or_log() {
             }
         }
     }
-    none("the core decides, and does nothing else", &wrong);
+    none("files of the core that use a clock, thread, file or log", &wrong);
 }

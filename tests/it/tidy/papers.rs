@@ -1,4 +1,4 @@
-//! The documentation is true: commands, keys, files and tests that it names exist.
+//! Checks the documentation: commands, keys, files and tests that it names must exist.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use opt_shared::capture::DType;
 
 use super::{Text, none, read, root, texts};
 
-/// The fence after this line of the README holds the command that runs all tests.
+/// The code block after this line of the README contains the command that runs all tests.
 const TEST_COMMAND_MARK: &str = "<!-- the test command -->";
 
-/// The lines of the fence that follows `mark`.
+/// The lines of the code block that follows `mark`.
 fn fenced(text: &str, mark: &str) -> Vec<String> {
     let after = text.split(mark).nth(1).unwrap_or_else(|| panic!("{mark} is gone"));
     let block = after.split("```").nth(1).expect("a fence");
@@ -25,7 +25,7 @@ fn readme_and_checks_use_the_same_test_command() {
     let same = checks.lines().filter(|line| line == command).count();
     assert_eq!(same, 1, ".ci/run has no line that is exactly `{command}`");
     let tests: Vec<&str> = checks.lines().filter(|line| line.contains("cargo test")).collect();
-    assert_eq!(tests, [command], "tests are run by the README's command alone");
+    assert_eq!(tests, [command], "only the README's command runs tests");
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn keys_with_defaults() -> BTreeSet<String> {
     let mut table = String::new();
     let mut keys = BTreeSet::new();
     for line in read("configs/default.toml").lines() {
-        // `name` has no default, and is there as a comment.
+        // `name` has no default, so the file has it only as a comment.
         let line = line.strip_prefix("# name = ").map_or(line.to_owned(), |rest| format!("name = {rest}"));
         if let Some(heading) = line.strip_prefix('[').and_then(|rest| rest.split(']').next()) {
             table = heading.to_owned();
@@ -71,17 +71,17 @@ fn every_key_of_a_plan_is_documented() {
     let defaults = keys_with_defaults();
     let missing: Vec<String> = defaults.difference(&documented).cloned().collect();
     none("keys that docs/reference/plan.md does not name", &missing);
-    // In tables that have defaults, it names no unknown key.
+    // For tables that have defaults, every documented key must exist.
     let tables: BTreeSet<&str> = defaults.iter().filter_map(|key| key.split('.').next()).collect();
     let unknown: Vec<String> = documented
         .difference(&defaults)
         .filter(|key| key.split('.').next().is_some_and(|table| tables.contains(table)))
         .cloned()
         .collect();
-    none("keys of docs/reference/plan.md that are none", &unknown);
+    none("keys in docs/reference/plan.md that do not exist", &unknown);
 }
 
-/// The anchor of a heading, which mdBook and the repository's page build in the same way.
+/// The anchor of a heading. mdBook and GitHub build it in the same way.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase().replace(' ', "-");
     kept.chars().filter(|char| char.is_alphanumeric() || matches!(char, '-' | '_')).collect()
@@ -92,10 +92,10 @@ fn anchors(page: &str) -> BTreeSet<String> {
     headings.map(|line| anchor(line.trim_start_matches('#').trim())).collect()
 }
 
-/// Every link in a page, outside of its blocks of code: its target, and the page it leads to.
+/// Every link of a page outside its code blocks: the target as written, and the path of the page it leads to.
 fn links(file: &Text) -> impl Iterator<Item = (&str, PathBuf)> {
     let folder = root().join(&file.path).parent().expect("a folder").to_owned();
-    // Of the parts between fences, every second one is code.
+    // Every second part between fences is code.
     let prose = file.text.split("\n```").step_by(2);
     let targets = prose.flat_map(|text| text.split("](").skip(1)).filter_map(|rest| rest.split(')').next());
     targets.filter(|link| !link.contains("://")).map(move |link| {
@@ -123,7 +123,7 @@ fn links_lead_to_pages_and_headings() {
     none("links that lead nowhere", &wrong);
 }
 
-/// The book contains only its own pages, so a link out of `docs/` would work only on the repository's page.
+/// The book contains only pages of `docs/`, so a link to another folder would be broken in the book.
 #[test]
 fn pages_of_the_book_link_only_to_each_other() {
     let docs = root().join("docs").canonicalize().expect("the pages");
@@ -160,12 +160,12 @@ fn every_dtype_of_a_capture_is_documented() {
     none("dtypes that docs/reference/capture-files.md does not name", &missing);
 }
 
-/// The files and tests that ARCHITECTURE.md refers to.
+/// Files and tests that ARCHITECTURE.md names.
 #[test]
 fn files_and_tests_in_the_architecture_exist() {
     let mut wrong = Vec::new();
     for quoted in read("ARCHITECTURE.md").split('`').skip(1).step_by(2) {
-        // `file.rs::test` names a test, `folder/file` a file; everything else is prose.
+        // `file.rs::test` names a test and `folder/file` names a file. Other code spans are ignored.
         let (path, test) = quoted.split_once("::").map_or((quoted, None), |(path, test)| (path, Some(test)));
         let ours = ["shared/", "supervisor/", "worker/", "tests/", "tools/", "configs/", "docs/"];
         if !ours.iter().any(|start| path.starts_with(start)) || path.contains(['{', '*', ' ']) {
@@ -181,7 +181,7 @@ fn files_and_tests_in_the_architecture_exist() {
             Err(error) => wrong.push(format!("ARCHITECTURE.md: {path}: {error}")),
         }
     }
-    none("papers that refer to what is not there", &wrong);
+    none("names of files and tests that do not exist", &wrong);
 }
 
 #[test]
@@ -191,8 +191,8 @@ fn every_law_names_a_test() {
         text.split("\n## The laws").nth(1).expect("the laws").split("\n## ").next().unwrap_or_default();
     let rows: Vec<&str> =
         laws.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| law")).collect();
-    assert_eq!(rows.len(), 10, "ten laws, each a row: {rows:#?}");
+    assert_eq!(rows.len(), 10, "rows, one for each of the ten laws: {rows:#?}");
     let wrong: Vec<String> =
         rows.iter().filter(|row| !row.contains("::")).map(|row| (*row).to_owned()).collect();
-    none("laws that no test keeps", &wrong);
+    none("laws without a test", &wrong);
 }

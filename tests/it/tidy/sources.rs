@@ -1,12 +1,12 @@
-//! What every source file of the repository looks like.
+//! Checks the form of every source file: documentation, length, name, and comments.
 
 use super::{none, read, texts};
 
-/// Longest source file. Exceptions are listed here with their reasons.
+/// The maximum length of a source file. `MAY_BE_LONGER` lists exceptions with their reasons.
 const MOST_LINES: usize = 500;
 const MAY_BE_LONGER: [(&str, &str); 0] = [];
 
-/// Names that say nothing about the contents.
+/// File names that say nothing about the contents.
 const EMPTY_NAMES: [&str; 5] = ["utils", "util", "helpers", "common", "misc"];
 
 #[test]
@@ -49,7 +49,7 @@ fn no_file_has_an_empty_name() {
 
 #[test]
 fn comments_contain_no_todo() {
-    // Assembled here, so that this file does not find itself.
+    // Build the words from parts; otherwise the test would find them in this file.
     let words = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("HA", "CK:")];
     let wrong: Vec<String> = texts("", &[".rs", ".h", ".c", ".cpp", ".toml", ".md", ".sh"])
         .iter()
@@ -64,7 +64,7 @@ fn comments_contain_no_todo() {
                 .collect::<Vec<_>>()
         })
         .collect();
-    none("work that belongs into an issue", &wrong);
+    none("comments about open work, which belongs in an issue", &wrong);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn repository_refers_to_nothing_outside_it() {
     none("paths and hosts of one particular machine", &wrong);
 }
 
-/// The purpose of a dependency is stated above it; a comment ends at a blank line.
+/// Every dependency has a comment above it that states its purpose. A comment applies up to the next blank line.
 #[test]
 fn every_dependency_states_its_purpose() {
     let manifest = read("Cargo.toml");
@@ -107,7 +107,7 @@ fn every_dependency_states_its_purpose() {
         }
     }
     none("dependencies without a comment above them", &wrong);
-    // The workspace has all versions; a member could otherwise have its own.
+    // Versions belong in the workspace's `Cargo.toml` alone.
     let members = ["emulator", "emulator/twin", "shared", "supervisor", "worker", "tests", "tools"];
     let own: Vec<String> = members
         .iter()
@@ -127,5 +127,5 @@ fn every_dependency_states_its_purpose() {
                 .collect::<Vec<_>>()
         })
         .collect();
-    none("dependencies with a version of their own", &own);
+    none("dependencies whose version is not in the workspace's Cargo.toml", &own);
 }

@@ -1,17 +1,16 @@
-//! Words that were given up stay given up: CONTRIBUTING.md lists them in its glossary, and no other file uses
-//! one.
+//! Checks that no file uses a word that was given up. The glossary in CONTRIBUTING.md lists these words.
 
 use super::{none, read, texts};
 
-/// The table after this heading has a word or phrase in each row, with its replacement.
+/// The heading of the table whose rows have a word or phrase and its replacement.
 const HEADING: &str = "### Words that were given up";
 const GLOSSARY: &str = "CONTRIBUTING.md";
 
-/// What to look for.
+/// How a word is searched for.
 enum Given {
-    /// A type's name in its exact spelling; the plain English word is still allowed.
+    /// The name of a type in its exact spelling. The plain English word is allowed.
     Identifier(String),
-    /// Consecutive words in any case, also as parts of names.
+    /// Consecutive words, in any case and also as parts of names.
     Words(Vec<String>),
 }
 
@@ -32,7 +31,7 @@ fn given_up() -> Vec<(String, Given)> {
     .collect()
 }
 
-/// The words of a line in lower case; names are split at underscores and capitals.
+/// The words of a line in lower case. Names are split at underscores and capitals.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut was_lower = false;
@@ -68,13 +67,13 @@ fn given_up_words_are_not_used() {
     let endings = [".rs", ".h", ".c", ".cpp", ".py", ".toml", ".md", ".txt", ".json", ".sh", "run"];
     let mut wrong = Vec::new();
     for file in texts("", &endings) {
-        // This file's own test contains some.
+        // The test in this file contains such words.
         if file.path == GLOSSARY || file.path == "tests/it/tidy/words.rs" {
             continue;
         }
         for (number, line) in file.text.lines().enumerate() {
             let found = given_up.iter().find(|(_, given)| is_in(given, line));
-            // Outside code, the name of a type is plain English.
+            // Outside code, the word is plain English and not the name of a type.
             let found =
                 found.filter(|(_, given)| matches!(given, Given::Words(_)) || file.path.ends_with(".rs"));
             wrong.extend(found.map(|(word, _)| format!("{}:{}: {word}", file.path, number + 1)));
