@@ -1,4 +1,5 @@
-//! A card as its twins play it: NVML from a script in a scenario's folder, and libcuda over the emulated device.
+//! A simulated card: a twin of NVML that follows a script in the scenario's folder, and a twin of libcuda over the
+//! emulated device.
 
 use std::process::Command;
 
@@ -7,7 +8,7 @@ use opt_nvml_twin::{Device, Process, Script, Twin, Who};
 use crate::places::{data, repository};
 use crate::scenario::Scenario;
 
-/// As the twin of libcuda gives it.
+/// The UUID that the twin of libcuda reports.
 pub const UUID: &str = "GPU-7477696e-2d6f-662d-612d-636172642d30";
 
 /// A device with 8 GiB of its own memory, none of it in use.
@@ -40,7 +41,8 @@ pub fn on_a_card<'c>(scenario: &Scenario, twin: &Twin, command: &'c mut Command)
     with_twin(twin, command).env("LD_LIBRARY_PATH", scenario.path())
 }
 
-/// Every process with a context holds this much, by the time since its context was first seen.
+/// A script entry for all processes with a context. Each pair is a time in milliseconds since the context was first
+/// seen, and the MiB that the process holds from then on.
 pub fn with_context(mib_from_ms: &[(u64, u64)]) -> Process {
     Process {
         who: Who::Context,
@@ -50,7 +52,7 @@ pub fn with_context(mib_from_ms: &[(u64, u64)]) -> Process {
     }
 }
 
-/// A plan of relu, for kernels of `configs/cuda`: their names, each with its PTX file.
+/// A plan of relu with these kernels of `configs/cuda`, given as (name, PTX file).
 pub fn plan(device: &str, kernels: &[(&str, &str)]) -> String {
     let mut text = format!(
         "[run]\ndevice = \"{device}\"\n[memory]\ndevice_ceiling = \"1GiB\"\n\

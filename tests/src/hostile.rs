@@ -1,8 +1,8 @@
-//! Every reader of foreign bytes as a function of bytes: for the fuzzers in `fuzz/`, for `mutate` of `opt-tools`,
-//! and for the test that replays their corpora.
+//! Every reader of untrusted bytes as a function of bytes. The fuzzers in `fuzz/`, `mutate` of `opt-tools` and the
+//! test that replays their corpora use these functions.
 //!
-//! A function ignores what its reader makes of the bytes. A panic, a hang, or memory out of proportion is a bug;
-//! the caller has to detect the last two.
+//! A function ignores the result of its reader. A panic, a hang or excessive memory is a bug; the caller has to detect
+//! the last two.
 
 use std::fs::File;
 use std::io::Write;
@@ -39,12 +39,12 @@ pub const TARGETS: [Target; 8] = [
     Target { name: "plan", run: plan },
 ];
 
-/// Panics if no target has this name.
+/// Returns the target with this name. Panics if there is none.
 pub fn target(name: &str) -> &'static Target {
     TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target is called {name}"))
 }
 
-/// The seeds of a target: its corpus in the repository and, for captures, the fixtures, small ones first.
+/// The seeds of a target: its corpus in the repository and, for captures, the fixtures. Small seeds come first.
 pub fn corpus(target: &Target) -> Vec<Vec<u8>> {
     let mut inputs = files_of(&repository().join("fuzz/corpus").join(target.name));
     let fixtures = || files_of(&data("formats"));
@@ -66,7 +66,7 @@ fn files_of(folder: &Path) -> Vec<Vec<u8>> {
     paths.iter().map(|path| std::fs::read(path).expect("a readable input")).collect()
 }
 
-/// Reads everything that is read of a capture before its tensors, and its digests.
+/// Reads everything in a capture that is read before its tensors, and computes its digests.
 fn capture(bytes: &[u8]) {
     let memory =
         rustix::fs::memfd_create("opt-hostile", rustix::fs::MemfdFlags::CLOEXEC).expect("a memory file");
@@ -83,7 +83,7 @@ fn capture(bytes: &[u8]) {
     drop(document(path, true));
 }
 
-/// The simplest capture around a pickle. Its CRCs are 0, which means that there are none.
+/// Puts a pickle into the simplest possible capture. Its CRCs are 0, which means that it has none.
 fn zip_around(pickle: &[u8]) -> Vec<u8> {
     let records: [(&str, &[u8]); 4] =
         [("a/data.pkl", pickle), ("a/data/0", &[7; 256]), ("a/data/1", &[9; 64]), ("a/version", b"3\n")];
@@ -106,7 +106,7 @@ fn zip_around(pickle: &[u8]) -> Vec<u8> {
     zip
 }
 
-/// The first pickle of a file in torch's old format; without it, nothing else is read.
+/// The first pickle of a file in torch's old format. The reader refuses a file without it.
 const LEGACY_MAGIC: &[u8] = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.";
 
 fn legacy_around(rest: &[u8]) -> Vec<u8> {
@@ -150,7 +150,7 @@ fn frame(bytes: &[u8]) {
         |socket: &std::os::fd::OwnedFd| drop(receive_from_worker(std::os::fd::AsFd::as_fd(socket))),
     ] {
         let (one, other) = pair();
-        // An empty packet would mean the end, and one that is too long cannot be sent.
+        // An empty packet would mean the end of the stream, and a longer packet cannot be sent.
         if !bytes.is_empty() && send(&one, bytes, SendFlags::NOSIGNAL).is_ok() {
             hear(&other);
         }

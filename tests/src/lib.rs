@@ -1,7 +1,7 @@
-//! Support for tests of the built program and for the benchmarks of `opt-tools`: scenarios, detecting what a
-//! command left behind, fixtures in which processes are killed, Python interpreters.
+//! Support for tests of the built program and for the benchmarks of `opt-tools`: scenarios, detection of processes and
+//! files that a command left behind, fixtures in which processes are killed, and Python interpreters.
 //!
-//! Panics as a test would. The tests themselves are in `it/`.
+//! Functions panic on failure, like a test. The tests themselves are in `it/`.
 
 pub mod cycles;
 pub mod devices;

@@ -1,4 +1,4 @@
-//! The outcome of a command, with all information for finding out why.
+//! The outcome of a command, with checks that print everything known about it when they fail.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,24 +6,24 @@ use std::path::{Path, PathBuf};
 use crate::places::files_below;
 use crate::processes;
 
-/// Most lines shown of a listing or a log.
+/// The maximum number of lines that are shown of a listing or a log.
 const MOST_LINES: usize = 120;
 
 pub struct Outcome {
     pub command: Vec<String>,
-    /// The folder of the scenario in which it ran.
+    /// The folder of the scenario in which the command ran.
     pub folder: PathBuf,
     pub pid: u32,
     pub code: Option<i32>,
     pub signal: Option<i32>,
-    /// False if it was killed because it did not end.
+    /// False if the command was killed because it did not end in time.
     pub in_time: bool,
     pub stdout: String,
     pub stderr: String,
 }
 
 impl Outcome {
-    /// Fails the test and prints everything there is to see.
+    /// Fails the test and prints the outcome.
     #[track_caller]
     pub fn fail(&self, why: impl fmt::Display) -> ! {
         panic!("{why}\n{self}")
@@ -32,7 +32,7 @@ impl Outcome {
     #[track_caller]
     pub fn expect(&self, holds: bool, what: impl fmt::Display) {
         if !holds {
-            self.fail(format_args!("does not hold: {what}"));
+            self.fail(format_args!("check failed: {what}"));
         }
     }
 
@@ -51,7 +51,7 @@ impl Outcome {
         self
     }
 
-    /// Checks that each of `parts` was printed to standard output.
+    /// Checks that standard output contains each of `parts`.
     #[track_caller]
     pub fn expect_stdout(&self, parts: &[&str]) {
         expect_parts(self, "standard output", &self.stdout, parts);
@@ -62,7 +62,7 @@ impl Outcome {
         expect_parts(self, "standard error", &self.stderr, parts);
     }
 
-    /// Standard output as one JSON document.
+    /// Parses standard output as one JSON document.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| {
@@ -70,7 +70,7 @@ impl Outcome {
         })
     }
 
-    /// Checks that a run left nothing except its folder: no process, no incomplete file, no socket.
+    /// Checks that a run left only its folder behind: no process, no incomplete file, no socket.
     #[track_caller]
     pub fn expect_clean(&self, run_folder: &Path, runtime: &Path) {
         let left = processes::left(self.pid, run_folder);
@@ -87,7 +87,7 @@ impl Outcome {
         self.expect(scratch.is_empty(), format_args!("no scratch file is left; these are: {scratch:#?}"));
         self.expect(!run_folder.join("scratch").exists(), "the scratch folder is gone");
         let mut sockets = files_below(runtime);
-        // Locks of cards stay: removing one would let two runs hold it.
+        // Lock files of cards stay, because removing one could let two runs hold the lock.
         sockets.retain(|path| path.extension().is_none_or(|suffix| suffix != "lock"));
         self.expect(sockets.is_empty(), format_args!("no socket is left; these are: {sockets:#?}"));
     }
@@ -95,7 +95,7 @@ impl Outcome {
 
 #[track_caller]
 fn expect_parts(outcome: &Outcome, stream: &str, text: &str, parts: &[&str]) {
-    // Messages are wrapped to the terminal's width, so all whitespace is equal.
+    // Messages are wrapped to the width of the terminal, so compare them without regard to line breaks.
     let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in parts {
         if !flat.contains(part) {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// The folder of the workspace.
+/// The root folder of the workspace.
 pub fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are a folder of the workspace")
 }
@@ -12,10 +12,10 @@ pub fn data(path: &str) -> PathBuf {
     repository().join("tests/data").join(path)
 }
 
-/// A built program of this workspace, from the same profile as this process.
+/// The path of a program of this workspace, built with the same profile as this process.
 pub fn built(name: &str) -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| format!("looking for this process's file: {error}"))?;
-    // Programs are in `target/<profile>`, tests in `deps` below it.
+    // Programs are in `target/<profile>`, and tests in its subfolder `deps`.
     let folder = own.ancestors().skip(1).find(|folder| !folder.ends_with("deps")).unwrap_or(&own);
     let path = folder.join(name);
     if path.is_file() {
@@ -32,7 +32,7 @@ pub fn binary() -> PathBuf {
     built("opt-supervisor").unwrap_or_else(|missing| panic!("{missing}"))
 }
 
-/// All files, sockets and links below a folder, sorted. Files that vanish meanwhile are left out.
+/// All files, sockets and links below a folder, sorted. Files that vanish during the search are left out.
 pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];

@@ -1,7 +1,7 @@
-//! Finds processes that a run may have left behind, from `/proc` alone.
+//! Finds processes that a run may have left behind, using only `/proc`.
 //!
-//! A worker has its supervisor's pid in its arguments. A runner has no such reference, so orphans come to this
-//! process (it is their subreaper): a child that no test started was leaked.
+//! A worker has its supervisor's pid in its arguments, but a runner does not. This process is therefore the subreaper
+//! of all its descendants: orphans become its children, and a child that no test started was leaked.
 
 use std::path::Path;
 use std::process::Child;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::waiting::holds_within;
 
-/// Time for processes to die with their parent.
+/// How long processes may take to die after their parent.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Process {
     pub arguments: Vec<String>,
 }
 
-/// Makes orphans of the whole tree children of this process, where they can be seen.
+/// Makes this process the parent of all orphans among its descendants.
 pub fn adopt_orphans() {
     rustix::process::set_child_subreaper(Pid::from_raw(1)).expect("Linux has subreapers");
 }
@@ -30,7 +30,7 @@ pub fn adopt_orphans() {
 /// The processes of a run that are still alive after waiting.
 pub fn left(supervisor: u32, folder: &Path) -> Vec<Process> {
     let mut left = Vec::new();
-    // Whatever is still there when the time is up is returned.
+    // Return the processes that are still alive after the timeout.
     let _ = holds_within(TIMEOUT, || {
         left = alive(supervisor, folder);
         left.is_empty()
@@ -38,24 +38,24 @@ pub fn left(supervisor: u32, folder: &Path) -> Vec<Process> {
     left
 }
 
-/// Kills what was left by a command that did not end.
+/// Kills all processes of a command that did not end in time.
 pub fn kill_left(supervisor: u32, folder: &Path) {
     for process in alive(supervisor, folder) {
         kill_if(process.pid, || look(process.pid).as_ref() == Some(&process));
     }
 }
 
-/// Sends SIGKILL to this process and no other. The pid may have been reused before the pidfd was opened, so
-/// `same` checks again.
+/// Sends SIGKILL to a process. The pid may have been reused before the pidfd was opened, so `same` must confirm that it
+/// is still the same process. Returns whether the signal was sent.
 pub fn kill_if(pid: u32, same: impl FnOnce() -> bool) -> bool {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
     same() && pidfd_send_signal(&pidfd, Signal::KILL).is_ok()
 }
 
-/// Whether our child, which has not been reaped, ends in time.
+/// Returns whether a child ends in time. Does not reap it.
 pub fn ends_within(child: &Child, timeout: Duration) -> bool {
-    // An unreaped child keeps its pid.
+    // The pid of a child that has not been reaped cannot be reused.
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).expect("a pidfd of a child");
     readable(&pidfd, timeout).expect("waiting for the program")
 }
@@ -93,10 +93,10 @@ pub fn pids() -> impl Iterator<Item = u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// A live process. Zombies do not count, because their parents still have to reap them.
+/// Reads a live process; `None` if it has ended. A zombie counts as ended, because its parent still has to reap it.
 pub fn look(pid: u32) -> Option<Process> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // After the name, which may contain anything: state, parent.
+    // The name may contain any character. The fields after it are the state and the parent.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let (state, parent) = (fields.next()?, fields.next()?.parse().ok()?);
     if matches!(state, "Z" | "X") {

@@ -1,12 +1,12 @@
-//! Python interpreters that tests use if they exist.
+//! Finds Python interpreters. Tests that need one are skipped if it is missing.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::repository;
 
-/// An interpreter that can import `module`: from the virtual environment that `.ci/run` makes below `target`, or
-/// else `python3`.
+/// Returns an interpreter that can import `module`: that of the virtual environment that `.ci/run` creates below
+/// `target`, or else `python3`.
 pub fn python_with(module: &str, environment: &str) -> Option<PathBuf> {
     let made = repository().join("target").join(environment).join("bin/python3");
     [made, PathBuf::from("python3")].into_iter().find(|python| {

@@ -1,7 +1,7 @@
-//! The basis of every test of the built program: a separate folder, a way to run the program to its end and, on failure,
-//! its complete output.
+//! A scenario is the basis of every test of the built program: a separate folder, and methods that run the program in
+//! it and return its complete output.
 //!
-//! Builds nothing, and does not decide what is right.
+//! This module builds nothing and judges no outcome.
 
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt as _;
@@ -14,10 +14,10 @@ use crate::places::binary;
 use crate::processes;
 use crate::summary::Summary;
 
-/// No command takes a tenth of this on an idle machine; a busy one may be slow.
+/// The time limit for a command. On an idle machine, every command takes less than a tenth of it.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// A test's folder, which is removed with it.
+/// The folder of one test. It is removed when this is dropped.
 pub struct Scenario {
     folder: tempfile::TempDir,
 }
@@ -25,7 +25,7 @@ pub struct Scenario {
 impl Scenario {
     pub fn create() -> Self {
         processes::adopt_orphans();
-        // Short, because a socket's path below it may have at most 107 bytes.
+        // The prefix is short because the path of a socket may have at most 107 bytes.
         let folder = tempfile::Builder::new().prefix("ot").tempdir().expect("a temporary folder");
         let scenario = Self { folder };
         std::fs::create_dir(scenario.runtime()).expect("an empty folder");
@@ -43,12 +43,12 @@ impl Scenario {
         self.folder.path()
     }
 
-    /// Where the program keeps its sockets: its `XDG_RUNTIME_DIR`.
+    /// The program's `XDG_RUNTIME_DIR`, where it puts its sockets.
     pub fn runtime(&self) -> PathBuf {
         self.path().join("xdg")
     }
 
-    /// Writes a file, and creates its parent folders.
+    /// Writes a file and creates its parent folders. Returns its full path.
     pub fn write(&self, path: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path().join(path);
         let folder = path.parent().expect("a path below the scenario");
@@ -74,18 +74,18 @@ impl Scenario {
         self.command_of(&binary(), arguments)
     }
 
-    /// The same for a copy of the program.
+    /// Like `command`, for a copy of the program.
     pub fn command_of<A: AsRef<OsStr>>(&self, program: &Path, arguments: &[A]) -> Command {
         let mut command = Command::new(program);
         command
             .args(arguments)
             .current_dir(self.path())
             .env("XDG_RUNTIME_DIR", self.runtime())
-            // Tests must not see runs that others started on this machine.
+            // Hide other live runs on this machine from the test.
             .env("OPT_SUPERVISOR_RUNTIME_DIR", self.runtime().join("opt-supervisor"))
             .env("NO_COLOR", "1")
             .env_remove("RUST_LOG")
-            // Cargo adds the folder of libraries built for tests, which contains the stand-in for a card's driver.
+            // Cargo adds the folder of libraries built for tests, which contains the twin of a card's driver.
             .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -93,7 +93,7 @@ impl Scenario {
         command
     }
 
-    /// Runs the program to its end.
+    /// Runs the program until it ends.
     pub fn run<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Outcome {
         let mut command = self.command(arguments);
         let child =
@@ -101,7 +101,7 @@ impl Scenario {
         self.finish(child, arguments)
     }
 
-    /// Waits for a started command and gathers its output. If it does not end, its whole tree is killed.
+    /// Waits for a started command and collects its output. If it does not end in time, all its processes are killed.
     pub fn finish<A: AsRef<OsStr>>(&self, mut child: Child, arguments: &[A]) -> Outcome {
         let stdout = drain(child.stdout.take());
         let stderr = drain(child.stderr.take());
@@ -127,12 +127,12 @@ impl Scenario {
         }
     }
 
-    /// The run folder that the first run of `plan.toml` makes.
+    /// The folder that the first run of `plan.toml` creates.
     pub fn run_folder(&self) -> PathBuf {
         self.path().join("runs/plan")
     }
 
-    /// Runs `run plan.toml` with more arguments, checks the exit code, and returns the summary.
+    /// Runs `run plan.toml` with more arguments, checks the exit code, and reads the summary.
     pub fn run_plan(&self, code: i32, more: &[&str]) -> (Outcome, Summary) {
         let outcome = self.run(&[&["run", "plan.toml"], more].concat()).expect_exit(code);
         let summary = Summary::read(&self.run_folder(), &outcome);
@@ -145,7 +145,7 @@ fn drain<R: std::io::Read + Send + 'static>(stream: Option<R>) -> std::thread::J
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut stream) = stream {
-            // What was read before an error is still useful.
+            // After an error, return the output read so far.
             let _ = stream.read_to_end(&mut bytes);
         }
         String::from_utf8_lossy(&bytes).into_owned()

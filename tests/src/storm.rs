@@ -1,9 +1,9 @@
-//! A fixture in which processes are killed: a small plan in its own folder, marked supervisors, and what must be
-//! true afterwards.
+//! A fixture in which processes are killed: a small plan in its own folder, supervisors that can be recognised by a
+//! mark, and checks of the folder and the verdicts afterwards.
 //!
-//! The mark is a value of RLIMIT_LOCKS, which Linux has ignored for twenty years, and which every descendant
-//! inherits whatever it does to its session, its parent or its environment. So our processes are recognised even
-//! if they are orphaned, confined or not dumpable, whatever else runs on the machine.
+//! The mark is a value of RLIMIT_LOCKS. Linux has ignored this limit for twenty years, and every descendant inherits
+//! it, even if it changes its session, parent or environment. The mark therefore identifies the fixture's processes
+//! even if they are orphaned, confined or not dumpable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -33,7 +33,7 @@ const VERDICTS: Verdicts = &[
 const KERNELS: &[&str] =
     &["naive.c", "fast.c", "bad/wrong_by_nine_percent.c", "bad/segfaults.c", "bad/softmax_rows.h"];
 
-/// The same for the plan of kernels without host code.
+/// Like `VERDICTS`, for the plan with kernels without host code.
 const DEVICE_VERDICTS: Verdicts = &[
     ("naive", "PASSED", None),
     ("wants_a_workspace", "PASSED", None),
@@ -43,10 +43,10 @@ const DEVICE_VERDICTS: Verdicts = &[
     ("loops_forever", "TIMEOUT", Some("candidate")),
 ];
 
-/// The kinds of process that `kill_during_a_run` can kill.
+/// The kinds of processes that `kill_during_a_run` can kill.
 pub const VICTIMS: [&str; 3] = ["verifier", "profiler", "runner"];
 
-/// Files that the folder of a finished run may contain.
+/// The files that the folder of a finished run may contain.
 const KEPT: &[&str] = &["run.sqlite", "summary.json", "log.jsonl", "artifacts", "lock", "workers"];
 
 pub struct Fixture {
@@ -105,7 +105,7 @@ impl Fixture {
         Self::with(binary, VERDICTS, Self::furnish)
     }
 
-    /// The same with kernels without host code, on the emulated device.
+    /// Creates a fixture with kernels without host code, on the emulated device.
     pub fn on_the_emulated_device(binary: PathBuf) -> Result<Self, String> {
         Self::with(binary, DEVICE_VERDICTS, Self::furnish_for_a_device)
     }
@@ -117,7 +117,7 @@ impl Fixture {
     ) -> Result<Self, String> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // Not below TMPDIR: it contains sockets, whose paths may have at most 107 bytes.
+        // Do not use TMPDIR: the folder contains sockets, whose paths may have at most 107 bytes.
         let folder = PathBuf::from(format!("/tmp/opt-storm-{}-{number}", std::process::id()));
         let (run, plan) = (folder.join("run"), folder.join("plan.toml"));
         let mark = u64::from(std::process::id()) << 20 | number;
@@ -201,7 +201,7 @@ impl Fixture {
         command.spawn().map_err(|error| format!("starting {}: {error}", self.binary.display()))
     }
 
-    /// Starts it with `--resume`, if there is a run to resume.
+    /// Starts a marked supervisor, with `--resume` if there is a run to resume.
     pub fn resume(&self) -> Result<Child, String> {
         let begun = fs::read_dir(&self.run).is_ok_and(|mut entries| entries.next().is_some());
         self.start(if begun { &["--resume"] } else { &[] })
@@ -216,7 +216,7 @@ impl Fixture {
         status.ok_or_else(|| "no status".to_owned())
     }
 
-    /// Waits for its end and expects this exit code.
+    /// Waits until a supervisor ends, and checks its exit code.
     pub fn run_to(&self, mut child: Child, code: i32) -> Result<(), String> {
         let status = self.end(&mut child)?;
         if status.code() == Some(code) {
@@ -229,10 +229,10 @@ impl Fixture {
         if holds_within(LONG, holds) {
             return Ok(());
         }
-        Err(format!("waited {LONG:?} in vain for {what}\n{}", self.state()))
+        Err(format!("timed out after {LONG:?} waiting for: {what}\n{}", self.state()))
     }
 
-    /// Every live process of this fixture.
+    /// The live processes of this fixture.
     pub fn marked(&self) -> Vec<Process> {
         pids().filter(|&pid| carries(pid, self.mark)).filter_map(look).collect()
     }
@@ -241,8 +241,8 @@ impl Fixture {
         kill_if(process.pid, || carries(process.pid, self.mark))
     }
 
-    /// Runs the plan once, and kills the first verifier, profiler or runner that is alive from this moment on.
-    /// Returns which one it was, if any.
+    /// Runs the plan once and kills the first process of this kind that is alive at or after the given moment. Returns
+    /// that process; `None` if the run ended first.
     pub fn kill_during_a_run(
         &self,
         victim: &str,
@@ -252,7 +252,7 @@ impl Fixture {
         let mut child = self.start(&[])?;
         let started = Instant::now();
         let mut killed = None;
-        self.until("the end of a run with a victim", || {
+        self.until("the run with a killed process has ended", || {
             if killed.is_none() && moment <= started.elapsed() {
                 let mut found = self.marked();
                 found.retain(|it| match victim {
@@ -269,14 +269,14 @@ impl Fixture {
     }
 
     pub fn no_process_is_left(&self) -> Result<(), String> {
-        self.until("the end of every process", || self.marked().is_empty())
+        self.until("every process has ended", || self.marked().is_empty())
     }
 
     /// Checks that the run folder, the runtime folder and the temporary folder contain nothing that only a
     /// running supervisor needs.
     pub fn no_file_is_left(&self) -> Result<(), String> {
         let mut left = files_below(&self.folder.join("runtime"));
-        // The lock file of the supervisors' folders: an empty file that stays.
+        // The lock file for the supervisors' folders is empty and stays.
         left.retain(|path| !path.ends_with("opt-supervisor/w/gate"));
         left.extend(files_below(&self.folder.join("temporary")));
         for path in names(&self.run).into_iter().map(|name| self.run.join(name)) {
@@ -299,7 +299,7 @@ impl Fixture {
         serde_json::from_str(&text).map_err(|error| format!("the summary is torn: {error}"))
     }
 
-    /// Checks that every candidate has its verdict, and that no attempt had a different one that counted.
+    /// Checks that every candidate has the required verdict, and that no attempt that counts has a different one.
     pub fn verdicts_are_right(&self) -> Result<(), String> {
         let summary = self.summary()?;
         let mut found = BTreeMap::new();
@@ -322,11 +322,11 @@ impl Fixture {
                 wrong.push(format!("{name} is not {status}"));
             }
         }
-        wrong.extend(found.keys().map(|name| format!("nobody asked for {name}")));
+        wrong.extend(found.keys().map(|name| format!("{name} is not in the plan")));
         if wrong.is_empty() { Ok(()) } else { Err(format!("{wrong:#?}\n{}\n{summary:#}", self.state())) }
     }
 
-    /// Number of attempts that ended through no fault of the candidate.
+    /// The number of attempts that failed through no fault of the candidate and were repeated.
     pub fn retried(&self) -> Result<usize, String> {
         let summary = self.summary()?;
         let empty = Vec::new();
@@ -338,7 +338,7 @@ impl Fixture {
             .count())
     }
 
-    /// For messages about failures.
+    /// A description of the run's state, for failure messages.
     pub fn state(&self) -> String {
         let tail = |path: PathBuf| {
             let text = fs::read_to_string(path).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `summary.json`, with access by name.
+//! Reads `summary.json` and finds jobs and candidates by name.
 
 use std::path::Path;
 
@@ -35,14 +35,14 @@ impl Summary {
         named(list(&self.job(job)["candidates"]), name)
     }
 
-    /// Status and blame.
+    /// Returns the status and the blame of a candidate.
     #[track_caller]
     pub fn verdict(&self, job: &str, candidate: &str) -> (Option<&str>, Option<&str>) {
         let candidate = self.candidate(job, candidate);
         (candidate["status"].as_str(), candidate["blame"].as_str())
     }
 
-    /// Number of attempts that count: attempts that failed because of the machine are repeated.
+    /// The number of attempts that count. Attempts that failed because of the machine are repeated and do not count.
     #[track_caller]
     pub fn standing_attempts(&self, job: &str, candidate: &str) -> usize {
         let attempts = list(&self.candidate(job, candidate)["attempts"]);

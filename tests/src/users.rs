@@ -1,4 +1,4 @@
-//! The users that run the program: the current one and, if that is root, an ordinary user too.
+//! The users as which tests run the program: the current user and, if that is root, also an ordinary user.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,26 +10,26 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::places::binary;
 use crate::scenario::Scenario;
 
-/// User ids that no system assigns, so that no other processes count as theirs.
+/// The first of a range of user ids that no system assigns, so no other process has such an id.
 const FIRST: u32 = 61_000;
-/// Ids for one test process; other test processes most likely have others.
+/// The number of ids for one test process. Concurrent test processes very likely use different ids.
 const OF_A_PROCESS: u32 = 16;
 const PROCESSES: u32 = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
     Own,
-    /// A user given by number, without groups or rights.
+    /// A user given by its id, without groups or privileges.
     Ordinary(u32),
 }
 
-/// Only root can become another user.
+/// The users as which this process can run the program. Only root can switch users.
 pub fn users() -> Vec<User> {
     std::iter::once(User::Own).chain(User::ordinary()).collect()
 }
 
 impl User {
-    /// A user whose processes no other test starts; `None` if we cannot become one.
+    /// A user that no other test uses; `None` if this process cannot switch users.
     pub fn ordinary() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed) % OF_A_PROCESS;
@@ -49,7 +49,7 @@ impl User {
         }
     }
 
-    /// Makes this user the owner of the scenario and everything in it. Modes are unchanged.
+    /// Makes this user the owner of the scenario and everything in it, without changing modes.
     pub fn owns(self, scenario: &Scenario) {
         if let Self::Ordinary(number) = self {
             give(scenario.path(), number);
@@ -58,7 +58,7 @@ impl User {
 
     pub fn becomes(self, command: &mut Command) {
         if let Self::Ordinary(number) = self {
-            // As root, `uid` also drops all other groups.
+            // If the parent is root, `uid` also drops supplementary groups.
             command.uid(number).gid(number);
         }
     }

@@ -1,13 +1,13 @@
-//! Waits for a state, with a short poll interval and a long limit.
+//! Waits for a state, with a short polling interval and a long limit.
 
 use std::time::{Duration, Instant};
 
-/// For something that takes a moment unless the machine is busy.
+/// The limit for states that are reached within moments unless the machine is busy.
 pub const LONG: Duration = Duration::from_secs(180);
-/// Most awaited states persist, and checking costs little.
+/// The polling interval. It is short, because checks are cheap.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Whether it became true in time.
+/// Polls `holds`, and returns whether it became true in time.
 #[must_use]
 pub fn holds_within(timeout: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + timeout;
@@ -20,8 +20,8 @@ pub fn holds_within(timeout: Duration, mut holds: impl FnMut() -> bool) -> bool 
     true
 }
 
-/// Fails the test if it does not become true within `LONG`.
+/// Waits until `holds` is true. Fails the test if that takes longer than `LONG`.
 #[track_caller]
 pub fn until(what: &str, holds: impl FnMut() -> bool) {
-    assert!(holds_within(LONG, holds), "waited {LONG:?} in vain for {what}");
+    assert!(holds_within(LONG, holds), "timed out after {LONG:?} waiting for: {what}");
 }

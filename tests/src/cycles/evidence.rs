@@ -1,5 +1,5 @@
-//! What the record of a run with many cycles proves: which workers owed memory at the same time, and how long
-//! each switch took.
+//! Reads from the record of a run with many cycles which workers owed memory at the same time, and how long each
+//! switch took.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,32 +12,32 @@ use serde_json::Value;
 
 use crate::summary::list;
 
-/// A phase's times are taken when they are written, so a sample closer to them than this counts as taken in the
-/// phase.
+/// Tolerance for the bounds of a phase, in milliseconds. The times of a phase are taken when they are written, so a
+/// sample this close to them counts as taken during the phase.
 const MARGIN: u64 = 25;
-/// Most violations that are listed.
+/// The maximum number of violations that are listed.
 const MOST_TOLD: usize = 10;
 
 #[derive(Debug, Default)]
 pub struct Evidence {
-    /// Number of moments at which something changed.
+    /// The number of moments at which a process's owed memory changed.
     pub moments: usize,
-    /// Number of moments at which a worker with this role had a runner, or owed more than the ledger charges for
-    /// an idle one.
+    /// The number of moments at which a worker of this role had a runner, or owed more than the ledger charges for
+    /// an idle worker.
     pub at_work: BTreeMap<String, usize>,
-    /// The most that a worker with this role owed in a sample outside its phases.
+    /// The most that a worker of this role owed in a sample outside its phases, in bytes.
     pub idle: BTreeMap<String, u64>,
-    /// Number of moments at which both roles worked, which must not happen.
+    /// The number of moments at which workers of both roles were at work. Must be 0.
     pub both: usize,
     pub told: Vec<String>,
-    /// From the end of a job's last verification to the lease of its first profile, in microseconds.
+    /// The times from the end of a job's last verification to the lease of its first profile, in microseconds.
     pub switches: Vec<u64>,
-    /// From a worker's start until it was ready, in milliseconds, by role.
+    /// The times from a worker's start until it was ready, in milliseconds, by role.
     pub ready_ms: BTreeMap<String, Vec<f64>>,
-    /// When each job's last profile ended, in milliseconds since 1970.
+    /// The times at which each job's last profile ended, in milliseconds since 1970.
     pub cycles_ended: Vec<u64>,
     pub candidates_passed: usize,
-    /// Milliseconds that were merged into one step when samples were thinned out.
+    /// The milliseconds that one step covers after samples were thinned out; 1 if they were not.
     pub width: u64,
 }
 
@@ -48,7 +48,7 @@ struct Worker {
     runners: BTreeMap<u32, u64>,
 }
 
-/// What a process owes from this moment on; `None` after its end.
+/// A time, a process, and what it owes from then on in bytes; `None` after its end.
 type Change = (u64, Track, Option<u64>);
 
 /// Reads the evidence of a run that has ended. `summary` is its document.
@@ -116,7 +116,7 @@ fn phases(
     Ok(())
 }
 
-/// All changes in order. For each process, what it owes comes before its end.
+/// All changes in order of time. Changes of a process come before its end.
 fn changes(run: &Path, width: &mut u64) -> Result<Vec<Change>, String> {
     let store = Store::read(run).map_err(|error| error.to_string())?;
     let mut changes: Vec<Change> = Vec::new();

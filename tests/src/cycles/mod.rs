@@ -1,7 +1,7 @@
-//! A plan in which every job is one cycle: candidates are verified side by side, the verifiers end, and a fresh
-//! profiler times the two correct ones.
+//! A plan in which every job is one cycle: candidates are verified side by side, the verifiers end, and a new
+//! profiler times the two correct candidates.
 //!
-//! Candidates owe 16 MiB each, so that a working process can be distinguished from an idle one.
+//! Each candidate owes 16 MiB, so samples can tell a working process from an idle one.
 
 pub mod evidence;
 
@@ -19,11 +19,11 @@ pub struct Cycles {
     pub spare: bool,
 }
 
-/// Candidates per job that are correct, and are timed.
+/// The number of candidates per job that are correct and therefore timed.
 pub const TIMED: u32 = 2;
 
-/// A relu that touches its scratch memory once. `VARIANT` gives another artifact, and `RIGHT` decides whether it
-/// is correct.
+/// A relu that touches its scratch memory once. Each value of `VARIANT` gives a different artifact, and `RIGHT`
+/// decides whether the kernel is correct.
 const KERNEL: &str = r#"
 #include <string.h>
 #include "opt_candidate.h"
@@ -44,7 +44,7 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret) {
 }
 "#;
 
-/// Makes captures, prebuilt candidates (at least one per verifier) and the plan. Returns the plan's path.
+/// Creates captures, prebuilt candidates (at least one per verifier) and the plan. Returns the plan's path.
 pub fn furnish(folder: &Path, cycles: Cycles) -> Result<PathBuf, String> {
     let fail = |error: std::io::Error| format!("making {}: {error}", folder.display());
     let kernels = folder.join("kernels");
@@ -83,7 +83,7 @@ fn did(command: &mut Command) -> Result<(), String> {
 
 fn text(cycles: Cycles) -> String {
     let Cycles { count, verifiers, spare } = cycles;
-    // A profiler is worn after timing the candidates of one cycle, a verifier after building and verifying one
+    // Recycle a profiler after the candidates of one cycle, and a verifier after building and verifying one
     // candidate.
     let mut text = format!(
         "[run]\nname = \"cycles\"\ndevice = \"cpu\"\nverifiers = {verifiers}\n[memory]\nspare = {spare}\n\

@@ -1,5 +1,5 @@
-//! A hundred candidates, one of them clearly the best: the time to find it, compared with other builds of the
-//! product.
+//! Measures the time to find the best of a hundred candidates, one of which is clearly faster, and compares it with
+//! other builds of the product.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,7 @@ pub(crate) struct Arguments {
     candidates: u32,
     #[arg(long, default_value_t = 3)]
     entries: u32,
-    /// Builds of opt-supervisor to compare, in this order; by default, this one's
+    /// Builds of opt-supervisor to compare, in this order; by default, the program beside this one
     #[arg(long)]
     product: Vec<PathBuf>,
     /// More lines for the plan's `[profile]`, for this build only
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// About 200 µs per call.
+/// The work of the baseline: about 200 µs per call.
 const SPIN: u64 = 160_000;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-/// One candidate does half of the work; all others do as much as the baseline, within a hundredth.
+/// One candidate does half of the baseline's work. All others do the same work, within one percent.
 fn prepare(folder: &Path, arguments: &Arguments) -> Result<()> {
     let made = Command::new(binary("gen-captures")?)
         .args(["op", "--name", "relu", "--shape", "16,16", "--entries"])

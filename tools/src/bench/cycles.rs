@@ -1,5 +1,6 @@
-//! Many switches from verification to timing and back: checks that no sample shows both working, and measures the
-//! switch with and without a spare, and whether the supervisor's memory stays flat.
+//! Switches many times from verification to timing and back. Checks that no sample shows a verifier and a profiler at
+//! work at the same time and that the supervisor's memory does not grow, and measures a switch with and without a
+//! spare.
 
 mod outside;
 
@@ -18,7 +19,7 @@ use super::verify_large::tempdir;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How many cycles each run has: one job each, of which a plan holds at most a thousand
+    /// How many cycles each run has. A cycle is one job, and a plan has at most a thousand jobs
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     count: u32,
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -32,21 +33,20 @@ pub(crate) struct Arguments {
     /// Make no runs with a spare
     #[arg(long)]
     no_spare: bool,
-    /// Keep the run folders in the temporary folder
+    /// Do not delete the run folders, which are in the temporary folder
     #[arg(long)]
     keep: bool,
     #[arg(long)]
     json: bool,
 }
 
-/// The allowed median of a switch with a spare.
+/// The allowed median time of a switch with a spare.
 const ALLOWED_US: f64 = 5_000.0;
 /// The most that an idle worker may owe, in bytes.
 const MAX_IDLE: u64 = 8 << 20;
-/// Growth of the supervisor's resident memory, between the first and the last quarter after settling, that counts
-/// as noise.
+/// The allowed growth of the supervisor's resident memory between the first and the last quarter after settling.
 const RESIDENT_NOISE_MIB: f64 = 1.0;
-/// The number of first cycles in which memory may grow.
+/// The number of cycles at the start during which memory may grow.
 const SETTLING: usize = 100;
 
 struct Run {
@@ -108,7 +108,7 @@ fn one(cycles: Cycles, keep: bool) -> Result<Run> {
     Ok(Run { evidence, outside, seconds })
 }
 
-/// Turns a run into a row, and checks whether it meets its requirements.
+/// Converts a run to a row of the table, and checks whether it meets its requirements.
 fn row(run: &Run, cycles: Cycles, pair: u32) -> Result<(Value, bool)> {
     let Run { evidence, outside, seconds } = run;
     let settled = SETTLING.min(evidence.cycles_ended.len() / 10);

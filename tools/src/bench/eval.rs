@@ -1,6 +1,6 @@
-//! How long `eval` takes to answer compared with the build and the calls alone, with and without an open run.
+//! Measures how long `eval` takes to answer, compared with the build and the calls alone, with and without an open run.
 //!
-//! Build and calls are the times in the result for its build, verification and timing.
+//! The times of the build and the calls are those that the result reports for build, verification and timing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,21 +15,21 @@ use super::verify_large::tempdir;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How many candidates to submit one after the other, warm and cold
+    /// How many candidates to submit one after the other, with and without an open run
     #[arg(long, default_value_t = 10)]
     runs: u32,
-    /// How many clients submit at once
+    /// How many clients to submit from at once
     #[arg(long, default_value_t = 10)]
     clients: u32,
     #[arg(long)]
     json: bool,
 }
 
-/// The largest allowed ratio of an answer's time to that of its build and calls.
+/// The maximum ratio of an answer's time to the time of its build and calls.
 const MAX_RATIO: f64 = 1.5;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The time of an answer, and the part that was spent on build and calls.
+/// The time until an answer, and the part of it that the build and the calls took.
 struct Answered {
     wall_ms: f64,
     parts_ms: f64,
@@ -58,7 +58,7 @@ impl Fixture {
         Ok(Self { folder, plan, source: std::fs::read_to_string(kernels.join("fast.c"))? })
     }
 
-    /// Submits one more candidate, which has not been built before.
+    /// Submits a new candidate, so its build is not cached.
     fn eval(&self, name: &str) -> Result<Answered> {
         let kernel = self.folder.join(format!("{name}.c"));
         std::fs::write(&kernel, format!("{}\n// {name}\n", self.source))?;
@@ -139,7 +139,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         cold.take(&fixture.eval(&format!("cold_{number}"))?);
     }
     let open = fixture.open()?;
-    // The first request waits for the baseline; later ones find everything warm.
+    // The first request waits for the baseline. Later requests reuse its results and the workers.
     fixture.eval("first")?;
     for number in 0..arguments.runs {
         warm.take(&fixture.eval(&format!("warm_{number}"))?);

@@ -1,6 +1,7 @@
-//! Figures of a benchmark, with the conditions under which they were measured, as Markdown or JSON.
+//! The figures of a benchmark and the conditions under which they were measured, as Markdown or JSON.
 //!
-//! Owns medians, and the notes beside every table. Each subcommand decides what is measured and what is required.
+//! This module computes medians and quantiles and prints the conditions. Each subcommand decides what it measures and
+//! requires.
 
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ impl Figures {
         self.share(1.0)
     }
 
-    /// For pairs that were measured side by side: the ratios of these figures to the others.
+    /// The ratios of these figures to the others, pair by pair.
     pub(crate) fn over(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(figure, other)| figure / other).collect())
     }

@@ -1,5 +1,5 @@
-//! A process that touches fresh memory as fast as one thread can, and counts it on a shared page, so that its
-//! peak is known after its death.
+//! A process that touches new memory as fast as one thread can. It counts the memory on a shared page, so its peak is
+//! known after its death.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,28 +13,28 @@ use rustix::fs::MemfdFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// The first argument that starts it.
+/// The first command line argument that makes this program a filler.
 pub(crate) const ARGUMENT: &str = "__filler";
 const PAGE: usize = 4096;
 const CHUNK: usize = 64 << 20;
-/// If it is not stopped, it stops by itself this many bytes over its limit.
+/// If nothing stops the filler, it stops by itself this many bytes over its limit.
 const ENOUGH: u64 = 4 << 30;
 const HUGE_PAGE: u64 = 2 << 20;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The page shared by both processes.
+/// The contents of the page that both processes share.
 #[repr(C)]
 pub(crate) struct Count {
-    /// Set by the parent.
+    /// Set by the parent to start the filling.
     go: AtomicU64,
     pub(crate) touched: AtomicU64,
     ready: AtomicU64,
 }
 
-/// Maps the page for the rest of the process's life.
+/// Maps the page until the process ends.
 fn map(file: impl AsFd) -> Result<&'static Count> {
-    // SAFETY: a new shared map of a file that is a page long and is never shrunk; `Count` is atomics, for which any
-    // bytes are valid, and fits the page.
+    // SAFETY: this is a new shared map of a file that is one page long and never shrinks. `Count` fits into the page
+    // and consists of atomics, for which any bytes are valid.
     let count = unsafe {
         let at = mmap(
             std::ptr::null_mut(),
@@ -57,8 +57,7 @@ pub(crate) struct Filler {
 }
 
 impl Filler {
-    /// Starts a filler that waits for a signal to begin. `data` is the amount of private memory above which the
-    /// kernel refuses more.
+    /// Starts a filler, which waits for `go`. `data` is the filler's RLIMIT_DATA in bytes.
     pub(crate) fn start(limit: u64, data: Option<u64>, huge: bool) -> Result<Self> {
         let page = rustix::fs::memfd_create("filler", MemfdFlags::empty()).context("making a page")?;
         rustix::fs::ftruncate(&page, PAGE as u64)?;
@@ -88,7 +87,8 @@ impl Filler {
         self.count.go.store(1, Ordering::Release);
     }
 
-    /// The memory that it had touched at its death, not counting page tables and a partly used huge page.
+    /// Waits for the filler's death and returns the bytes it had touched, without page tables and without a partly used
+    /// huge page.
     pub(crate) fn touched(&mut self) -> Result<u64> {
         self.child.wait().context("waiting for a filler")?;
         let touched = self.count.touched.load(Ordering::Acquire);
@@ -104,7 +104,7 @@ impl Drop for Filler {
     }
 }
 
-/// The main function for the hidden argument.
+/// The main function of a filler.
 pub(crate) fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<String> = arguments.filter_map(|it| it.into_string().ok()).collect();
     match fill(&arguments) {
@@ -137,7 +137,7 @@ fn fill(arguments: &[String]) -> Result<()> {
         let at =
             unsafe { mmap_anonymous(std::ptr::null_mut(), chunk, ProtFlags::READ | ProtFlags::WRITE, flags) };
         let Ok(at) = at else {
-            // If that was refused, the rest is filled with smaller maps.
+            // If the map was refused, continue with smaller maps.
             chunk /= 2;
             continue;
         };

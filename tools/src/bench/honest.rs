@@ -1,8 +1,8 @@
-//! Whether figures can be trusted on a busy machine: times kernels with known ratios under load that this process
-//! creates.
+//! Tests whether figures can be trusted on a busy machine: times kernels with known ratios under load from threads of
+//! this process.
 //!
-//! Load and runs share a session and therefore a scheduling group; load in another group would share the CPU
-//! differently. Each run is a line of `--log`, so an interrupted series can continue.
+//! The load and the runs are in one session and therefore in one scheduling group. Load in another group would get a
+//! different share of the CPU. Each run appends a line to `--log`, so an interrupted series can be continued.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     /// The kernels that are compared with the baseline
     #[arg(long, value_enum, default_value_t = Case::Copies)]
     case: Case,
-    /// The number of threads that keep CPUs busy meanwhile
+    /// The number of threads that keep CPUs busy during the runs
     #[arg(long, default_value_t = 0)]
     load: u32,
     #[arg(long, default_value_t = 20)]
@@ -36,11 +36,11 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Case {
-    /// Ten copies of the baseline: none of them may win
+    /// Ten copies of the baseline; none of them may win
     Copies,
-    /// A kernel that does a twentieth less: it must win, or the job must be unsettled
+    /// A kernel that does a twentieth less work; it must win, or the job must be unsettled
     Twentieth,
-    /// A kernel that does half the work: its interval must contain 2
+    /// A kernel that does half the work; its interval must contain 2
     Half,
 }
 
@@ -125,7 +125,7 @@ fn known(arguments: &Arguments) -> Result<Vec<Value>> {
         .collect())
 }
 
-/// Uses a tensor so small that only the kernels' different amounts of work matter.
+/// Creates captures and a plan. The tensor is so small that only the kernels' different amounts of work matter.
 fn prepare(folder: &Path, case: Case) -> Result<PathBuf> {
     let made = Command::new(binary("gen-captures")?)
         .args(["op", "--name", "relu", "--shape", "4,4", "--entries", "1", "--out"])

@@ -1,7 +1,7 @@
 //! A long test of law 8: in each of many runs, one process is killed at a random moment. Every run must end with the
 //! right verdicts and leave nothing behind.
 //!
-//! The test command does the same ten times, with the same fixture.
+//! The integration test `storm` does the same with the same fixture, in ten runs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
                 total.hits += u32::from(who.is_some());
                 total.retried += retried;
                 if who.is_none() {
-                    // The run had ended already, because the machine has become faster.
+                    // The run had already ended, because it was faster than the measured one.
                     span = span.mul_f64(0.95);
                 }
                 let who = who.unwrap_or_else(|| "none: too late".to_owned());
@@ -84,7 +84,7 @@ fn measure() -> Result<Duration, String> {
     Ok(started.elapsed())
 }
 
-/// Which process was killed, and how many attempts were repeated.
+/// Makes one run. Returns which process was killed, and how many attempts were repeated.
 fn one(
     fixture: &Fixture,
     victim: &str,

@@ -1,8 +1,8 @@
-//! Benchmarks that print Markdown or JSON: ratios within one run, compared with physical limits measured in the
-//! same run.
+//! Benchmarks that print Markdown or JSON. They report ratios within one run, relative to physical limits that are
+//! measured in the same run.
 //!
-//! Not part of the test command; the figures in `docs/explanation/benchmarks.md` come from here. Build everything
-//! with `--release` first; each subcommand states what it needs.
+//! Tests do not run them. The figures in `docs/explanation/benchmarks.md` come from this program. Build everything with
+//! `--release` first; each subcommand states what it needs.
 
 #![expect(clippy::cast_precision_loss, reason = "counts and sizes become figures for people")]
 
@@ -43,39 +43,41 @@ struct Arguments {
 enum Command {
     /// Verify a large embedding set: peak owed memory, cache left behind, time compared with `cat`
     VerifyLarge(verify_large::Arguments),
-    /// Many prebuilt candidates with small entries: the cost of an entry compared with a bare process
+    /// Verify many prebuilt candidates with small entries: the cost of an entry, compared with a bare process
     Many(many::Arguments),
-    /// A hundred candidates with one clear winner: the time to find it, compared with other builds
+    /// Time a hundred candidates with one clear winner: the time to find it, compared with other builds
     Contest(contest::Arguments),
-    /// Kill a verifier, a profiler or a runner at a random moment of each of many runs
+    /// In each of many runs, kill a verifier, a profiler or a runner at a random moment
     KillStorm(kill_storm::Arguments),
-    /// Cold and warm reads by every method, compared with raw ones; a sparse and a dense kernel over a large set
+    /// Read captures by every method, cold and warm, compared with raw reads; run a sparse and a dense kernel on a
+    /// large set
     Reads(reads::Arguments),
-    /// Packing, checking and unpacking a capture store, compared with reading + BLAKE3 and with reading + writing
+    /// Pack, check and unpack a capture store, compared with reading + BLAKE3 and with reading + writing
     Captures(captures::Arguments),
-    /// Loads of the residency engine, lazily and all at once: peaks by its ledger and by the kernel
+    /// Load tensors with the residency engine, lazily and all at once: peaks according to its ledger and to the kernel
     Residency(residency::Arguments),
-    /// Two copies of one kernel and a faster one, timed again and again
+    /// Time two copies of one kernel and a faster kernel, many times
     Timing(timing::Arguments),
-    /// Kernels with known ratios under load: they must be told apart if they differ, and only then
+    /// Time kernels with known ratios under load: different kernels must be told apart, and equal ones must not
     Honest(honest::Arguments),
-    /// Kernels timed with and without new inputs in every call: time, ratio, memory
+    /// Time kernels with and without new inputs in every call: time, ratio, memory
     Varied(varied::Arguments),
-    /// A worker: start to ready, a message round trip, noticing its death, teardown
+    /// Measure a worker: start to ready, a message round trip, the notice of its death, teardown
     Spawn(spawn::Arguments),
-    /// A process that fills memory: how far it exceeds its limit with polling, with the product, with a kernel limit
+    /// Fill memory: how far a process exceeds its limit with polling, with the product, and with a limit of the kernel
     Overshoot(overshoot::Arguments),
-    /// Verify, switch, profile, repeatedly: what each process owes, and how long a switch takes
+    /// Verify, switch and profile repeatedly: what each process owes, and how long a switch takes
     Cycles(cycles::Arguments),
-    /// Replays with budgets from the floor to everything: wall time against max(copy, compute) of the same run
+    /// Replay with budgets from the floor to everything: wall time against max(copy, compute) of the same run
     Replay(replay::Arguments),
-    /// The CPU time and memory of watching sixteen workers
+    /// Sample sixteen workers: CPU time and memory of the sampler
     Monitor(monitor::Arguments),
-    /// How long `eval` takes to answer, compared with the build and the calls
+    /// Measure how long `eval` takes to answer, compared with the build and the calls
     Eval(eval::Arguments),
 }
 
-/// Runs this program as one of the product's workers, if it was started as one.
+/// If this program was started as a worker of the product, or with another hidden argument, runs that and returns its
+/// exit code.
 fn entered() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let first = arguments.next()?;

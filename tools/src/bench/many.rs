@@ -1,6 +1,5 @@
-//! Many prebuilt candidates with a few small entries each, built and verified by one verifier: the cost of an entry
-//! compared with a bare process. Several builds of the product alternate (A, B, A), so that they are compared within
-//! one run.
+//! Measures the cost of an entry compared with a bare process: one verifier verifies many prebuilt candidates with a
+//! few small entries each. Several builds of the product alternate (A, B, A), so they are compared within one run.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -21,10 +20,10 @@ pub(crate) struct Arguments {
     /// How many rounds to make; each runs every product once
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Builds of opt-supervisor to compare; by default, this one's
+    /// Builds of opt-supervisor to compare; by default, the program beside this one
     #[arg(long)]
     product: Vec<PathBuf>,
-    /// How many bare processes to start and await in each round
+    /// How many bare processes to run in each round
     #[arg(long, default_value_t = 200)]
     bare: u32,
     #[arg(long)]
@@ -99,7 +98,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(passed)
 }
 
-/// Builds libraries that do the same but have different digests: the loader ignores bytes after the last section.
+/// Creates libraries with the same code but different digests, by appending bytes that the loader ignores.
 fn libraries(folder: &Path, data: &Path, count: u32) -> Result<()> {
     let built = folder.join("relu.so");
     let status = Command::new("cc")

@@ -1,5 +1,5 @@
-//! The cost of watching: sixteen idle workers and one process with a limit, sampled ten times a second by the
-//! product's own sampler.
+//! Measures the cost of sampling: the product's sampler reads sixteen idle workers and one process with a limit, ten
+//! times a second.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         watch.watch(Process::Worker(worker), pid, None, MemoryFiles::default(), false)?;
         workers.push((worker, sampler(pid)?));
     }
-    // It waits for a signal that never comes; `cpu` measures only this thread.
+    // The filler is never told to begin. `cpu` measures only this thread.
     let runner = Filler::start(LIMIT.get(), None, false)?;
     let first = workers.first().context("no workers")?.0;
     watch.watch(

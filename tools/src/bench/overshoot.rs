@@ -1,5 +1,5 @@
-//! How far a process that fills memory as fast as it can exceeds its limit before it is dead: watched at fixed
-//! intervals, watched as the product does, and refused by the kernel.
+//! Measures how far a process that fills memory as fast as it can exceeds its limit before it is dead, in three cases:
+//! polled at fixed intervals, polled like the product does, and refused by the kernel.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -44,19 +44,19 @@ pub(crate) struct Arguments {
 
 /// The allowed median overshoot of the product.
 const ALLOWED: u64 = 16 << 20;
-/// The tolerance for the kernel's limit on private memory: what else a small process owes, page tables included, in
-/// bytes.
+/// The tolerance for the kernel's limit on private memory, in bytes: the other memory that a small process owes,
+/// including page tables.
 const BESIDE: u64 = 2 << 20;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Watch {
     Fixed(Duration),
-    /// Watched at the product's pace.
+    /// Polled at the product's pace.
     Paced {
-        /// Whether the reason is recorded on disk before the signal, as in the product.
+        /// Whether the reason is written to disk before the signal, as in the product.
         recorded: bool,
     },
-    /// Not watched; the kernel refuses memory.
+    /// Not polled; the kernel refuses memory.
     Refused,
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     if arguments.product { product(arguments) } else { polling(arguments) }
 }
 
-/// One run of one kind.
+/// The result of one run.
 struct Seen {
     over: u64,
     bytes_per_second: f64,
@@ -136,8 +136,8 @@ fn one(watch: Watch, limit: u64, huge: bool, store: &mut Store, chance: &mut Sma
         Watch::Paced { .. } => pace.next(Some(Bytes::new(limit) - owed)),
         Watch::Refused => Duration::from_secs(1),
     };
-    // Polling at fixed times does not know when the process begins; the product samples as soon as a runner is
-    // reported.
+    // Polling at fixed times begins independently of the process. The product takes its first sample as soon as a
+    // runner is reported.
     let first = match watch {
         Watch::Fixed(interval) => interval.mul_f64(chance.random_range(0.0..1.0)),
         Watch::Paced { .. } => SHORTEST,
@@ -174,12 +174,12 @@ fn one(watch: Watch, limit: u64, huge: bool, store: &mut Store, chance: &mut Sma
     })
 }
 
-/// `None` if the process is dead.
+/// The memory that the process owes; `None` if the process is dead.
 fn owed(memory: &mut ProcessSampler) -> Result<Option<Bytes>> {
     Ok(memory.sample()?.alive().and_then(|sample| sample.owed()))
 }
 
-/// Writes what the product writes before it kills a runner.
+/// Writes the same rows as the product before it kills a runner.
 fn write_down(store: &mut Store, owed: Bytes, limit: Bytes) -> Result<()> {
     let (now, worker) = (UtcTime::now(), WorkerId(1));
     store.policy(now, "kill_runner", "it owes more than its limit", &Numbers::new())?;
@@ -187,7 +187,7 @@ fn write_down(store: &mut Store, owed: Bytes, limit: Bytes) -> Result<()> {
     Ok(())
 }
 
-/// Checks the verdict on a candidate that uses up its memory, and whether the run continued with the next one.
+/// Checks the verdict on candidates that use up their memory, and that the run continues after each.
 fn product(arguments: &Arguments) -> Result<bool> {
     let conditions = conditions("captures have just been made")?;
     let folder = tempdir()?;

@@ -1,11 +1,11 @@
-//! Runs the product as a user would: its command line and its JSON.
+//! Runs the product through its command line and reads its JSON.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow};
 
-/// The path of a program of this workspace, beside this one.
+/// The path of a program of this workspace, in the same folder as this program.
 pub(crate) fn binary(name: &str) -> Result<PathBuf> {
     opt_tests::built(name).map_err(|missing| anyhow!(missing))
 }
@@ -15,7 +15,7 @@ pub(crate) fn run_json(plan: &Path, more: &[&str]) -> Result<serde_json::Value> 
     run_json_of(&binary("opt-supervisor")?, plan, more)
 }
 
-/// Does the same with another build of the product.
+/// Like `run_json`, with another build of the product.
 pub(crate) fn run_json_of(product: &Path, plan: &Path, more: &[&str]) -> Result<serde_json::Value> {
     let output = Command::new(product)
         .arg("run")

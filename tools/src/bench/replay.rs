@@ -1,8 +1,8 @@
-//! Replays of a chain of linear layers, with budgets from the floor to everything: their time compared with copying
-//! and with computing, both measured in the same replay.
+//! Measures replays of a chain of linear layers with budgets from the floor to everything. Their time is compared with
+//! the times for copying and for computing, both measured in the same replay.
 //!
-//! There are two chains: one whose calls take longer than its copies, and one whose copies take longer. Before each
-//! run, captures are read into the cache or dropped from it.
+//! There are two chains: in one, calls take longer than copies, and in the other, copies take longer. Before each run,
+//! captures are read into the page cache or dropped from it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     /// The number of layers in the chain, each with its own weight
     #[arg(long, default_value_t = 10)]
     layers: u32,
-    /// How often the chain is repeated
+    /// How often to repeat the chain
     #[arg(long, default_value_t = 3)]
     passes: usize,
     /// The rows of the input, for the chain with long calls
@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// The number of budgets between the floor and everything, both included
     #[arg(long, default_value_t = 5)]
     budgets: u32,
-    /// How often all budgets are run
+    /// How often to run all budgets
     #[arg(long, default_value_t = 3)]
     runs: u32,
 }
@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-/// With perfect overlap, the time equals the longer of the two.
+/// The wall time over the longer of copying and computing. With perfect overlap, the ratio is 1.
 fn ratio(result: &Value) -> Option<f64> {
     let longer = result["copy_ms"].as_f64()?.max(result["compute_ms"].as_f64()?);
     Some(result["total_ms"].as_f64()? / longer)
@@ -114,7 +114,7 @@ fn floor(arguments: &Arguments, folder: &Path, set: &Path) -> Result<(u64, u64)>
     Ok((figure("floor_bytes")?, figure("all_resident_bytes")?))
 }
 
-/// Writes a new plan each time, because a replay's result would be kept for the next run.
+/// Writes a new plan for each run, because a run would reuse the results of replays of the same plan.
 fn plan(arguments: &Arguments, folder: &Path, set: &Path, budgets: &[u64]) -> Result<PathBuf> {
     let kernel = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/kernels/naive/linear.c");
     let kernel = kernel.canonicalize().context("finding the naive linear kernel")?;

@@ -1,7 +1,7 @@
-//! Loads of the residency engine with a few jobs: lazy, eager, and lazy again.
+//! Measures loads of the residency engine with a few jobs: lazy, eager, and lazy again.
 //!
-//! The peak is taken from the ledger and from the kernel, which is queried whenever a storage has been read, and
-//! after outputs were written. The eager order exists only here, as a negative control: it must exceed the bound
+//! The peak is taken from the ledger and from the kernel, which is queried after each storage has been read and after
+//! outputs were written. The eager order exists only in this benchmark, as a negative control: it must exceed the bound
 //! that the lazy order meets exactly.
 
 use std::cell::Cell;
@@ -31,10 +31,10 @@ pub(crate) struct Arguments {
 
 const SLOTS: u64 = 2;
 const SLOT: Bytes = Bytes::mib(1);
-/// Allowed difference between the kernel's count and the ledger of a lazy load, as a share.
+/// The allowed difference between the kernel's count and the ledger of a lazy load, as a share.
 const AGREEMENT: f64 = 0.01;
 
-/// Storages (MiB, whether its source holds all of it in host memory, number of tensors) and outputs (MiB).
+/// A load: its storages (MiB, whether the source has all bytes in host memory, number of tensors) and outputs (MiB).
 struct Job {
     name: &'static str,
     storages: &'static [(u64, bool, usize)],
@@ -60,7 +60,7 @@ const JOBS: [Job; 4] = [
     },
 ];
 
-/// The kernel's highest count.
+/// Keeps the highest count of private pages that the kernel reported.
 struct Watch<'a> {
     arena: &'a dyn Fn() -> u64,
     before: u64,
@@ -75,7 +75,7 @@ impl Watch<'_> {
     }
 }
 
-/// The private pages of this process, exactly: the counters in `status` lag behind.
+/// The private memory of this process in bytes, from `smaps_rollup`, because the counters in `status` lag behind.
 fn anonymous() -> io::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup")?;
     let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"));
@@ -149,7 +149,7 @@ impl Job {
         Peak::of(&placings, &after, Terms { grain, slots: SLOTS, slot: SLOT })
     }
 
-    /// Peaks according to the ledger and the kernel, and milliseconds.
+    /// Makes one load. Returns the peaks according to the ledger and the kernel, and the milliseconds it took.
     fn load(&self, order: Order) -> Result<(u64, u64, f64)> {
         let tensors: Vec<usize> =
             self.storages.iter().enumerate().flat_map(|(key, it)| std::iter::repeat_n(key, it.2)).collect();
@@ -178,15 +178,15 @@ impl Job {
     }
 }
 
-/// When memory is allocated.
+/// The order in which memory is allocated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
-    /// As in the product.
+    /// When it is needed, as in the product.
     Lazy,
     Eager,
 }
 
-/// The ledger, and milliseconds.
+/// The ledger, and the milliseconds of the load.
 type Loaded = (Ledger, f64);
 
 fn lazily(device: HostDevice, load: &Load<'_, usize>, watch: &Watch<'_>) -> Result<Loaded> {
@@ -199,8 +199,8 @@ fn lazily(device: HostDevice, load: &Load<'_, usize>, watch: &Watch<'_>) -> Resu
     Ok((residency.dissolve()?, ms))
 }
 
-/// Everything at once: outputs first, a buffer for each tensor and each unused storage, and sources until the
-/// end.
+/// Allocates everything at once: outputs first, then a buffer for each tensor and each unused storage. Sources stay
+/// open until the end.
 fn eagerly(device: HostDevice, load: &Load<'_, usize>, watch: &Watch<'_>) -> Result<Loaded> {
     let mut on = Accounted::new(device);
     let mut ring = Ring::new(SLOTS, SLOT);
@@ -241,7 +241,7 @@ fn write_to(device: &mut HostDevice, outputs: &[Buffer]) -> Result<()> {
 struct Row {
     job: &'static str,
     formula: u64,
-    /// Ledger, kernel, time; for lazy, eager and lazy again.
+    /// The ledger's peak, the kernel's peak and the time of each order.
     orders: [[Figures; 3]; 3],
 }
 
@@ -249,7 +249,8 @@ const ORDERS: [(&str, Order); 3] =
     [("lazy", Order::Lazy), ("eager", Order::Eager), ("lazy again", Order::Lazy)];
 
 impl Row {
-    /// The lazy peak is the formula's and the kernel's; the eager one exceeds it.
+    /// Returns whether the lazy peak equals that of the formula and agrees with the kernel's, and the eager peak
+    /// exceeds it.
     fn holds(&self) -> bool {
         self.orders.iter().zip(ORDERS).all(|([ledger, kernel, _], (_, order))| match order {
             Order::Lazy => {

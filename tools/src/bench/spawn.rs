@@ -1,7 +1,7 @@
-//! Measures what a worker costs: the time from exec to ready, of one message round trip, from a worker's death to the
-//! notice of it, and from Shutdown until its memory is free.
+//! Measures what a worker costs: the time from exec to ready, for one message round trip, from a worker's death until
+//! the pool notices it, and from Shutdown until its memory is free.
 //!
-//! The pool is the product's own. The worker is this program, started with the product's hidden argument.
+//! The pool is the product's. The worker is this program, started with the product's hidden argument.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The limit for every wait; each takes less than a tenth of it.
+/// The limit for every wait. A wait normally takes less than a tenth of it.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a worker gets to become idle after it reported ready.
 const REST: Duration = Duration::from_millis(20);
@@ -47,7 +47,7 @@ pub(crate) struct Crew {
     pool: Pool,
     folder: PathBuf,
     next: u32,
-    /// Events that arrived while `hear` waited for another one.
+    /// Events that arrived while `hear` waited for a different one.
     heard: Vec<PoolEvent>,
 }
 
@@ -132,12 +132,12 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        // If this fails, only a few logs are left behind.
+        // If the removal fails, only a few logs are left behind.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// A build task whose prebuilt library does not exist.
+/// A build task whose prebuilt library does not exist, so a worker refuses it.
 fn nothing_to_build(folder: &Path) -> BuildTask {
     BuildTask {
         candidate: "nothing".to_owned(),

@@ -1,5 +1,5 @@
-//! The effect of new inputs in every call: times the same kernels with and without them, and compares time, ratio and
-//! owed memory.
+//! Measures the effect of new inputs in every call: times the same kernels with and without them, and compares time,
+//! ratio and owed memory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,14 +13,14 @@ use super::verify_large::{median, tempdir};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How many runs of each op with and without, alternating
+    /// How many runs to make of each op, alternately with and without new inputs
     #[arg(long, default_value_t = 3)]
     runs: u32,
     #[arg(long)]
     json: bool,
 }
 
-/// Ops with the shapes of their captures. The table of the embedding has 709 MB.
+/// The ops and the arguments that generate their captures. The table of the embedding has 709 MB.
 const OPS: [(&str, &[&str]); 4] = [
     ("relu", &["op", "--name", "relu", "--shape", "256,1024"]),
     ("softmax", &["op", "--name", "softmax", "--shape", "256,1024"]),

@@ -1,5 +1,5 @@
-//! Verifies a large capture set: peak owed memory, page cache left behind, time compared with `cat` on the same
-//! files.
+//! Verifies a large capture set, and measures the peak owed memory, the pages left in the cache, and the time compared
+//! with `cat` of the same files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,10 +11,10 @@ use super::product::{binary, run_json_of};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Captures made by `gen-captures embedding`; generated if the folder does not exist
+    /// A folder of captures made by `gen-captures embedding`; generated if it does not exist
     #[arg(long, default_value = "/tmp/opt-bench-embedding")]
     captures: PathBuf,
-    /// Builds of opt-supervisor to compare, alternating; by default, this one's
+    /// Builds of opt-supervisor to compare, alternating; by default, the program beside this one
     #[arg(long)]
     product: Vec<PathBuf>,
     /// Runs of each kind
@@ -120,7 +120,7 @@ pub(crate) fn prepare(files: &[PathBuf], state: &str) -> Result<()> {
     Ok(())
 }
 
-/// The bytes of the files in the page cache, according to `fincore` of util-linux. An error without it.
+/// The bytes of the files in the page cache, according to `fincore` of util-linux. Fails if `fincore` is missing.
 fn cached(files: &[PathBuf]) -> Result<u64> {
     let output = Command::new("fincore")
         .args(["--bytes", "--noheadings", "--output", "RES"])

@@ -1,19 +1,22 @@
-//! The zip container of a `.pt` file, written byte for byte as PyTorch's writer does.
+//! Writes the zip container of a `.pt` file, byte for byte like PyTorch's writer.
 //!
-//! Owns headers, alignment, CRCs and the directory; `capture` decides what the records contain.
+//! This module writes headers, alignment, CRCs and the directory. `capture` decides what the records contain.
 //!
-//! The peculiarities of PyTorch's writer (a modified miniz) are kept, because readers meet them in every real file.
-//! Records are stored, not compressed. Sizes and CRC follow the payload in a data descriptor (flag bit 3), and the
-//! local header has zeros instead. An `FB` extra field in the local header, filled with `Z`, aligns the payload to a
-//! multiple of 64. "Version needed" and all dates are 0. Sizes and offsets of 4 GiB or more go to a Zip64 extra
-//! field, in the local header too, and make the descriptor's sizes 8 bytes wide. The directory ends with both a Zip64
-//! end record and an ordinary one.
+//! It reproduces the peculiarities of PyTorch's writer (a modified miniz), because every real file has them:
+//!
+//! - Records are stored, not compressed.
+//! - Sizes and CRC follow the payload in a data descriptor (flag bit 3). The local header has zeros instead.
+//! - An `FB` extra field in the local header, filled with `Z`, aligns the payload to a multiple of 64.
+//! - "Version needed" and all dates are 0.
+//! - Sizes and offsets of 4 GiB or more are in a Zip64 extra field, in the local header too, and make the sizes in the
+//!   descriptor 8 bytes wide.
+//! - The directory ends with both a Zip64 end record and an ordinary end record.
 
 use std::io::{self, Write};
 
 use opt_shared::units::to_index;
 
-/// Payloads start at multiples of this, in bytes, so that storages can be mapped and read with aligned vector loads.
+/// The alignment of payloads, in bytes. Aligned storages can be mapped and read with aligned vector loads.
 const PAYLOAD_ALIGNMENT: u64 = 64;
 /// The smallest size or offset that needs Zip64.
 const ZIP64_FROM: u64 = u32::MAX as u64;
@@ -37,7 +40,7 @@ struct Record {
 }
 
 impl Record {
-    /// The Zip64 extra field, with those of sizes and offset that are too large for the header. Empty if none is.
+    /// The Zip64 extra field with the sizes and the offset that are too large for the header. Empty if all of them fit.
     fn zip64_field(&self) -> Vec<u8> {
         let mut values = Vec::new();
         if self.size >= ZIP64_FROM {
@@ -108,17 +111,17 @@ impl Record {
     }
 }
 
-/// A length in a record's header: names are file names, and extra fields end with the padding.
+/// A length in a record's header. The lengths of names and of extra fields with their padding always fit.
 fn in_16_bits(length: usize) -> [u8; 2] {
     u16::try_from(length).expect("a name and its padding are far shorter").to_le_bytes()
 }
 
-/// Returns all ones if the true value stands in a Zip64 field.
+/// A 32-bit field of a header: the value, or all ones if the value is in a Zip64 field.
 fn at_most_32_bits(value: u64) -> [u8; 4] {
     u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-/// The end of the directory: the Zip64 end record, which PyTorch always writes, and then the ordinary one.
+/// The end of the directory: the Zip64 end record, which PyTorch always writes, and the ordinary end record.
 fn end_of_directory(records: u64, directory_offset: u64, directory_size: u64) -> Vec<u8> {
     let mut end = b"PK\x06\x06".to_vec();
     end.extend(44_u64.to_le_bytes()); // bytes of this record from here on
@@ -141,7 +144,7 @@ fn end_of_directory(records: u64, directory_offset: u64, directory_size: u64) ->
     end
 }
 
-/// Writes records one after the other, and keeps only their directory entries in memory.
+/// Writes records one after the other. Only their directory entries are kept in memory.
 pub(crate) struct Archive<W> {
     sink: W,
     /// The number of bytes written so far.
@@ -151,7 +154,7 @@ pub(crate) struct Archive<W> {
 }
 
 impl<W: Write> Archive<W> {
-    /// Every record's name starts with `folder`; PyTorch uses the file's stem.
+    /// The name of every record starts with `folder`. PyTorch uses the file's stem.
     pub(crate) fn new(sink: W, folder: &str) -> Self {
         Self { sink, position: 0, folder: folder.to_owned(), records: Vec::new() }
     }
@@ -184,7 +187,7 @@ impl<W: Write> Archive<W> {
         self.record(name, bytes.len() as u64, |sink| sink.write_all(bytes))
     }
 
-    /// The CRCs of all records so far, in order. They distinguish one archive's contents from another's.
+    /// The names and CRCs of all records written so far, in order.
     pub(crate) fn checksums(&self) -> impl Iterator<Item = (&str, u32)> {
         self.records.iter().map(|record| (record.name.as_str(), record.crc32))
     }
@@ -240,8 +243,8 @@ mod tests {
         Record { name: name.to_owned(), size, offset, crc32 }
     }
 
-    /// The bytes come from a file that torch 2.15 saved, with one storage of 4.4 GB, so that sizes and offsets need
-    /// Zip64.
+    /// The expected bytes come from a file that torch 2.15 saved. It has one storage of 4.4 GB, so sizes and offsets
+    /// need Zip64.
     #[test]
     fn zip64_headers_are_those_of_torch() {
         let storage = record("big/data/0", 4_400_000_000, 598, 0x1e7e_8ae2);

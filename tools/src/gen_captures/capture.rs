@@ -1,7 +1,7 @@
-//! One capture file: the dict of a recorded call, and its records in PyTorch's order.
+//! Writes one capture file: the dict of a recorded call, and its records in PyTorch's order.
 //!
-//! Owns keys, storages and record names. `archive` owns the container and `pickle` the encoding of the dict; callers
-//! provide the numbers.
+//! This module decides keys, storages and record names. `archive` writes the container, `pickle` encodes the dict, and
+//! callers provide the numbers.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -78,8 +78,8 @@ impl Capture<'_> {
         tensors.chain([&self.output]).map(Values::bytes).sum::<Bytes>() + OVERHEAD
     }
 
-    /// Writes to a `.part` file and renames it, so that no partial capture is ever found under the final name.
-    /// Returns a description of the contents.
+    /// Writes to a `.part` file and renames it, so the final name never refers to a partial capture. Returns a
+    /// description of the contents.
     pub(crate) fn write(self, path: &Path) -> Result<Written> {
         let part = path.with_extension("pt.part");
         let write = || -> Result<(Written, File)> {
@@ -169,7 +169,8 @@ impl<'a> Storages<'a> {
     }
 }
 
-/// Forty digits, as in PyTorch: half from the names of the records, half from their CRCs. Readers only compare them.
+/// The serialization id, forty digits as in PyTorch: half from the names of the records, half from their CRCs. Readers
+/// only compare ids.
 fn serialization_id<'a>(records: impl Iterator<Item = (&'a str, u32)>) -> String {
     let (mut names, mut checksums) = (0_u64, 0_u64);
     for (name, crc32) in records {
@@ -179,7 +180,8 @@ fn serialization_id<'a>(records: impl Iterator<Item = (&'a str, u32)>) -> String
     format!("{names:020}{checksums:020}")
 }
 
-/// The captures will be read by a program that is being measured, so no dirty or cached pages may be left.
+/// Flushes a file and drops it from the page cache. Programs that read the captures are measured, so no dirty or cached
+/// pages may be left.
 fn leave_no_cache(file: &File) -> io::Result<()> {
     file.sync_data()?;
     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;
@@ -194,8 +196,8 @@ mod tests {
         Values { element, shape: shape.to_vec(), fill: Box::new(|sink| sink.write_all(bytes)) }
     }
 
-    /// The fixture is a file that torch saved. Given the same values, ours differs only in the serialization id and
-    /// its CRC, which stands in the descriptor and in the directory.
+    /// The fixture is a file that torch saved. With the same values, the written file differs only in the serialization
+    /// id and in its CRC, which is in the descriptor and in the directory.
     #[test]
     fn capture_is_identical_to_one_that_torch_saved() {
         let fixture = concat!(

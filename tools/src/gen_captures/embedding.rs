@@ -1,7 +1,8 @@
-//! The large embedding set: two tables of bfloat16, each saved whole in every other entry, as in a model's run.
+//! The large embedding set: two bfloat16 tables, each saved whole in every other entry, as a model's run would save
+//! them.
 //!
-//! The captures of the incident that this project started from had this shape (51 GiB, two tables ten times each).
-//! These tables are narrower, so 20 entries take about 8 GB. Outputs are gathered rows, so they are exact.
+//! The captures of the incident that led to this project had this form (51 GiB, two tables ten times each). These
+//! tables are narrower, so 20 entries take about 8 GB. Outputs are gathered rows, so they are exact.
 
 use anyhow::{Result, ensure};
 use opt_shared::units::Bytes;
@@ -15,7 +16,7 @@ use crate::pickle::{Element, PickleValue};
 const WIDTHS: [u64; 2] = [1352, 240];
 /// The rows of both tables if no total is given.
 const DEFAULT_ROWS: u64 = 262_144;
-/// How many indices an entry has: from one word to a long context.
+/// The minimum number of indices of an entry.
 const MIN_INDICES: u64 = 16;
 const MAX_INDICES: u64 = 2048;
 
@@ -29,13 +30,13 @@ pub(crate) struct EmbeddingSet {
     pub(crate) entries: u32,
     rows: u64,
     widths: [u64; 2],
-    /// Whether small indices are more frequent, as for words; otherwise all are equally likely.
+    /// Whether small indices are more frequent, like common words. Otherwise all indices are equally likely.
     of_words: bool,
     seed: u64,
 }
 
 impl EmbeddingSet {
-    /// If `total` is given, the tables get as many rows as make the whole set about that large.
+    /// If `total` is given, the number of rows is chosen to make the whole set about that large.
     pub(crate) fn new(entries: u32, total: Option<Bytes>, seed: u64) -> Result<Self> {
         ensure!(entries > 0, "a set without entries is no set (pass --entries 1 or more)");
         let widths: u64 = (0..entries).map(|entry| width(WIDTHS, entry)).sum();
@@ -48,8 +49,8 @@ impl EmbeddingSet {
         Ok(Self { entries, rows, widths: WIDTHS, of_words: false, seed })
     }
 
-    /// Creates indices as a tokenizer would: the index is a word's rank, and rank r is about 1/r times as frequent as
-    /// the first.
+    /// Creates a set with indices like those of a tokenizer: the index is a word's rank, and rank r is about 1/r times
+    /// as frequent as the first.
     pub(crate) fn of_words(entries: u32, rows: u64, widths: [u64; 2], seed: u64) -> Self {
         Self { entries, rows, widths, of_words: true, seed }
     }

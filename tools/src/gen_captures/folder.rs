@@ -1,5 +1,5 @@
-//! The folder to which a set is written. No file in it is overwritten, and a set that does not fit on the disk is
-//! refused before anything is written.
+//! The folder to which a set is written. Existing captures are not overwritten, and a set that does not fit on the disk
+//! is refused before anything is written.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use opt_shared::units::Bytes;
 
-/// How much of the disk must stay free besides the set: a full disk does harm beyond this program.
+/// The space that must stay free on the disk in addition to the set, because a full disk harms other programs too.
 const HEADROOM: Bytes = Bytes::mib(64);
 
 pub(crate) fn entry_path(folder: &Path, entry: u32) -> PathBuf {
@@ -19,7 +19,7 @@ pub(crate) fn prepare(folder: &Path, needed: Bytes) -> Result<()> {
     refuse_to_overwrite(folder)?;
     let existing = nearest_existing(folder)?;
     let disk = rustix::fs::statvfs(&existing)
-        .with_context(|| format!("cannot ask how much room `{}` has", existing.display()))?;
+        .with_context(|| format!("cannot read the free space of `{}`", existing.display()))?;
     let free = Bytes::new(disk.f_bavail).saturating_mul(disk.f_frsize);
     ensure!(
         needed + HEADROOM <= free,
@@ -39,7 +39,7 @@ fn refuse_to_overwrite(folder: &Path) -> Result<()> {
         let name = item.with_context(|| format!("cannot list `{}`", folder.display()))?.file_name();
         if Path::new(&name).extension().is_some_and(|extension| extension == "pt") {
             bail!(
-                "`{}` holds `{}` already, and captures are not overwritten (remove it, or pass another --out)",
+                "`{}` already contains `{}`, and captures are not overwritten (remove it, or pass another --out)",
                 folder.display(),
                 name.display()
             );
@@ -51,7 +51,7 @@ fn refuse_to_overwrite(folder: &Path) -> Result<()> {
 /// Returns the folder itself, or its closest existing ancestor.
 fn nearest_existing(folder: &Path) -> Result<PathBuf> {
     let absolute = std::path::absolute(folder)
-        .with_context(|| format!("cannot make sense of `{}`", folder.display()))?;
+        .with_context(|| format!("cannot make `{}` an absolute path", folder.display()))?;
     let existing = absolute.ancestors().find(|ancestor| ancestor.is_dir());
     existing.map(Path::to_owned).with_context(|| format!("no folder above `{}` exists", absolute.display()))
 }

@@ -1,7 +1,7 @@
-//! The capture set of the incident that this project started from, at full size: 20 entries, two tables of bfloat16
-//! saved ten times each, 51.3 GiB. Plans and kernels are written beside it, so that it can be run as it is.
+//! The capture set of the incident that led to this project, at full size: 20 entries, two bfloat16 tables saved ten
+//! times each, 51.3 GiB. Plans and kernels are written beside the captures, so the set can be run immediately.
 //!
-//! The numbers come from `embedding`. Nothing is written unless the disk has space for all of it.
+//! `embedding` generates the numbers. If the disk does not have space for everything, nothing is written.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use crate::embedding::EmbeddingSet;
 
 pub(crate) const ENTRIES: u32 = 20;
-/// The rows of the incident's two tables, and their widths.
+/// The number of rows of the incident's two tables.
 const ROWS: u64 = 262_144;
 const WIDTHS: [u64; 2] = [8960, 1536];
 
@@ -21,7 +21,7 @@ const KERNELS: [(&str, &str); 3] = [
     ("ahead.c", include_str!("../../../configs/incident/ahead.c")),
 ];
 
-/// `scale` shortens the tables and changes nothing else.
+/// Creates the set. `scale` reduces the number of rows and changes nothing else.
 pub(crate) fn set(scale: f64, seed: u64) -> Result<EmbeddingSet> {
     ensure!(0.0 < scale && scale <= 1.0, "--scale {scale} is not in 0..=1 (1 is the incident's own size)");
     let rows = ((ROWS as f64 * scale) as u64).max(1);

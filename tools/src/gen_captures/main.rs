@@ -1,6 +1,6 @@
 //! `gen-captures`: writes captures for measurements, in the format of PyTorch but without PyTorch.
 //!
-//! Owns the command line and the output: one line per file on standard output, progress on standard error.
+//! Prints one line per file to standard output, and progress to standard error.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -42,13 +42,13 @@ use crate::ops::{Op, OpSet};
 struct CommandLine {
     #[command(subcommand)]
     set: Option<Set>,
-    /// The capture set of this project's first incident, 51.3 GiB, with plans to run it
+    /// Write the capture set of the incident that led to this project, 51.3 GiB, with plans to run it
     #[arg(long, required = true)]
     incident: bool,
     /// For --incident: the output folder; created if it does not exist, and must not contain captures
     #[arg(long, required = true)]
     out: Option<PathBuf>,
-    /// For --incident: shortens its tables, for example 0.1
+    /// For --incident: the size of its tables, for example 0.1 for a tenth of the rows
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
     /// For --incident: the same seed gives the same files
@@ -58,7 +58,8 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Set {
-    /// Two alternating bfloat16 tables, each saved whole in every other entry: 8.4 GB unless --total is given
+    /// Lookups in two alternating bfloat16 tables, each saved whole in every other entry: 8.4 GB unless --total is
+    /// given
     Embedding {
         #[command(flatten)]
         common: Common,
@@ -147,7 +148,7 @@ fn write_set<'a>(out: &Path, entries: u32, capture: impl Fn(u32) -> Capture<'a>)
 fn progress(text: &str) {
     let mut terminal = std::io::stderr();
     if terminal.is_terminal() {
-        // An error is ignored: progress is only informative.
+        // Ignore errors, because progress is only informative.
         let _ignored = write!(terminal, "\r\x1b[K{text}").and_then(|()| terminal.flush());
     }
 }

@@ -1,13 +1,13 @@
-//! Deterministic random numbers by index: any element of any tensor can be computed without those before it.
+//! Deterministic random numbers by index: any element of a tensor can be computed without the elements before it.
 //!
-//! So a gathered row can be written without its table in memory. It is SplitMix64 over a counter: cheap, the same on
-//! every machine, and random enough for weights.
+//! This makes it possible to write a gathered row without its table in memory. The generator is SplitMix64 over a
+//! counter: cheap, the same on every machine, and random enough for weights.
 
 use std::io::{self, Write};
 
-/// How many elements of a bfloat16 table one word holds.
+/// The number of elements of a bfloat16 table in one word.
 const BF16_PER_WORD: u64 = 4;
-/// How many words are generated before they are written: a buffer that stays in the second-level cache.
+/// The number of words that are generated before they are written. The buffer fits into the second-level cache.
 const CHUNK_WORDS: u64 = 32 * 1024;
 
 /// One stream of numbers. Streams with different names differ.
@@ -17,7 +17,7 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// `parts` identify the tensor: its kind, then the entry or table.
+    /// Returns the stream that `parts` identify: the kind of tensor, then the entry or table.
     pub(crate) fn new(seed: u64, parts: &[u64]) -> Self {
         Self { key: parts.iter().fold(mix(seed), |key, &part| mix(key ^ mix(part.wrapping_add(1)))) }
     }

@@ -1,7 +1,7 @@
 //! Sets of float32 captures of one op, of any shape. They are large enough to time, and their outputs are computed in
 //! float64.
 //!
-//! Outputs are computed row by row while they are written; only `linear` holds its weight in memory.
+//! Outputs are computed row by row while they are written. Only `linear` keeps its weight in memory.
 
 use std::io::{self, Write};
 
@@ -60,7 +60,7 @@ impl OpSet {
         shape[0] = ((shape[0] as f64 * scale).round() as u64).max(1);
         let width = shape[shape.len() - 1];
         let out_features = out_features.unwrap_or(width);
-        // Far more than any disk holds; keeps the products below from overflowing.
+        // More than any disk can hold. The limit keeps the products below from overflowing.
         const MAX_ELEMENTS: u64 = 1 << 40;
         for (rows_and_width, what) in
             [(&shape[..], "input"), (&[width, out_features], "weight"), (&[shape[0], out_features], "output")]
@@ -140,7 +140,7 @@ impl OpSet {
         }
     }
 
-    /// An output in which every row is a function of the same row of the input.
+    /// An output whose rows are a function of the same row of the input.
     fn rowwise(&self, input: Numbers, mut function: RowFunction) -> Values<'static> {
         let width = self.shape[self.shape.len() - 1];
         let rows: u64 = self.shape[..self.shape.len() - 1].iter().product();

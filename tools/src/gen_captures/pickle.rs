@@ -1,7 +1,7 @@
-//! Pickles of captures: protocol 2, with the opcodes and the memo that Python's pickler uses.
+//! Encodes the pickles of captures: protocol 2, with the opcodes and the memo that Python's pickler uses.
 //!
-//! Owns the encoding; `capture` decides which values a capture has. A string that occurs twice is written once and
-//! then taken from the memo, as Python does with interned names.
+//! `capture` decides which values a capture has. A string that occurs twice is written once and then taken from the
+//! memo, as Python does with interned names.
 
 use std::collections::HashMap;
 
@@ -84,7 +84,8 @@ pub(crate) fn pickle(value: &PickleValue) -> Vec<u8> {
 
 struct Pickler {
     out: Vec<u8>,
-    /// The memo indices of texts. Globals are stored as `module name`, which is never a string of a capture.
+    /// The memo indices of strings and globals. The key of a global is `module name`, which no string of a capture
+    /// equals.
     memo: HashMap<String, u32>,
     memo_length: u32,
 }
@@ -150,8 +151,8 @@ impl Pickler {
         self.remember();
     }
 
-    /// Adds the items of a list or dict that has just been created; a single item has a separate opcode. (Python
-    /// splits batches at 1000 items; no capture has that many.)
+    /// Adds the items of a list or dict that has just been created. A single item has a separate opcode. Python splits
+    /// batches at 1000 items, but no capture has that many.
     fn contents(&mut self, count: usize, [single, batch]: [u8; 2], mut item: impl FnMut(&mut Self, usize)) {
         match count {
             0 => {}

@@ -1,7 +1,7 @@
-//! Tests whether a context starts under the protections of a runner: under each one alone, and under all together.
+//! Tests whether a context starts under the protections of a runner, under each one alone and under all together.
 //!
-//! The protections are the product's own code. Candidates on a device need its device nodes; everything else is as
-//! for a candidate on the CPU.
+//! The protections are the product's own code. The only difference from a candidate on the CPU is access to the device
+//! nodes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -22,7 +22,7 @@ use crate::{Section, command};
 /// Private memory limits of small candidates, in bytes. A context must fit within them.
 const DATA_LIMITS: [u64; 3] = [256 << 20, 1 << 30, 4 << 30];
 const LIMIT_VARIABLE: &str = "GPU_PROBE_DATA_LIMIT";
-/// The limit for each of six children; together they stay within a section's limit.
+/// The time limit for each child process. Six of them stay within the limit of a section.
 const CHILD_LIMIT: Duration = Duration::from_secs(3);
 
 pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
@@ -44,7 +44,8 @@ pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
 
 fn row(question: &str, mut command: Command) -> Row {
     let mut run = || -> Result<(String, String)> {
-        // A runner's socket to its worker: if its other end is closed, the runner thinks that it is orphaned.
+        // The child needs a socket like that of a runner to its worker. If its other end were closed, the child would
+        // take itself for orphaned.
         let (ours, theirs) = UnixStream::pair().context("making a pair of sockets")?;
         command.stdin(Stdio::from(OwnedFd::from(theirs)));
         let mut child =
@@ -90,7 +91,7 @@ pub(crate) fn under_data_limit(device: i32) -> Result<()> {
 }
 
 pub(crate) fn under_files_rules(device: i32) -> Result<()> {
-    // Loaded before the rules apply, as in a runner: the library lies wherever the driver was installed.
+    // Load the library before the rules apply, as a runner does, because it can be in any folder.
     driver_is_there()?;
     let stdin = std::io::stdin();
     let kept = Descriptors { worker: stdin.as_fd(), artifact: None, libraries: &[] };
@@ -99,14 +100,14 @@ pub(crate) fn under_files_rules(device: i32) -> Result<()> {
 }
 
 pub(crate) fn under_call_filter(device: i32) -> Result<()> {
-    // Loaded before the rules apply, as in a runner: the library lies wherever the driver was installed.
+    // Load the library before the rules apply, as a runner does, because it can be in any folder.
     driver_is_there()?;
     restrict_calls(&confinement())?;
     start(device)
 }
 
 pub(crate) fn under_all(device: i32) -> Result<()> {
-    // Loaded before the rules apply, as in a runner: the library lies wherever the driver was installed.
+    // Load the library before the rules apply, as a runner does, because it can be in any folder.
     driver_is_there()?;
     let stdin = std::io::stdin();
     let kept = Descriptors { worker: stdin.as_fd(), artifact: None, libraries: &[] };

@@ -1,4 +1,4 @@
-//! Measures what a context costs, and whether the memory of a killed process is freed.
+//! Measures the time and memory that a context needs, and whether the memory of a killed process is freed.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Stdio};
@@ -10,9 +10,9 @@ use crate::cuda::Device;
 use crate::table::{Row, change, mib, resident};
 use crate::{Section, command};
 
-/// How much device memory the killed process holds, in bytes.
+/// The device memory that the killed process holds, in bytes.
 pub(crate) const HELD: u64 = 1 << 30;
-/// How much other processes may allocate meanwhile, in bytes.
+/// The tolerance for allocations of other processes, in bytes.
 const SLACK: u64 = 64 << 20;
 const TIMEOUT: Duration = Duration::from_secs(10);
 

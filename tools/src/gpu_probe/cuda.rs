@@ -1,5 +1,4 @@
-//! The driver functions that the probe needs, each with its error as text. All `unsafe` calls of CUDA are in this
-//! module.
+//! Safe wrappers of the driver functions that the probe needs. All `unsafe` calls of CUDA are in this module.
 
 use std::ffi::{CStr, c_void};
 
@@ -7,7 +6,7 @@ use anyhow::{Result, bail, ensure};
 use cudarc::driver::sys;
 use opt_shared::units::to_index;
 
-/// Turns the driver's result into an error that has the driver's own name for it.
+/// Converts a result of the driver to an error with the driver's name for it.
 fn ok(what: &str, result: sys::CUresult) -> Result<()> {
     if result == sys::CUresult::CUDA_SUCCESS { Ok(()) } else { bail!("{what}: {result:?}") }
 }
@@ -21,7 +20,7 @@ pub(crate) fn driver_is_there() -> Result<()> {
     Ok(())
 }
 
-/// Describes driver and device in one line. An error if there is none.
+/// Describes the driver and the device in one line. Fails if there is no such device.
 pub(crate) fn driver(device: i32) -> Result<String> {
     driver_is_there()?;
     let (mut version, mut name, mut bytes) = (0, [0; 128], 0usize);
@@ -32,7 +31,7 @@ pub(crate) fn driver(device: i32) -> Result<String> {
         ok("cuDeviceGetName", sys::cuDeviceGetName(name.as_mut_ptr(), 127, device))?;
         ok("cuDeviceTotalMem", sys::cuDeviceTotalMem_v2(&raw mut bytes, device))?;
     }
-    // SAFETY: the last byte is zero, because the driver was told of one byte less.
+    // SAFETY: the last byte is zero, because the length given to the driver was one byte less.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let (major, minor) = (version / 1000, version % 1000 / 10);
@@ -62,7 +61,7 @@ impl Device {
 
     pub(crate) fn retain(ordinal: i32) -> Result<Self> {
         let mut context = std::ptr::null_mut();
-        // SAFETY: the context is written before it is used, and is never released.
+        // SAFETY: the driver writes the context before it is used, and the context is never released.
         unsafe {
             ok("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&raw mut context, ordinal))?;
             ok("cuCtxSetCurrent", sys::cuCtxSetCurrent(context))?;
@@ -80,7 +79,7 @@ impl Device {
 
     pub(crate) fn allocate(&self, bytes: u64) -> Result<u64> {
         let mut address = 0;
-        // SAFETY: the call writes the address; we never read the memory.
+        // SAFETY: the call writes the address. This process never reads the memory.
         ok("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut address, to_index(bytes)) })?;
         Ok(address)
     }

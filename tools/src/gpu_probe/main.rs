@@ -1,9 +1,9 @@
-//! `gpu-probe`: queries a CUDA driver for everything that this project's device support depends on, and prints a
+//! `gpu-probe`: tests the properties of a CUDA driver on which this project's device support depends, and prints a
 //! Markdown table.
 //!
 //! The built program is a single file: copy it to a machine with a driver and run it. It needs no toolkit, compiler or
-//! network. Each
-//! section is a separate process with a time limit, so a section that hangs or crashes loses only its own rows.
+//! network. Each section is a separate process with a time limit, so a section that hangs or crashes loses only its own
+//! rows.
 
 mod confined;
 mod context;
@@ -28,8 +28,8 @@ use crate::table::Row;
 const SECTION_LIMIT: Duration = Duration::from_secs(20);
 const NO_DRIVER: u8 = 3;
 
-/// Query a GPU's driver for what this project depends on; prints a Markdown table, or exits with status 3 without a
-/// driver
+/// Test the properties of a GPU driver on which this project depends. Prints a Markdown table; exits with status 3 if
+/// there is no driver
 #[derive(Parser)]
 #[command(name = "gpu-probe", version)]
 struct Arguments {
@@ -52,7 +52,7 @@ enum Section {
     Nvml,
     Kill,
     Confined,
-    // The rest are not sections of their own: the sections above start them as child processes.
+    // The rest are child processes of the sections above.
     HoldContext,
     HoldMemory,
     UnderDataLimit,
@@ -145,7 +145,7 @@ fn run(section: Section, arguments: &Arguments) -> Result<Vec<Row>> {
         }
         std::thread::sleep(Duration::from_millis(20));
     };
-    // A section prints a few lines, far less than a pipe holds, so nothing is lost by reading late.
+    // A section prints a few lines, which fit into a pipe, so the output can be read after the section has ended.
     let mut text = [String::new(), String::new()];
     child.stdout.take().map(|mut out| out.read_to_string(&mut text[0])).transpose()?;
     child.stderr.take().map(|mut out| out.read_to_string(&mut text[1])).transpose()?;

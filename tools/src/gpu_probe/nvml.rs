@@ -1,4 +1,4 @@
-//! NVML's figures per process: whether it lists this process, what a query costs, and how outdated the answer is.
+//! Tests NVML's figures per process: whether it lists this process, what a query costs, and how outdated the answer is.
 
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const HELD: u64 = 512 << 20;
 const TIMEOUT: Duration = Duration::from_secs(4);
 /// The most processes that are listed.
 const MAX_PROCESSES: usize = 256;
-/// NVML's "unknown".
+/// The value that NVML reports for an unknown number.
 const UNKNOWN: u64 = u64::MAX;
 
 /// `nvmlProcessInfo_t` of the third version of the call.
@@ -34,7 +34,7 @@ type Processes = unsafe extern "C" fn(*mut c_void, *mut u32, *mut ProcessInfo) -
 struct Nvml {
     processes: Processes,
     device: *mut c_void,
-    /// Keeps the library loaded that the function pointers point into.
+    /// The library into which the function pointers point. It must stay loaded.
     _library: Library,
 }
 

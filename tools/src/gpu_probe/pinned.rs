@@ -1,4 +1,4 @@
-//! Finds out as which kind of memory the kernel counts page-locked memory, and whether freeing it returns it.
+//! Tests which kind of memory the kernel counts page-locked memory as, and whether freeing it returns it to the system.
 
 use anyhow::Result;
 

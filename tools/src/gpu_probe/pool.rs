@@ -1,4 +1,4 @@
-//! Tests whether `CUmemPoolProps.maxSize` limits a pool, or only each allocation.
+//! Tests whether `CUmemPoolProps.maxSize` limits the whole pool or only each allocation.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! Measures whether, and how fast, a file can be read directly into pinned memory without the page cache.
+//! Tests whether a file can be read directly into pinned memory without the page cache, and how fast.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -74,7 +74,7 @@ impl Scratch {
             let mut file = File::create_new(&scratch.path)?;
             let mut block = vec![0u8; BLOCK];
             for number in 0..FILE / BLOCK {
-                // All blocks differ, and their contents cannot be compressed or deduplicated by a file system.
+                // All blocks differ, and a file system cannot compress or deduplicate their contents.
                 let mut state = number as u64 + 1;
                 for word in block.chunks_exact_mut(8) {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -121,7 +121,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // An error is ignored: nothing can be done here about a folder that is no longer writable.
+        // Ignore errors, because this program cannot repair a folder that is no longer writable.
         let _ = std::fs::remove_file(&self.path);
     }
 }

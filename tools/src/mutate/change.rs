@@ -1,15 +1,15 @@
-//! A changed input, derived from its number.
+//! Derives a changed input from the number of a try.
 
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-/// The largest number of changes; more would turn any input into noise.
+/// The maximum number of changes. More changes would turn any input into noise.
 const MAX_CHANGES: usize = 8;
 /// The largest number of bytes that one change inserts, removes or repeats.
 const MAX_PIECE: usize = 64;
 
-/// Numbers for which sizes and offsets often go wrong.
+/// Numbers at which computations with sizes and offsets often go wrong.
 const EDGES: [u64; 16] = [
     0,
     1,

@@ -25,16 +25,18 @@ const MAX_WALL_TIME: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 /// The memory that any input may use, in bytes: buffers of a few MiB.
 const BASE_MEMORY: usize = 24 << 20;
-/// The memory allowed per byte of input: a list of small numbers takes about forty times the size of its pickle.
+/// The additional memory allowed per byte of input. A list of small numbers needs about forty times the size of its
+/// pickle.
 const MEMORY_PER_BYTE: usize = 256;
-/// Longer inputs of the corpus are skipped: they are slow, and find nothing that short ones do not.
+/// The maximum length of an input. Longer inputs of the corpus are skipped, because they are slow and find no more than
+/// short ones.
 const MAX_INPUT: usize = 16 << 10;
 /// The first word of the file names of findings.
 const FINDING: &str = "finding";
 /// How often the state is written.
 const TRIES_PER_STATE: u64 = 10_000;
 
-/// Pass changed inputs to everything that reads untrusted bytes
+/// Pass changed inputs to every reader of untrusted bytes
 #[derive(Parser)]
 struct Arguments {
     /// Only these targets; by default, all of them in turn
@@ -49,7 +51,7 @@ struct Arguments {
     /// Repeat this one try and write its input to a file
     #[arg(long, value_name = "NUMBER")]
     again: Option<u64>,
-    /// Write the inputs that are changed to this folder, for another fuzzer, and end
+    /// Write the unchanged inputs to this folder, as seeds for another fuzzer, and end
     #[arg(long, value_name = "FOLDER", conflicts_with = "again")]
     seeds: Option<PathBuf>,
 }
@@ -74,7 +76,7 @@ fn main() -> anyhow::Result<()> {
     }
     let current = Arc::new(Current::default());
     watch(&current, &arguments.folder)?;
-    // A panic is reported once, below.
+    // Suppress the default message, because a panic is reported below.
     std::panic::set_hook(Box::new(|_| {}));
     for target in chosen {
         each(target, &arguments, &current)?;
@@ -163,7 +165,7 @@ fn watch(current: &Arc<Current>, folder: &Path) -> anyhow::Result<()> {
             } else if memory::cpu_time() - cpu > MAX_CPU_TIME || wall.elapsed() > MAX_WALL_TIME {
                 let input = current.input.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 let place = kept(&folder, FINDING, &input);
-                eprintln!("it has no answer after {MAX_CPU_TIME:?}: {place:?}");
+                eprintln!("no answer after {MAX_CPU_TIME:?}: {place:?}");
                 std::process::exit(1);
             }
         }
@@ -171,7 +173,7 @@ fn watch(current: &Arc<Current>, folder: &Path) -> anyhow::Result<()> {
     spawned.context("starting the watch").map(drop)
 }
 
-/// Writes an input to a file that is named after `what` and its digest.
+/// Writes an input to a file whose name consists of `what` and the input's digest.
 fn kept(folder: &Path, what: &str, input: &[u8]) -> anyhow::Result<PathBuf> {
     let name = blake3::hash(input).to_hex();
     let place = folder.join(format!("{what}-{}", &name.as_str()[..16]));

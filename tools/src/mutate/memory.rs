@@ -1,4 +1,4 @@
-//! The cost of a call: bytes on the heap, counted by an allocator of this program, and CPU time.
+//! Measures the cost of a call: bytes on the heap, counted by this program's allocator, and CPU time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -15,15 +15,15 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // A thread that is ending has no counters left, so nothing is counted then.
+    // The counters of a thread that is ending no longer exist, so its calls are not counted.
     let _ = LIVE.try_with(|live| {
         live.set(live.get() + bytes);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
     });
 }
 
-// SAFETY: every call is passed to the system's allocator unchanged; the counters are plain cells without
-// destructors, so counting allocates nothing.
+// SAFETY: every call is passed to the system's allocator unchanged. The counters are plain cells without destructors,
+// so counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size().cast_signed());
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The largest amount that a call had allocated at one time, beyond what existed before.
+/// Returns a call's result and its peak of allocated bytes, beyond what was allocated before.
 pub(crate) fn peak_of<T>(call: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);
@@ -49,7 +49,7 @@ pub(crate) fn peak_of<T>(call: impl FnOnce() -> T) -> (T, usize) {
     (result, usize::try_from(PEAK.get() - before).unwrap_or(0))
 }
 
-/// CPU time of this process, in which all threads except one sleep.
+/// The CPU time of this process. All threads but one are asleep.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))

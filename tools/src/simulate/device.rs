@@ -1,5 +1,5 @@
-//! The simulated device: what live workers hold on it, what dead workers leave there, and who else uses it. Also the
-//! laws of leases on it.
+//! The simulated device: the memory that live workers hold on it, that dead workers have not freed, and that other
+//! processes use. Also the laws of leases on the device.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use opt_supervisor::core::spec::{RunSpec, Step};
 use super::laws::Seen;
 use super::tape::Tape;
 
-/// How much memory the core assumes that the driver keeps.
+/// The memory that the driver keeps, according to the core.
 const KEPT: Bytes = Bytes::mib(64);
-/// More than any ceiling.
+/// An amount of memory above any ceiling.
 const TOO_MUCH: Bytes = Bytes::mib(1200);
 
 #[derive(Debug)]
@@ -25,15 +25,15 @@ pub(crate) struct Card {
     ceiling: Bytes,
     is_watched: bool,
     lost: bool,
-    /// What ended workers still hold, whether NVML lists it, and until when.
+    /// The memory that ended workers still hold, whether NVML lists it, and until when.
     kept: BTreeMap<WorkerId, Kept>,
-    /// What ended workers have not been seen to free, which the core must charge.
+    /// Memory of ended workers that no sample has shown as free, which the core must still charge.
     pub(crate) left: BTreeMap<WorkerId, Bytes>,
-    /// Units that take more than they reserve, whenever they run.
+    /// The units that were started, and whether each uses more than it reserves.
     greedy: BTreeMap<UnitId, bool>,
-    /// The time of the next regular look at it; events can cause others.
+    /// The time of the next regular sample of the device. Events can cause more samples.
     next_look: Moment,
-    /// The memory in use that belonged to no process of ours, when none was running.
+    /// The memory used by other processes, measured while no worker was running.
     foreign: Option<Bytes>,
 }
 
@@ -62,12 +62,12 @@ impl Card {
         self.ceiling != Bytes::ZERO
     }
 
-    /// What a step reserves on the device: the same in each of its ways.
+    /// The memory that a step reserves on the device. It is the same in each of the step's ways.
     pub(crate) fn reserved(order: Order, step: &Step) -> Bytes {
         step.ways(order.beside.is_some()).iter().map(|way| way.device).max().unwrap_or_default()
     }
 
-    /// What is charged because it is not free yet.
+    /// The memory that is charged because ended workers have not freed it yet.
     pub(crate) fn charged(&self) -> Demand {
         Demand { host: Bytes::ZERO, device: self.left.values().copied().sum() }
     }
@@ -82,7 +82,7 @@ impl Card {
         }
     }
 
-    /// A worker has ended: it frees what it held now, later or never.
+    /// Records the end of a worker. Its memory is freed now, later or never.
     pub(crate) fn gone(&mut self, now: Moment, worker: WorkerId, it: &Seen, tape: &mut Tape) {
         if !it.on_device || !self.is_watched || self.lost {
             return;
@@ -97,12 +97,12 @@ impl Card {
         }
     }
 
-    /// A lease on the device has begun. In rare cases, its unit takes more than it reserves.
+    /// Records the start of a lease on the device. In rare cases, its unit uses more than it reserves.
     pub(crate) fn started(&mut self, unit: UnitId, tape: &mut Tape) {
         self.greedy.entry(unit).or_insert_with(|| tape.seldom());
     }
 
-    /// When to look again after a look now; `None` if that is already planned.
+    /// The time from a sample now to the next regular one; `None` if that is already planned.
     pub(crate) fn next_look(&mut self, now: Moment, every: Duration) -> Option<Duration> {
         (self.next_look <= now).then(|| {
             self.next_look = now + every;
@@ -115,7 +115,7 @@ impl Card {
         self.left.clear();
     }
 
-    /// What NVML reports now.
+    /// The sample that NVML would report now.
     pub(crate) fn sample<'w>(
         &mut self,
         now: Moment,
@@ -128,7 +128,7 @@ impl Card {
             let is_greedy = it.lease.is_some_and(|(_, order)| self.greedy.get(&order.unit) == Some(&true));
             let within = tape.mib(400).min(it.device_reserved);
             let held = if is_greedy || tape.byte() % 16 == 15 { TOO_MUCH } else { within };
-            // Its pid cannot be matched to one of ours.
+            // The listed pid cannot be matched to a worker.
             if !tape.seldom() {
                 sample.processes.push((Process::Worker(worker), held));
             }
@@ -149,7 +149,7 @@ impl Card {
         sample
     }
 
-    /// Records for the laws what the core is told.
+    /// Records a sample that the core gets, for the laws.
     pub(crate) fn seen(&mut self, sample: &DeviceSample, workers: &mut BTreeMap<WorkerId, Seen>) {
         if self.lost {
             return;
@@ -183,7 +183,7 @@ impl Card {
     }
 }
 
-/// The time of the first look at the device, and of its loss, if it is lost.
+/// The events of the first sample of the device and, if the device is lost, of its loss.
 pub(crate) fn events(card: &Card, tape: &mut Tape) -> Vec<(Duration, Event)> {
     if !card.exists() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The laws, checked from outside: derived only from events and actions, without asking the core.
+//! The laws, checked from outside the core: everything is derived from events and actions alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,17 +16,17 @@ use super::supply::SupplyLaws;
 use super::tape::Tape;
 use super::user::User;
 
-/// A live worker, as far as actions and events show.
+/// The state of a live worker, derived from actions and events.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) role: Option<Role>,
     pub(crate) ready: bool,
     pub(crate) drained: bool,
     pub(crate) killed: bool,
-    /// Whether its runners were reported not to end.
+    /// Whether a report said that its runners do not end.
     pub(crate) reported_overdue: bool,
     pub(crate) lease: Option<(LeaseId, Order)>,
-    /// Whether it runs alone: none of our other work may run beside it.
+    /// Whether it must run alone, without other leases of this run.
     alone: bool,
     pub(crate) leases: u32,
     pub(crate) reserved: Bytes,
@@ -34,12 +34,12 @@ pub(crate) struct Seen {
     pub(crate) owed_when_ready: Option<Bytes>,
     pub(crate) sampled_idle: bool,
     pub(crate) validated: Bytes,
-    /// Whether it has had a lease on the device or was seen there, with what it reserves and what it was seen to
-    /// hold.
+    /// Whether it has had a lease on the device or was seen on it, the memory that it reserves there, and the memory
+    /// that samples show.
     pub(crate) on_device: bool,
     pub(crate) device_reserved: Bytes,
     pub(crate) device: Bytes,
-    /// Reported runners that are alive: what was sampled of each, and whether it was killed.
+    /// Reported runners that are alive, with the last sample of each and whether it was killed.
     pub(crate) runners: BTreeMap<u32, (Bytes, bool)>,
 }
 
@@ -211,7 +211,7 @@ impl Laws {
                             return Err(format!("{action:?}, but it was not killed"));
                         }
                         it.reported_overdue = true;
-                        // It never ends, and the core no longer waits for it.
+                        // The worker never ends, and the core no longer waits for it.
                         self.ended.insert(*worker);
                         self.overdue.insert(*worker);
                         self.lingering |= it.lease.is_some();
@@ -297,10 +297,10 @@ impl Laws {
             return Err(format!("{action:?}: {charged:?} are charged, the ceiling is {ceiling}"));
         }
         let last = self.attempts.insert((order.unit, order.stage), attempt).unwrap_or(0);
-        // Each of two passes allows one more attempt for a loss, some if losses are far apart, and one for lack of
-        // memory; and one more for a baseline that failed in the same lease.
+        // Each of the two passes allows one more attempt after a loss, some if losses are far apart, and one for lack
+        // of memory. A baseline that failed in the same lease allows another one.
         let most = if order.stage.is_timed() { 12 + self.lost_baselines.min(1) } else { 12 };
-        // Each pass also allows one for memory that was still held on the device.
+        // Each pass also allows one attempt for memory that was still held on the device.
         let most = most + if device == Bytes::ZERO { 0 } else { 2 };
         if attempt != last + 1 || most + self.user.recycled_at_once < attempt {
             return Err(format!("{action:?} after attempt {last}"));
@@ -345,7 +345,8 @@ impl Laws {
         Ok(())
     }
 
-    /// If the device's ceiling is exceeded, a worker must be ending, or freed memory must still be awaited.
+    /// Checks that if the device's ceiling is exceeded, a worker is being ended or memory of an ended worker is
+    /// awaited.
     pub(crate) fn device_is_relieved(&self) -> Result<(), String> {
         if self.spec.ceilings.unified || !self.card.exists() {
             return Ok(());
@@ -367,7 +368,7 @@ impl Laws {
 
     fn nothing_is_left(&self) -> Result<(), String> {
         if self.stalled {
-            // A process that cannot be killed dies with the supervisor.
+            // A process that could not be killed dies with the supervisor.
             return Ok(());
         }
         if self.started != self.ended || self.workers.values().any(|it| !it.reported_overdue) {

@@ -1,4 +1,4 @@
-//! The simulated machine: answers the core's actions with events, when and how the tape decides.
+//! The simulated machine answers the core's actions with events. The tape decides when and how.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -42,11 +42,11 @@ pub(crate) struct Machine {
     replay_laws: ReplayLaws,
     sources: Sources,
     now: Moment,
-    /// Ordered by time, then by the order of planning.
+    /// Planned events, ordered by time and then by the order of planning.
     plans: BTreeMap<(Moment, u32), Event>,
     planned: u32,
     next_pid: u32,
-    /// Whether no worker starts any more.
+    /// Whether every start of a worker fails from now on.
     broken: bool,
     /// Kills whose reasons are not recorded yet, because the database accepts no rows.
     held: Vec<Action>,
@@ -116,7 +116,7 @@ impl Machine {
         }
     }
 
-    /// The reason for a kill is recorded, and the signal is sent.
+    /// Sends the signal of a kill whose reason has been recorded.
     fn kill(&mut self, action: &Action) {
         match *action {
             Action::KillWorker { worker, .. } => {
@@ -133,7 +133,7 @@ impl Machine {
         }
     }
 
-    /// Runs to the end, or to the step at which a law was broken.
+    /// Runs until the end, or until a law is broken.
     pub(crate) fn run(&mut self, max_steps: usize) -> Result<Outcome, Broken> {
         for step in 1..=max_steps {
             if self.laws.stopped {
@@ -186,7 +186,7 @@ impl Machine {
         if of_device { self.laws.device_is_relieved() } else { Ok(()) }
     }
 
-    /// Samples must show the state at the moment when they are taken.
+    /// Fills in a sample with the state at this moment, because it was planned earlier.
     fn as_it_is_now(&mut self, event: Event) -> Event {
         if let Event::DeviceSample(_) = event {
             if let Some(after) = self.laws.card.next_look(self.now, SAMPLE_EVERY) {
@@ -415,7 +415,7 @@ impl Machine {
             8 => self.plan(after, Event::WorkerNotReady { worker, why: why(), alive: false }),
             9 => self.plan(after, Event::WorkerNotReady { worker, why: why(), alive: true }),
             10 => self.plan_end(after, worker),
-            // It never sends anything.
+            // This worker never sends anything.
             11 => {}
             _ => self.plan(after, Event::WorkerReady { worker }),
         }
@@ -450,10 +450,10 @@ impl Machine {
         match choice {
             18 => return self.plan_end(end, worker),
             19 => return self.plan(end, Event::WorkerFault { worker, detail: "simulated".to_owned() }),
-            // It sends nothing more before its deadline.
+            // The worker sends nothing more before its deadline.
             20 => return,
             21 => {
-                // Its death is reported before its last messages.
+                // The worker's death is reported before its last messages.
                 self.plan_end(end, worker);
             }
             _ => {}

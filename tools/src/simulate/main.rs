@@ -1,9 +1,10 @@
-//! `simulate`: the supervisor's real core against a simulated machine.
+//! `simulate`: runs the supervisor's real core on a simulated machine.
 //!
-//! Workers do not start, die, hang, report nonsense or linger. Sources offer units, take them back or never answer.
-//! Memory comes and goes, on the host and on a device. Users interrupt, and clocks jump. Every choice is the next
-//! byte of a tape, and zero is the uneventful choice. A tape is generated from a seed; a run that breaks a law prints
-//! its seed and step, and `--seed` replays it.
+//! Workers fail to start, die, hang, report nonsense or do not end. Sources offer units, withdraw them or never answer.
+//! Free memory changes, on the host and on a device. Users interrupt, and clocks jump.
+//!
+//! Every choice is the next byte of a tape, and zero is the uneventful choice. A tape is generated from a seed. If a
+//! run breaks a law, the seed and the step are printed, and `--seed` repeats the run.
 
 mod device;
 mod laws;
@@ -26,9 +27,9 @@ use self::machine::{Broken, Machine};
 use self::outcome::Outcome;
 use self::tape::Tape;
 
-/// The largest number of steps; runs of these sizes need fewer, so a run with more does not end.
+/// The maximum number of steps. Runs of these sizes need fewer, so a run that reaches this number would never end.
 const MAX_STEPS: usize = 8_000;
-/// The largest number of choices on a tape; after the last one, nothing goes wrong.
+/// The maximum number of choices on a tape. After the last choice, nothing goes wrong.
 const MAX_TAPE: usize = 800;
 
 #[derive(Parser)]
@@ -95,7 +96,7 @@ fn run_tape(tape: &[u8]) -> (String, Result<Outcome, Broken>) {
     (machine.story(), end)
 }
 
-/// Generates tapes of every kind, from uneventful to hopeless.
+/// Generates a tape. Seeds cover the range from few to very many failures.
 fn tape_of(seed: u64) -> Vec<u8> {
     let mut random = StdRng::seed_from_u64(seed);
     let trouble = random.random_range(1..10);
@@ -103,7 +104,7 @@ fn tape_of(seed: u64) -> Vec<u8> {
     (0..length).map(|_| if random.random_range(0..10) < trouble { random.random() } else { 0 }).collect()
 }
 
-/// Finds a shorter tape with the same failure: bytes are removed or zeroed as long as a law is still broken.
+/// Shortens a tape whose run breaks a law: removes or zeroes bytes as long as a law is still broken.
 fn shrunk(mut tape: Vec<u8>) -> Vec<u8> {
     let fails = |tape: &[u8]| simulate(tape).is_err();
     let mut piece = tape.len().next_power_of_two();

@@ -1,8 +1,8 @@
-//! What happened in simulated runs, and how often.
+//! Counts the kinds of events in simulated runs.
 
 use std::collections::BTreeMap;
 
-/// How often each kind of event happened.
+/// The number of events of each kind.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome(BTreeMap<&'static str, u32>);
 

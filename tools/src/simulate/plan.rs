@@ -1,5 +1,5 @@
-//! The plans that run on the simulated machine: one to three small jobs with settings that take effect, and
-//! replays after them.
+//! The plans that run on the simulated machine: one to three small jobs, whose settings are small enough to take
+//! effect, and replays after them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(crate) fn sample_candidate() -> Candidate {
     }
 }
 
-/// One way to run a stage, or three that take less and less memory.
+/// One way to run a stage, or three ways that need less and less memory.
 fn ways(tape: &mut Tape, device: Bytes) -> Arc<[StageSpec]> {
     let way = |mib| StageSpec { reserved: Bytes::mib(mib), batch: Some(Bytes::mib(mib)), device, ..STAGE };
     if tape.pick(&[false, true]) { [300, 150, 60].map(way).into() } else { [way(100)].into() }
@@ -60,7 +60,7 @@ pub(crate) fn random_plan(tape: &mut Tape) -> Plan {
         job.broken = tape.seldom().then(|| "simulated".to_owned());
         for _ in 0..=tape.byte() % 4 {
             job.candidates.push(place(&plan));
-            // Some fit the device, some never do, some need none.
+            // Some candidates fit on the device, some never do, and some do not use it.
             let on_device = if device == 0 { 0 } else { tape.pick(&[200, 0, 400, 800]) };
             let on_device = Bytes::mib(on_device);
             let reserved = Bytes::mib(tape.pick(&[100, 20, 180, 500]));

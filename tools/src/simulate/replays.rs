@@ -1,4 +1,4 @@
-//! The laws of replays, derived from the actions alone, and workers that report nonsense about one.
+//! The laws of replays, derived from actions alone, and nonsensical reports of replays.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use opt_shared::outcome::{Body, Report, Status};
 use opt_supervisor::core::event::{Action, AttemptEnd, Stage};
 use opt_supervisor::core::testkit::reports;
 
-/// A nonsensical report: it passed without a result, or has a result although the replay did not pass.
+/// A nonsensical report: the replay passed without a result, or has a result although it did not pass.
 pub(crate) fn nonsense_report(choice: u8) -> Report {
     let mut report = reports::report(Stage::Replay, Status::Passed);
     match choice % 3 {

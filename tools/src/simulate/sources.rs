@@ -1,5 +1,5 @@
-//! The sources of the simulated machine. Some offer everything at once, some a few units at a time. Some take back
-//! what they offered, make invalid offers, or never answer.
+//! The sources of the simulated machine. Some offer all their units at once, some a few at a time. Some withdraw units,
+//! make invalid offers, or never answer.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use opt_supervisor::core::testkit::plan::Plan;
 use super::plan::sample_candidate;
 use super::tape::Tape;
 
-/// Longer than the core waits for any source.
+/// A delay that is longer than the core waits for any source.
 const TOO_LATE: Duration = Duration::from_secs(700);
 
 pub(crate) struct Sources {
@@ -37,7 +37,7 @@ impl Sources {
         let of_job = &self.plan.jobs[job.index()];
         let is_replay = !of_job.after.is_empty();
         let (kind, after, count) = match tape.byte() % 16 {
-            // A source of replays rarely does this.
+            // Sources of replays rarely withdraw units.
             11 | 12 if !is_replay => {
                 ("some", tape.soon(), usize::from(tape.byte()) % capacity.max(1) as usize)
             }
@@ -48,7 +48,7 @@ impl Sources {
         };
         let stock = &mut self.stock[job.index()];
         let places: Vec<UnitId> = stock.drain(..count.min(stock.len())).collect();
-        // It may announce more units when there are none.
+        // A source may announce more units although it has none.
         let more = !stock.is_empty() || kind != "all" && tape.seldom();
         let unit = |place: &UnitId| {
             let candidate = &self.plan.candidates[place.index()];
@@ -66,7 +66,7 @@ impl Sources {
     }
 }
 
-/// Offers one more candidate for a job unasked; some offers are malformed.
+/// Offers a candidate for a job without a request. Some offers are malformed.
 pub(crate) fn random_submission(job: JobId, tape: &mut Tape) -> Event {
     let plan = Plan { jobs: Vec::new(), ..opt_supervisor::core::testkit::plan::nothing() };
     let mut unit = plan.unit(UnitId(0), &sample_candidate(), true, tape.seldom());
@@ -76,7 +76,7 @@ pub(crate) fn random_submission(job: JobId, tape: &mut Tape) -> Event {
     Event::Offered { job, units: vec![unit], by: Offer::Unasked }
 }
 
-/// Offered units get the next free ids.
+/// Gives offered units the next free ids.
 pub(crate) fn as_it_is_now(mut event: Event, taken_up: usize) -> Event {
     if let Event::Offered { units, .. } = &mut event {
         for (unit, id) in units.iter_mut().zip(taken_up..) {

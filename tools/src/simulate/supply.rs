@@ -6,7 +6,7 @@ use opt_shared::ids::{JobId, UnitId};
 use opt_supervisor::core::event::{Answer, Event, Offer};
 use opt_supervisor::core::spec::{RunSpec, UnitSpec};
 
-/// A message to the core to which a reply is due.
+/// A message to which the core must reply.
 #[derive(Debug)]
 enum Expected {
     Offered(JobId, Vec<UnitSpec>, Offer),
@@ -21,7 +21,7 @@ pub(crate) struct SupplyLaws {
     withdrawn: BTreeSet<UnitId>,
     asked: BTreeSet<JobId>,
     dry: BTreeSet<JobId>,
-    /// Jobs that have ended. A job that gets more units is removed again.
+    /// Jobs that have ended. A job that gets more units is removed from the set.
     over: BTreeSet<JobId>,
     /// How each unit ended.
     pub(crate) done: BTreeMap<UnitId, opt_shared::outcome::Status>,
@@ -46,7 +46,7 @@ impl SupplyLaws {
             Expected::Withdrawn(unit) if self.done.contains_key(&unit) => {
                 self.withdrawn.insert(unit);
             }
-            Expected::Withdrawn(unit) => return Err(format!("{unit} is withdrawn and has not ended")),
+            Expected::Withdrawn(unit) => return Err(format!("{unit} was withdrawn and has not ended")),
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ impl SupplyLaws {
     pub(crate) fn wanted(&mut self, spec: &RunSpec, job: JobId, capacity: u32) -> Result<(), String> {
         let after = &spec.jobs[job.index()].after;
         if let Some(earlier) = after.iter().find(|job| !self.over.contains(job)) {
-            return Err(format!("{job} is asked for and {earlier} is not over"));
+            return Err(format!("units are requested of {job}, and {earlier} has not ended"));
         }
         if capacity == 0 || self.dry.contains(&job) || !self.asked.insert(job) {
             return Err(format!("{job} is asked for {capacity}: {self:?}"));
@@ -87,7 +87,7 @@ impl SupplyLaws {
         Ok(())
     }
 
-    /// Records that a source is no longer waited for.
+    /// Records that the core no longer waits for a source.
     pub(crate) fn silent(&mut self, job: Option<u64>) {
         self.asked.retain(|asked| Some(u64::from(asked.0)) != job);
         self.dry.extend(job.and_then(|job| u32::try_from(job).ok()).map(JobId));
@@ -97,10 +97,10 @@ impl SupplyLaws {
         if let Some((_, unit)) =
             self.units.iter().find(|(of, unit)| *of == job && !self.done.contains_key(&unit.id))
         {
-            return Err(format!("{job} is over and {} is not", unit.id));
+            return Err(format!("{job} has ended, and {} has not", unit.id));
         }
         if !self.dry.contains(&job) || self.asked.contains(&job) {
-            return Err(format!("{job} is over and its source may have more"));
+            return Err(format!("{job} has ended, and its source may have more units"));
         }
         if !self.over.insert(job) {
             return Err(format!("{job} ends twice"));

@@ -1,4 +1,4 @@
-//! Choices, one byte each. After the last byte, nothing goes wrong.
+//! A tape of choices, one byte each. After the last byte, every choice is the uneventful one.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The simulation as part of the tests: two thousand runs, seeds that once failed, and a check that the machine
-//! produces every kind of event.
+//! Tests that run the simulation: two thousand runs, seeds that once failed, and a check that the machine produces
+//! every kind of event.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn run(seed: u64) -> Outcome {
     })
 }
 
-/// The property would prove nothing if the machine never caused problems, or never recovered.
+/// The test would prove nothing if the machine never caused problems or never recovered, so it also counts events.
 #[test]
 fn every_run_keeps_the_laws_and_all_kinds_of_events_occur() {
     let mut seen = Outcome::default();

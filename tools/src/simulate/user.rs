@@ -1,4 +1,4 @@
-//! The user of the simulated machine: its requests, when they are made, and what must follow from their answers.
+//! The user of the simulated machine: the requests, their times, and the laws that follow from their answers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use opt_supervisor::core::spec::{RunSpec, UnitSpec};
 use super::sources::random_submission;
 use super::tape::Tape;
 
-/// Later than runs of these sizes can have work.
+/// A time at which runs of these sizes have no more work.
 const LONG_AFTER: Duration = Duration::from_secs(6_000);
 
 /// The user's view of the run.
@@ -40,7 +40,7 @@ impl User {
         units: &[(JobId, UnitSpec)],
     ) -> Result<(), String> {
         let Some(request) = self.asked.take() else {
-            return Err("an answer to no request".to_owned());
+            return Err("an answer without a request".to_owned());
         };
         if !matches!(answer, Answer::Done(_)) {
             return Ok(());
@@ -70,8 +70,8 @@ impl User {
         self.paused = false;
     }
 
-    /// `after` is true for a unit that runs after the jobs: it is still done when an open run is shut down with
-    /// nothing left to do.
+    /// Checks that the user's requests allow a unit to start. `after` is true for a unit that runs after the jobs. Such
+    /// a unit may still start when an open run with no other work is shut down.
     pub(crate) fn may_start(&self, unit: UnitId, after: bool) -> Result<(), &'static str> {
         match () {
             () if self.asked.is_some() => Err("a request has no answer"),

@@ -1,8 +1,8 @@
-//! Measures packing, checking and unpacking a capture store, compared with upper limits from the same run:
-//! reading and hashing the same bytes once, or copying them, on as many threads.
+//! Measures packing, checking and unpacking a capture store. The upper limits are measured in the same run: reading and
+//! hashing the same bytes once, or copying them, with as many threads.
 //!
-//! Each run measures limit, ours, limit; a ratio is ours over the mean of the limits around it. Cold means that
-//! the files were read into the page cache once and then dropped.
+//! Each run measures the limit, the store, and the limit again. A ratio is the time of the store over the mean of the
+//! two limits. Cold means that the files were read into the page cache once and then dropped.
 
 mod raw;
 
@@ -21,7 +21,7 @@ use super::verify_large::{captures as files_of, tempdir};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// A folder of captures; by default, a smaller copy of the incident's set is generated
+    /// A folder of captures; by default, a smaller version of the incident's set is generated
     #[arg(long)]
     captures: Option<PathBuf>,
     /// The scale of the generated set: 0.02 is 1 GiB
@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// One operation with one state of the cache.
+/// The times of one operation with one state of the cache.
 struct Part {
     name: &'static str,
     limit: &'static str,
@@ -109,7 +109,7 @@ struct Work {
 }
 
 impl Work {
-    /// Measures packing. Keeps a store for the parts after it.
+    /// Measures packing. Keeps a store for the measurements that follow.
     fn packing(&mut self, cache: &'static str, runs: u32) -> Result<Part> {
         let limit = "reading + BLAKE3 of the same files";
         let mut part = Part::new("pack", limit, cache, size_of(&self.files)?);
@@ -228,7 +228,7 @@ impl Part {
     }
 }
 
-/// Reads all files into the cache, and drops them again for a cold run.
+/// Reads all files into the page cache and, for a cold run, drops them again.
 fn prepare(files: &[PathBuf], cache: &str) -> Result<()> {
     use super::verify_large::prepare;
     prepare(files, "warm")?;

@@ -1,4 +1,4 @@
-//! The physical limits of the capture store: the same files processed by as many threads, without a store.
+//! The physical limits of the capture store: the same files processed with as many threads, without a store.
 
 use std::fs::File;
 use std::io::Write;

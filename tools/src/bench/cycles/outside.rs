@@ -13,7 +13,7 @@ use opt_supervisor::memory::tree::children;
 use super::{Figures, RESIDENT_NOISE_MIB, mib};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// How much a figure may vary because a worker happens to be alive.
+/// The allowed variation of a figure, because workers start and end.
 const COMING_AND_GOING: f64 = 1.0;
 
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ struct Look {
     owed: f64,
 }
 
-/// Runs the plan to its end.
+/// Runs the plan until it ends, and takes a sample every second.
 pub(super) fn watch(program: &Path, plan: &Path) -> Result<Outside> {
     let folder = plan.parent().context("a plan has a folder")?;
     let said = fs::File::create(folder.join("stderr"))?;
@@ -49,7 +49,7 @@ pub(super) fn watch(program: &Path, plan: &Path) -> Result<Outside> {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        // A supervisor that ends during a sample is left out.
+        // Leave out a sample during which the supervisor ended.
         looks.extend(look(child.id()));
         std::thread::sleep(EVERY);
     };
@@ -78,7 +78,7 @@ fn look(pid: u32) -> Option<Look> {
 }
 
 impl Outside {
-    /// Returns each figure from this moment on, and how much growth counts as noise.
+    /// Returns each figure's samples from this moment on, with the growth that counts as noise.
     pub(super) fn since(&self, from: u64) -> [(&'static str, Figures, f64); 7] {
         let of = |which: fn(&Look) -> f64| {
             let mut figures = Figures::default();

@@ -1,4 +1,5 @@
-//! The product over the large embedding set: a kernel that looks up rows, and one that reads everything.
+//! Measures the product on the large embedding set, with a kernel that looks up rows and a kernel that reads
+//! everything.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,15 +20,15 @@ use crate::verify_large::median;
 
 const DENSE: &str = include_str!("dense.c");
 const SPARSE: &str = include_str!("../../../../configs/demo/embedding/fast.c");
-/// How many rows of each file are read to measure latency.
+/// The number of rows of each file that are read to measure latency.
 const SAMPLES: u32 = 100;
 
-/// The rows that the set requires, for a kernel that reads no more than it needs.
+/// The rows of the set that a kernel has to read.
 struct Rows {
     touched: u64,
     /// The average time to read a row.
     seconds: f64,
-    /// The average time to read a page, for which a fault waits at least.
+    /// The average time to read a page, the minimum for a page fault.
     page_seconds: f64,
 }
 
@@ -36,7 +37,7 @@ struct Verified {
     seconds: f64,
     /// The bytes that its processes read from the disk.
     disk: u64,
-    /// The pages that the candidate touched and that were not in the cache.
+    /// The bytes of pages that the candidate touched and that were not in the cache.
     pages: u64,
 }
 
@@ -119,7 +120,7 @@ fn verify(folder: &Path, captures: &Path, files: &[PathBuf], kernel: &str, name:
         captures.canonicalize()?,
     );
     std::fs::write(&plan, text)?;
-    // The check before a run reads headers with the files cold, as in any run.
+    // As in any run, the check that precedes the run reads headers from cold files.
     files.iter().try_for_each(|file| prepare(file, true))?;
     let before = children_read()?;
     let summary = run_json(&plan, &[])?;
@@ -132,7 +133,7 @@ fn verify(folder: &Path, captures: &Path, files: &[PathBuf], kernel: &str, name:
     Ok(Verified { seconds, disk, pages: touched / rustix::param::page_size() as u64 })
 }
 
-/// The bytes that ended descendants have read from the disk.
+/// The bytes that child processes and their descendants have read from the disk, if they have ended.
 fn children_read() -> Result<u64> {
     // SAFETY: a zeroed structure of plain numbers, which the call fills.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -156,7 +157,7 @@ fn dd(files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Counts the rows that the entries look up, and reads some rows of the same size, cold, one after the other.
+/// Counts the rows that the entries look up, and times reads of some rows of the same size from cold files.
 fn rows(files: &[PathBuf]) -> Result<Rows> {
     let mut random = rand::rngs::StdRng::seed_from_u64(5);
     let (mut touched, mut seconds, mut weighted, mut pages) = (0, 0.0, 0.0, 0.0);

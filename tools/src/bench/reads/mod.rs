@@ -1,8 +1,8 @@
-//! How fast captures are read, and how much of them: every method compared with raw reads of the same bytes in the
-//! same run.
+//! Measures how fast captures are read, and how much of them is read. Every method is compared with raw reads of the
+//! same bytes in the same run.
 //!
 //! Cold means that a file was read into the page cache once and then dropped. Raw reads are measured before and after
-//! what they are compared with.
+//! each method.
 
 mod kernels;
 mod owed;
@@ -22,7 +22,7 @@ pub(crate) use owed::{ARGUMENT as STREAM_ARGUMENT, main as stream_main};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Captures made by `gen-captures embedding`, for the kernels; generated if the folder does not exist
+    /// A folder of captures made by `gen-captures embedding`, for the kernels; generated if it does not exist
     #[arg(long, default_value = "/tmp/opt-bench-embedding")]
     captures: PathBuf,
     /// The size of the file with which the methods are compared, in GiB
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// A part of the benchmark: its tables, the same data as JSON, and whether it meets its requirements.
+/// A part of the benchmark: its tables as text and as JSON, and whether it meets its requirements.
 struct Section {
     text: String,
     sheet: Value,

@@ -1,4 +1,4 @@
-//! The peak memory of a read method: it reads in a separate process, which is sampled until it ends.
+//! Measures the peak memory of a read method. A separate process does the reading and is sampled until it ends.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 use opt_shared::stream::ReadMethod;
 use opt_supervisor::memory::procfs::ProcessSampler;
 
-/// The first argument that starts a process that only reads.
+/// The first command line argument that makes this program a reader.
 pub(crate) const ARGUMENT: &str = "__stream";
-/// Slots live from the first chunk to the last, so anything missed between two samples is short-lived.
+/// The sampling interval. The slots of a reader exist from its first chunk to its last, so samples cannot miss them.
 const LOOK: Duration = Duration::from_millis(1);
 
 pub(super) fn command(path: &Path, bytes: u64, method: ReadMethod, readers: usize) -> Result<Command> {
@@ -20,7 +20,7 @@ pub(super) fn command(path: &Path, bytes: u64, method: ReadMethod, readers: usiz
     Ok(command)
 }
 
-/// The main function for the hidden argument.
+/// The main function of a reader.
 pub(crate) fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<String> = arguments.filter_map(|it| it.into_string().ok()).collect();
     match read(&arguments) {

@@ -1,4 +1,4 @@
-//! One large file, read by every method and through a map, compared with raw reads.
+//! Reads one large file by every method and through a memory map, compared with raw reads.
 
 use std::fs::File;
 use std::io::Write;
@@ -54,7 +54,7 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<Section> {
             left[at] = left[at].max(cached(&path)?);
             prepare(&path, false)?;
             warm[at].push(timed(|| read(&path, bytes, *way))?);
-            // In a separate process, and not timed, because it is sampled all the time.
+            // Measure memory in a separate process and without timing, because sampling slows it down.
             prepare(&path, true)?;
             owed[at] = owed[at].max(super::owed::peak(command(&path, bytes, *way)?)?);
         }
@@ -103,7 +103,7 @@ fn read(path: &Path, bytes: u64, way: Way) -> Result<()> {
     }
 }
 
-/// The command that does the same in a separate process.
+/// The command that reads in the same way in a separate process.
 fn command(path: &Path, bytes: u64, way: Way) -> Result<Command> {
     match way {
         Way::Raw(flag) => Ok(dd(path, flag)),
@@ -143,11 +143,11 @@ fn cached(path: &Path) -> Result<u64> {
 enum Touch {
     /// By faults, with the system's read-ahead.
     Plain,
-    /// By faults, with the product's own reading ahead.
+    /// By faults, while the product's own code reads ahead.
     ReadAhead,
-    /// By faults after `MADV_SEQUENTIAL`, with which the kernel reads further ahead.
+    /// By faults after `MADV_SEQUENTIAL`, which makes the kernel read further ahead.
     Sequential,
-    /// With `MADV_POPULATE_READ` of one piece at a time, then without faults.
+    /// By `MADV_POPULATE_READ` of one piece after the other, so that reading causes no faults.
     Populate,
 }
 
@@ -160,8 +160,8 @@ impl Touch {
     ];
 }
 
-/// Touches a map of the file from front to back, in every way, each with the usual read-ahead. An open file keeps the
-/// read-ahead from when it was opened, so the disk's setting is changed only for a moment.
+/// Touches a map of the file from front to back, in every way and with the usual read-ahead. The disk's read-ahead is
+/// changed only while the file is opened, because an open file keeps the setting.
 fn faults(path: &Path, bytes: u64, runs: u32) -> Result<Section> {
     let Some(setting) = Setting::of(path) else {
         let text = "Reads through a map: not measured, the disk's read-ahead cannot be set here.\n\n";
