@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs libFuzzer with AddressSanitizer over one target for so many seconds of its CPU time. Needs no nightly Rust and no
-# cargo-fuzz: the pinned compiler has both, behind a switch.
+# Runs libFuzzer with AddressSanitizer on one target until it has used CPU_SECONDS of CPU time. Needs neither nightly Rust
+# nor cargo-fuzz, because RUSTC_BOOTSTRAP enables the sanitizer and the instrumentation of the pinned compiler.
 #
 #     tools/fuzz.sh TARGET CPU_SECONDS
 #
-# Resumable: inputs that reached new code stay in target/fuzz/corpus/TARGET, the CPU time spent so far in
-# target/fuzz/TARGET.seconds, and a call continues from both. It runs until the sum is CPU_SECONDS. A finding ends it with an
-# error; its input is in target/fuzz/findings/TARGET. Add it to fuzz/corpus/TARGET, and mend the reader.
+# An interrupted run can be continued: inputs that reached new code stay in target/fuzz/corpus/TARGET, and the CPU time
+# used so far is in target/fuzz/TARGET.seconds. CPU_SECONDS is the total of all calls. A finding ends the script with an
+# error, and its input is in target/fuzz/findings/TARGET. Add the input to fuzz/corpus/TARGET, and fix the reader.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,16 +16,16 @@ readonly triple="$(rustc -vV | sed -n 's/^host: //p')"
 readonly built="$PWD/target/fuzz"
 readonly corpus="$built/corpus/$target" findings="$built/findings/$target" spent_file="$built/$target.seconds"
 
-# An answer that takes longer is a hang; instrumented code is some ten times slower than a release build.
+# An answer that takes longer is a hang. Instrumented code is about ten times slower than a release build.
 readonly ANSWER_SECONDS=20
-# An input that takes more memory is a finding; the fuzzer's own tables are counted too.
+# An input that takes more memory is a finding. The limit includes the fuzzer's own tables.
 readonly MEMORY_MIB=2048
-# By the wall clock: the fuzzer ends and starts afresh this often, and its CPU time is added up.
+# The fuzzer is restarted after this time (wall clock), and its CPU time is added to the total.
 readonly SLICE_SECONDS=300
-# Longer inputs are slow, and find nothing that short ones do not.
+# The maximum length of an input. Longer inputs are slow, and find no more than short ones.
 readonly LONGEST_INPUT=16384
 
-# With --target, build scripts and procedural macros stay without instruments.
+# With --target, build scripts and procedural macros are built without instrumentation.
 RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="$built" \
     RUSTFLAGS="-Zsanitizer=address --cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
@@ -33,12 +33,12 @@ RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="$built" \
     cargo build --manifest-path fuzz/Cargo.toml --release --target "$triple" --bin "$target"
 readonly program="$built/$triple/release/$target"
 
-# The target's corpus in the repository and what the fixtures have for it, as `mutate` uses them.
+# Write the seeds: the target's corpus in the repository and the fixtures for it, as `mutate` uses them.
 cargo run --quiet -p opt-tools --bin mutate -- --target "$target" --seeds "$built/seeds"
 mkdir -p "$corpus" "$findings"
 
-# Sets `children` to the CPU time of the children that this shell has waited for, in whole seconds. `times` is asked by this
-# shell itself: in a pipe or a substitution it would tell of a subshell, which has none.
+# Sets `children` to the CPU time of the children that this shell has waited for, in whole seconds. `times` has to run in
+# this shell: in a pipe or a substitution, it would report the children of a subshell, which has none.
 count_children() {
     times >"$built/times"
     children="$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, part, /[ms]/); total += part[1] * 60 + part[2] } printf "%d", total }' "$built/times")"

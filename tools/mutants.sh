@@ -1,6 +1,6 @@
 #!/bin/sh
 # Mutates the supervisor's core, runs its tests and the simulation, and prints the mutants that they miss.
-# Needs cargo-mutants (`cargo install cargo-mutants --locked`). Arguments are passed on: `sh tools/mutants.sh --shard 0/8`.
+# Needs cargo-mutants (`cargo install cargo-mutants --locked`). Passes its arguments on: `sh tools/mutants.sh --shard 0/8`.
 #
 # The core depends only on opt-shared, so it is built as a separate crate: a mutant takes seconds instead of a minute.
 set -eu

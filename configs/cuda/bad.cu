@@ -1,4 +1,4 @@
-// ReLU, wrong in a way of its own each time. configs/cuda/expected.json says what each must come to.
+// Kernels of ReLU, each with a different mistake. configs/cuda/expected.json has the expected status of each.
 
 static __device__ long long thread()
 {
@@ -16,7 +16,7 @@ extern "C" __global__ void wrong_by_nine_percent(const float* input, float* out,
     if (i < n) out[i] = 1.09f * relu(input[i]);
 }
 
-// The first call counts, and the others find that it is done. One block, so that all of it belongs to one call.
+// Computes the result in the first call only. Launched with one block, so no other block can see `calls` change.
 __device__ int calls;
 
 extern "C" __global__ void stale_after_first_call(const float* input, float* out, long long n)
@@ -85,7 +85,7 @@ extern "C" __global__ void writes_to_nowhere(const float* input, float* out, lon
     if (i < n) out[i] = relu(input[i]);
 }
 
-// What `assert` of the CUDA headers becomes.
+// The function that `assert` of the CUDA headers calls.
 extern "C" __device__ void __assertfail(const char*, const char*, unsigned int, const char*, size_t);
 
 extern "C" __global__ void asserts(const float* input, float* out, long long n)
@@ -95,7 +95,7 @@ extern "C" __global__ void asserts(const float* input, float* out, long long n)
     if (i < n) out[i] = relu(input[i]);
 }
 
-// Right in every second call.
+// Right in every second call only.
 __device__ unsigned int turn;
 
 extern "C" __global__ void depends_on_the_call(const float* input, float* out, long long n)
@@ -106,7 +106,7 @@ extern "C" __global__ void depends_on_the_call(const float* input, float* out, l
     if (i == 0) atomicAdd(&turn, 1u);
 }
 
-// Right, if its workspace can be had.
+// Right, if there is memory for its workspace.
 extern "C" __global__ void wants_a_workspace(const float* input, float* out, float* scratch, long long n)
 {
     long long i = thread();

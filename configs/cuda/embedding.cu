@@ -1,4 +1,4 @@
-// A table's rows by their numbers: one element a thread, and one row a warp.
+// Looks up rows of a table by index: one element per thread, and one row per warp.
 
 extern "C" __global__ void naive(const long long* indices, const float* weight, float* out, int width, long long n)
 {

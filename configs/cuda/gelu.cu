@@ -1,4 +1,4 @@
-// GELU with the error function, and its approximation with tanh.
+// GELU with the error function, and the approximation of GELU with tanh.
 
 static __device__ float exactly(float x)
 {

@@ -1,4 +1,4 @@
-// Rows are shifted and scaled to mean 0 and variance 1: one row a thread, and one row a block.
+// Shifts and scales rows to mean 0 and variance 1: one row per thread, and one row per block.
 // `weight` and `bias` may be null.
 
 extern "C" __global__ void naive(
@@ -20,7 +20,7 @@ extern "C" __global__ void naive(
     }
 }
 
-// The sum over a block, in every thread of it.
+// Returns the sum over a block to every thread of the block.
 static __device__ float total(float value, float* of_warps)
 {
     for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);

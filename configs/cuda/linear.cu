@@ -1,4 +1,4 @@
-// y = x W^T + b: one element a thread, and one element a warp. `bias` may be null.
+// y = x W^T + b: one element per thread, and one element per warp. `bias` may be null.
 
 extern "C" __global__ void naive(
     const float* input, const float* weight, const float* bias, float* out, long long n, int features, int inner,

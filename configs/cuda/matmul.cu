@@ -1,4 +1,4 @@
-// C = A B, with A's rows and B's columns as they lie: one element a thread, and tiles in shared memory.
+// C = A B, where B may have any strides: one element per thread, and tiles in shared memory.
 
 extern "C" __global__ void naive(
     const float* a, const float* b, float* c, int rows, int columns, int inner, int b_row, int b_column)

@@ -1,4 +1,4 @@
-// ReLU: one element a thread, and four of them a load.
+// ReLU: one element per thread, and four elements per load.
 
 extern "C" __global__ void naive(const float* input, float* out, long long n)
 {
@@ -6,7 +6,7 @@ extern "C" __global__ void naive(const float* input, float* out, long long n)
     if (i < n) out[i] = input[i] > 0.0f || input[i] != input[i] ? input[i] : 0.0f;
 }
 
-// Every buffer starts at a multiple of 16 bytes; what is left over is done one by one.
+// Every buffer starts at a multiple of 16 bytes. The last n % 4 elements are computed one by one.
 extern "C" __global__ void fast(const float4* input, float4* out, long long n)
 {
     long long step = gridDim.x * (long long)blockDim.x;

@@ -1,4 +1,4 @@
-// Softmax over the last axis: one row a thread, one row a warp, and rows in two launches with a workspace.
+// Softmax over the last axis: one row per thread, one row per warp, and two launches with a workspace.
 
 extern "C" __global__ void naive(const float* input, float* out, long long rows, int width)
 {
@@ -27,7 +27,7 @@ extern "C" __global__ void fast(const float* input, float* out, long long rows, 
     for (int i = lane; i < width; i += 32) y[i] = __expf(x[i] - most) / sum;
 }
 
-// The first of two launches: maximum and sum of each row.
+// The first of two launches computes the maximum and the sum of each row.
 extern "C" __global__ void sums(const float* input, float2* of_rows, int width)
 {
     extern __shared__ float values[];

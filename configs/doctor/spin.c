@@ -1,4 +1,4 @@
-/* `doctor --timing` times copies of this beside each other: some 50 µs of arithmetic, and a ReLU that can be checked. */
+/* `doctor --timing` times copies of this kernel side by side: about 50 µs of arithmetic, and a ReLU to check. */
 #include "opt_candidate.h"
 
 int run(void *self, const OptAny *args, int32_t count, OptAny *ret)

@@ -1,4 +1,4 @@
-/* Whole rows, each asked for one row ahead of its copy, for contiguous tensors of any dtype.
+/* Copies whole rows, for contiguous tensors of any dtype. Prefetches each row while it copies the row before.
  * input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse | output */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-"""Softmax of the last dimension in Triton, a program for each row."""
+"""Softmax over the last dimension in Triton, with one program for each row."""
 
 import torch
 import triton

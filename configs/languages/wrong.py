@@ -1,4 +1,4 @@
-"""No softmax: the row does not sum to one."""
+"""A wrong softmax: it does not divide by the sum of the row."""
 
 
 def run(input, dim, stacklevel, dtype):

@@ -200,14 +200,14 @@ pub enum Op {
     Warp(u32),
     Barrier(u32),
     Call(u32),
-    /// Writes the mask of the lanes that execute this instruction.
+    /// Writes the mask of lanes that execute this instruction.
     ActiveMask {
         to: u32,
     },
     Clock {
         to: Slot,
     },
-    /// Marks `bytes` of local memory from `offset` on as never written.
+    /// Marks `bytes` of local memory, beginning at `offset`, as never written.
     EnterLocal {
         offset: u32,
         bytes: u32,
@@ -371,7 +371,7 @@ pub enum WarpOp {
 }
 
 impl WarpOp {
-    /// The row with the mask of the lanes; `None` if the active lanes are meant.
+    /// The row with the mask of the lanes; `None` for the active lanes.
     pub fn members(&self) -> Option<u32> {
         match *self {
             Self::Shuffle { members, .. } | Self::Vote { members, .. } => members,
@@ -407,13 +407,13 @@ pub struct BarrierOp {
 /// Functions that the device provides.
 #[derive(Clone, Copy, Debug)]
 pub enum CallOp {
-    /// The addresses of the format and of the arguments, and the result.
+    /// `vprintf`: the addresses of the format and of the arguments, and the result.
     Print { format: Slot, arguments: Slot, to: Option<Slot> },
-    /// The addresses of the message and the file, the line, and the address of the function's name.
+    /// `__assertfail`: the addresses of the message and the file, the line, and the address of the function's name.
     Assert { message: Slot, file: Slot, line: Slot, function: Slot },
 }
 
-/// A value that a warp has in its registers when a block starts.
+/// A value that is in a warp's registers when a block starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
     Thread(usize),

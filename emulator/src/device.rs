@@ -22,7 +22,7 @@ pub struct Config {
     pub threads: usize,
     /// Whether reading shared or local memory that was never written is a fault.
     pub check_uninitialised: bool,
-    /// The same for global memory.
+    /// Whether reading global memory that was never written is a fault.
     pub check_uninitialised_global: bool,
 }
 
@@ -39,7 +39,7 @@ impl Default for Config {
     }
 }
 
-/// The functions of a device that can be ordered to fail.
+/// The functions of a device for which `fail_call` can inject a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     Alloc,
@@ -140,7 +140,7 @@ impl Function {
         self.kernel().local_bytes
     }
 
-    /// The largest number of threads of a block.
+    /// The maximum number of threads of a block.
     #[must_use]
     pub fn max_threads(&self) -> u32 {
         let kernel = self.kernel();
@@ -200,19 +200,19 @@ impl Device {
         self.heap.set_peak_to_used();
     }
 
-    /// The fault after which every call fails.
+    /// The fault with which every call fails from now on; `None` if there was none.
     #[must_use]
     pub fn sticky(&self) -> Option<&Fault> {
         self.sticky.as_ref()
     }
 
-    /// Orders the `nth` future call of a function, counted from 1, to fail with a CUDA error code.
+    /// Makes the `nth` future call of a function, counted from 1, fail with a CUDA error code.
     pub fn fail_call(&mut self, call: Call, nth: u64, code: u32) {
         let made = self.calls.get(&call).copied().unwrap_or(0);
         self.orders.push((call, made + nth, code));
     }
 
-    /// Counts a call. Fails if that was ordered, or if the device has a sticky fault.
+    /// Counts a call. Fails if a fault was injected for this call, or if the device has a sticky fault.
     fn enter(&mut self, call: Call) -> Result<(), Fault> {
         let made = self.calls.entry(call).or_insert(0);
         *made += 1;
@@ -241,14 +241,14 @@ impl Device {
     /// Allocates bytes. Their address is a multiple of 256 and is not soon reused. Their contents are undefined.
     ///
     /// # Errors
-    /// Not enough memory (2), a size of 0 (1), an ordered or an earlier fault.
+    /// Not enough memory (2), a size of 0 (1), an injected fault or an earlier sticky fault.
     pub fn alloc(&mut self, bytes: u64) -> Result<u64, Fault> {
         self.enter(Call::Alloc)?;
         self.heap.allocate(bytes, false)
     }
 
     /// # Errors
-    /// The address is not that of an allocation (1), an ordered or an earlier fault.
+    /// The address is not that of an allocation (1), an injected fault or an earlier sticky fault.
     pub fn free(&mut self, address: u64) -> Result<(), Fault> {
         self.enter(Call::Free)?;
         self.heap.free(address)
@@ -257,7 +257,7 @@ impl Device {
     /// Copies bytes to the device.
     ///
     /// # Errors
-    /// The bytes are not inside one allocation (1), an ordered or an earlier fault.
+    /// The bytes are not inside one allocation (1), an injected fault or an earlier sticky fault.
     pub fn write(&mut self, address: u64, data: &[u8]) -> Result<(), Fault> {
         self.enter(Call::Write)?;
         self.heap.write(address, data)
@@ -284,8 +284,8 @@ impl Device {
     /// Loads a PTX text: decodes its kernels and allocates its variables.
     ///
     /// # Errors
-    /// The first part of the text that is wrong, unsupported or too large, with its line; not enough memory; an ordered or
-    /// an earlier fault.
+    /// The first part of the text that is wrong, unsupported or too large, with its line; not enough memory; an
+    /// injected fault or an earlier sticky fault.
     pub fn load(&mut self, text: &str) -> Result<Module, LoadError> {
         let device = |fault| LoadError::Device(Box::new(fault));
         self.enter(Call::Load).map_err(device)?;
@@ -380,10 +380,11 @@ impl Device {
         Ok(())
     }
 
-    /// Runs a kernel to its end.
+    /// Runs a kernel until it ends.
     ///
     /// # Errors
-    /// Arguments that do not match the kernel (1), a launch beyond the device's limits (701), and every fault of the kernel.
+    /// Arguments that do not match the kernel (1), a launch beyond the device's limits (701), every fault of the
+    /// kernel, an injected fault or an earlier sticky fault.
     pub fn launch(&mut self, function: &Function, launch: &Launch) -> Result<Summary, Fault> {
         self.enter(Call::Launch)?;
         let kernel = function.kernel();
@@ -415,7 +416,7 @@ impl Device {
     }
 }
 
-/// Refuses a text for newer devices than this one.
+/// Refuses a text that was compiled for a newer device.
 fn check_target(source: &Source<'_>, device: u32) -> Result<(), LoadError> {
     let digits = source.target.trim_start_matches("sm_").trim_end_matches(|c: char| c.is_ascii_alphabetic());
     match digits.parse::<u32>() {

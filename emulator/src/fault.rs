@@ -78,8 +78,8 @@ pub struct Nearest {
     /// The buffer's address and size.
     pub start: u64,
     pub bytes: u64,
-    /// The distance, in bytes, from the access to the buffer: negative if the access begins before the buffer, otherwise
-    /// counted from the buffer's end. `None` if the access begins inside.
+    /// The distance, in bytes, from the access to the buffer: negative if the access begins before the buffer,
+    /// otherwise counted from the buffer's end. `None` if the access begins inside.
     pub distance: Option<i64>,
 }
 
@@ -91,7 +91,7 @@ pub struct Access {
     pub address: u64,
     /// The size of one thread's access, in bytes.
     pub bytes: u64,
-    /// `None` for other memory than global memory.
+    /// The buffer nearest to the access; `None` for memory other than global memory.
     pub nearest: Option<Nearest>,
 }
 
@@ -156,7 +156,7 @@ pub struct SourceLine {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Fault {
     pub kind: FaultKind,
-    /// `None` if no thread caused it.
+    /// The thread and instruction that caused the fault; `None` if no thread did.
     pub site: Option<Box<FaultSite>>,
 }
 

@@ -6,10 +6,11 @@ pub const PTX_BYTES: usize = 16 << 20;
 pub const INSTRUCTIONS: usize = 1 << 20;
 /// The largest number of registers, constants and special values of a kernel.
 pub const REGISTERS: usize = 1 << 16;
-/// The largest number of items that are decoded for all kernels of a module: statements, declarations, operands and branch
-/// targets. Those of a function count again wherever it is inlined.
+/// The largest number of items that are decoded for all kernels of a module: statements, declarations, operands and
+/// branch targets. The items of a function count again in every place where it is inlined.
 pub const DECODED: usize = 4 << 20;
-/// The largest total size of a module's variables in global and constant memory, in bytes. No lease predicts this memory.
+/// The largest total size of a module's variables in global and constant memory, in bytes. No lease predicts this
+/// memory.
 pub const MODULE_BYTES: u64 = 64 << 20;
 /// The largest nesting depth of blocks, vectors and initialisers.
 pub const NESTING: usize = 64;
@@ -39,7 +40,7 @@ pub const HOST_THREADS: usize = 64;
 pub const BARRIERS: usize = 16;
 /// The largest output of a launch's `printf`, in bytes. The rest is dropped, as on a card whose buffer is full.
 pub const PRINTED_BYTES: usize = 1 << 20;
-/// How many instructions a warp executes before the next warp gets its turn.
+/// The number of instructions that a warp executes before the next warp gets its turn.
 pub const TURN_INSTRUCTIONS: u32 = 4096;
-/// How many backward branches one part of a diverged warp may take while another part waits.
+/// The number of backward branches that one part of a diverged warp may take while another part waits.
 pub const BRANCHES_BEFORE_YIELD: u32 = 512;

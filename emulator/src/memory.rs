@@ -1,4 +1,5 @@
-//! The device's global memory. The threads that run blocks share it, and addresses are not soon reused.
+//! The device's global memory. The threads that run blocks share it. Addresses of freed allocations are reused as late
+//! as possible.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ const HEAP_END: u64 = 1 << 47;
 const ALIGNMENT: u64 = 256;
 /// The smallest unused gap after an allocation, in bytes.
 const GAP: u64 = 64 << 10;
-/// How many freed allocations are remembered, to distinguish a use after free from a stray address.
+/// The number of freed allocations that are remembered, to distinguish a use after free from an invalid address.
 const MAX_REMEMBERED: usize = 4096;
 
 /// A live allocation.
@@ -209,8 +210,8 @@ impl Heap {
         Ok(start)
     }
 
-    /// The first free address range that is large enough. The search continues where the last one ended, and starts over
-    /// once.
+    /// The first free address range that is large enough. The search continues where the last one ended. At the end of
+    /// the heap, it starts over once.
     fn find_gap(&self, bytes: u64) -> Option<u64> {
         let needed = bytes.checked_add(GAP)?;
         for from in [self.next, HEAP_START] {
@@ -297,8 +298,8 @@ pub struct View {
 }
 
 impl View {
-    /// The allocation that contains an access, and the offset of the access in it. `hint` is the index of the allocation
-    /// that was found last.
+    /// The allocation that contains an access, and the offset of the access in it. `hint` is the index of the
+    /// allocation that was found last.
     #[inline(always)]
     pub fn find(&self, address: u64, bytes: u64, hint: &mut usize) -> Option<(&Allocation, u64)> {
         if let Some(allocation) = self.live.get(*hint)

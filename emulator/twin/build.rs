@@ -1,4 +1,5 @@
-//! Gives the library the soname of the driver. Once it is loaded by its path, later loads by that name get this library.
+//! Gives the library the soname of the driver. After it was loaded by its path, a load by the driver's name returns
+//! this library.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

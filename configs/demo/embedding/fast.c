@@ -1,4 +1,4 @@
-/* Whole rows at once, for contiguous tensors of any dtype.
+/* Copies whole rows, for contiguous tensors of any dtype.
  * input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse | output */
 #include <string.h>
 
@@ -34,7 +34,7 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
     for (int axis = 0; axis < input->ndim; axis++)
         count *= input->shape[axis];
     for (int64_t i = 0; i < count; i++) {
-        uint64_t row = (uint64_t)indices[i]; /* a negative index becomes a huge one */
+        uint64_t row = (uint64_t)indices[i]; /* a negative index becomes a very large one */
         if (row >= rows)
             return 1;
         memcpy(out + (size_t)i * row_bytes, table + row * row_bytes, row_bytes);

@@ -1,5 +1,5 @@
-/* Rows of `weight` that `input` names, for any dtype and any strides: every element finds its own place, and is
- * copied byte by byte.
+/* Copies the rows of `weight` whose indices are in `input`, for any dtype and any strides. Computes the address of
+ * every element, and copies it byte by byte.
  * input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse | output */
 #include "opt_candidate.h"
 

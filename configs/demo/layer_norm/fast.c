@@ -1,8 +1,8 @@
-/* (x - mean) / sqrt(variance + eps) * weight + bias over the last axis of contiguous float32: sums in as many
- * float lanes as the machine has, the row still in the first cache when it is read again.
+/* (x - mean) / sqrt(variance + eps) * weight + bias over the last axis of contiguous float32. The sums use all
+ * float lanes of the machine, and a row is still in the first-level cache when it is read again.
  * input, normalized_shape, weight or None, bias or None, eps | output
  *
- * Needs -fopenmp-simd: without it the sums stay in one lane, since C forbids to reorder them. */
+ * Needs -fopenmp-simd: without it, the sums use one lane, because C does not allow reordering them. */
 #include <math.h>
 #include <stddef.h>
 

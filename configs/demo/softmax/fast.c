@@ -1,8 +1,8 @@
-/* exp(x - max) / sum along the last axis of contiguous float32, with an exponential that vectorises: one per
- * element instead of two, the sum in as many float lanes as the machine has.
+/* exp(x - max) / sum along the last axis of contiguous float32. Computes one exponential per element instead of
+ * two, with a function that vectorises. The sum uses all float lanes of the machine.
  * input, dim, _stacklevel, dtype or None | output
  *
- * Needs -fopenmp-simd: without it maximum and sum stay in one lane, since C forbids to reorder them. */
+ * Needs -fopenmp-simd: without it, maximum and sum use one lane, because C does not allow reordering them. */
 #include <math.h>
 #include <string.h>
 
@@ -19,16 +19,16 @@ static int is_contiguous_f32(const OptTensor *t)
     return t->dtype.code == OPT_CODE_FLOAT && t->dtype.bits == 32;
 }
 
-/* e^x for x <= 0, within 2 units of the last place; below e^-87, near the smallest normal number, it stays there.
- * x = k ln 2 + r with whole k: adding 1.5 * 2^23 rounds x / ln 2 to k and leaves k in the low bits of the sum.
- * No branch and no conversion to int, so that the loop around it vectorises and NaN stays NaN. */
+/* e^x for x <= 0, within 2 units of the last place. Results below e^-87, near the smallest normal number, are e^-87.
+ * x = k ln 2 + r with an integer k: adding 1.5 * 2^23 rounds x / ln 2 to k and leaves k in the low bits of the sum.
+ * Without branches and conversions to int, the loop that calls this vectorises and NaN remains NaN. */
 static inline float exponential(float x)
 {
     const float rounder = 12582912.0f;
     x = x < -87.0f ? -87.0f : x;
     float shifted = x * 1.44269504f + rounder;
     float k = shifted - rounder;
-    float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts: k times the first is exact */
+    float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts; k times the first part is exact */
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
@@ -51,7 +51,7 @@ static void softmax_row(const float *restrict x, float *restrict y, int64_t widt
     for (int64_t i = 0; i < width; i++)
         largest = x[i] > largest ? x[i] : largest;
     if (largest == -INFINITY)
-        largest = NAN; /* nothing to share out */
+        largest = NAN; /* every element is -inf */
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < width; i++) {
         y[i] = exponential(x[i] - largest);

@@ -50,7 +50,7 @@ pub fn decode<'a>(
     Ok(())
 }
 
-/// In the list of operands, `Pred` stands for the instruction's own type.
+/// A placeholder in lists of operand types: the instruction's own type.
 const SAME: Type = Type::Pred;
 
 fn operation(

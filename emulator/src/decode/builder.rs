@@ -25,7 +25,7 @@ pub enum Name {
 #[derive(Default)]
 struct Scope<'a> {
     names: HashMap<&'a str, Name>,
-    /// `%r<12>` declares `%r0` to `%r11`: the prefix, the first slot, and how many there are.
+    /// Declarations such as `%r<12>`, which declares `%r0` to `%r11`: the prefix, the first slot, and the count.
     ranges: HashMap<&'a str, (Slot, u32)>,
 }
 
@@ -47,7 +47,7 @@ pub struct Frame<'a> {
     scopes: Vec<Scope<'a>>,
     /// The size of the local memory in use, in bytes.
     pub local: u64,
-    /// The same at the beginning of each open scope.
+    /// The value of `local` at the beginning of each open scope.
     local_before: Vec<u64>,
     labels: HashMap<&'a str, u32>,
     pub branches: Vec<(Patch, &'a str, u32)>,
@@ -72,7 +72,7 @@ pub struct Builder<'s, 'a> {
     symbols: &'s Symbols<'a>,
     pub kernel: Kernel,
     pub frames: Vec<Frame<'a>>,
-    /// What is left of `limits::DECODED`.
+    /// The rest of `limits::DECODED`.
     pub left: usize,
     /// The functions that are being inlined, outermost first.
     pub called: Vec<&'a str>,
@@ -82,8 +82,8 @@ pub struct Builder<'s, 'a> {
     module_shared: HashMap<&'a str, u64>,
     narrow_constants: HashMap<u32, u32>,
     wide_constants: HashMap<u64, u32>,
-    /// Constants to which the size of static shared memory will be added: the index in its list, and whether this is the
-    /// wide list.
+    /// Constants to which the size of static shared memory will be added: the index of each constant, and whether it is
+    /// in the list of wide constants.
     dynamic: Vec<(usize, bool)>,
     dynamic_align: u64,
     specials: Vec<(Special, u32)>,
@@ -124,7 +124,7 @@ impl<'s, 'a> Builder<'s, 'a> {
         self.line = line;
     }
 
-    /// The guard of the current statement, if only some lanes execute it.
+    /// The guard of the current statement; `None` if all lanes execute it.
     pub fn guard(&self) -> Option<Guard> {
         self.guard
     }
@@ -134,7 +134,7 @@ impl<'s, 'a> Builder<'s, 'a> {
         self.guard = guard;
     }
 
-    /// Subtracts `amount` items from what is left.
+    /// Subtracts `amount` from the rest of `limits::DECODED`.
     pub fn spend(&mut self, amount: usize) -> Result<(), LoadError> {
         self.left = self.left.checked_sub(amount).ok_or_else(|| {
             let what = "the kernels are too large, with everything that they inline".to_owned();

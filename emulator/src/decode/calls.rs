@@ -92,7 +92,7 @@ fn inline<'a>(
         }
     }
     builder.called.push(function.name);
-    // Values from the previous call must not count as written.
+    // Values that a previous call wrote must not count as written.
     let start = builder.kernel.code.len();
     builder.emit(Op::Nothing);
     let outer_bytes = builder.kernel.local_bytes;

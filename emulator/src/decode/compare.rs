@@ -20,7 +20,7 @@ pub fn decode<'a>(
     }
 }
 
-/// The comparison of a qualifier for a type.
+/// The comparison that a qualifier names for this type.
 fn compare(name: &str, ty: Type) -> Option<Compare> {
     let is_float = ty.is_half() || matches!(ty, Type::F32 | Type::F64);
     let found = match name {

@@ -140,7 +140,7 @@ fn convert<'a>(
         || matches!(from, Type::F16x2 | Type::Bf16x2)
         || (pair && from != Type::F32)
         || (to_float.is_some() && to_integer.is_some())
-        // A conversion from float to integer names its rounding mode.
+        // A conversion from float to integer requires a rounding mode.
         || (is_float(from) && !is_float(to) && to_integer.is_none())
         || (!is_float(from) && is_float(to) && to_float.is_none())
         || (!is_float(from) && !is_float(to) && (to_float.is_some() || to_integer.is_some()));

@@ -101,7 +101,7 @@ fn address<'a>(
             Ok((of(space), slot, *offset))
         }
         Some(Name::Variable { space: found, address, dynamic }) => {
-            // Without a state space, the variable's space is meant.
+            // Without a state space, the access is to the variable's space.
             let row = if dynamic {
                 builder.dynamic_constant(address, true)
             } else {

@@ -34,8 +34,8 @@ pub type Symbols<'a> = HashMap<&'a str, u64>;
 /// Decodes one entry of a module.
 ///
 /// # Errors
-/// The first statement that is wrong, unsupported or beyond a limit. `left`: what is left of `limits::DECODED`
-/// for the kernels of this module.
+/// The first statement that is wrong, unsupported or beyond a limit. `left` is the rest of `limits::DECODED` for the
+/// kernels of this module.
 pub fn kernel<'a>(
     source: &Source<'a>,
     entry: &Function<'a>,

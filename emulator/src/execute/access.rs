@@ -195,7 +195,7 @@ impl Warp {
             }
             Target::Shared(at) => block.shared.store(at + to, bytes, value),
             Target::Local(at) => self.local.store(at + to, bytes, value),
-            // `resolve` has refused it.
+            // `resolve` has already refused a store to a parameter.
             Target::Param(_) => {}
         }
     }

@@ -24,7 +24,7 @@ impl Warp {
         let kernel = block.kernel;
         let barrier_op = &kernel.barrier_ops[op as usize];
         let indices = self.registers.narrow[barrier_op.index as usize];
-        // Lanes may name different barriers.
+        // The lanes of a part may name different barriers.
         let mut rest = part.mask;
         while rest != 0 {
             let leader = first_lane(rest);
@@ -43,7 +43,7 @@ impl Warp {
                 let what = "a barrier for a number of threads that is not a multiple of 32".to_owned();
                 return Err(Stop::new(FaultKind::InvalidValue(what), leader));
             }
-            // Missing and ended lanes of a warp count as arrived together with its last lanes.
+            // When the last lanes of a warp arrive, its missing and ended lanes count as arrived too.
             barrier.arrived += mask.count_ones();
             if barrier.needed.is_some() && mask == self.live {
                 barrier.arrived += 32 - mask.count_ones();

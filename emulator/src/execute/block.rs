@@ -61,7 +61,7 @@ impl<'j> BlockState<'j> {
         self.progress.wide_order(address)
     }
 
-    /// Runs a block to its end. Returns false if it was abandoned because an earlier block has failed.
+    /// Runs a block until it ends. Returns false if it was abandoned because an earlier block has failed.
     pub fn run(&mut self, block: [u32; 3], number: u64, warps: &mut [Warp]) -> Result<bool, BlockFault> {
         self.shared.forget();
         self.barriers = Default::default();

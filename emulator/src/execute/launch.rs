@@ -1,4 +1,5 @@
-//! A launch: several threads take its blocks in order. If several blocks fail, the fault of the first one counts.
+//! A launch: several threads take its blocks in order. If several blocks fail, the launch returns the fault of the
+//! block with the lowest number.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,7 +31,7 @@ impl Default for Limit {
 pub struct Summary {
     pub warp_instructions: u64,
     pub blocks: u64,
-    /// The kernel's `printf` output, in the order of the blocks only if a single thread runs them.
+    /// The kernel's `printf` output. It is in the order of the blocks only if a single thread runs them.
     pub printed: String,
 }
 
@@ -53,7 +54,7 @@ pub struct Job<'k> {
 pub struct Progress {
     next: AtomicU64,
     pub steps: AtomicU64,
-    /// The number of the first block that failed.
+    /// The lowest number of a block that failed.
     failed: AtomicU64,
     fault: Mutex<Option<(u64, Fault)>>,
     pub started: Instant,

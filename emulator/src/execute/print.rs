@@ -112,7 +112,7 @@ impl Directive {
         let (marks, sizes) = flags.split_at(marks);
         let sizes = sizes.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let (width, precision) = sizes.split_once('.').map_or((sizes, None), |(w, p)| (w, Some(p)));
-        // An unreasonable width is reduced.
+        // Limit width and precision, so a directive cannot request huge output.
         let bounded = |digits: &str| digits.parse::<usize>().unwrap_or(0).min(256);
         Self {
             kind,

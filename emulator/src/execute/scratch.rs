@@ -1,4 +1,4 @@
-//! Shared and local memory: the bytes of one block, and which of them were written.
+//! Shared and local memory: the bytes of one block, and a record of the bytes that were written.
 
 #[derive(Debug, Default)]
 pub struct Scratch {
@@ -27,7 +27,7 @@ impl Scratch {
         }
     }
 
-    /// Reads an element, which must be inside, and returns whether any byte of it was written.
+    /// Reads an element, which must be inside, and returns its value and whether any byte of it was written.
     #[inline(always)]
     pub fn load(&self, at: u64, bytes: u32) -> (u64, bool) {
         let (from, to) = (at as usize, at as usize + bytes as usize);

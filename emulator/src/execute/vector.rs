@@ -202,8 +202,8 @@ pub fn move_wide(registers: &mut Registers, mask: u32, to: u32, from: u32) {
     write(&mut registers.wide[to as usize], mask, |l| x[l]);
 }
 
-/// Computes in `f64`, in which the product is exact. Rounding the sum to `f32` would round twice, so exact arithmetic is
-/// used where that could matter: if the sum is half-way between two `f32` numbers, or is subnormal.
+/// Computes a × b + c in `f64`, in which the product is exact. Rounding the sum to `f32` would round twice. Exact
+/// arithmetic replaces it where that could matter: if the sum is half-way between two `f32` numbers, or is subnormal.
 pub fn fma_f32(flush: bool, registers: &mut Registers, mask: u32, [to, a, b, c]: [u32; 4]) {
     let [mut x, mut y, mut z] = [a, b, c].map(|row| registers.narrow[row as usize]);
     if flush {

@@ -65,8 +65,8 @@ pub struct Warp {
     /// The parts that can run.
     pub parts: Vec<Part>,
     pub waiting: Vec<Waiting>,
-    /// Parts that wait for other lanes of the warp at a collective instruction, each with the mask of the lanes that the
-    /// instruction names.
+    /// Parts that wait at a collective instruction for other lanes of the warp, each with the mask of the lanes that
+    /// the instruction names.
     pub gathering: Vec<(Part, u32)>,
     pub local: Scratch,
     /// The index of the last accessed allocation.
@@ -75,7 +75,7 @@ pub struct Warp {
     pub backward: u32,
 }
 
-/// The rest of a warp's turn, and the state of its other parts.
+/// The state of a warp's turn: the instructions left in it, and the state of other parts.
 struct Turn {
     left: u32,
     /// Whether the last part looped while another one waited.
@@ -85,9 +85,9 @@ struct Turn {
     others_wait: bool,
 }
 
-/// Why a part of a warp was paused.
+/// The reason why a part of a warp stopped running.
 enum Pause {
-    /// It continues at another position, or not at all.
+    /// The part continues at another position, or has ended.
     Continue,
     Turn,
 }
@@ -104,7 +104,7 @@ impl Warp {
             let Some(index) = self.choose(turn.yields) else { break };
             let part = self.parts.swap_remove(index);
             let other = self.parts.iter().map(|part| part.pc).min().unwrap_or(u32::MAX);
-            // After a yield, a part runs although another one is behind it.
+            // After a yield, a part runs although another part is behind it.
             turn.ahead = if other < part.pc { u32::MAX } else { other };
             turn.others_wait = !self.parts.is_empty();
             let mut pc = part.pc;
@@ -117,11 +117,11 @@ impl Warp {
         Ok(limits::TURN_INSTRUCTIONS - turn.left)
     }
 
-    /// Chooses the part that is furthest behind or, if that part yields because it loops, another one.
+    /// Chooses the part that is furthest behind. If that part yields because it loops, chooses another part.
     fn choose(&mut self, yields: bool) -> Option<usize> {
         let by_pc = self.parts.iter().enumerate();
         if yields {
-            // The part that yields was put back last.
+            // The part that yields is the last in the list.
             let last = self.parts.len().checked_sub(1)?;
             by_pc
                 .filter(|(index, _)| *index != last || last == 0)
@@ -236,7 +236,7 @@ impl Warp {
                     }
                     if others_wait && limits::BRANCHES_BEFORE_YIELD < self.backward {
                         self.backward = 0;
-                        // Put back last, so that another part is chosen.
+                        // Put the part at the end of the list, so another part is chosen.
                         self.put(pc + 1, mask & !active);
                         self.parts.push(Part { pc: target, mask: active });
                         turn.yields = true;

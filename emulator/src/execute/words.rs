@@ -1,5 +1,5 @@
-//! The fast path for accesses of one element for each lane, executed for all lanes at once. Unusual accesses are left to the
-//! slow path, which goes lane by lane and reports faults. Nothing is written before all lanes have been checked.
+//! The fast path for accesses of one element for each lane, executed for all lanes at once. Unusual accesses use the
+//! slow path, which goes lane by lane and reports faults. All lanes are checked before anything is written.
 
 use super::block::BlockState;
 use super::lanes;
@@ -35,7 +35,7 @@ fn pattern(addresses: &[u64; 32], active: u32, bytes: u32) -> Pattern {
 }
 
 impl Warp {
-    /// Tries the access. Returns whether it was done.
+    /// Tries to do the access. Returns false if the slow path has to do it.
     pub fn all_at_once(
         &mut self,
         block: &mut BlockState<'_>,
@@ -195,7 +195,7 @@ impl Warp {
         true
     }
 
-    /// The allocation of the first lane, in which the other lanes probably are as well.
+    /// The allocation that the first lane accesses. The other lanes probably access the same one.
     fn allocation<'m>(
         &mut self,
         block: &BlockState<'m>,

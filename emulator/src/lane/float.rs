@@ -1,4 +1,5 @@
-//! Arithmetic on `f32` and `f64`: the host's for rounding to nearest, exact arithmetic for the other modes.
+//! Arithmetic on `f32` and `f64`. Rounding to nearest uses the host's arithmetic, and the other modes use exact
+//! arithmetic.
 
 use super::Type;
 use super::soft::{F32, F64, Format, Rounding, unpack};
@@ -200,7 +201,7 @@ pub fn extreme(larger: bool, nan_wins: bool, xor_sign: bool, a: u64, b: u64, for
     let infinity = ((1_u64 << format.exponent_bits) - 1) << format.fraction_bits;
     let is_nan = |value: u64| infinity < value & (sign - 1);
     let (first, second) = if xor_sign { (a & (sign - 1), b & (sign - 1)) } else { (a, b) };
-    // Maps floats to integers in the same order: negative floats are reversed, and below the others.
+    // Map floats to integers of the same order: negative floats are reversed and precede the others.
     let order = |value: u64| {
         let magnitude = (value & (sign - 1)) as i64;
         if value & sign != 0 { -1 - magnitude } else { magnitude }

@@ -1,4 +1,4 @@
-//! Compares exact arithmetic with the host's, and its rounding modes with each other.
+//! Compares exact arithmetic with the host's arithmetic, and its rounding modes with each other.
 
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn rounded(op: FloatOp, ty: Type, rounding: Rounding, values: [u64; 3]) -> u64 {
     function.apply([values[0], values[1], values[2], 0])
 }
 
-/// The same operation in exact arithmetic.
+/// Computes the same as `rounded`, in exact arithmetic.
 fn exact(op: FloatOp, format: Format, rounding: Rounding, values: [u64; 3]) -> u64 {
     let [a, b, c] = values.map(|bits| unpack(bits, format));
     let result = match op {
@@ -91,7 +91,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn exact_arithmetic_is_the_hosts_in_32_bits(a in bits32(), b in bits32(), c in bits32()) {
+    fn exact_arithmetic_equals_the_hosts_in_32_bits(a in bits32(), b in bits32(), c in bits32()) {
         for op in ARITHMETIC {
             let host = rounded(op, Type::F32, Rounding::NearestEven, [a, b, c]);
             prop_assert_eq!(exact(op, F32, Rounding::NearestEven, [a, b, c]), host, "{:?}", op);
@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn exact_arithmetic_is_the_hosts_in_64_bits(a in bits64(), b in bits64(), c in bits64()) {
+    fn exact_arithmetic_equals_the_hosts_in_64_bits(a in bits64(), b in bits64(), c in bits64()) {
         for op in ARITHMETIC {
             let host = rounded(op, Type::F64, Rounding::NearestEven, [a, b, c]);
             let found = exact(op, F64, Rounding::NearestEven, [a, b, c]);
@@ -120,8 +120,8 @@ proptest! {
         let values = [a, b, c].map(u64::from);
         let [x, y, z] = [a, b, c].map(|bits| f16::from_bits(bits).to_f64());
         let apply = |op| HalfFunction::new(op, Type::F16).apply([values[0], values[1], values[2], 0]);
-        // A sum or a product of two numbers is exact in `f64`, and so is a fused product and sum if the product is not too
-        // small.
+        // A sum or a product of two numbers is exact in `f64`, and so is a fused product and sum if the product is not
+        // too small.
         let mut exact = vec![(HalfOp::Add, x + y), (HalfOp::Sub, x - y), (HalfOp::Mul, x * y)];
         if (x * y).abs() > 1e-4 || x * y == 0.0 || z == 0.0 {
             exact.push((HalfOp::Fma, x * y + z));
@@ -133,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn pairs_are_two_halves(a in any::<u32>(), b in any::<u32>(), c in any::<u32>()) {
+    fn operations_on_pairs_equal_two_on_halves(a in any::<u32>(), b in any::<u32>(), c in any::<u32>()) {
         for op in [HalfOp::Add, HalfOp::Mul, HalfOp::Fma, HalfOp::Min, HalfOp::Neg] {
             for (pair, one) in [(Type::F16x2, Type::F16), (Type::Bf16x2, Type::Bf16)] {
                 let whole = HalfFunction::new(op, pair).apply([a, b, c, 0].map(u64::from));
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn conversions_are_the_hosts(bits in bits64(), narrow in bits32(), whole in any::<i64>()) {
+    fn conversions_equal_the_hosts(bits in bits64(), narrow in bits32(), whole in any::<i64>()) {
         let convert = |from, to, value: u64, rounding, integral| {
             let conversion = Conversion { to, from, rounding, integral, flush: false, saturate: false, relu: false };
             conversion.apply([value, 0, 0, 0])
@@ -170,7 +170,7 @@ proptest! {
     }
 
     #[test]
-    fn logic_of_three_is_its_table(table in any::<u8>(), a in any::<u32>(), b in any::<u32>(), c in any::<u32>()) {
+    fn logic_of_three_inputs_follows_its_table(table in any::<u8>(), a in any::<u32>(), b in any::<u32>(), c in any::<u32>()) {
         let (found, _) = Function::Integer(IntegerOp::Logic3(table), Type::B32).apply([a, b, c, 0].map(u64::from));
         for bit in 0..32 {
             let entry = (a >> bit & 1) << 2 | (b >> bit & 1) << 1 | c >> bit & 1;
@@ -178,9 +178,9 @@ proptest! {
         }
     }
 
-    /// No operation panics, whatever the bits of its operands are.
+    /// No operation panics, for any bits of its operands.
     #[test]
-    fn integers_take_any_bits(values in any::<[u64; 4]>()) {
+    fn integer_operations_accept_any_bits(values in any::<[u64; 4]>()) {
         use IntegerOp as I;
         let ops = [
             I::Add, I::AddSaturating, I::SubSaturating, I::MulHigh, I::MulWide, I::MadHigh, I::MadHighSaturating, I::MadWide,
@@ -200,7 +200,7 @@ proptest! {
 }
 
 #[test]
-fn every_half_survives_the_way_through_exact_numbers() {
+fn every_half_round_trips_through_exact_numbers() {
     for bits in 0..=u16::MAX {
         for (format, is_nan) in [(F16, f16::from_bits(bits).is_nan()), (BF16, bf16::from_bits(bits).is_nan())]
         {

@@ -48,7 +48,7 @@ impl<'a> Lexer<'a> {
         self.next == Token::Mark(mark)
     }
 
-    /// Takes the mark if it is next, and returns whether it was.
+    /// Takes the mark if it is the next token, and returns whether it was.
     pub fn accept(&mut self, mark: char) -> Result<bool, LoadError> {
         let found = self.is(mark);
         if found {
@@ -82,7 +82,7 @@ impl<'a> Lexer<'a> {
         LoadError::syntax(self.line, format!("expected {wanted}, found {found}"))
     }
 
-    /// The rest of the line, unchanged.
+    /// Skips all tokens up to and including `end`.
     pub fn skip_to(&mut self, end: char) -> Result<(), LoadError> {
         while !self.is(end) {
             if self.next == Token::End {

@@ -13,7 +13,7 @@ use crate::limits;
 /// Parses a PTX text.
 ///
 /// # Errors
-/// The first thing that is not PTX, is not supported or exceeds a limit, with its line.
+/// The first item that is not PTX, is not supported or exceeds a limit, with its line.
 pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
     if limits::PTX_BYTES < text.len() {
         return Err(LoadError::limit(1, format!("a PTX text of {} bytes is too long", text.len())));
@@ -26,7 +26,7 @@ pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
         let line = lexer.line();
         let word = match lexer.peek() {
             Token::End => break,
-            // A stray `;`: some compilers write one, and one follows `.pragma`.
+            // An empty statement. Some compilers write one, and one follows `.pragma`.
             Token::Mark(';') => {
                 lexer.take()?;
                 continue;
@@ -82,7 +82,7 @@ pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
     Ok(source)
 }
 
-/// The indices of the selected items by name. The first item with a name counts.
+/// The indices of the selected items by name. If items have the same name, the first one counts.
 fn by_name<'a>(found: impl Iterator<Item = (&'a str, bool)>) -> HashMap<&'a str, usize> {
     let mut indices = HashMap::new();
     for (index, (name, counts)) in found.enumerate() {
@@ -130,7 +130,7 @@ fn file<'a>(lexer: &mut Lexer<'a>, source: &mut Source<'a>) -> Result<(), LoadEr
     Ok(())
 }
 
-/// Skips a section, which holds debug information in braces.
+/// Skips a section, which contains debug information in braces.
 fn section(lexer: &mut Lexer<'_>) -> Result<(), LoadError> {
     while !lexer.is('{') {
         if lexer.take()? == Token::End {

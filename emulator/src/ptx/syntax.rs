@@ -36,7 +36,7 @@ pub struct Variable<'a> {
     pub space: Space,
     pub align: u64,
     pub bytes: u64,
-    /// Whether it is an array without a size: dynamic shared memory, or a variable that is defined elsewhere.
+    /// Whether the variable is an array without a size: dynamic shared memory, or a variable that is defined elsewhere.
     pub unsized_array: bool,
     pub is_extern: bool,
     pub initial: Vec<Initial<'a>>,
@@ -152,7 +152,7 @@ pub enum Operand<'a> {
 }
 
 impl Operand<'_> {
-    /// The number of operands that it consists of, counting itself.
+    /// The number of operands in this operand, counting itself.
     pub fn parts(&self) -> usize {
         match self {
             Self::Vector(parts) | Self::List(parts) => parts.len() + 1,

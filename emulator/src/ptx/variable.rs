@@ -172,7 +172,7 @@ fn initialiser<'a>(
         _ => InitialValue::Bits(match number(lexer)? {
             Number::Integer(bits) => bits,
             Number::Single(bits) => u64::from(bits),
-            // A decimal constant is as wide as the element.
+            // A decimal constant has the width of the element.
             Number::Double(bits) if element == 4 => u64::from(single(bits)),
             Number::Double(bits) => bits,
         }),

@@ -1,4 +1,4 @@
-//! Texts that are not PTX and kernels that exceed limits are refused without a panic, in bounded time and memory.
+//! Texts that are not PTX and kernels that exceed limits: they are refused without a panic, in bounded time and memory.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ const REAL: [&str; 3] = [
     include_str!("../data/kernels/matrices.ptx"),
 ];
 
-/// Loads a text and launches all of its kernels. The test is that this ends without a panic.
+/// Loads a text and launches all of its kernels. Ignores the results, because the tests check only for panics and
+/// hangs.
 fn load_and_launch_all(text: &str) {
     let mut device = Device::new(Config { memory: 1 << 20, threads: 1, ..Config::default() });
     let Ok(module) = device.load(text) else { return };
@@ -25,12 +26,12 @@ fn load_and_launch_all(text: &str) {
         let limit = Limit { steps: 2_000, time: Duration::from_secs(10) };
         let launch =
             Launch { grid: [2, 1, 1], block: [40, 1, 1], shared_bytes: 64, params: params.collect(), limit };
-        // A fault and success are both valid results.
+        // A fault is as valid a result as success.
         drop(device.launch(&function, &launch));
     }
 }
 
-/// A text with some of its lines changed.
+/// Returns the text with some of its lines changed.
 fn mutated(text: &str, changes: &[(usize, u8, usize)]) -> String {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     for (at, kind, other) in changes {
@@ -81,7 +82,7 @@ proptest! {
     }
 }
 
-/// A text that begins a module and goes on with this.
+/// A text with the directives of a module, followed by `rest`.
 fn module(rest: &str) -> String {
     format!(".version 8.0\n.target sm_80\n.address_size 64\n{rest}")
 }
@@ -97,7 +98,7 @@ fn limits_are_named() {
     limit(&kernel(0, ".shared .b8 s[60000];", ""), "shared memory");
     limit(&kernel(0, ".shared .b8 s[100000000000];", ""), "too large");
     limit(&kernel(0, ".local .b8 s[600000];", ""), "local memory");
-    // Each function calls the previous one twice, so the code doubles with each.
+    // Each function calls the previous one twice, so each doubles the size of the code.
     let mut text =
         ".version 8.0\n.target sm_80\n.address_size 64\n.func f0 () { nanosleep.u32 1; ret; }\n".to_owned();
     for index in 1..30 {
@@ -108,7 +109,7 @@ fn limits_are_named() {
     limit(&text, "too many instructions");
     limit(&module(".global .b8 g[4294967296];"), "variables of a module");
     limit(&module(".global .b8 g[33554432];\n.const .b8 h[33554433];"), "variables of a module");
-    // What one kernel may be, each of many would be.
+    // Each kernel is within its own limits, but there are too many of them.
     let mut text = module(".func leaf () { ");
     text.push_str(&"membar.gl; ".repeat(1000));
     text.push_str("ret; }\n.func all () { ");
@@ -118,7 +119,7 @@ fn limits_are_named() {
         text.push_str(&format!(".visible .entry k{index}() {{ call all, (); ret; }}\n"));
     }
     limit(&text, "the kernels are too large");
-    // Nothing of this is an instruction, and it is gone through wherever it is called.
+    // The function has no instructions, but its items are decoded again for each call.
     let mut text = module(".func leaf () { ");
     text.push_str(&".loc 1 1 1\n".repeat(100_000));
     text.push_str("ret; }\n.visible .entry k() { ");
@@ -171,7 +172,7 @@ fn launches_beyond_the_limits_are_refused() {
     assert_eq!(code(&mut bench, [1, 70000, 1], [1, 1, 1], 0), 1);
     assert_eq!(code(&mut bench, [0, 1, 1], [1, 1, 1], 0), 1);
     assert_eq!(code(&mut bench, [1, 1, 1], [1, 1, 1], 1 << 20), 701);
-    let fault = bench.launch("k", [1; 3], [1; 3], 0, &[vec![0; 4]]).expect_err("a parameter too many");
+    let fault = bench.launch("k", [1; 3], [1; 3], 0, &[vec![0; 4]]).expect_err("one parameter too many");
     assert!(matches!(fault.kind, FaultKind::InvalidValue(_)), "{fault}");
     // None of these faults is sticky.
     bench.launch("k", [1, 1, 1], [1024, 1, 1], 160 << 10, &[]).expect("a launch");

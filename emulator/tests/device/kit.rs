@@ -1,4 +1,4 @@
-//! A device with a module, and buffers of numbers.
+//! Support for the tests: a device with one module and its buffers.
 
 use opt_emulator::{Config, Device, Fault, Launch, Limit, LoadError, Module, Summary};
 
@@ -8,7 +8,7 @@ pub struct Bench {
     pub module: Module,
 }
 
-/// PTX of a kernel `k` with 64-bit parameters, which are in `%a`, `%b` and so on.
+/// PTX of a kernel `k` with 64-bit parameters, which it loads into `%a`, `%b` and so on.
 pub fn kernel(params: usize, declarations: &str, body: &str) -> String {
     let names = ["a", "b", "c", "d", "e", "f"];
     let list: Vec<String> = (0..params).map(|index| format!(".param .u64 p{index}")).collect();
@@ -21,7 +21,7 @@ pub fn kernel(params: usize, declarations: &str, body: &str) -> String {
     )
 }
 
-/// PTX that puts each thread's index into `%tid`, and the address of its element in the buffer at `%a` into `%at`.
+/// PTX that loads each thread's index into `%tid`, and the address of its element of the buffer `%a` into `%at`.
 pub const THREADS: &str = ".reg .b32 %r<32>; .reg .b64 %rd<32>; .reg .f32 %f<32>; .reg .f64 %fd<32>; .reg .b16 %h<32>;\n\
                            .reg .pred %p<16>;";
 

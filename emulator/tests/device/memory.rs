@@ -4,7 +4,7 @@ use opt_emulator::{Call, Config, Device, FaultKind};
 
 use crate::kit::{Bench, THREADS, kernel, line_of, load_error};
 
-/// Every thread stores its index.
+/// PTX of a kernel in which every thread stores its index.
 fn store_numbers(offset: i64) -> String {
     let body = format!(
         "mov.u32 %r1, %tid.x;\nmul.wide.u32 %rd1, %r1, 4;\nadd.u64 %rd2, %a, %rd1;\nst.global.u32 [%rd2+{offset}], %r1;"

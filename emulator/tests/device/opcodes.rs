@@ -2,7 +2,7 @@
 
 use crate::kit::{Bench, kernel};
 
-/// An instruction, the types of its result and operands, the bits of the operands, and those of the result.
+/// An instruction, the types of its result and operands, the bits of the operands, and the bits of the result.
 type Row = (&'static str, &'static str, &'static [u64], u64);
 
 fn bits(ty: &str) -> u32 {
@@ -14,8 +14,8 @@ fn bits(ty: &str) -> u32 {
     }
 }
 
-/// Runs all rows in one kernel. `$d` and `$e` are results, and `$a` to `$d` are operands in registers. The types `h`, `r`,
-/// `l` and `p` stand for 16, 32 and 64 bits and for predicates.
+/// Runs all rows in one kernel. `$d` and `$e` are results, and `$a` to `$d` are operands in registers. The types are
+/// `h` (16 bits), `r` (32 bits), `l` (64 bits) and `p` (predicates).
 fn check(rows: &[Row]) {
     let mut declarations = String::new();
     let mut body = String::new();
@@ -252,7 +252,7 @@ fn numbers_of_16_bits() {
         ("mul.f16 $o, $a, $b", "hhh", &[0x0400, 0x3800], 0x0200),
         ("mul.f16x2 $o, $a, $b", "rrr", &[0x4000_c000, 0x4200_4200], 0x4600_c600),
         ("add.f16x2 $o, $a, $b", "rrr", &[0x3c00_7c00, 0x3c00_fc00], 0x4000_7fff),
-        // Rounded only once, after the sum.
+        // These are rounded only once, after the sum.
         ("fma.rn.f16 $o, $a, $b, $c", "hhhh", &[0x3c01, 0x3c01, 0x1000], 0x3c03),
         ("fma.rn.relu.f16 $o, $a, $b, $c", "hhhh", &[0xbc00, 0x3c00, 0x3800], 0),
         ("fma.rn.f16x2 $o, $a, $b, $c", "rrrr", &[0x4000_3c00, 0x4000_3c00, 0x3c00_bc00], 0x4500_0000),

@@ -46,9 +46,9 @@ fn histogram_sort_and_compaction_match_the_reference() {
     close("compact_i32", &bench.get(y, truth.len(), Format::I32), &truth, 0.0);
 }
 
-/// Lanes of one warp that wait for the same lock get it one after another.
+/// Lanes of one warp that wait for the same lock get it one after another, without a deadlock.
 #[test]
-fn lock_within_a_warp_is_passed_on() {
+fn lanes_of_a_warp_take_a_lock_in_turn() {
     let mut bench = Bench::new(TEXT);
     let (lock, value) = (bench.put(&[0.0], Format::I32), bench.put(&[0.0], Format::I32));
     bench.run("locked_i32", [2, 1, 1], [64, 1, 1], 0, &[Arg::Address(lock), Arg::Address(value)]);
@@ -167,7 +167,7 @@ fn named_barriers_and_their_reductions_match_the_reference() {
 }
 
 #[test]
-fn carries_agree() {
+fn carries_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let pairs = [(u128::MAX - 5, 7_u128), (1 << 64, u128::MAX / 3), (12345, 1 << 100)];
     for (a, b) in pairs {

@@ -47,7 +47,7 @@ fn activations_match_the_reference_in_three_formats() {
 }
 
 #[test]
-fn functions_of_f32_agree() {
+fn functions_of_f32_match_the_reference() {
     let one = |name: &str, truth: &dyn Fn(f64) -> f64| each(name, Format::F32, 5.0, 4e-6, truth);
     one("silu_f32", &|v| v / (1.0 + (-v).exp()));
     one("sigmoid_f32", &|v| 1.0 / (1.0 + (-v).exp()));
@@ -63,7 +63,7 @@ fn functions_of_f32_agree() {
 }
 
 #[test]
-fn functions_of_f64_agree() {
+fn functions_of_f64_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let values = numbers(200, 8.0, Format::F64);
     let (x, y) = (bench.put(&values, Format::F64), bench.room(200, Format::F64));
@@ -94,9 +94,9 @@ fn vectors_of_four_match_the_reference() {
     close("relu_vec4_f32", &bench.get(y, 400, Format::F32), &truth, 0.0);
 }
 
-/// Pairs and halves are exact: each operation rounds once.
+/// Operations on halves and on pairs of halves round once, so their results can be compared bit by bit.
 #[test]
-fn halves_agree_to_the_bit() {
+fn halves_match_the_reference_to_the_bit() {
     let mut bench = Bench::new(TEXT);
     for (name, format) in
         [("fma_half2", Format::F16), ("fma_bfloat162", Format::Bf16), ("mixed_half", Format::F16)]
@@ -125,7 +125,7 @@ fn halves_agree_to_the_bit() {
 }
 
 #[test]
-fn integers_agree() {
+fn integers_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     for divisor in [7_i64, -3, 1_000_003, i64::from(i32::MIN)] {
         let values: Vec<i64> = (0..64_i64).map(|i| (i - 30).wrapping_mul(0x0123_4567_89ab_cdef)).collect();

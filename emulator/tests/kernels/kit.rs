@@ -123,7 +123,7 @@ impl Bench {
         self.bytes(&bytes)
     }
 
-    /// A buffer in which every bit is set.
+    /// Allocates a buffer in which every bit is set.
     pub fn room(&mut self, count: usize, format: Format) -> u64 {
         self.bytes(&vec![0xff; count * format.bytes()])
     }
@@ -164,6 +164,6 @@ pub fn close(name: &str, found: &[f64], truth: &[f64], tolerance: f64) {
     assert_eq!(found.len(), truth.len());
     for (index, (found, truth)) in found.iter().zip(truth).enumerate() {
         let error = (found - truth).abs() / truth.abs().max(1.0);
-        assert!(error <= tolerance, "{name}: element {index} is {found}, and should be {truth}");
+        assert!(error <= tolerance, "{name}: element {index} is {found}, but should be {truth}");
     }
 }

@@ -1,4 +1,4 @@
-//! Runs some sixty kernels that NVRTC compiled, and two that Triton compiled, on the emulated device, and compares their
+//! Runs about sixty kernels that NVRTC compiled, and two that Triton compiled, on the emulated device. Compares their
 //! results with references that are computed in `f64`.
 
 mod algorithms;

@@ -7,7 +7,7 @@ use opt_emulator::{AccessKind, Config, Device, Fault, FaultKind, Launch, Limit, 
 const TEXT: &str = include_str!("../data/kernels/mistakes.ptx");
 const SOURCE: &str = include_str!("../data/kernels/mistakes.cu");
 
-/// A device with two buffers of 256 bytes. `x` holds small integers, `y` zeros.
+/// A device with two buffers of 256 bytes. `x` contains small integers, and `y` contains zeros.
 struct Fixture {
     device: Device,
     x: u64,
@@ -48,7 +48,7 @@ fn number(value: i32) -> Vec<u8> {
     value.to_le_bytes().to_vec()
 }
 
-/// The details of an access's fault: kind, code, bytes, and the distance from the nearest buffer.
+/// Checks the details of a refused access: error code, kind, memory, bytes, and the distance from the nearest buffer.
 #[track_caller]
 fn access(fault: &Fault, code: u32, kind: AccessKind, memory: Memory, bytes: u64, distance: Option<i64>) {
     let (FaultKind::IllegalAddress(access)

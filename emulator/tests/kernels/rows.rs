@@ -70,7 +70,7 @@ fn variants_of_softmax_match_the_reference() {
 }
 
 #[test]
-fn reductions_agree() {
+fn reductions_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let values = numbers(5000, 1.0, Format::F32);
     let sum: f64 = values.iter().sum();
@@ -96,7 +96,7 @@ fn reductions_agree() {
 }
 
 #[test]
-fn scans_agree() {
+fn scans_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let values = numbers(400, 1.0, Format::F32);
     let (x, y) = (bench.put(&values, Format::F32), bench.room(400, Format::F32));

@@ -1,7 +1,8 @@
-//! A stand-in for the CUDA driver over the emulated device, with the functions that the worker's backend for cards calls.
+//! A twin of the CUDA driver: a library with the driver's functions that the worker's backend for cards calls, over the
+//! emulated device.
 //!
-//! It is used only by tests. There is one device and one context, and every operation is complete when its call returns.
-//! As on a card, the fault of a kernel is reported late: the launch succeeds, and the next call fails.
+//! Only tests use it. There is one device and one context, and every operation is complete when its call returns. As on
+//! a card, the fault of a kernel is reported late: the launch succeeds, and the next call fails.
 
 #![expect(
     clippy::missing_safety_doc,
@@ -21,13 +22,14 @@ const INVALID_IMAGE: u32 = 200;
 const INVALID_HANDLE: u32 = 400;
 const NOT_FOUND: u32 = 500;
 const NAME: &[u8] = b"twin of a card";
-/// How long a kernel may run. A card sets no limit, but here the launch itself would never return.
+/// How long a kernel may run. A card has no limit, but in the twin the call of a launch would never return.
 const KERNEL_TIMEOUT: Duration = Duration::from_secs(120);
-/// A file of this name, followed by a process's id, says that the process has a context. It lies beside NVML's twin, which reads it.
+/// The prefix of a file whose name ends with a pid. The file tells the twin of NVML, which is in the same folder, that
+/// this process has a context.
 const CONTEXT_FILE: &str = "context-";
-/// The script of NVML's twin.
+/// The file name of the script of NVML's twin.
 const NVML_SCRIPT: &str = "nvml.json";
-/// The size of the header before pinned memory, which holds its length, in bytes.
+/// The size in bytes of the header before pinned memory. The header contains the memory's length.
 const HEADER: usize = 64;
 const JIT_ERROR_LOG: u32 = 5;
 const JIT_ERROR_LOG_BYTES: u32 = 6;
@@ -124,7 +126,7 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _: c_int) -> u32
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, _: c_uint, _: c_int) -> u32 {
-    // SAFETY: see the caller's contract. Only whether the device is integrated is asked, and it is not.
+    // SAFETY: see the caller's contract. (The backend queries only whether the device is integrated, and it is not.)
     unsafe { give(value, 0) }
 }
 
@@ -135,11 +137,11 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, _: 
     unsafe { give_handle(context) }
 }
 
-/// Has NVML's twin list this process, if there is one in a folder of `LD_LIBRARY_PATH`.
+/// Makes NVML's twin list this process, if the twin is in a folder of `LD_LIBRARY_PATH`.
 fn tell_nvml() {
     let folders = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     for folder in std::env::split_paths(&folders).filter(|folder| folder.join(NVML_SCRIPT).exists()) {
-        // A test that waits for it says that it is missing.
+        // Ignore errors, because a test that waits for the file fails and names it.
         let _ = std::fs::write(folder.join(format!("{CONTEXT_FILE}{}", std::process::id())), "");
     }
 }
@@ -191,7 +193,8 @@ pub unsafe extern "C" fn cuMemHostAlloc(at: *mut *mut c_void, bytes: usize, _: c
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeHost(at: *mut c_void) -> u32 {
-    // SAFETY: `at` came from `cuMemHostAlloc` and is freed once. Its block begins with the header, which has its length.
+    // SAFETY: `at` came from `cuMemHostAlloc` and is freed once. Its block begins with the header, which has its
+    // length.
     unsafe {
         let start = at.cast::<u8>().sub(HEADER).cast::<u64>();
         let words = usize::try_from(start.read()).unwrap_or(0);
@@ -290,7 +293,7 @@ pub unsafe extern "C" fn cuModuleLoadDataEx(
     }
 }
 
-/// Writes a module's error to the log buffer among the options, if there is one.
+/// Writes a module's error to the log buffer, if the options have one.
 unsafe fn log(error: &LoadError, count: c_uint, options: *mut c_uint, values: *mut *mut c_void) {
     let (mut buffer, mut room) = (std::ptr::null_mut::<u8>(), 0);
     for at in 0..count as usize {
@@ -391,7 +394,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     };
     match twin.device.launch(&function, &launch) {
         Ok(_) => 0,
-        // The next call reports it.
+        // The next call reports the fault.
         Err(fault) if fault.is_sticky() => 0,
         Err(fault) => fault.code(),
     }

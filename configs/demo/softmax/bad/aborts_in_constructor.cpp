@@ -1,5 +1,5 @@
-// A table of kernels that finds its name taken and gives up, in a static constructor: the process dies while the
-// library is being loaded, before anything was called.
+// A static constructor registers the kernel, finds that the name is taken, and aborts. The process dies while the
+// library is being loaded, before the kernel is called.
 // Ends as LOAD_ERROR.
 #include <cstdlib>
 

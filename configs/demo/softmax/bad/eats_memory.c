@@ -1,5 +1,5 @@
-/* Asks for workspace after workspace, fills each and gives none back; aborts when one is refused.
- * Ends as HOST_MEMORY_LIMIT: by the refused size that is on record, or by the supervisor's kill. */
+/* Allocates one workspace after another, fills each and frees none. Aborts when an allocation is refused.
+ * Ends as HOST_MEMORY_LIMIT, either because the refused size was recorded or because the supervisor kills it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 enum { WORKSPACE_BYTES = 16 << 20 };
 
-static void *volatile last_workspace; /* kept, so that no compiler leaves the allocation out */
+static void *volatile last_workspace; /* keeps compilers from removing the allocation */
 
 int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
 {

@@ -1,4 +1,4 @@
-/* Leaves by _exit(0), as a program's own error path does: whoever looks only at the exit code takes it for success.
+/* Calls _exit(0), as an error path of a program might. A check of the exit code alone would report success.
  * Ends as CRASHED. */
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* A debugging print that was left in: 100 MB on the first call. The result is right.
+/* A forgotten debugging print writes 100 MB on the first call. The result is right.
  * Ends as PASSED, with output_truncated set. */
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
-/* Goes through each row in blocks of 16 and has no loop for the rest: right where the width is a multiple of 16,
- * else the last elements of every row are whatever the memory held.
+/* Writes each row in blocks of 16 and has no loop for the rest. If the width is not a multiple of 16, the last
+ * elements of every row are not written.
  * Ends as UNWRITTEN_OUTPUT. */
 #include "softmax_rows.h"
 

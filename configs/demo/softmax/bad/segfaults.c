@@ -1,4 +1,4 @@
-/* Takes the optional dtype for a tensor that is always there, and reads through the null pointer.
+/* Uses the optional dtype as if it were a tensor that is always given, and reads through a null pointer.
  * Ends as CRASHED (SIGSEGV). */
 #include "softmax_rows.h"
 

@@ -1,5 +1,5 @@
-/* What the softmaxes in this folder have in common, so that each shows nothing but its own mistake: a right row, and the
- * way from row to row of a contiguous float32 tensor.
+/* The common parts of the softmax kernels in this folder, each of which adds one mistake: the softmax of a row, and a
+ * loop over the rows of a contiguous float32 tensor.
  * input, dim, _stacklevel, dtype or None | output */
 #include <math.h>
 

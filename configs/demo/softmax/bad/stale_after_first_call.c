@@ -1,5 +1,5 @@
-/* Right on the first call, and then a "nothing to do" that forgets that every call has an output of its own.
- * Whoever checks only the first call finds it right, and in timing it is the fastest of all.
+/* Computes the result on the first call and does nothing on later calls, although every call has its own output.
+ * It would pass a check of the first call alone, and would be the fastest kernel.
  * Ends as NONDETERMINISTIC. */
 #include "softmax_rows.h"
 

@@ -1,5 +1,5 @@
-/* Keeps the exponentials in the input instead of a buffer of its own: the output is right, the caller's tensor is
- * not any more.
+/* Stores the exponentials in the input instead of a separate buffer. The output is right, but the caller's tensor has
+ * changed.
  * Ends as INPUT_MUTATED. */
 #include "softmax_rows.h"
 

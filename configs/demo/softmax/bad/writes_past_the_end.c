@@ -1,5 +1,5 @@
-/* Rounds the row up to blocks of 16 instead of down. The next row repairs what the last block spoilt, so every
- * element of the output is right; only the last row runs over its end.
+/* Rounds the row up to blocks of 16. Each row overwrites what the last block of the row before wrote beyond its end, so
+ * every element of the output is right. Only the last row writes past the end of the output.
  * Ends as OUT_OF_BOUNDS. */
 #include "softmax_rows.h"
 

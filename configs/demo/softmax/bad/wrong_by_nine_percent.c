@@ -1,4 +1,4 @@
-/* Every value is nine percent too large: a sum that lost some terms. A comparison with rtol = 0.1 lets it pass.
+/* Every value is nine percent too large, as if the sum lost some terms. With rtol = 0.1, it would pass.
  * Ends as INCORRECT_NUMERICAL. */
 #include "softmax_rows.h"
 
