@@ -1,4 +1,4 @@
-/* A right matmul that holds 200 MiB from its first call on: what a candidate with a workspace owes. */
+/* A correct matmul that keeps 200 MiB from its first call on, like a candidate with a workspace. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -23,7 +23,7 @@ extern "C" __global__ void bitonic_sort_f32(const float *x, float *y, int n) {
     }
   if (t < n) y[t] = f[t];
 }
-// Positive values, in order.
+// Compaction: copies the positive values in order.
 extern "C" __global__ void compact_i32(const int *x, int *y, int *count, int n) {
   int i = threadIdx.x, l = i & 31;
   __shared__ int sums[33];
@@ -37,7 +37,7 @@ extern "C" __global__ void compact_i32(const int *x, int *y, int *count, int n) 
   if (keep) y[sums[i / 32] + __popc(votes & ((1u << l) - 1))] = x[i];
   if (!i) *count = sums[blockDim.x / 32];
 }
-// A lock that lanes of one warp contend for.
+// Lanes of one warp compete for a lock.
 extern "C" __global__ void locked_i32(int *lock, int *value) {
   bool done = false;
   while (!done) {
@@ -97,7 +97,7 @@ extern "C" __global__ void prints(int n, float x) {
 __device__ int total = 3;
 __device__ int *where = &total;
 extern "C" __global__ void globals_i32(int *y) { y[0] = *where + 1; *where = 9; y[1] = total; }
-// Lane by lane, against what the warp's functions say.
+// Compares the results of warp functions with values computed lane by lane.
 extern "C" __global__ void warp_functions(u32 *y) {
   u32 t = threadIdx.x, full = 0xffffffffu;
   u32 a = __shfl_sync(full, t * 3, (t + 5) & 31), b = __shfl_down_sync(full, t, 3, 8), c = __shfl_up_sync(full, t, 2, 16);
@@ -106,7 +106,7 @@ extern "C" __global__ void warp_functions(u32 *y) {
   if (t < 10) v += 8 * (__activemask() == 0x3ff);
   y[t * 7] = a; y[t * 7 + 1] = b; y[t * 7 + 2] = c; y[t * 7 + 3] = m; y[t * 7 + 4] = r; y[t * 7 + 5] = x; y[t * 7 + 6] = v;
 }
-// Producers and consumers meet at a barrier of their own.
+// Producers and consumers wait at a named barrier.
 extern "C" __global__ void named_barriers(int *y) {
   __shared__ int s[64];
   int t = threadIdx.x;
@@ -115,7 +115,7 @@ extern "C" __global__ void named_barriers(int *y) {
   int c = __syncthreads_count(t & 1), a = __syncthreads_and(t < 128), o = __syncthreads_or(t == 300);
   if (!t) { y[64] = c; y[65] = a; y[66] = o; }
 }
-// 128 bits by 128 bits, with carries.
+// Sum, difference and product of two 128-bit numbers, with carries.
 extern "C" __global__ void wide_i128(const u64 *x, u64 *y) {
   unsigned __int128 a = (unsigned __int128)x[1] << 64 | x[0], b = (unsigned __int128)x[3] << 64 | x[2];
   unsigned __int128 s = a + b, d = a - b, p = a * b;

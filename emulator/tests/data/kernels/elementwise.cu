@@ -1,4 +1,4 @@
-// Kernels of one value at a time, in three formats.
+// Elementwise kernels, in three formats.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 typedef long long i64;

@@ -46,7 +46,7 @@ extern "C" __global__ void matmul_f64(const double *a, const double *b, double *
   for (int i = 0; i < K; i++) s = fma(a[r * K + i], b[i * N + q], s);
   c[r * N + q] = s;
 }
-// Four results a thread, in registers.
+// Each thread keeps four results in registers.
 extern "C" __global__ void matmul_blocked_f32(const float *a, const float *b, float *c, int M, int N, int K) {
   __shared__ float A[32][17], B[16][33];
   int tx = threadIdx.x, ty = threadIdx.y;

@@ -1,4 +1,4 @@
-// Kernels with one mistake each. The line of the mistake says so.
+// Kernels with one mistake each. A comment marks the line of the mistake.
 typedef long long i64;
 #define GLOBAL extern "C" __global__ void
 GLOBAL one_past_the_end(float *y, int n) {

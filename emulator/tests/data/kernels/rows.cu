@@ -67,7 +67,7 @@ ROWS(f32, float)
 ROWS(f16, __half)
 ROWS(bf16, __nv_bfloat16)
 
-// One pass: the sum is corrected whenever a larger value is found. A thread a row.
+// One pass, one row per thread. The sum is corrected whenever a larger value is found.
 extern "C" __global__ void softmax_online_f32(const float *x, float *y, int rows, int d) {
   int r = blockIdx.x * blockDim.x + threadIdx.x;
   if (r >= rows) return;
@@ -75,7 +75,7 @@ extern "C" __global__ void softmax_online_f32(const float *x, float *y, int rows
   for (int j = 0; j < d; j++) { float v = x[r * d + j], n = fmaxf(m, v); s = s * __expf(m - n) + __expf(v - n); m = n; }
   for (int j = 0; j < d; j++) y[r * d + j] = __expf(x[r * d + j] - m) / s;
 }
-// A warp a row.
+// One row per warp.
 extern "C" __global__ void softmax_warp_f32(const float *x, float *y, int rows, int d) {
   int r = (blockIdx.x * blockDim.x + threadIdx.x) / 32, l = threadIdx.x % 32;
   if (r >= rows) return;
@@ -140,7 +140,7 @@ extern "C" __global__ void scan_warp_i32(const int *x, int *y) {
   for (int o = 1; o < 32; o *= 2) { int u = __shfl_up_sync(0xffffffffu, v, o); if ((threadIdx.x & 31) >= o) v += u; }
   y[i] = v;
 }
-// Blocks wait for the sum of the block before them.
+// Each block waits for the sum of the block before it.
 extern "C" __global__ void scan_chained_i32(const int *x, int *y, volatile int *sums, int n) {
   __shared__ int before;
   __shared__ int s[128];

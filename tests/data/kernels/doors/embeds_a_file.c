@@ -1,4 +1,4 @@
-/* Takes TARGET, a path in quotes, into the library as it is. Where that is a capture, the answers are in it. */
+/* Embeds the file TARGET (a path in quotes) in the library. If it were a capture, the answers would be in it. */
 #include "hostile.h"
 
 #define WITH_QUOTES(path) #path

@@ -1,4 +1,4 @@
-/* Takes memory and gives it back in ways that leave it allocated while no count of this process shows it. All refused. */
+/* Allocates and releases memory in ways that keep it allocated but not counted for this process. All are refused. */
 #include "hostile.h"
 
 #include <sys/sendfile.h>
@@ -16,7 +16,7 @@ RUN
         if (i == 23)
             seen("768 MiB in shared maps that are not resident");
     }
-    /* A pipe keeps a page, and with it the huge page that it is of, when the map is gone. */
+    /* After the map is gone, a pipe would keep the page, and with it the huge page that contains it. */
     int ends[2], more[2];
     if (pipe(ends) != 0 || pipe(more) != 0)
         return 1;
@@ -30,7 +30,7 @@ RUN
         seen("splice works");
     if (library >= 0 && sendfile(ends[1], library, NULL, 4096) > 0)
         seen("sendfile works");
-    /* A piece of kernel memory for each range, in any number. */
+    /* Each locked range uses kernel memory, and their number is not limited. */
     struct flock range = { .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 1, .l_len = 1 };
     if (library >= 0 && (fcntl(library, F_SETLK, &range) == 0 || fcntl(library, F_OFD_SETLK, &range) == 0))
         seen("ranges can be locked");

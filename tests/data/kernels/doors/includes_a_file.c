@@ -1,4 +1,4 @@
-/* Has TARGET, a path in quotes, read by the preprocessor. What is not C shows in the compiler's messages. */
+/* Includes the file TARGET (a path in quotes). If the file is not C, the compiler quotes it in its messages. */
 #include "hostile.h"
 #include TARGET
 

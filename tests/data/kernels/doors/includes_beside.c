@@ -1,4 +1,4 @@
-/* Includes headers of its own folder and of one below, as kernels do. */
+/* Includes headers of its own folder and of a subfolder, as kernels do. */
 #include "hostile.h"
 #include "parts/scale.h"
 

@@ -1,4 +1,4 @@
-/* Asks for all CPUs, whatever it was given. Refused, where it would get more. */
+/* Requests all CPUs. The request is refused if it would add CPUs. */
 #include "hostile.h"
 
 #include <sched.h>

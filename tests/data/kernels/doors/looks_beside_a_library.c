@@ -1,4 +1,4 @@
-/* Takes what it may from a folder of libraries: a library, by its name. Then it tries everything else that lies there. */
+/* Loads a library by name from a folder where that is allowed. Then tries to open all other files in the folder. */
 #include "hostile.h"
 
 #include <dirent.h>

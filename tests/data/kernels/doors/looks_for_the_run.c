@@ -1,5 +1,5 @@
-/* Looks for the run that it is part of: opens its files by every name it can think of, and searches all of its own memory,
- * environment and arguments included, for the seeds. CONTROL leaves one lying about, to show that it would be found. */
+/* Tries to open the files of its own run by many names, and searches all of its memory, including environment and
+ * arguments, for the run's seeds. CONTROL puts a seed into memory, to show that the search would find it. */
 #include "hostile.h"
 
 #include "secrets.h" /* PATHS: {"…"}; SEEDS: {{length, {bytes…}}}, each byte hidden by HIDDEN */

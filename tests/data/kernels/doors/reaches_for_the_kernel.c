@@ -1,5 +1,5 @@
-/* Rules, filters, watches, timers and the like: each takes kernel memory that no limit counts, or disturbs whoever is timed
- * next. All refused. */
+/* Rules, filters, watches, timers and the like. Each would use memory of Linux that no limit counts, or disturb the
+ * candidate that is timed next. All are refused. */
 #include "hostile.h"
 
 #include <linux/filter.h>
@@ -35,7 +35,7 @@ RUN
         seen("syncfs works");
     if (syscall(SYS_sync) == 0)
         seen("sync works");
-    /* The kernel would go on reading while somebody else is timed. */
+    /* The operating system would continue to read while another candidate is timed. */
     if (library >= 0 && readahead(library, 0, 4096) == 0)
         seen("readahead works");
     if (library >= 0 && (posix_fadvise(library, 0, 0, POSIX_FADV_WILLNEED) == 0

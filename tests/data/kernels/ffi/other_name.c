@@ -1,4 +1,4 @@
-/* Exports no function of the name that the plan says. */
+/* Does not export the function that the plan names. */
 #include "relu.h"
 
 OPT_EXPORT int __tvm_ffi_forward(void *self, const OptAny *args, int32_t n, OptAny *ret)

@@ -1,4 +1,4 @@
-/* Says what is wrong the way tvm-ffi does: an error is raised, and -1 returned. */
+/* Reports an error as tvm-ffi does: raises it and returns -1. */
 #include "relu.h"
 
 OPT_EXPORT int __tvm_ffi_run(void *self, const OptAny *args, int32_t n, OptAny *ret)

@@ -1,4 +1,4 @@
-/* An error whose message is longer than anything that is shown. */
+/* Raises an error whose message is longer than any message that is shown. */
 #include "relu.h"
 
 OPT_EXPORT int __tvm_ffi_run(void *self, const OptAny *args, int32_t n, OptAny *ret)

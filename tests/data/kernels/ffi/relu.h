@@ -4,7 +4,7 @@
 
 #include "opt_candidate.h"
 
-/* Of libtvm_ffi.so. */
+/* Functions of libtvm_ffi.so. */
 void TVMFFIErrorSetRaisedFromCStr(const char *kind, const char *message);
 
 static inline int ffi_relu(const OptAny *args, int32_t n)

@@ -1,5 +1,5 @@
-/* Stands in for libtvm_ffi.so, so that no test needs the real one: the errors of its C ABI (tvm/ffi/c_api.h), with the
- * documented layout. An object's head, then the cell of an error: kind, message, backtrace. */
+/* A minimal libtvm_ffi.so for tests: the errors of its C ABI (tvm/ffi/c_api.h), with the documented layout. An error
+ * object has a header, followed by a cell with kind, message and backtrace. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static __thread Error *raised;
 static ByteArray copy(const char *text)
 {
     size_t size = strlen(text);
-    char *data = malloc(size); /* without a zero byte at its end, like the real one's may be */
+    char *data = malloc(size); /* not terminated by a zero byte, because the real library's may not be either */
     memcpy(data, text, size);
     return (ByteArray){data, size};
 }

@@ -1,4 +1,4 @@
-/* Takes the list as an owned array, which it is not given. */
+/* Takes the list as an owned array, but the runner passes a tensor. */
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/function.h>

@@ -1,4 +1,4 @@
-/* Cannot be asked, only killed. */
+/* Ignores requests to end, so it can only be killed. */
 #include "hostile.h"
 
 RUN

@@ -1,4 +1,4 @@
-/* Right, and then claims to have made four thousand million calls in no time. */
+/* Computes the right result, then reports that it made four billion calls in no time. */
 #include "hostile.h"
 
 RUN

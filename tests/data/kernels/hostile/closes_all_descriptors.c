@@ -1,4 +1,4 @@
-/* Closes whatever is open, then fills the numbers again. */
+/* Closes all open descriptors, then opens files under the same numbers. */
 #include "hostile.h"
 
 RUN

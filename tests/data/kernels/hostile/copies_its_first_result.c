@@ -1,4 +1,4 @@
-/* Computes once; where the output has moved since, copies from where it was. */
+/* Computes only once. If the output has moved since, copies the result from its old address. */
 #include "hostile.h"
 
 RUN

@@ -1,4 +1,4 @@
-/* A library that cannot be unloaded: the late static destructor that killed the pipeline once. Nobody unloads it. */
+/* A library that aborts in a destructor when it is unloaded. A runner never unloads a library. */
 #include "hostile.h"
 
 __attribute__((destructor)) static void end(void) { abort(); }

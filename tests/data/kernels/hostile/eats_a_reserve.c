@@ -1,5 +1,5 @@
-/* Reserves address space, which owes nothing, and makes it writable piece by piece. The last piece is refused; what was
- * refused is asked for once more in the way that is noted. */
+/* Reserves address space, which is not owed, and makes it writable piece by piece. When a piece is refused, requests it
+ * once more in a way that records the refused size. */
 #include "hostile.h"
 
 RUN

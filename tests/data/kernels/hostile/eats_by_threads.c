@@ -1,4 +1,4 @@
-/* Eight threads fill private memory at once, a MiB at a time, each until it is refused. */
+/* Eight threads allocate and fill private memory at once, a MiB at a time, until that is refused. */
 #include "hostile.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Moves the end of the heap, page by page touched, until it is refused. */
+/* Moves the end of the heap and touches each new page, until that is refused. */
 #include "hostile.h"
 
 RUN

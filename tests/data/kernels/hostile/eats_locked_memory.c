@@ -1,4 +1,4 @@
-/* Locks nothing, because that is refused in every way; then fills memory in maps that are populated at once. */
+/* Every way to lock memory is refused, so it locks none. Then it fills memory with maps that are populated at once. */
 #include "hostile.h"
 
 RUN

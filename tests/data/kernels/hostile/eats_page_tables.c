@@ -1,4 +1,4 @@
-/* Reads one byte of every 2 MiB of memory that it never writes: no page of it is private, only the tables are. */
+/* Reads one byte of every 2 MiB of memory that it never writes. No page is private, and only the page tables grow. */
 #include "hostile.h"
 
 RUN

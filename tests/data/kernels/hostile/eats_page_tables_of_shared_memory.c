@@ -1,5 +1,5 @@
-/* Touches one byte of every 2 MiB of shared maps: each costs a page and a table for it, and no limit on private memory
- * counts either. */
+/* Touches one byte of every 2 MiB of shared maps. Each touch costs a page and a page table, and no limit on private
+ * memory counts them. */
 #include "hostile.h"
 
 RUN

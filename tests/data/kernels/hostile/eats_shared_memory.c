@@ -1,4 +1,4 @@
-/* Shared anonymous memory is counted by no limit on private memory. */
+/* Fills shared anonymous memory, which no limit on private memory counts. */
 #include "hostile.h"
 
 RUN

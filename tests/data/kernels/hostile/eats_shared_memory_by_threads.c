@@ -1,4 +1,4 @@
-/* Eight threads fill shared anonymous memory at once: no limit on private memory counts it. */
+/* Eight threads fill shared anonymous memory at once. No limit on private memory counts it. */
 #include "hostile.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Threads with stacks of 16 MiB that touch all of them and stay, as many as it is given; then it does its work. */
+/* Starts as many threads as it can, each with a stack of 16 MiB that it touches completely. Then does its work. */
 #include "hostile.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Ends the thread that was called; another one keeps the process. */
+/* Ends the thread that called it. Another thread keeps the process alive. */
 #include "hostile.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Exits with 0 from a call; a destructor makes that a death by abort. */
+/* Exits with 0 in a call. A destructor then aborts, so the process ends with SIGABRT. */
 #include "hostile.h"
 
 __attribute__((destructor)) static void end(void) { abort(); }

@@ -1,4 +1,4 @@
-/* Fills the socket in its calls, shuts it down and closes it. Nobody listens there any more. */
+/* Fills the runner's socket in its calls, shuts it down and closes it. The worker no longer reads from it. */
 #include "hostile.h"
 
 #include <sys/socket.h>

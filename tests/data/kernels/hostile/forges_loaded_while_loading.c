@@ -1,4 +1,4 @@
-/* Says that it is loaded while its constructor never ends. */
+/* Reports that it is loaded, while its constructor never ends. */
 #include "hostile.h"
 
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-/* Reports protections of its own invention, then is quiet for ever. */
+/* Reports invented protections while it is loaded, then sends nothing more. */
 #include "hostile.h"
 
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-/* Does its work and nothing else: stands between the others, to show that they left the workers as they were. */
+/* An honest kernel that runs between the others, to show that they did not harm the workers. */
 #include "hostile.h"
 
 RUN { return softmax(args, n); }

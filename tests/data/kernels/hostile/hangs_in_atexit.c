@@ -1,4 +1,4 @@
-/* Leaves by exit, whose handlers never end. */
+/* Calls exit, and its handler never returns. */
 #include "hostile.h"
 
 static void hang(void)

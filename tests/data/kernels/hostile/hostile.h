@@ -1,8 +1,8 @@
-/* What the hostile kernels of this folder share: a right softmax to hide behind, and eyes.
+/* The common parts of the hostile kernels in this folder: a correct softmax, and functions that search memory.
  *
- * Every kernel here computes softmax along the last axis (input, dim, _stacklevel, dtype | output, float32) and does
- * something else besides. Where the something must have no effect, the result is right and the kernel PASSES; where
- * an effect is seen, `seen` says which on standard error and aborts, so that the run's summary shows it. */
+ * Each kernel computes softmax along the last axis (input, dim, _stacklevel, dtype | output, float32) and also attempts
+ * something hostile. If an attempt must have no effect, the kernel computes the right result and ends as PASSED. If it
+ * has an effect, `seen` reports it on standard error and aborts, so the summary of the run shows it. */
 #ifndef HOSTILE_H
 #define HOSTILE_H
 
@@ -51,7 +51,7 @@ static inline void softmax_rows(const float *x, float *y, int64_t width, int64_t
     }
 }
 
-/* The honest part. */
+/* The softmax. */
 static inline int softmax(const OptAny *args, int32_t n)
 {
     if (n != 5 || args[0].type_index != OPT_TENSOR)
@@ -62,7 +62,7 @@ static inline int softmax(const OptAny *args, int32_t n)
     return OPT_OK;
 }
 
-/* Says what was seen and ends the process. */
+/* Reports an effect and ends the process. */
 static inline void seen(const char *format, ...)
 {
     va_list values;
@@ -76,20 +76,20 @@ static inline void seen(const char *format, ...)
 
 static inline uintptr_t page_size(void) { return (uintptr_t)sysconf(_SC_PAGESIZE); }
 
-/* Whether anything is mapped in [from, to). The kernel answers EEXIST before it looks at any limit; whatever else it
- * says, nothing was there. */
+/* Returns whether anything is mapped in [from, to). The operating system returns EEXIST before it checks any limit, so
+ * every other result means that nothing is mapped. */
 static inline int occupied(uintptr_t from, uintptr_t to)
 {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
     long at = syscall(SYS_mmap, from, to - from, PROT_NONE, flags, -1, 0L);
     if (at != -1) {
         munmap((void *)at, to - from);
-        return (uintptr_t)at != from; /* a kernel that does not know the flag puts it elsewhere */
+        return (uintptr_t)at != from; /* an old Linux that ignores the flag maps it elsewhere */
     }
     return errno == EEXIST;
 }
 
-/* Copies up to a page out of this process without a fault where it cannot be read; 0 if so. */
+/* Copies up to a page of this process. Returns 0 instead of faulting if the page cannot be read. */
 static inline size_t peek(int pipe_ends[2], uintptr_t at, void *copy, size_t bytes)
 {
     ssize_t written = write(pipe_ends[1], (const void *)at, bytes);
@@ -101,8 +101,8 @@ static inline size_t peek(int pipe_ends[2], uintptr_t at, void *copy, size_t byt
 
 typedef void (*PageVisitor)(uintptr_t at, const unsigned char *bytes, size_t count, void *context);
 
-/* Shows every readable page in [from, to) to `visit`; the number of pages shown. Needs no /proc: address space is
- * halved until what is mapped is found. */
+/* Passes every readable page in [from, to) to `visit`, and returns their number. Works without /proc: halves the address
+ * space repeatedly to find what is mapped. */
 static inline size_t walk(int pipe_ends[2], uintptr_t from, uintptr_t to, PageVisitor visit, void *context)
 {
     uintptr_t page = page_size();
@@ -127,8 +127,8 @@ static inline size_t walk(int pipe_ends[2], uintptr_t from, uintptr_t to, PageVi
 
 #define LOWEST_ADDRESS ((uintptr_t)1 << 16)
 
-/* Where user space ends, less a little: the stack lies below it, and nothing is put higher unless it is asked for. The
- * kernel has no address for a map that ends higher, which must not be taken for free. */
+/* An address slightly below the end of user space. The stack is below it, and maps are above it only on request. A map
+ * that ends above user space always fails, so testing one would wrongly show the addresses as free. */
 static inline uintptr_t highest_address(void)
 {
     uintptr_t here = (uintptr_t)__builtin_frame_address(0), end = 1;
@@ -137,7 +137,7 @@ static inline uintptr_t highest_address(void)
     return end - LOWEST_ADDRESS;
 }
 
-/* The control page, as worker/src/runner/control.rs lays it out. */
+/* The control page, with the layout of worker/src/runner/control.rs. */
 typedef struct ControlPage {
     volatile uint32_t command, entry, calls, first_slot, flags, spin_us, runner_waits, padding[9];
     volatile uint32_t done, worker_waits;
@@ -159,7 +159,7 @@ static inline void recognise(uintptr_t at, const unsigned char *bytes, size_t co
     *(ControlPage **)found = (ControlPage *)at;
 }
 
-/* The page that this process shares with its worker; only in a call. */
+/* Finds the page that this process shares with its worker. Works only during a call. */
 static inline ControlPage *control_page(void)
 {
     ControlPage *found = NULL;

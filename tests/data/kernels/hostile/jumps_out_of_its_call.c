@@ -1,4 +1,4 @@
-/* Jumps from a call into its constructor, whose frame is long gone. */
+/* Jumps from a call into its constructor, which has already returned. */
 #include "hostile.h"
 
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* Memory that outlives a process or that no limit counts: shm, memfd, System V, message queues, locks. All refused. */
+/* Creates memory that outlives a process or is not limited: shm, memfd, System V, queues, locks. All refused. */
 #include "hostile.h"
 
 #include <sys/ipc.h>

@@ -1,4 +1,4 @@
-/* Recursion without an end. */
+/* Recurses without end. */
 #include "hostile.h"
 
 static volatile int depth;

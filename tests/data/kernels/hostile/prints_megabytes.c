@@ -1,4 +1,4 @@
-/* 8 MiB on each standard stream. */
+/* Writes 8 MiB to each standard stream. */
 #include "hostile.h"
 
 RUN

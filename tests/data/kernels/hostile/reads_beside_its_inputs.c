@@ -1,9 +1,9 @@
-/* Looks everywhere a process can look for bytes of the capture that are not its input: the expected output, the
- * pickle, the zip's directory. What to look for comes from `markers.h`, written by the test, every byte XOR 0xA5, so
- * that this library does not hold it itself.
+/* Searches everything that a process can read for bytes of the capture that are not its input: the expected output, the
+ * pickle, the zip's directory. The markers to search for are in `markers.h`, which the test writes. Each of their bytes
+ * is XORed with 0xA5; otherwise the search would find them in this library.
  *
- * CONTROL_MEMORY, CONTROL_DESCRIPTOR and CONTROL_PATH add a marker that is there to be found: in the input, in a
- * descriptor, in a file that may be read. They prove that each way of looking sees. */
+ * CONTROL_MEMORY, CONTROL_DESCRIPTOR and CONTROL_PATH add a marker that must be found: in the input, in a descriptor, or
+ * in a readable file. They prove that each kind of search works. */
 #include "hostile.h"
 
 #include <dirent.h>
@@ -59,7 +59,7 @@ static void look_at(const unsigned char *bytes, size_t count, const char *where)
         }
 }
 
-/* A marker may lie across two pages: the tail of the page before is kept. */
+/* A marker may extend over two pages, so the end of the previous page is kept. */
 static unsigned char window[MARKER_BYTES + 65536];
 static uintptr_t window_end;
 static size_t kept;
@@ -79,7 +79,7 @@ static void look_at_page(uintptr_t at, const unsigned char *bytes, size_t count,
 
 static int pipe_ends[2];
 
-/* Each thing the scan copies passes through these; they are wiped, or the next scan would find its own traces. */
+/* Wipes the buffers of a scan. Otherwise the next scan would find copies that this one made. */
 static void wipe(void)
 {
     memset(window, 0, sizeof window);
@@ -95,7 +95,7 @@ static void scan_memory(const char *when, const OptTensor *input)
     wipe();
 }
 
-/* Around an input, to the end of its pages, stands nothing; the pages beside it cannot be read. */
+/* Checks that the rest of an input's pages is zero, and that the pages beside them cannot be read. */
 static void look_around(const char *when, const OptTensor *input)
 {
     static unsigned char copy[65536];
@@ -120,8 +120,8 @@ static void look_both(const char *when, const OptTensor *input)
 
 static void advise_all(uintptr_t from, uintptr_t to, int advice)
 {
-    /* As a whole, and page by page at both ends, where guards, anonymous pages and the file meet: one refused page does
-     * not save the others. */
+    /* Advise the whole range, then single pages at both ends, where guards, anonymous pages and the file meet. If one
+     * page is refused, the others are still tried. */
     uintptr_t page = page_size();
     madvise((void *)from, to - from, advice);
     for (uintptr_t at = from; at < to; at += page)
@@ -153,7 +153,7 @@ static void scan_after_changes(const OptTensor *input)
             seen("mprotect of a page of an input");
         if (munmap((void *)at, page) == 0)
             seen("munmap of a page of an input");
-        /* mremap could grow a map of the file past its end, or show it elsewhere. */
+        /* mremap could extend a map of the file beyond its end, or map it at another address. */
         if (syscall(SYS_mremap, at, page, 2 * page, MREMAP_MAYMOVE, 0L) != -1 ||
             syscall(SYS_mremap, at, 0L, 4 * page, MREMAP_MAYMOVE, 0L) != -1)
             seen("mremap of a page of an input");
@@ -203,7 +203,7 @@ static void look_into_descriptors(void)
         if (S_ISDIR(status.st_mode))
             seen("a folder is open as %s", where);
         if (S_ISSOCK(status.st_mode)) {
-            /* Nothing more is sent, descriptors least of all; and none can be sent on. */
+            /* The worker sends no more messages and no descriptors, and this process cannot send descriptors either. */
             unsigned char bytes[4096], space[1024];
             struct iovec part = { bytes, sizeof bytes };
             struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space };
@@ -270,7 +270,7 @@ static void look_into_paths(void)
     for (int descriptor = 0; descriptor <= 64; descriptor++) {
         snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
         if (descriptor == 1 || descriptor == 2) {
-            look_into_path(path); /* memory files of its own, which have no path to forbid */
+            look_into_path(path); /* memory files of this process, whose paths cannot be forbidden */
             continue;
         }
         if (descriptor == pipe_ends[0] || descriptor == pipe_ends[1])
@@ -279,7 +279,7 @@ static void look_into_paths(void)
     }
     for (size_t i = 0; i < sizeof capture_paths / sizeof *capture_paths; i++) {
         may_not_open(capture_paths[i]);
-        /* The same file by other names. */
+        /* Try other names of the same file. */
         snprintf(path, sizeof path, "/proc/self/root%s", capture_paths[i]);
         may_not_open(path);
         snprintf(path, sizeof path, "/proc/1/root%s", capture_paths[i]);
@@ -299,7 +299,7 @@ static void look_into_paths(void)
     look_into_path("/proc/self/exe");
 }
 
-/* Names of maps of the file would be /proc/self/map_files/FROM-TO. */
+/* Tries to open maps of the file by name: /proc/self/map_files/FROM-TO. */
 static void look_into_map_files(const OptTensor *input)
 {
     char path[128];
@@ -331,10 +331,10 @@ RUN
         look_into_descriptors();
 #endif
 #ifdef CONTROL_PATH
-        static unsigned char of_the_cache[MARKER_BYTES]; /* "glibc-ld.so.cache1.1" stands in it */
+        static unsigned char of_the_cache[MARKER_BYTES]; /* contains "glibc-ld.so.cache1.1" */
         int cache = open("/etc/ld.so.cache", O_RDONLY);
         if (cache < 0 || pread(cache, of_the_cache, MARKER_BYTES, 64) != MARKER_BYTES)
-            return 77; /* not this C library */
+            return 77; /* another C library */
         close(cache);
         for (int i = 0; i < MARKER_BYTES; i++)
             of_the_cache[i] ^= HIDDEN;

@@ -1,4 +1,4 @@
-/* Puts a pipe in the place of every descriptor, and moves and punches what lay under the standard streams. */
+/* Truncates, seeks and punches holes in the files of the standard streams, and replaces every descriptor by a pipe. */
 #include "hostile.h"
 
 RUN

@@ -1,4 +1,4 @@
-/* An alarm every millisecond with a handler, and naps in between. */
+/* Sets an alarm with a handler for every millisecond, and sleeps briefly in between. */
 #include "hostile.h"
 
 #include <sys/time.h>

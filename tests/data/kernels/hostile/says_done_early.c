@@ -1,4 +1,4 @@
-/* Marks its call as done before anything was computed, and hangs. */
+/* Marks its call as done before it has computed anything, and hangs. */
 #include "hostile.h"
 
 RUN

@@ -1,4 +1,4 @@
-/* Garbage all over the page, the number of the command included, again and again. */
+/* Repeatedly writes garbage to the whole control page, including the number of the command. */
 #include "hostile.h"
 
 RUN

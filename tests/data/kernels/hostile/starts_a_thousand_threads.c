@@ -1,4 +1,4 @@
-/* As many threads as it is given, a thousand at most; waits for them, then does its work. */
+/* Starts as many threads as it can, at most a thousand. Waits for them, then does its work. */
 #include "hostile.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Lays writable memory over an input, or over what is left of it once it is unmapped, and stores there. */
+/* Maps writable memory over an input, or over the addresses of an unmapped input, and stores there. */
 #include "hostile.h"
 
 RUN

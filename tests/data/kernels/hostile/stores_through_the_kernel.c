@@ -1,5 +1,5 @@
-/* Asks the kernel to store into an input: through a pipe, process_vm_writev, /proc/self/mem, and by throwing its
- * pages away. Nothing of that may have an effect; then the result is right. */
+/* Lets the kernel store into an input: through a pipe, process_vm_writev, /proc/self/mem, and by discarding its pages.
+ * None of these attempts may have an effect, so the result is right. */
 #include "hostile.h"
 
 #include <sys/uio.h>

@@ -1,4 +1,4 @@
-// An exception that nobody catches: the process ends, and what it said is kept.
+// Throws an exception that is not caught. The process ends, and its message is kept.
 #include <stdexcept>
 
 #include "opt_candidate.h"

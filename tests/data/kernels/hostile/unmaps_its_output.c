@@ -1,4 +1,4 @@
-/* Writes its result into memory of its own at the output's address. */
+/* Replaces its output by private memory at the same address, and writes the result there. */
 #include "hostile.h"
 
 RUN

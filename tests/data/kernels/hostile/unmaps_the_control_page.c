@@ -1,4 +1,4 @@
-/* Right, but its runner has no page to say so any more. */
+/* Computes the right result, but unmaps the page through which its runner would report it. */
 #include "hostile.h"
 
 RUN

@@ -1,4 +1,4 @@
-/* Raises its stack's limit, which it may not, and touches a frame of 64 MiB from the far end. */
+/* Tries to raise the limit of its stack, which is refused, and touches a frame of 64 MiB from the far end. */
 #include "hostile.h"
 
 #include <sys/resource.h>

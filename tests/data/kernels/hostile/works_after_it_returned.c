@@ -1,4 +1,4 @@
-/* Threads that go on when the call has returned. */
+/* Leaves threads running after the call has returned. */
 #include "hostile.h"
 
 #include <pthread.h>

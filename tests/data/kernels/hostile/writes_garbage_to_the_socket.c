@@ -1,4 +1,4 @@
-/* Frames of all lengths and kinds while it is loaded: no runner of ours sends those. */
+/* Sends frames of all lengths and kinds while it is loaded. A normal runner never sends such frames. */
 #include "hostile.h"
 
 #include <sys/socket.h>

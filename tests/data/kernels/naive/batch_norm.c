@@ -2,8 +2,8 @@
  *
  * input, running_mean or None, running_var or None, weight or None, bias or None, training, momentum, eps | output
  *
- * Floats, in double. In training the call also moves the running statistics; a capture shows them as the call left
- * them, they do not matter to its output, and inputs are not written to, so they are left alone. */
+ * Takes floats and computes in double. In training, torch also updates the running statistics. This kernel does not,
+ * because the output does not depend on them and inputs must not be written. */
 #include "opt_elements.h"
 
 int run(void *self, const OptAny *args, int32_t n, OptAny *ret)

@@ -2,7 +2,7 @@
  *
  * input, weight, bias or None, stride, padding (numbers, "same" or "valid"), dilation, groups | output
  *
- * Floats; sums in double, rounded once. */
+ * Takes floats. Sums are computed in double and rounded once. */
 #include "opt_elements.h"
 
 int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
@@ -21,7 +21,7 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
         return OPT_BAD_ARGUMENTS;
     if (opt_is_string(args, n, 4, "same")) {
         for (int i = 0; i < 2; i++)
-            padding[i] = dilation[i] * (weight->shape[2 + i] - 1) / 2; /* an odd one goes behind */
+            padding[i] = dilation[i] * (weight->shape[2 + i] - 1) / 2; /* if odd, the extra one is at the end */
     } else if (!opt_is_string(args, n, 4, "valid") && !opt_integers(args, n, 4, padding, 2)) {
         return OPT_BAD_ARGUMENTS;
     }

@@ -1,9 +1,9 @@
-/* torch.nn.functional.embedding: the rows of `weight` that `input` names.
+/* torch.nn.functional.embedding: the rows of `weight` whose indices are in `input`.
  *
  * input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse | output
  *
- * Any dtype: rows are copied as bytes. padding_idx and the rest matter to the gradient only; a capture of a call
- * with max_norm already holds the weight that the call left, so nothing is rescaled here. */
+ * Takes any dtype, because rows are copied as bytes. padding_idx and the rest affect only the gradient. A capture of a
+ * call with max_norm contains the weight after the call, so nothing has to be rescaled. */
 #include "opt_elements.h"
 
 int run(void *self, const OptAny *args, int32_t n, OptAny *ret)

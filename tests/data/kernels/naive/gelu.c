@@ -1,8 +1,8 @@
-/* torch.nn.functional.gelu: x * Phi(x), exactly or by tanh.
+/* torch.nn.functional.gelu: x * Phi(x), exactly or approximated with tanh.
  *
  * arg0 (the input), approximate ("none", "tanh" or None for "none") | output
  *
- * No signature is recorded for gelu, so a job whose entries never name `approximate` has one argument less. */
+ * Captures of gelu have no signature, so a job whose entries never give `approximate` has one argument fewer. */
 #include "opt_elements.h"
 
 int run(void *self, const OptAny *args, int32_t n, OptAny *ret)

@@ -2,7 +2,7 @@
  *
  * input, normalized_shape (1-D int64), weight or None, bias or None, eps | output
  *
- * Floats; mean and (biased) variance in double, in two passes. */
+ * Takes floats. Mean and (biased) variance are computed in double, in two passes. */
 #include "opt_elements.h"
 
 int run(void *self, const OptAny *args, int32_t n, OptAny *ret)

@@ -2,7 +2,7 @@
  *
  * input, weight, bias or None | output
  *
- * Floats; sums in double, rounded once. A weight of one axis gives one number per row, as torch does. */
+ * Takes floats. Sums are computed in double and rounded once. As in torch, a one-axis weight gives one number per row. */
 #include "opt_elements.h"
 
 int run(void *self, const OptAny *args, int32_t n, OptAny *ret)

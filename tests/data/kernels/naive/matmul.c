@@ -2,10 +2,10 @@
  *
  * arg0, arg1 | output
  *
- * Floats sum in double and are rounded once; integers wrap. */
+ * Sums of floats are computed in double and rounded once. Integers wrap. */
 #include "opt_elements.h"
 
-/* Offset of a batch of the output in an operand whose leading `axes` axes broadcast to the output's. */
+/* Offset of a batch of the output in an operand whose leading `axes` axes broadcast to those of the output. */
 static int64_t batch_offset(const OptTensor *t, int axes, const OptTensor *output, int output_axes, int64_t batch)
 {
     int64_t offset = 0;
@@ -31,7 +31,7 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
     OptKind kind = opt_kind(output);
     if (kind == OPT_OTHER || opt_kind(left) != kind || opt_kind(right) != kind)
         return OPT_UNSUPPORTED;
-    /* A vector on the left has no rows, one on the right no columns; the output lacks that axis. */
+    /* A vector on the left has no rows, and a vector on the right has no columns. The output lacks that axis. */
     int has_rows = left->ndim > 1, has_columns = right->ndim > 1;
     int left_axes = has_rows ? left->ndim - 2 : 0;
     int right_axes = has_columns ? right->ndim - 2 : 0;

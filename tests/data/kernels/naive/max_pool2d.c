@@ -1,8 +1,8 @@
-/* torch.nn.functional.max_pool2d, with or without the places of the maxima.
+/* torch.nn.functional.max_pool2d, with or without the indices of the maxima.
  *
  * input, kernel_size, stride or None, padding, dilation, ceil_mode, return_indices | output[, indices]
  *
- * Plain dtypes. The first maximum in row-major order wins; NaN is larger than everything. */
+ * Takes plain dtypes. The first maximum in row-major order wins; NaN is larger than everything. */
 #include "opt_elements.h"
 
 int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
@@ -45,7 +45,7 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
             }
         }
         if (best_place < 0)
-            return OPT_BAD_ARGUMENTS; /* a window of nothing but padding: torch refuses such a call */
+            return OPT_BAD_ARGUMENTS; /* a window with only padding, which torch refuses */
         memcpy(opt_at(output, opt_offset(output, i)),
                opt_at(input, plane + best_place / width * input->strides[rows] +
                                  best_place % width * input->strides[columns]),

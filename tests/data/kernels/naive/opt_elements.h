@@ -1,5 +1,5 @@
-/* Elements of tensors for the naive kernels: loads and stores of every plain dtype as double or int64, and the
- * walk over a strided tensor in row-major order. Owns no op; slow on purpose, right is all it has to be. */
+/* Access to tensors for the naive kernels: loads and stores elements of every plain dtype as double or int64, and walks
+ * over strided tensors in row-major order. Has no op of its own, and is written for correctness, not for speed. */
 #ifndef OPT_ELEMENTS_H
 #define OPT_ELEMENTS_H
 
@@ -9,17 +9,17 @@
 
 #include "opt_candidate.h"
 
-/* A tensor with more axes than this is not done. */
+/* Tensors with more axes are not supported. */
 enum { OPT_MAX_AXES = 16 };
 
-/* What the kernels return for arguments that are not this op's. */
+/* The code that kernels return for arguments that the op does not take. */
 enum { OPT_BAD_ARGUMENTS = 1 };
 
 typedef enum {
     OPT_F64, OPT_F32, OPT_F16, OPT_BF16,
     OPT_I64, OPT_I32, OPT_I16, OPT_I8,
     OPT_U64, OPT_U32, OPT_U16, OPT_U8, OPT_B8,
-    OPT_OTHER /* complex, float8: not done */
+    OPT_OTHER /* complex, float8: not supported */
 } OptKind;
 
 static inline OptKind opt_kind(const OptTensor *t)
@@ -46,7 +46,7 @@ static inline OptKind opt_kind(const OptTensor *t)
 
 static inline int opt_is_float(OptKind kind) { return kind <= OPT_BF16; }
 static inline int opt_is_integer(OptKind kind) { return kind >= OPT_I64 && kind <= OPT_U8; }
-/* Values of these fit int64_t, modulo 2^64. */
+/* Returns whether values of this kind fit int64_t, modulo 2^64. */
 static inline int opt_is_exact(OptKind kind) { return kind >= OPT_I64 && kind <= OPT_B8; }
 
 static inline size_t opt_element_bytes(const OptTensor *t) { return (size_t)t->dtype.bits / 8; }
@@ -56,7 +56,7 @@ static inline char *opt_at(const OptTensor *t, int64_t offset)
     return (char *)t->data + t->byte_offset + offset * (int64_t)opt_element_bytes(t);
 }
 
-/* A 16-bit float with `exponent_bits` of exponent. */
+/* Converts a 16-bit float with `exponent_bits` bits of exponent. */
 static inline double opt_from_16(uint16_t bits, int exponent_bits)
 {
     int mantissa_bits = 15 - exponent_bits;
@@ -73,7 +73,7 @@ static inline double opt_from_16(uint16_t bits, int exponent_bits)
     return bits & 0x8000 ? -value : value;
 }
 
-/* Rounds once, to nearest, ties to even; what is too large becomes an infinity. */
+/* Rounds once, to nearest, ties to even. Numbers that are too large become infinities. */
 static inline uint16_t opt_to_16(double value, int exponent_bits)
 {
     int mantissa_bits = 15 - exponent_bits;
@@ -87,10 +87,10 @@ static inline uint16_t opt_to_16(double value, int exponent_bits)
         return (uint16_t)(sign | infinity);
     int exponent = magnitude == 0 ? 1 - bias : ilogb(magnitude);
     if (exponent < 1 - bias)
-        exponent = 1 - bias; /* subnormal: the spacing stays that of the smallest normal number */
+        exponent = 1 - bias; /* subnormal: same spacing as the smallest normal number */
     if (exponent > bias)
         return (uint16_t)(sign | infinity);
-    /* In units of the last place; 2^mantissa_bits and above is a normal number. A carry runs into the exponent. */
+    /* In units of the last place. Normal numbers are 2^mantissa_bits and above. A carry increments the exponent. */
     int64_t units = (int64_t)nearbyint(ldexp(magnitude, mantissa_bits - exponent));
     int64_t bits = units + ((int64_t)(exponent + bias - 1) << mantissa_bits);
     return (uint16_t)(sign | (bits > infinity ? infinity : (int)bits));
@@ -158,7 +158,7 @@ static inline double opt_load(const OptTensor *t, int64_t offset)
     }
 }
 
-/* Into a float element; other kinds are left alone (kernels ask opt_is_float first). */
+/* Stores to a float element. Does nothing for other kinds; kernels check opt_is_float first. */
 static inline void opt_store(const OptTensor *t, int64_t offset, double value)
 {
     void *place = opt_at(t, offset);
@@ -209,7 +209,7 @@ static inline int opt_same_shape(const OptTensor *a, const OptTensor *b)
 
 /* ---- Arguments ---- */
 
-/* The tensor at a place, or NULL for anything that is no tensor (None, a number) and for too many axes. */
+/* The tensor of an argument. NULL if it is not a tensor (None, a number) or has too many axes. */
 static inline const OptTensor *opt_tensor(const OptAny *args, int32_t n, int32_t place)
 {
     if (place < 0 || place >= n || args[place].type_index != OPT_TENSOR)
@@ -242,7 +242,7 @@ static inline int64_t opt_integer(const OptAny *args, int32_t n, int32_t place, 
     return type == OPT_INT || type == OPT_BOOL ? args[place].value.v_int64 : missing;
 }
 
-/* `count` integers from one number (repeated) or a 1-D tensor; 0 when the argument is neither. */
+/* Reads `count` integers from one number (repeated) or a 1-D tensor. Returns 0 if the argument is neither. */
 static inline int opt_integers(const OptAny *args, int32_t n, int32_t place, int64_t *out, int count)
 {
     const OptTensor *t = opt_tensor(args, n, place);

@@ -2,11 +2,11 @@
  *
  * input, pad (1-D int64: before and after the last axis, then the one before it, …), mode, value or None | output
  *
- * Any dtype, since elements are copied as bytes; a constant other than zero only for plain ones. Negative padding
- * crops. */
+ * Takes any dtype, because elements are copied as bytes. A constant other than zero requires a plain dtype. Negative
+ * padding crops. */
 #include "opt_elements.h"
 
-/* Where on an axis of `size` elements position `at` (negative or beyond it) takes its value; -1 for the constant. */
+/* The source index on an axis of `size` elements for position `at`, which may be outside; -1 for the constant. */
 static int64_t source(int64_t at, int64_t size, const char *mode)
 {
     if (at >= 0 && at < size)
@@ -20,7 +20,7 @@ static int64_t source(int64_t at, int64_t size, const char *mode)
     return -1;
 }
 
-/* Whether the constant can be stored; zero is zero bytes in every dtype. */
+/* Returns whether the constant can be stored. Zero consists of zero bytes in every dtype. */
 static int fill_is_plain(const OptTensor *output, double value)
 {
     return value == 0 || opt_kind(output) != OPT_OTHER;
@@ -61,7 +61,7 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
             int64_t at = source(rest % output->shape[axis] - before[axis], input->shape[axis], mode);
             rest /= output->shape[axis];
             if (at >= input->shape[axis])
-                return OPT_BAD_ARGUMENTS; /* reflected over the far end too: torch refuses such a call */
+                return OPT_BAD_ARGUMENTS; /* would also reflect at the far end, which torch refuses */
             is_constant |= at < 0;
             from += at * input->strides[axis];
         }

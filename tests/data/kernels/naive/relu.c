@@ -1,8 +1,8 @@
-/* torch.nn.functional.relu: max(x, 0), NaN stays NaN.
+/* torch.nn.functional.relu: max(x, 0), where NaN stays NaN.
  *
  * input, inplace | output
  *
- * All plain dtypes. A capture of an in-place call shows the input as the call left it, which relu leaves alone. */
+ * Takes all plain dtypes. A capture of an in-place call has the input after the call, which relu does not change. */
 #include "opt_elements.h"
 
 int run(void *self, const OptAny *args, int32_t n, OptAny *ret)

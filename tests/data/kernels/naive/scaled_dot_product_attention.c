@@ -2,11 +2,11 @@
  *
  * arg0 (query), arg1 (key), arg2 (value), attn_mask, dropout_p, is_causal, scale | output
  *
- * No signature is recorded for this op, and the order of its keywords then depends on the entries. The job fixes it:
+ * Captures of this op have no signature, so the order of its keywords depends on the entries. The job fixes the order:
  *     params = ["arg0", "arg1", "arg2", "attn_mask", "dropout_p", "is_causal", "scale"]
  *     defaults = { attn_mask = "none", dropout_p = 0.0, is_causal = false, scale = "none" }
  *
- * Floats, in double; no dropout, no grouped heads. A row in which nothing takes part gives zeros, as torch's does. */
+ * Takes floats and computes in double, without dropout or grouped heads. As in torch, a fully masked row gives zeros. */
 #include "opt_elements.h"
 
 /* Offset of one leading index (row-major over `leading` axes of the output) in a mask that broadcasts. */
@@ -39,7 +39,7 @@ typedef struct {
     int is_causal;
 } Attention;
 
-/* What the mask adds to the score of query i and key j: -inf where the pair takes no part. */
+/* The value that the mask adds to the score of query i and key j: -inf if the pair is masked. */
 static double mask_term(const Attention *a, int64_t mask_base, int64_t i, int64_t j)
 {
     if (a->is_causal && j > i)
@@ -81,7 +81,7 @@ static void attend(const Attention *a, int64_t head, int64_t i)
         if (s > largest || isnan(s))
             largest = s;
     }
-    /* Scores are computed again for every column: no workspace, and slow. */
+    /* Scores are computed again for every column, which is slow but needs no workspace. */
     for (int64_t column = -1; column < v->shape[leading + 1]; column++) {
         double total = 0;
         for (int64_t j = 0; j < keys && largest != -INFINITY; j++) {

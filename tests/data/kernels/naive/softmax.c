@@ -2,8 +2,8 @@
  *
  * input, dim, _stacklevel, dtype or None | output
  *
- * The input may be of any plain dtype (with `dtype` it is converted first), the output of any float one. A line
- * that is -inf throughout gives NaN, as torch's does. */
+ * The input may have any plain dtype (it is converted first if `dtype` is given), and the output any float dtype. As in
+ * torch, a line that is -inf throughout gives NaN. */
 #include "opt_elements.h"
 
 int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
@@ -14,7 +14,7 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
     const OptTensor *output = opt_tensor(args, n, 4);
     if (n != 5 || !input || !output || !opt_same_shape(input, output))
         return OPT_BAD_ARGUMENTS;
-    /* torch's own rule for a dim that was not given. */
+    /* The rule of torch if dim is not given. */
     int64_t usual = input->ndim == 0 || input->ndim == 1 || input->ndim == 3 ? 0 : 1;
     int64_t dim = opt_integer(args, n, 1, usual);
     if (dim < 0)

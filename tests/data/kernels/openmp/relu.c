@@ -1,11 +1,11 @@
-/* relu over contiguous float32 by four threads, each of which must be there and do its share. */
+/* relu over contiguous float32 with four threads. Fails unless all four exist and do their share. */
 #include <omp.h>
 
 #include "opt_candidate.h"
 
 enum { THREADS = 4 };
 
-/* What is returned if OpenMP starts fewer threads than it was told to. */
+/* The code that is returned if OpenMP starts fewer threads than requested. */
 enum { TOO_FEW_THREADS = 40 };
 
 OPT_EXPORT int run(void *self, const OptAny *args, int32_t n, OptAny *ret)

@@ -1,4 +1,4 @@
-"""Right: a module, with a plan call."""
+"""Correct: a module, with a plan call."""
 import torch
 
 planned = []

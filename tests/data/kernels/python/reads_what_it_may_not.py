@@ -1,4 +1,4 @@
-"""Right, but only where everything that it tries is refused."""
+"""Returns the right result only if all its attempts are refused."""
 import os
 import socket
 

@@ -1,4 +1,4 @@
-"""Right: returns its output."""
+"""Correct: returns its output."""
 import torch
 
 

@@ -1,4 +1,4 @@
-"""Says what is the same in each runner, and what is not."""
+"""Prints values that are the same in each runner, and values that are not."""
 import random
 
 import torch

@@ -1,4 +1,4 @@
-"""Right: takes the output behind the inputs."""
+"""Correct: takes the output after the inputs."""
 import torch
 
 

@@ -1,4 +1,4 @@
-// Refuses what it is given, with PyTorch's own error.
+// Refuses its arguments with PyTorch's own error.
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 

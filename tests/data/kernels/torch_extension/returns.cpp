@@ -1,4 +1,4 @@
-// Right, as people write it for `load_inline`: all of PyTorch's headers, a module that nobody asks for, its output returned.
+// Correct, in the style of `load_inline`: all of PyTorch's headers, an unused module, and a returned output.
 #include <torch/extension.h>
 
 torch::Tensor launch(torch::Tensor input, int64_t dim, int64_t _stacklevel, c10::optional<at::ScalarType> dtype) {

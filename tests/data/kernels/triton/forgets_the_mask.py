@@ -1,4 +1,4 @@
-"""Stores whole blocks, beyond the end of the output."""
+"""Stores whole blocks, even beyond the end of the output."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""Softmax of the last dimension, a program for each row, with a configuration chosen by autotuning."""
+"""Softmax over the last dimension, with one program for each row and a configuration chosen by autotuning."""
 
 import torch
 import triton

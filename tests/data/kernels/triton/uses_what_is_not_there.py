@@ -1,4 +1,4 @@
-"""The language has no such function."""
+"""Calls a function that Triton does not have."""
 
 import triton
 import triton.language as tl

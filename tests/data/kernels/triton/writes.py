@@ -1,4 +1,4 @@
-"""Writes into the output that it is given."""
+"""Writes its result to the given output."""
 
 import triton
 import triton.language as tl

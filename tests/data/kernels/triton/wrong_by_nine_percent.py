@@ -1,4 +1,4 @@
-"""Every element is too large."""
+"""Every element is nine percent too large."""
 
 import triton
 import triton.language as tl

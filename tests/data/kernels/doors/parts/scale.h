@@ -1,3 +1,3 @@
-/* For includes_beside.c. */
+/* Included by includes_beside.c. */
 #include "unit.inc"
 static inline int scaled(int value) { return UNIT * value; }
