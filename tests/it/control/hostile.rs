@@ -217,7 +217,7 @@ fn with_open_folders(scenario: &Scenario) -> LiveRun<'_> {
 /// The kernel refuses the connection before the supervisor can check the peer's uid.
 #[test]
 fn another_user_is_refused_by_the_sockets_mode() {
-    let Some(other) = another() else {
+    let Some(other) = another_user() else {
         return;
     };
     let scenario = slow(&[]);
@@ -237,7 +237,7 @@ fn another_user_is_refused_by_the_sockets_mode() {
 /// If all permissions are open, the supervisor still refuses a peer with another uid.
 #[test]
 fn another_user_is_refused_by_the_peer_check() {
-    let Some(other) = another() else {
+    let Some(other) = another_user() else {
         return;
     };
     let scenario = slow(&[]);

@@ -22,7 +22,7 @@ fn code(answer: Answer) -> nvmlReturn_t {
     answer.err().unwrap_or(SUCCESS)
 }
 
-/// The scene, or an error if the script makes this function fail.
+/// The present state of the devices, or the error that the script has for this function.
 fn scene(function: &str) -> Result<Scene, nvmlReturn_t> {
     let scene = Scene::now().ok_or(UNINITIALIZED)?;
     match scene.script.fails.get(function).or_else(|| scene.script.fails.get("*")) {

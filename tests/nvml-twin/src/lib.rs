@@ -1,8 +1,8 @@
 //! NVML's twin: a shared library with the functions of NVML that the supervisor calls. It answers from a script.
 //!
-//! The script is the file `nvml.json` beside the library, so each copy of the library is a separate twin. It is read again
-//! for each answer, so a test can rewrite it during a run. Its times count from the moment at which the twin first saw a
-//! process.
+//! The script is the file `nvml.json` beside the library, so each copy of the library is a separate twin. The twin
+//! reads the script again for each answer, so a test can rewrite it during a run. Times in the script count from the
+//! moment at which the twin first saw a process.
 
 mod functions;
 mod play;
@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 
 pub use self::script::{Device, Process, Script, Who};
 
-/// A twin in a test's folder.
+/// A copy of the twin in a test's folder.
 #[derive(Clone, Debug)]
 pub struct Twin {
     library: PathBuf,
 }
 
 impl Twin {
-    /// Copies the library, which cargo has put beside the executable that depends on this package.
+    /// Copies the library to a folder. Cargo puts the library beside each executable that depends on this package.
     pub fn install(folder: &Path, script: &Script) -> std::io::Result<Self> {
         let own = std::env::current_exe()?;
         let twin = Self { library: folder.join("libnvidia-ml.so") };

@@ -1,4 +1,4 @@
-//! Plays a script: finds its processes, and computes what each of them holds now.
+//! Evaluates a script: finds its processes, and computes the memory that each of them holds now.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -96,12 +96,12 @@ fn meant(who: &Who) -> Vec<u32> {
     }
 }
 
-/// The twin of libcuda writes such a file.
+/// Returns whether a process has a context. The twin of libcuda writes a file for each such process.
 fn has_context(pid: u32) -> bool {
     script::beside_the_library(&format!("context-{pid}")).is_some_and(|file| file.exists())
 }
 
-/// Whether a process is alive. Zombies do not count, because they have released their memory.
+/// Returns whether a process is alive. A zombie is not, because it has released its memory.
 fn is_alive(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .ok()

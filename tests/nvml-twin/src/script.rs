@@ -1,4 +1,4 @@
-//! The script, with which a test determines NVML's answers.
+//! The script with which a test determines NVML's answers.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
@@ -14,7 +14,7 @@ pub(crate) const FILE: &str = "nvml.json";
 #[serde(default, deny_unknown_fields)]
 pub struct Script {
     pub devices: Vec<Device>,
-    /// Functions that fail, by name, and the codes that they return; `*` stands for all functions except `nvmlInit_v2`.
+    /// The codes of functions that fail, by name. `*` means all functions except `nvmlInit_v2`.
     pub fails: BTreeMap<String, u32>,
 }
 
@@ -25,7 +25,7 @@ pub struct Device {
     pub name: String,
     /// The total memory. With `None` the answer is NOT_SUPPORTED, as on machines with unified memory.
     pub total_mib: Option<u64>,
-    /// Memory that is in use but held by no process.
+    /// Memory that is in use but belongs to no process.
     pub held_mib: u64,
     /// The utilisation in per cent. With `None` the answer is NOT_SUPPORTED.
     pub utilisation: Option<u32>,
@@ -36,13 +36,13 @@ pub struct Device {
 #[serde(deny_unknown_fields)]
 pub struct Process {
     pub who: Who,
-    /// The MiB that it holds from a number of milliseconds after it was first seen, in ascending order. It is not listed
-    /// before the first of these times.
+    /// Pairs of a time in milliseconds since the process was first seen and the MiB that it holds from then on, in
+    /// ascending order. The process is not listed before the first time.
     pub mib_from_ms: Vec<(u64, u64)>,
-    /// How long it is listed after its death, with the memory that it held.
+    /// How long the process is listed after its death, with the memory that it held.
     #[serde(default)]
     pub listed_after_death_ms: u64,
-    /// How long its memory stays in use after that, without a process.
+    /// How long its memory stays in use afterwards, without a process.
     #[serde(default)]
     pub held_after_death_ms: u64,
 }
@@ -51,12 +51,12 @@ pub struct Process {
 #[serde(rename_all = "snake_case")]
 pub enum Who {
     Pid(u32),
-    /// Each process below the one that asks that has made a context with the twin of libcuda beside this library.
+    /// Every descendant of the calling process that has a context of the twin of libcuda beside this library.
     Context,
 }
 
 impl Script {
-    /// Replaces the file at `path` atomically, so that no reader sees a part of it.
+    /// Replaces the file at `path` atomically, so a reader never sees a part of it.
     pub(crate) fn write(&self, path: &Path) -> std::io::Result<()> {
         let new = path.with_extension("new");
         std::fs::write(&new, serde_json::to_vec_pretty(self)?)?;
@@ -69,20 +69,20 @@ impl Script {
     }
 }
 
-/// A file in the folder of the library that this code was loaded from.
+/// The path of a file in the folder of the library that contains this code.
 pub(crate) fn beside_the_library(name: &str) -> Option<PathBuf> {
     Some(own_file()?.with_file_name(name))
 }
 
-/// The library that this code was loaded from.
+/// The path of the library that contains this code.
 fn own_file() -> Option<PathBuf> {
     let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     let own: *const () = own_file as fn() -> Option<PathBuf> as *const ();
-    // SAFETY: the address is that of one of our functions, and `found` is valid for writing.
+    // SAFETY: the address is that of a function in this library, and `found` is valid for writing.
     if unsafe { libc::dladdr(own.cast(), found.as_mut_ptr()) } == 0 {
         return None;
     }
-    // SAFETY: the call has initialised it, and the name lives as long as the library.
+    // SAFETY: the call has initialised `found`, and the name lives as long as the library.
     let name = unsafe { CStr::from_ptr(found.assume_init().dli_fname) };
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
