@@ -83,7 +83,7 @@ mod tests {
         prepare(&scratch.0, Bytes::ZERO).unwrap();
         fs::write(entry_path(&scratch.0, 3), b"").unwrap();
         let error = prepare(&scratch.0, Bytes::ZERO).unwrap_err().to_string();
-        assert!(error.contains("holds `entry_000003.pt` already"), "{error}");
+        assert!(error.contains("already contains `entry_000003.pt`"), "{error}");
     }
 
     #[test]
