@@ -165,8 +165,8 @@ fn remove_soon(path: &Path) {
     }
 }
 
-/// Whether this process may create groups below `home`. For an ordinary user, the kernel decides that later. Root could
-/// write anywhere, so a group of a service manager is used only if it was delegated.
+/// Returns whether this process may create groups below `home`. For an ordinary user, the kernel decides that later.
+/// Root could write anywhere, so a group of a service manager is used only if it was delegated.
 fn may_divide(root: &Path, home: &Home) -> bool {
     let manager = root.join("run/systemd/system").is_dir();
     if home.topmost || !manager || !rustix::process::geteuid().is_root() {

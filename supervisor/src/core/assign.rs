@@ -1,7 +1,7 @@
 //! Decides which worker takes a lease, when workers are started, and when worn ones are replaced.
 //!
-//! Worn workers are replaced between leases, one at a time: a replacement waits until no other worker is leaving
-//! because of wear.
+//! Worn workers are replaced between leases, one at a time. A replacement waits while another worker is leaving because
+//! of wear.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) enum Fit {
     Coming,
 }
 
-/// How many starts of one role failed in a row, and when the next may be tried.
+/// The number of failed starts of one role in a row, and the time of the next try.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
@@ -50,7 +50,7 @@ impl Backoff {
 }
 
 impl Core {
-    /// Finds an idle worker for a lease. None is offered while a replacement is due, because worn workers are replaced
+    /// Finds an idle worker for a lease. Returns none while a replacement is due, because worn workers are replaced
     /// first.
     pub(super) fn fit_worker(&mut self, now: Moment, order: Order, job: JobId, demand: Demand) -> Fit {
         let role = self.unit(order.unit).step().role;
@@ -64,7 +64,7 @@ impl Core {
         for worker in self.idle(|it| it.role == role) {
             let Some(it) = self.workers.get(&worker) else { continue };
             match recycle::from_wear(&settings, &it.wear(now)) {
-                // It was last sampled during its lease, so the memory it kept is known only at the next sample.
+                // The worker was last sampled during its lease. How much memory it kept is known at the next sample.
                 Some(RecycleReason::Growth) if !it.seen_idle => coming = true,
                 Some(_) if !self.permit_is_free() => coming = true,
                 Some(reason) => self.recycle(now, worker, reason),
@@ -74,7 +74,7 @@ impl Core {
         if let Some(worker) = fit {
             return Fit::Worker(worker);
         }
-        // All remaining workers of this role are busy, and there may be more of them.
+        // All remaining workers of this role are busy, and the limit allows another.
         let alone = !self.workers.values().any(|it| it.role == role && it.stays());
         if !coming && (alone || self.fits_side_by_side(job, demand)) {
             self.start_worker(now, role, false);
@@ -89,7 +89,7 @@ impl Core {
         }
     }
 
-    /// Whether the lease that another worker would be started for could be granted beside the others.
+    /// Returns whether the lease could be granted to an additional worker beside the current leases.
     fn fits_side_by_side(&mut self, job: JobId, demand: Demand) -> bool {
         let Err(refusal) = self.ledger.admits(None, demand) else { return true };
         self.policy_once(
@@ -102,8 +102,8 @@ impl Core {
         false
     }
 
-    /// Whether a worn worker may be replaced now: no other worker is leaving because of wear. Workers that make room
-    /// for others, or that leave before a profile, do not count.
+    /// Returns whether a worn worker may be replaced now, which is so if no other worker is leaving because of wear.
+    /// Workers that leave to make room, or before a profile, do not count.
     fn permit_is_free(&self) -> bool {
         let worn =
             |it: &Worker| it.drain_order.and_then(|order| order.reason).is_some_and(RecycleReason::is_wear);
@@ -114,13 +114,13 @@ impl Core {
         self.workers.iter().filter(|(_, it)| it.is_idle() && which(it)).map(|(&id, _)| id).collect()
     }
 
-    /// Law 4: whether a profile still has to wait. That is so while a verifier that validated a lot, or kept
-    /// memory, is alive or has yet to be sampled, and while any worker is starting or dying, because nothing may
-    /// run beside a profile.
+    /// Law 4: returns whether a profile still has to wait. It waits while a verifier that validated a lot, or kept
+    /// memory, is alive, and until every idle verifier has been sampled. It also waits while a worker is starting or
+    /// dying, because nothing may run beside a profile.
     pub(super) fn profile_must_wait(&mut self, now: Moment, job: JobId) -> bool {
         let settings = self.spec.jobs[job.index()].recycle.clone();
         let leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);
-        // Processes that a dead worker left behind stay charged, but are not waited for indefinitely.
+        // Processes that a dead worker left behind stay charged, but the wait for them is limited.
         let mut waiting = self.returning.values().any(|it| !it.overdue) || self.workers.values().any(leaving);
         let verifiers: Vec<WorkerId> =
             self.workers.iter().filter(|(_, it)| it.role == Role::Verifier).map(|(&id, _)| id).collect();
@@ -171,8 +171,8 @@ impl Core {
         }
     }
 
-    /// While verifiers work, ends a profiler that would be replaced before its next lease. Otherwise the switch
-    /// would wait for its end and for its successor's start.
+    /// While verifiers work, ends a profiler that would be replaced before its next lease. Otherwise the first profile
+    /// would wait for the old profiler to end and for a new one to start.
     fn replace_a_worn_profiler(&mut self, now: Moment, index: usize) {
         // An idle profiler has no lease, and there is at most one profiler.
         let verifying = self.workers.values().any(|it| it.lease().is_some());
@@ -191,7 +191,7 @@ impl Core {
         }
     }
 
-    /// The role for which a worker will be missing once the current attempts are over.
+    /// Returns the role for which a worker will be missing when the current attempts are over.
     fn needed_next(&self, index: usize) -> Option<Role> {
         let leased: Vec<&Worker> = self.workers.values().filter(|it| it.lease().is_some()).collect();
         if leased.is_empty() || leased.iter().any(|it| it.role == Role::Profiler) {
@@ -222,7 +222,8 @@ impl Core {
         self.workers.values().any(|it| it.role == role && matches!(it.state, State::Starting { .. }))
     }
 
-    /// Writes a policy row once per job and subject, because the same question comes up at every step.
+    /// Writes a policy row once per job and subject. The same decision is made at every step, so it would otherwise be
+    /// logged each time.
     pub(super) fn policy_once(
         &mut self,
         subject: PolicySubject,
@@ -239,7 +240,7 @@ impl Core {
     }
 }
 
-/// Subjects of policy rows that are written once per job.
+/// The subject of a policy row that is written once per job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PolicySubject {
     Serial,

@@ -1,4 +1,4 @@
-//! Decides from the times so far which candidates of a job are worth more timing.
+//! Decides which candidates of a job are timed further, from the times so far.
 //!
 //! ```text
 //!            surely slower than another candidate
@@ -8,8 +8,8 @@
 //!                                   the best                  ▼
 //!                                                         continues
 //! ```
-//! Nothing is final until the job has nothing left to do. If the fastest candidate fails, those that were parked because
-//! of it continue.
+//! A parked candidate stays open until the job has nothing else to do. If the fastest candidate fails, the candidates
+//! that were parked because of it continue.
 
 use opt_shared::outcome::{Body, Estimate, Report};
 
@@ -22,7 +22,7 @@ pub(super) const CONFIRMED: usize = 3;
 
 /// Compares the candidates of a job by their speed-up over the baseline.
 pub(super) struct Contest {
-    /// The highest lower bound of a speed-up: some candidate is surely this fast.
+    /// The highest lower bound of a speed-up. At least one candidate is surely this fast.
     surely: f64,
     /// The lowest speed-up among the candidates that may be confirmed; `None` if there are fewer than `CONFIRMED`.
     last: Option<f64>,
@@ -40,7 +40,7 @@ impl Contest {
         }
     }
 
-    /// Whether the current step of `unit` can still change who wins.
+    /// Returns whether the current step of `unit` can still change which candidate wins.
     pub(super) fn includes(&self, unit: &Unit) -> bool {
         let Some(speedup) = unit.speedup else { return true };
         match unit.step().stage {
@@ -50,7 +50,7 @@ impl Contest {
         }
     }
 
-    /// The reason for ending a unit that the contest excludes.
+    /// Explains why a unit that the contest excludes is ended.
     pub(super) fn why_not(&self, unit: &Unit) -> String {
         match (unit.step().stage, unit.speedup) {
             (Stage::Profile, Some(speedup)) => format!(
@@ -62,7 +62,7 @@ impl Contest {
     }
 }
 
-/// A candidate's speed-up over its baseline, if the report has one.
+/// Returns a candidate's speed-up over its baseline, if the report has one.
 pub(super) fn speedup(report: &Report) -> Option<Estimate> {
     match &report.body {
         Body::Profile(profiled) => profiled.speedup(),

@@ -1,7 +1,7 @@
-//! Requests that a user makes during a run: each is one event and gets exactly one answer.
+//! Handles the requests that a user makes during a run. Each request is one event and gets exactly one answer.
 //!
-//! Owns what remains to be done after the answer (replacing a worker after its lease, ending a unit, a pause).
-//! The rules for granting leases, recycling workers and ending attempts are in the files of those names; `view`
+//! It also keeps what remains to be done after the answer: replacing a worker after its lease, ending a unit, a pause.
+//! The rules are in other files: `grant` grants leases, `recycle` replaces workers and `outcome` ends attempts. `view`
 //! shows the result.
 
 mod view;
@@ -21,11 +21,11 @@ use super::unit::Progress;
 use super::worker::{DrainOrder, Lease, State};
 use super::{Core, Ending};
 
-/// Reason recorded for a unit that a user cancelled.
+/// The reason that is recorded for a unit that a user cancelled.
 pub const CANCELLED: &str = "cancelled by the user";
 const RECYCLED: &str = "the worker was recycled by the user during the attempt";
 
-/// Requests that were accepted and are not yet carried out.
+/// Requests that were accepted and have not been carried out yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wishes {
     paused: bool,
@@ -87,7 +87,7 @@ impl Core {
         }
     }
 
-    /// Returns what was done, or why nothing had to be done.
+    /// Returns what was done. The error says why nothing had to be done.
     fn recycle_one(&mut self, now: Moment, worker: WorkerId, mode: Mode) -> Result<String, String> {
         let Some(it) = self.workers.get(&worker) else { return Err(format!("{worker} is gone")) };
         let name = format!("{} {worker}", it.role.name());
@@ -127,7 +127,7 @@ impl Core {
         }
     }
 
-    /// Carries out postponed requests, before anything is granted: ends workers whose lease is over.
+    /// Carries out postponed requests: ends workers whose lease is over. It must run before anything is granted.
     pub(super) fn carry_out_wishes(&mut self, now: Moment) {
         let asked = std::mem::take(&mut self.wishes.recycle);
         for worker in asked {
@@ -137,13 +137,13 @@ impl Core {
                 State::Leased(_) => {
                     self.wishes.recycle.insert(worker);
                 }
-                // It is already ending for another reason.
+                // The worker is already ending for another reason.
                 _ => {}
             }
         }
     }
 
-    /// Whether the user ordered the end of this attempt. If so, it does not count as a loss.
+    /// Returns whether the user ordered the end of this attempt. If so, it does not count as a loss.
     pub(super) fn ended_by_user(&mut self, lease: &Lease, killed: Option<KillReason>) -> bool {
         let id = lease.order.unit;
         if self.wishes.cancelled.remove(&id) {
@@ -167,7 +167,7 @@ impl Core {
             return Answer::Already("the run is paused".to_owned());
         }
         self.wishes.paused = true;
-        // No timeout for memory may expire during a pause, because nothing is waited for.
+        // Nothing waits for memory during a pause, so the timeout for memory must not expire.
         self.waiting = None;
         let running = self.workers.values().filter(|it| it.lease().is_some()).count() as u64;
         let what = format!("no further leases are granted, {running} running");
@@ -281,8 +281,8 @@ impl Core {
         answer
     }
 
-    /// Lets running attempts finish and grants no more. An open run whose jobs are done still does the work that
-    /// follows them.
+    /// Lets running attempts finish and grants nothing more. An open run whose jobs are done still makes the replays
+    /// that follow them.
     pub(super) fn drain(&mut self, now: Moment) {
         if self.is_at_rest() {
             (self.wishes.stays_open, self.wishes.paused) = (false, false);
@@ -291,7 +291,7 @@ impl Core {
         }
     }
 
-    /// Whether the run is open and all its jobs are over, except for those that follow other jobs.
+    /// Returns whether the run is open and all its jobs are over, except for those that follow other jobs.
     fn is_at_rest(&self) -> bool {
         let mut jobs = self.spec.jobs.iter().zip(&self.jobs);
         self.wishes.stays_open
@@ -299,7 +299,7 @@ impl Core {
             && jobs.all(|(spec, job)| job.done || !spec.after.is_empty())
     }
 
-    /// The reason with which the run stops. An open run that has nothing left to do was not interrupted.
+    /// Returns the reason with which the run stops. An open run that has nothing left to do was not interrupted.
     pub(super) fn reason_to_end(&self) -> StopReason {
         match &self.ending {
             Ending::Drain(reason) | Ending::Kill(reason) => reason.clone(),

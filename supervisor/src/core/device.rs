@@ -1,4 +1,5 @@
-//! The device: decides what its samples mean, when a lease on it may start, and what happens to work when the device keeps memory or is lost.
+//! The state of the device. Decides when a lease on it may start, and what happens to work if the device keeps memory
+//! or is lost.
 //!
 //! ```text
 //!            a worker that was on it is gone            not back in time: device_not_returned
@@ -7,8 +8,9 @@
 //!      └──────────────────────────────────────────┴──────────────────────────────────────────────┘
 //!   any state ── NVML says that it is lost ──▶ Lost
 //! ```
-//! Memory is back when NVML no longer lists the dead process, and unattributed memory is at its earlier level. Until that
-//! happens, nothing starts that needs the device. If the device is quarantined or lost, the rest of the plan goes on without it.
+//! Memory is back when NVML no longer lists the dead process, and unattributed memory has returned to its earlier
+//! level. Steps that need the device wait for that. If the device is quarantined or lost, the rest of the plan
+//! continues without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,24 +26,25 @@ use super::ledger::{Ceilings, Demand};
 use super::unit::{SecondPass, Unit};
 use super::worker::{Lease, State, Worker};
 
-/// Longest time from a worker's death until its device memory is back. Drivers have been seen to take minutes; such a card is of no
-/// more use to the plan than a dead one.
+/// The longest time from a worker's death until its device memory is back. Some drivers take minutes, which is too long
+/// for a plan to wait.
 pub(super) const DEVICE_RETURN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How much unattributed memory may grow: drivers keep some for the next context.
+/// How much unattributed memory may grow. Drivers keep some memory for the next context.
 const KEPT_BY_DRIVER: Bytes = Bytes::mib(64);
-/// Utilisation, in per cent, from which a device counts as busy.
+/// A device with at least this utilisation, in per cent, counts as busy.
 const BUSY: u32 = 10;
-/// How often an attempt that held more than its lease reserved is repeated in a fresh worker. After that, its unit is to blame.
+/// How many times an attempt that held more than its lease reserved is repeated in a fresh worker. After that, the unit
+/// is blamed.
 const MOST_OVER_DEVICE: u32 = 1;
 
 #[derive(Debug, Default)]
 pub(super) struct Device {
     lost: Option<String>,
-    /// Dead workers whose memory is not back yet.
+    /// The dead workers whose memory is not back yet.
     left: BTreeMap<WorkerId, Left>,
-    /// Whether any sample of it has been taken.
+    /// Whether the device has been sampled.
     is_watched: bool,
-    /// Unattributed memory at the last sample without any of our processes.
+    /// The unattributed memory in the last sample that had no process of this run.
     nobodys: Option<Bytes>,
     others_said: bool,
     busy_said: bool,
@@ -87,7 +90,7 @@ impl Device {
         }
     }
 
-    /// The memory that a dead worker still holds.
+    /// Returns the memory that a dead worker still holds.
     pub(super) fn left_by(&self, worker: WorkerId) -> Option<Bytes> {
         Some(self.left.get(&worker)?.bytes)
     }
@@ -110,7 +113,7 @@ impl Core {
         self.device.state()
     }
 
-    /// Whether a current lease reserves memory on the device.
+    /// Returns whether a current lease reserves memory on the device.
     pub fn device_is_leased(&self) -> bool {
         self.workers.values().any(|it| it.lease().is_some_and(|lease| lease.device != Bytes::ZERO))
     }
@@ -153,7 +156,7 @@ impl Core {
         let listed: BTreeMap<WorkerId, Bytes> = sample.left.iter().copied().collect();
         let here: BTreeSet<WorkerId> = sample.processes.iter().map(|(process, _)| process.worker()).collect();
         let on_device = || self.workers.iter().filter(|(_, it)| it.on_device).map(|(&id, _)| id);
-        // If NVML's pids mean nothing here, the memory of living workers counts as unattributed.
+        // If NVML reports the pids of another PID namespace, the memory of living workers counts as unattributed.
         let everybody_is_listed = on_device().all(|id| here.contains(&id));
         let kept = match (sample.unattributed, self.device.nobodys) {
             (Some(now), Some(before)) if everybody_is_listed => now - before,
@@ -185,7 +188,7 @@ impl Core {
             let took = now.saturating_sub(since).as_millis();
             self.policy(
                 "device_returned",
-                "memory of the device is back after all: it is used again".to_owned(),
+                "the memory of the device is back: the device is used again".to_owned(),
                 vec![("worker", u64::from(worker.0)), ("took_ms", u64::try_from(took).unwrap_or(u64::MAX))],
             );
         }
@@ -196,7 +199,7 @@ impl Core {
         if in_use && !self.device.others_said {
             self.policy(
                 "device_in_use",
-                "processes that are not of this run use the device: its times are worth less, and its memory is theirs as well"
+                "other processes use the device: they make times unreliable, and take device memory"
                     .to_owned(),
                 vec![
                     ("processes", u64::from(sample.other_processes)),
@@ -212,7 +215,7 @@ impl Core {
         {
             self.policy(
                 "device_busy",
-                "the device is busy, and no process is listed on it: another container, or a virtual machine"
+                "the device is busy, but lists no process: another container or a virtual machine may be using it"
                     .to_owned(),
                 vec![("utilisation_percent", u64::from(percent))],
             );
@@ -220,7 +223,7 @@ impl Core {
         self.device.busy_said = busy.is_some();
     }
 
-    /// Notes a dead worker whose device memory has to come back.
+    /// Records a dead worker whose device memory has to come back.
     pub(super) fn left_the_device(&mut self, now: Moment, worker: WorkerId, it: &Worker) {
         if it.on_device && self.device.is_watched && self.device.lost.is_none() {
             let bytes = it.demand().device;
@@ -246,8 +249,8 @@ impl Core {
             self.policy(
                 "device_not_returned",
                 format!(
-                    "{worker} is gone for {DEVICE_RETURN_TIMEOUT:?}, and what it held on the device is not back: the device is \
-                     in quarantine, the rest of the plan goes on"
+                    "{worker} ended {DEVICE_RETURN_TIMEOUT:?} ago, but the device has not freed its memory: the device is \
+                     in quarantine, and the rest of the plan continues without it"
                 ),
                 vec![
                     ("worker", u64::from(worker.0)),
@@ -258,7 +261,7 @@ impl Core {
         }
     }
 
-    /// Ends everything that works on the device. Nothing starts there any more, and its units end without a verdict.
+    /// Ends all leases on the device. No further step starts on it, and units that need it end without a verdict.
     pub(super) fn device_lost(&mut self, why: String) {
         if self.device.lost.is_some() {
             return;
@@ -288,31 +291,32 @@ impl Core {
         }
     }
 
-    /// Whether a worker that has used the device is about to end. Its memory there is not back before that.
+    /// Returns whether a worker that has used the device is about to end. Its device memory comes back only after its
+    /// death.
     pub(super) fn worker_is_leaving_the_device(&self) -> bool {
         let is_leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);
         self.workers.values().any(|it| it.on_device && is_leaving(it))
     }
 
-    /// Whether a unit's current step needs the device.
+    /// Returns whether a unit's current step needs the device.
     pub(super) fn needs_device(&self, unit: UnitId, paired: bool) -> bool {
         self.unit(unit).step().ways(paired).iter().any(|way| way.device != Bytes::ZERO)
     }
 
-    /// Why nothing can start on the device, if it is quarantined or lost.
+    /// Explains why no step can start on the device, if it is quarantined or lost.
     pub(super) fn no_device(&self) -> Option<String> {
         match self.device.state() {
             DeviceState::Usable | DeviceState::Returning => None,
             DeviceState::Quarantined => Some(
-                "the device is in quarantine: it did not give back the memory of a process that is gone"
+                "the device is in quarantine: it did not free the memory of a process that has ended"
                     .to_owned(),
             ),
             DeviceState::Lost => self.device.lost.clone(),
         }
     }
 
-    /// Handles a unit whose next step needs a device that is not available. A quarantined device may come back, so the unit is put off until
-    /// nothing else is left to do. A lost one does not.
+    /// Handles a unit whose next step needs a device that is not available. A quarantined device may come back, so the
+    /// unit is put off until nothing else is left to do. A lost device does not come back.
     pub(super) fn without_device(&mut self, id: UnitId, why: String) {
         let is_lost = self.device.state() == DeviceState::Lost;
         let unit = self.unit(id);
@@ -333,7 +337,7 @@ impl Core {
     pub(super) fn over_device(&mut self, lease: Lease, owed: Bytes, ceiling: Bytes) {
         let Some(held) = lease.over_device else {
             let why =
-                format!("its worker was ended for want of device memory (owed {owed}, ceiling {ceiling})");
+                format!("its worker was ended for lack of device memory (owed {owed}, ceiling {ceiling})");
             return self.repeat_smaller_or_give_up(lease, why);
         };
         let beside = if lease.order.beside.is_some() { " with the baseline beside it" } else { "" };
@@ -350,7 +354,7 @@ impl Core {
         if times <= MOST_OVER_DEVICE {
             return self.again(lease, Blame::Host, why);
         }
-        let detail = format!("{why}; so it was in another process before");
+        let detail = format!("{why}; the same happened before, in another process");
         let status = Status::DeviceMemoryLimit;
         let report = Report::new(Head::failed(status, &detail), Body::of_nothing(lease.order.stage));
         self.attempt_ended(&lease, AttemptEnd::Stands(Box::new(report)));
@@ -359,12 +363,12 @@ impl Core {
 }
 
 impl Worker {
-    /// Device memory of the worker and its runners.
+    /// Returns the device memory of the worker and its runners.
     fn device_held(&self) -> Bytes {
         self.device + self.runners.values().map(|runner| runner.device).sum()
     }
 
-    /// The worker's measured memory, for the ledger.
+    /// Returns the worker's measured memory, for the ledger.
     pub(super) fn demand(&self) -> Demand {
         Demand { host: self.tree_owed(), device: self.device_held() }
     }

@@ -1,7 +1,7 @@
 //! Corrects the memory predictions of a job's stages: measurements raise what later leases reserve.
 //!
-//! Reservations are never lowered: that one candidate owed little proves nothing about the next. Each attempt
-//! that ends for lack of memory also selects the next smaller batch, if there is one.
+//! Reservations are never lowered, because the next candidate may owe more than the last one. Each attempt that ends
+//! for lack of memory also selects the next smaller batch, if there is one.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::event::Stage;
 use super::ledger::Demand;
 use super::spec::StageSpec;
 
-/// Added to the highest measurement, because candidates never owe exactly the same.
+/// The margin that is added to the highest measurement, because candidates never owe exactly the same.
 const MARGIN_PERCENT: u64 = 10;
 
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,8 @@ impl Estimates {
         news
     }
 
-    /// The reservation of a lease on the host: the formula's figure, or the measured one if that is higher.
+    /// Returns the reservation of a lease. On the host it is the formula's figure, or the measured one if that is
+    /// higher.
     pub(crate) fn reserve(&self, job: JobId, stage: Stage, spec: &StageSpec, idle_worker: Bytes) -> Demand {
         let learned = self.0.get(&(job, stage)).copied().unwrap_or_default();
         let demand = spec.demand(idle_worker);

@@ -1,7 +1,7 @@
-//! The two closed enums at the core's boundary: everything that can happen to a run, and everything that a run can do.
+//! The events that the core handles, and the actions that it returns.
 //!
 //! Events come from the driver's sources (workers, samples, signals, the clock). The driver carries out the actions.
-//! Both contain only numbers and names: no descriptors, paths or handles.
+//! Both contain only numbers and names, and no descriptors, paths or handles.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub enum Event {
     WorkerReady {
         worker: WorkerId,
     },
-    /// A worker could not be started, or sent no hello in time. If it ever lived, its death follows.
+    /// A worker could not be started, or sent no hello in time. If `alive`, `WorkerGone` follows.
     WorkerNotReady {
         worker: WorkerId,
         why: String,
@@ -87,21 +87,21 @@ pub enum Event {
     Pressure,
     /// A user's request. `Action::Answered` follows.
     Control(Control),
-    /// The user interrupted the run: the first interrupt drains, the second kills.
+    /// The user interrupted the run. The first interrupt drains, the second kills.
     Interrupt,
     /// The reason for killing a worker is on record, and the signal has been sent.
     KillSent {
         worker: WorkerId,
     },
-    /// The run's database accepts no rows: it is locked or full, or its disk hangs.
+    /// The run's database does not accept rows, because it is locked or full, or its disk hangs.
     StoreStalled {
         why: String,
-        /// Number of rows waiting to be written.
+        /// The number of rows that wait to be written.
         rows: u64,
     },
     /// The database has written all waiting rows.
     StoreBack {
-        /// Number of sample blocks that were dropped meanwhile.
+        /// The number of sample blocks that were dropped in the meantime.
         samples_dropped: u64,
     },
     /// Time has passed; nothing else happened.
@@ -115,7 +115,7 @@ pub struct Sample {
     pub supervisor_owed: Bytes,
     /// `MemAvailable`; `None` if it could not be read.
     pub available: Option<Bytes>,
-    /// `MemFree`, which unlike `MemAvailable` contains no estimate. For information only.
+    /// `MemFree`, which unlike `MemAvailable` contains no estimate. It is only reported.
     pub free: Option<Bytes>,
     /// `VmSwap` of all our processes.
     pub swapped: Bytes,
@@ -124,7 +124,7 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessSample {
     pub process: Process,
-    /// Anonymous, swapped and page-table bytes, plus shared bytes that are not in known memory files.
+    /// The anonymous, swapped and page-table bytes, plus shared bytes outside known memory files.
     pub owed: Bytes,
     pub reclaimable: Bytes,
 }
@@ -132,16 +132,17 @@ pub struct ProcessSample {
 /// The state of the device at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceSample {
-    /// Living processes of this run that hold memory on the device.
+    /// The living processes of this run that hold memory on the device, and how much.
     pub processes: Vec<(Process, Bytes)>,
-    /// Ended workers that the device still lists, themselves or their runners, with what they hold.
+    /// The ended workers that the device still lists, themselves or through their runners, and the memory that they
+    /// hold.
     pub left: Vec<(WorkerId, Bytes)>,
-    /// The memory that other processes hold, and how many there are.
+    /// The memory that processes of other programs hold.
     pub others: Bytes,
     pub other_processes: u32,
-    /// Memory in use that no process can be named for. `None` if that cannot be known.
+    /// The memory in use that cannot be attributed to a process. `None` if that amount is unknown.
     pub unattributed: Option<Bytes>,
-    /// Free memory; `None` if the device has no memory of its own.
+    /// The free memory. `None` if the device shares the host's memory.
     pub free: Option<Bytes>,
     /// In per cent.
     pub utilisation: Option<u32>,
@@ -156,7 +157,7 @@ pub enum Process {
 }
 
 impl Process {
-    /// The worker itself, or the worker that the process belongs to.
+    /// Returns the worker itself, or the worker that the process belongs to.
     pub const fn worker(self) -> WorkerId {
         match self {
             Self::Worker(worker) | Self::Zygote(worker) | Self::Runner(worker, _) => worker,
@@ -167,13 +168,13 @@ impl Process {
 /// Why a source offers something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// An answer to `Action::Wanted`. `more` says whether the source may be asked again.
+    /// An answer to `Action::Wanted`. `more` means that the source may be asked again.
     Asked { more: bool },
     /// Units that were not asked for, such as users' submissions.
     Unasked,
 }
 
-/// A step of a unit, as it is given to a worker.
+/// An order to a worker to do one step of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     pub unit: UnitId,
@@ -185,7 +186,7 @@ pub struct Order {
 /// An instruction to the driver, which carries them out in order and reports back through events.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// A job has room for this many more units, so its source is asked. `Event::Offered` follows sooner or later.
+    /// Asks a job's source for this many more units. `Event::Offered` follows later.
     Wanted {
         job: JobId,
         capacity: u32,
@@ -202,16 +203,16 @@ pub enum Action {
         reserved: Bytes,
         /// The largest batch of entries that share a runner or are timed together; for a build, the compiler's memory.
         batch: Option<Bytes>,
-        /// The most that the worker may place on its device.
+        /// The most memory that the worker may allocate on its device.
         device_cap: Bytes,
-        /// How long a timed step may take, so that the other units of its job get as much time.
+        /// How long a timed step may take. This leaves the same time to the job's other units.
         share: Duration,
     },
-    /// Tells an idle worker to end.
+    /// Tells an idle worker to end by itself.
     Shutdown {
         worker: WorkerId,
     },
-    /// Kills a worker, after the reason is on disk.
+    /// Kills a worker, as soon as the reason is on disk.
     KillWorker {
         worker: WorkerId,
         reason: KillReason,
@@ -274,11 +275,11 @@ pub enum Action {
 pub enum AttemptEnd {
     /// The report counts.
     Stands(Box<Report>),
-    /// The unit is not to blame; the attempt is repeated.
+    /// The unit is not to blame, and the attempt is repeated.
     Retried { why: String, blame: Blame },
     /// The unit is not to blame, but there are no attempts left.
     GivenUp { why: String, blame: Blame },
-    /// The run ended during the attempt; a resumed run repeats it.
+    /// The run ended during the attempt. A resumed run repeats it.
     Abandoned { why: String },
 }
 
@@ -323,7 +324,7 @@ pub struct PolicyRow {
     pub numbers: Vec<(&'static str, u64)>,
 }
 
-/// One worker's time in one stage, measured.
+/// Measurements of one worker during one lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PhaseRow {
     pub order: Order,

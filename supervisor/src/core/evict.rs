@@ -1,6 +1,6 @@
-//! Ends idle workers so that a lease fits, and when a run winds down.
+//! Ends idle workers to make room for a lease, and at the end of a run.
 //!
-//! Never ends a worker that has a lease; when the machine itself runs short, `pressure` decides.
+//! It never ends a worker that has a lease. When the machine itself is short of memory, `pressure` decides.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::KillReason;
@@ -36,15 +36,15 @@ impl Core {
         self.tell_to_end(now, worker, Some(reason));
     }
 
-    /// Idle workers in the order in which they are ended: spares first.
+    /// Returns the idle workers in the order in which they are ended, which begins with the spares.
     pub(super) fn dispensable(&self) -> Vec<WorkerId> {
         let mut idle = self.idle(|_| true);
         idle.sort_by_key(|worker| self.workers.get(worker).is_some_and(|it| !it.is_spare()));
         idle
     }
 
-    /// Handles a lease that does not fit now. Ends as few idle workers as are needed to make it fit; if all of them are
-    /// not enough, the lease waits.
+    /// Handles a lease that does not fit now. Ends as few idle workers as are needed to make it fit. If ending all of
+    /// them would not be enough, the lease waits.
     pub(super) fn refused(
         &mut self,
         now: Moment,
@@ -67,12 +67,12 @@ impl Core {
             self.policy("wait", reason.to_owned(), refusal.numbers());
         }
         let others = self.dispensable().into_iter().filter(|&other| other != worker);
-        // How much memory is missing, and how much each worker would free.
+        // The missing memory, and the memory that each worker would free.
         let (missing, held): (Bytes, Vec<(WorkerId, Bytes)>) = match refusal {
             Refusal::Ceiling { side, charged, wanted, ceiling } => {
                 let part = |demand| side.part_of(demand);
                 let mut held: Vec<_> = others.map(|it| (it, part(self.ledger.charge(it)))).collect();
-                // The worker meant for this lease may have kept more than the lease allows for. An unused worker is not
+                // The worker that would get this lease may have kept too much memory for it. An unused worker is not
                 // replaced, because its successor would owe the same.
                 if self.workers.get(&worker).is_some_and(|it| 0 < it.leases) {
                     held.push((worker, part(self.ledger.measured(worker)) - part(demand)));
@@ -104,7 +104,7 @@ impl Core {
         }
     }
 
-    /// The memory that leaving workers will free. No other worker needs to leave for that part.
+    /// Returns the memory that leaving workers will free. No other worker needs to leave for it.
     fn on_its_way_back(&self, refusal: &Refusal) -> Bytes {
         let leaving = self.workers.iter().filter(|(_, it)| !it.stays()).map(|(&id, _)| id);
         let returning = self.returning.iter().filter(|(_, it)| !it.overdue).map(|(&id, _)| id);
@@ -136,7 +136,8 @@ impl Core {
         }
     }
 
-    /// Whether all workers and their remaining processes have ended, except for those that were waited for long enough.
+    /// Returns whether all workers and their remaining processes have ended. Processes whose timeout has expired do not
+    /// count.
     pub(super) fn all_have_ended(&self) -> bool {
         self.workers.values().all(|it| it.overdue) && self.returning.values().all(|it| it.overdue)
     }
@@ -146,7 +147,7 @@ impl Core {
         self.actions.push(Action::Stop { reason });
     }
 
-    /// Spare workers that have not been needed yet.
+    /// Returns the spare workers that have not been needed yet.
     pub(super) fn spares(&self) -> Vec<WorkerId> {
         self.idle(Worker::is_spare)
     }

@@ -1,7 +1,7 @@
-//! Decides what is started next. Leases are granted only here.
+//! Decides what is started next. Only this file grants leases.
 //!
-//! `assign` chooses the worker for a lease, `evict` chooses the workers that must end to make room, and `job` returns
-//! the next step of a job.
+//! `assign` chooses the worker for a lease. `evict` chooses the workers that must end to make room. `job` returns the
+//! next step of a job.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ enum Tried {
     /// The order can never be granted, and its candidate has ended.
     Refused,
     Granted,
-    /// The order waits for something that has been requested, such as a worker or memory.
+    /// The order waits for a worker or memory that was already requested.
     UnderWay,
 }
 
@@ -54,7 +54,7 @@ impl Core {
             }
             Ending::Stopped => {}
         }
-        // Units that were cancelled or refused for good no longer wait for memory.
+        // Units that were cancelled, or that never fit, no longer wait for memory.
         let units = &self.units;
         self.waiting = self
             .waiting
@@ -65,7 +65,7 @@ impl Core {
         self.jobs.iter().all(|job| job.done)
     }
 
-    /// Advances jobs until it has to wait for an order or a source, or until nothing is left to do.
+    /// Advances jobs until an order or a source must be waited for, or until nothing is left to do.
     fn advance_jobs(&mut self, now: Moment) {
         loop {
             self.ask_sources(now);
@@ -73,14 +73,15 @@ impl Core {
             if self.advance_turn(now) {
                 return;
             }
-            // A unit that was refused for good may have ended a turn, and others may come after a job that was closed.
+            // If a unit that never fits was the last of its turn, the next turn begins. If a job was closed, the jobs
+            // after it may begin.
             if self.standing() == before && !self.begin_the_second_pass() {
                 return;
             }
         }
     }
 
-    /// Once nothing else is left to do, tries the units that ended without a verdict once more. False if there are none.
+    /// Starts the second pass of the units that were put off. Returns false if there are none.
     fn begin_the_second_pass(&mut self) -> bool {
         if self.jobs.iter().any(|job| job.roster.is_at_work()) {
             return false;
@@ -102,7 +103,7 @@ impl Core {
         (self.turn_served(), self.jobs.iter().filter(|job| job.done).count())
     }
 
-    /// Advances all jobs of the current turn. True if an order has to wait.
+    /// Advances all jobs of the current turn. Returns true if an order has to wait.
     fn advance_turn(&mut self, now: Moment) -> bool {
         let turn = self.turn_served();
         let mut index = 0;
@@ -136,7 +137,8 @@ impl Core {
         false
     }
 
-    /// Closes jobs that have ended without a grant, for example because a user cancelled the rest of a job during a pause.
+    /// Closes jobs that ended without a further grant, for example because a user cancelled their remaining units
+    /// during a pause.
     fn close_jobs(&mut self) {
         for index in 0..self.jobs.len() {
             if !self.jobs[index].done && next(&self.jobs[index], &self.units, None) == Next::Done {
@@ -152,7 +154,7 @@ impl Core {
         }
     }
 
-    /// Ends the units that need no more timing, with the times that they have.
+    /// Ends the units that need no more timing. They keep the times that they have.
     fn settle(&mut self, index: usize, turn: Option<u32>) {
         let roster = &self.jobs[index].roster;
         let contest = Contest::of(roster);
@@ -163,7 +165,8 @@ impl Core {
         }
     }
 
-    /// How long a timed step may take, if the job's remaining budget is shared equally by all units that still have a timed step.
+    /// Returns how long a timed step may take, if the job's remaining budget is shared equally by all units that still
+    /// have a timed step.
     fn time_share(&self, job: JobId) -> Duration {
         let budget = self.spec.jobs.get(job.index()).map_or(Duration::MAX, |spec| spec.budget);
         let Some(it) = self.jobs.get(job.index()) else { return budget };
@@ -181,8 +184,8 @@ impl Core {
         self.actions.push(Action::JobDone { job: self.spec.jobs[index].id, baseline_failed });
     }
 
-    /// Ends units that have not started, if their captures are damaged or they could not be granted even on an empty machine.
-    /// Looks at each unit once, and at all of them again when the limits have changed.
+    /// Ends units that have not started, if their captures are damaged or they would not fit even on an empty machine.
+    /// Checks each unit once, and all units again after the limits have changed.
     fn refuse_what_never_fits(&mut self, index: usize) {
         let limits = Some(self.ledger.limits());
         let job = &mut self.jobs[index];
@@ -246,7 +249,7 @@ impl Core {
                 return Tried::UnderWay;
             }
         }
-        // The supervisor needs more than its share, or the ceiling was lowered. Waiting would not help.
+        // The supervisor owes more than was reserved for it, or the ceiling was lowered. Waiting would not help.
         let Some((way, demand)) = self.largest_that_fits(order) else {
             let least = self.unit(unit).step().least(beside.is_some());
             let least = least.map(|spec| spec.demand(self.spec.idle_worker));
@@ -264,8 +267,8 @@ impl Core {
                 self.granted(now, worker, order, attempt, (way, why), demand);
             }
             Err(refusal) => {
-                // The machine is short of memory, although the plan's ceiling is not reached. A way that takes less may
-                // start now.
+                // The plan's ceiling is not reached, but the machine is short of memory. A way that takes less memory
+                // may start now.
                 let Some((smaller, demand)) = self.smaller_that_is_granted(worker, order, way, refusal)
                 else {
                     self.refused(now, worker, order, demand, refusal);
@@ -277,13 +280,14 @@ impl Core {
         Tried::Granted
     }
 
-    /// Whether an order cannot run now because it, or a running unit, must run alone.
+    /// Returns whether an order cannot run now because it, or a running unit, must run alone.
     fn conflicts(&self, alone: bool) -> bool {
         let mut held = self.workers.values().filter_map(|it| it.lease());
         held.any(|lease| alone || self.unit(lease.order.unit).step().alone)
     }
 
-    /// The largest way that would fit on an empty machine. Ways that lost attempts for lack of memory are left out.
+    /// Returns the largest way that would fit on an empty machine. Ways whose attempts were lost for lack of memory are
+    /// left out.
     fn largest_that_fits(&self, order: Order) -> Option<(usize, Demand)> {
         let unit = self.unit(order.unit);
         let ways = unit.step().ways(order.beside.is_some());
@@ -291,8 +295,8 @@ impl Core {
             .find_map(|way| Some((way, self.demand(unit.job, order.stage, &ways[way])?)))
     }
 
-    /// The memory that a way reserves; `None` if that could never be granted. Measurements can raise it to the whole
-    /// ceiling at most.
+    /// Returns the memory that a way reserves, or `None` if that could never be granted. Measurements can raise the
+    /// reservation to the whole ceiling at most.
     fn demand(&self, job: JobId, stage: Stage, spec: &StageSpec) -> Option<Demand> {
         let plain = spec.demand(self.spec.idle_worker);
         if self.ledger.never_fits(plain).is_some() {
@@ -309,7 +313,7 @@ impl Core {
         from: usize,
         refusal: Refusal,
     ) -> Option<(usize, Demand)> {
-        // A compiler with less memory might fail, so a build waits until the machine has more.
+        // A compiler with less memory might fail, so a build waits until the machine has more memory.
         if !matches!(refusal, Refusal::Floor { .. }) || order.stage == Stage::Build {
             return None;
         }
@@ -374,7 +378,7 @@ impl Core {
         });
     }
 
-    /// Why a smaller way than the first is taken although the machine is not short of memory now.
+    /// Explains why a smaller way than the first is taken although the machine is not short of memory now.
     fn why_smaller(&self, unit: UnitId, way: usize) -> Smaller {
         if way <= self.unit(unit).losses.from_way { Smaller::ShortBefore } else { Smaller::Ceiling }
     }
@@ -411,12 +415,12 @@ impl Core {
     }
 }
 
-/// Whether a stage needs the baseline.
+/// Returns whether a stage needs the baseline.
 fn compares(stage: Stage) -> bool {
     matches!(stage, Stage::Screen | Stage::Confirm)
 }
 
-/// Why a step is granted with smaller batches than the largest possible ones.
+/// The reason for granting a step with smaller batches than the plan allows.
 #[derive(Clone, Copy)]
 enum Smaller {
     Ceiling,

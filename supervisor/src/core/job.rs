@@ -1,6 +1,6 @@
-//! Which unit of a job comes next: one at the earliest stage, the baseline always first.
+//! Decides which unit of a job comes next. Units at the earliest stage come first, and of these the baseline.
 //!
-//! Pure bookkeeping. `supply` decides where units come from.
+//! `supply` decides when a job's source is asked for more units.
 
 use std::time::Duration;
 
@@ -16,23 +16,23 @@ use super::unit::{Progress, Unit};
 /// A job and its progress.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Job {
-    /// The baseline first, then the others in the order in which they were offered.
+    /// The job's units. The baseline comes first, then the others in the order in which they were offered.
     pub(crate) units: Vec<UnitId>,
     pub(crate) baseline: Option<UnitId>,
     pub(crate) supply: Supply,
     pub(crate) done: bool,
-    /// Time spent on its timed steps so far.
+    /// The time spent on its timed steps so far.
     pub(crate) timed: Duration,
     pub(crate) roster: Roster,
     pub(crate) fitting: Fitting,
 }
 
-/// Which of a job's units are known to fit under the ceilings.
+/// Records which units of a job are known to fit under the ceilings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fitting {
     /// The limits under which units were last checked.
     pub(crate) under: Option<Limits>,
-    /// Units added since then.
+    /// The units that were added since then.
     pub(crate) unseen: Vec<UnitId>,
 }
 
@@ -42,7 +42,7 @@ impl Job {
         if unit.spec.is_baseline && self.baseline.is_none() {
             self.baseline = Some(id);
             self.units.insert(0, id);
-            // Steps of the other units reserve other amounts beside a baseline.
+            // The other units may now be timed beside the baseline, which changes what their steps reserve.
             self.fitting.under = None;
         } else {
             self.units.push(id);
@@ -52,12 +52,12 @@ impl Job {
         self.done = false;
     }
 
-    /// Whether all its units have ended and no more can come.
+    /// Returns whether all its units have ended and no more can come.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.supply == Supply::Dry && self.roster.open() == 0
     }
 
-    /// Whether a unit's steps may be timed beside a baseline, or only alone.
+    /// Returns whether a unit's steps may be timed beside a baseline, or only alone.
     pub(crate) fn is_beside_a_baseline(&self, id: UnitId) -> bool {
         self.baseline.is_some_and(|baseline| baseline != id)
     }
@@ -70,18 +70,18 @@ pub(crate) enum Next {
         order: Order,
         attempt: u32,
     },
-    /// Something must end first.
+    /// A running step must end first.
     Wait,
     /// The remaining units need no more timing.
     Settle,
-    /// It is another job's turn, or the job's source must offer more first.
+    /// This job has to wait for another job, or for its source.
     Later,
     Done,
 }
 
-/// Chooses from the earliest stage, several units at a time if there are workers for them. Units that must run
-/// alone go one by one when nothing else runs, the most promising first. If units come in turns, `turn` is the one
-/// that is served now.
+/// Chooses a unit at the earliest stage. Several units can be served at the same time if there are workers for them.
+/// Units that must run alone are served one by one, the most promising first. If units come in turns, `turn` is the
+/// current one.
 pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>) -> Next {
     let roster = &job.roster;
     if roster.is_alone_at_work() {
@@ -109,7 +109,7 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>) -> Next {
         let later = job.supply != Supply::Dry || roster.has_waiting_in_other_turns(turn);
         return match () {
             () if roster.is_at_work() => Next::Wait,
-            // Which candidates are excluded may depend on the outcome of those that were put off.
+            // The outcome of the units that were put off may change which candidates are excluded.
             () if parked && !put_off => Next::Settle,
             () if later || put_off => Next::Later,
             () => Next::Done,

@@ -1,16 +1,16 @@
-//! The ledger of memory: it charges workers for their leases, and decides whether another lease fits.
+//! The memory ledger. It charges workers for their leases, and decides whether another lease fits.
 //!
-//! A worker is charged what its lease reserves, or what it and its runners were measured to owe, whichever is more. The charge
-//! ends when its memory has been seen to be free again. Invariant at every grant: the sum of all charges and the new lease is
-//! at most the ceiling, and the machine keeps its floor. If host and device share one memory, the sum of both must be
-//! at most the smaller of the two ceilings; otherwise each has its own sum.
+//! A worker's charge is the larger of two amounts: what its lease reserves, and what it and its runners were measured
+//! to owe. The charge ends when a measurement shows that its memory is free again. Invariant at every grant: the sum of
+//! all charges and the new lease is at most the ceiling, and the machine keeps its floor. If host and device share one
+//! memory, the sum of both must be at most the smaller of the two ceilings; otherwise each has its own sum.
 
 use std::collections::BTreeMap;
 
 use opt_shared::ids::WorkerId;
 use opt_shared::units::Bytes;
 
-/// Memory on the host and on the device.
+/// An amount of memory on the host and on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     pub host: Bytes,
@@ -54,7 +54,7 @@ impl std::iter::Sum for Demand {
     }
 }
 
-/// The most that the whole process tree may owe.
+/// The limits on what the whole process tree may owe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ceilings {
     pub host: Bytes,
@@ -63,7 +63,7 @@ pub struct Ceilings {
     pub unified: bool,
 }
 
-/// Which sum a ceiling limits.
+/// The sum that a ceiling limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CeilingScope {
     Host,
@@ -73,7 +73,7 @@ pub enum CeilingScope {
 }
 
 impl CeilingScope {
-    /// The part of a demand that this ceiling limits.
+    /// Returns the part of a demand that this ceiling limits.
     pub fn part_of(self, demand: Demand) -> Bytes {
         match self {
             Self::Host => demand.host,
@@ -82,7 +82,7 @@ impl CeilingScope {
         }
     }
 
-    /// The plan's key for the ceiling.
+    /// Returns the plan's key for the ceiling.
     pub const fn key(self) -> &'static str {
         match self {
             Self::Host => "[memory] host_ceiling",
@@ -97,10 +97,10 @@ impl Ceilings {
         Self { host, device: Bytes::ZERO, unified: false }
     }
 
-    /// Each sum that has a ceiling: its scope, its value for `demand`, and the ceiling.
+    /// Returns each sum that has a ceiling: its scope, its value for `demand`, and the ceiling.
     fn sums(self, demand: Demand) -> impl Iterator<Item = (CeilingScope, Bytes, Bytes)> {
         let sums = if self.unified {
-            // If no device is in use, there is no device ceiling.
+            // Without a device there is no device ceiling.
             let least = if self.device == Bytes::ZERO { self.host } else { self.host.min(self.device) };
             [Some((CeilingScope::Unified, demand.sum(), least)), None]
         } else {
@@ -112,7 +112,7 @@ impl Ceilings {
         sums.into_iter().flatten()
     }
 
-    /// The first sum that exceeds its ceiling: its scope, its value and the ceiling.
+    /// Returns the first sum that exceeds its ceiling: its scope, its value and the ceiling.
     pub fn over(self, demand: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
         self.sums(demand).find(|&(_, sum, ceiling)| ceiling < sum)
     }
@@ -129,14 +129,14 @@ impl Account {
         self.reserved.max(self.measured)
     }
 
-    /// The memory that is reserved but not yet in use.
+    /// Returns the memory that is reserved but not yet in use.
     fn outstanding(self, unified: bool) -> Bytes {
         let missing = self.reserved - self.measured;
         if unified { missing.sum() } else { missing.host }
     }
 }
 
-/// The limits that hold whatever else runs.
+/// The limits that do not depend on what else is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     ceilings: Ceilings,
@@ -238,12 +238,12 @@ impl Ledger {
         self.floor
     }
 
-    /// The memory that is reserved for the supervisor.
+    /// Returns the memory that is reserved for the supervisor.
     pub fn reserved_for_supervisor(&self) -> Bytes {
         self.least_supervisor
     }
 
-    /// The supervisor's charge: what is reserved for it or what it owes, whichever is more, as for workers.
+    /// Returns the supervisor's charge. As for a worker, it is the larger of what is reserved and what is owed.
     fn of_supervisor(&self) -> Demand {
         Demand::host(self.supervisor.max(self.least_supervisor))
     }
@@ -257,7 +257,7 @@ impl Ledger {
         self.accounts.insert(worker, account);
     }
 
-    /// Ends a worker's charge, because its memory has been freed.
+    /// Ends a worker's charge. Its memory must be free.
     pub fn close(&mut self, worker: WorkerId) {
         self.accounts.remove(&worker);
     }
@@ -273,12 +273,12 @@ impl Ledger {
         self.available = available;
     }
 
-    /// `free` is the memory on the device that no process holds, of this run or another.
+    /// Records the free memory on the device, which is neither held by this run nor by other processes.
     pub fn measure_device(&mut self, free: Option<Bytes>) {
         self.device_free = free;
     }
 
-    /// The memory that the whole process tree was measured to owe, regardless of reservations.
+    /// Returns the memory that the whole process tree was measured to owe, regardless of reservations.
     pub fn owed(&self) -> Demand {
         Demand::host(self.supervisor) + self.accounts.values().map(|account| account.measured).sum()
     }
@@ -287,17 +287,17 @@ impl Ledger {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.measured)
     }
 
-    /// How far a worker's measured memory exceeds its reservation.
+    /// Returns how far a worker's measured memory exceeds its reservation.
     pub fn excess(&self, worker: WorkerId) -> Demand {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.measured - account.reserved)
     }
 
-    /// A worker's charge: what the ledger would get back if the worker ended.
+    /// Returns a worker's charge, which the ledger would get back if the worker ended.
     pub fn charge(&self, worker: WorkerId) -> Demand {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.charge())
     }
 
-    /// Whether `wanted` could be granted to a worker. `None` stands for a worker that does not exist yet.
+    /// Checks that `wanted` can be granted to a worker. `None` means a worker that does not exist yet.
     pub fn admits(&self, worker: Option<WorkerId>, wanted: Demand) -> Result<(), Refusal> {
         let own = worker.and_then(|worker| self.accounts.get(&worker)).copied().unwrap_or_default();
         let others = self.charged() - own.charge();
@@ -308,8 +308,8 @@ impl Ledger {
             return Err(Refusal::Ceiling { side, charged, wanted, ceiling });
         }
         if let Some(available) = self.available {
-            // Memory that the worker already holds is not part of `available`, and is not needed again. Memory that is
-            // reserved for others but not yet in use still is part of it, and must be kept for them.
+            // The worker's current memory is not part of `available`, and is not needed again. Memory that is reserved
+            // for others but not yet in use is part of `available`, and must be kept for them.
             let unified = self.ceilings.unified;
             let promised: Bytes = self
                 .accounts
@@ -334,27 +334,28 @@ impl Ledger {
         Ok(())
     }
 
-    /// Grants `wanted` to a worker whose account is open, in place of its earlier reservation.
+    /// Grants `wanted` to a worker with an open account. It replaces the worker's earlier reservation.
     pub fn grant(&mut self, worker: WorkerId, wanted: Demand) -> Result<(), Refusal> {
         self.admits(Some(worker), wanted)?;
         self.accounts.entry(worker).or_default().reserved = wanted;
         Ok(())
     }
 
-    /// Ends a lease. The worker keeps a reservation of `idle`, what an idle worker may owe.
+    /// Ends a lease. The worker keeps a reservation of `idle`, the amount that an idle worker may owe.
     pub fn release(&mut self, worker: WorkerId, idle: Bytes) {
         if let Some(account) = self.accounts.get_mut(&worker) {
             account.reserved = Demand::host(idle);
         }
     }
 
-    /// The ceiling that a lease would exceed even if only the supervisor were charged besides it; `None` if it can fit.
+    /// Returns the ceiling that a lease would exceed even if only the supervisor were charged besides it. Returns
+    /// `None` if the lease can fit.
     pub fn never_fits(&self, wanted: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
         // The supervisor may owe less later, so only its reservation counts here.
         self.ceilings.over(Demand::host(self.least_supervisor) + wanted)
     }
 
-    /// The inputs of `never_fits`.
+    /// Returns the limits that `never_fits` depends on.
     pub fn limits(&self) -> Limits {
         Limits { ceilings: self.ceilings, supervisor: self.least_supervisor }
     }
@@ -388,7 +389,8 @@ mod tests {
     }
 
     proptest! {
-        /// After every grant, whatever was granted, measured and released before, the charges are within the ceilings.
+        /// After every grant, the charges are within the ceilings. Grants, measurements and releases come in random
+        /// order.
         #[test]
         fn no_grant_breaks_a_ceiling(
             unified in proptest::bool::ANY,
@@ -428,7 +430,7 @@ mod tests {
         let wanted = |gib| Demand::host(Bytes::gib(gib));
         assert!(matches!(ledger.grant(WorkerId(1), wanted(4)), Err(Refusal::Floor { .. })));
         assert_eq!(ledger.grant(WorkerId(1), wanted(3)), Ok(()));
-        // Memory that a worker holds is not needed twice; memory that is reserved for others is still needed.
+        // A worker's current memory is not needed twice. Memory that is reserved for others must stay available.
         ledger.measure(WorkerId(1), wanted(1));
         ledger.measure_machine(Bytes::ZERO, Some(Bytes::gib(4)));
         assert_eq!(ledger.admits(Some(WorkerId(1)), wanted(3)), Ok(()));

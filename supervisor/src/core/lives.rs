@@ -1,7 +1,7 @@
-//! How workers and runners start and end, and how their ends are classified.
+//! The start and end of workers and runners, and the classification of their ends.
 //!
-//! Only this file decides to kill: each process at most once, for the first reason given. `outcome` decides what
-//! the end of a lease means for its candidate.
+//! Only this file kills processes. Each process is killed at most once, and the first reason is recorded. `outcome`
+//! decides what the end of a lease means for its candidate.
 
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::message::{KillReason, Role};
@@ -54,7 +54,7 @@ impl Core {
         }
     }
 
-    /// Kills a worker. Its lease stays with it until its death: it is still charged, and may still finish.
+    /// Kills a worker. It keeps its lease until it is dead: the lease is still charged, and its report still counts.
     pub(super) fn kill_worker(&mut self, worker: WorkerId, reason: KillReason) {
         let Some(it) = self.workers.get_mut(&worker) else { return };
         if it.killed.is_some() {
@@ -67,14 +67,16 @@ impl Core {
         self.actions.push(Action::KillWorker { worker, reason });
     }
 
-    /// Starts the worker's time to die. Before this event, the reason for killing it was on its way to the disk.
+    /// Starts the timeout for the worker's death. Until this event, the reason for the kill was still being written to
+    /// disk.
     pub(super) fn kill_sent(&mut self, now: Moment, worker: WorkerId) {
         if let Some(it) = self.workers.get_mut(&worker) {
             it.killed_at.get_or_insert(now);
         }
     }
 
-    /// `left_runners`: some of its runners are still alive, and stay charged until they end.
+    /// Handles a worker's death. `left_runners` means that some of its runners are still alive; they stay charged until
+    /// they end.
     pub(super) fn worker_gone(&mut self, now: Moment, worker: WorkerId, how: &str, left_runners: bool) {
         let Some(mut it) = self.workers.remove(&worker) else { return };
         let (class, failed) = class(&it);
@@ -98,7 +100,8 @@ impl Core {
             overdue: false,
         };
         if left_runners {
-            // The worker is dead, so its reservation is free. Its runners stay charged; the driver kills them.
+            // The worker is dead, so its reservation is free. Its runners stay charged until the driver has killed
+            // them.
             self.returning.insert(worker, returning);
             self.settle_account(worker);
         } else {
@@ -150,8 +153,8 @@ impl Core {
         }
     }
 
-    /// Gives up on workers that were killed and do not die. Such a worker is stuck in the kernel, and the memory
-    /// it holds is lost for this run.
+    /// Stops the run if a worker was killed and does not die. Such a worker is stuck in the kernel, and this run cannot
+    /// get its memory back.
     pub(super) fn death_overdue(&mut self, now: Moment) {
         let overdue: Vec<WorkerId> = self
             .workers
@@ -283,7 +286,7 @@ impl Core {
     }
 }
 
-/// The class of a worker's end, and whether it counts as a failure of the host.
+/// Returns the class of a worker's end, and whether it counts as a failure of the host.
 fn class(it: &Worker) -> (WorkerEndClass, bool) {
     match it.killed {
         // The worker was healthy.
@@ -298,7 +301,7 @@ fn class(it: &Worker) -> (WorkerEndClass, bool) {
             | KillReason::DeviceLost,
         ) => (WorkerEndClass::Killed, false),
         _ if !it.was_ready => (WorkerEndClass::NotReady, true),
-        // A worker that took too long to end had nevertheless done its work.
+        // A worker that took too long to end had done its work, so this is not a failure of the host.
         Some(_) => (WorkerEndClass::Killed, it.drain_order.is_none()),
         None if it.drain_order.is_some() => (WorkerEndClass::Ended, false),
         None => (WorkerEndClass::Unknown, true),

@@ -55,16 +55,16 @@ use self::stall::Stall;
 use self::unit::{Progress, Unit};
 use self::worker::{Returning, State, Worker};
 
-/// Time from exec to hello. A machine that swaps can need seconds.
+/// Limit on the time between a worker's exec and its hello. A machine that swaps can need seconds.
 const START_DEADLINE: Duration = Duration::from_secs(30);
-/// Time from Shutdown to the worker's exit; the worker is idle, so there is nothing to finish.
+/// Limit on the time between `Shutdown` and the worker's exit. The worker is idle, so it has nothing to finish.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// Restart intensity, as in OTP: if this many workers are lost within the window, or in a row without a finished
 /// attempt in between, the run stops. The second rule catches starts that fail too slowly for any window.
 const MAX_FAILURES: usize = 8;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
-/// An attempt that failed through no fault of its unit is repeated once. Losses further apart than the window count
-/// separately, and a step may have `MAX_LOST_EVER` of them.
+/// An attempt that failed through no fault of its unit is repeated once. A loss counts again as the first one if the
+/// previous loss was longer ago than the window. A step may have `MAX_LOST_EVER` losses in all.
 const MAX_LOST: u32 = 1;
 const LOSS_WINDOW: Duration = Duration::from_secs(600);
 const MAX_LOST_EVER: u32 = 4;
@@ -72,7 +72,7 @@ const MAX_LOST_EVER: u32 = 4;
 const MAX_SHORT_OF_MEMORY: u32 = 1;
 /// A unit that lost this many workers gets no further one.
 const MAX_WORKERS_LOST: u32 = 2;
-/// Time for all processes of a dead worker to end, after they were killed.
+/// How long the processes of a dead worker may take to end after they were killed.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a lease waits for memory that other programs hold before the run ends.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(600);
@@ -123,7 +123,7 @@ pub struct Core {
     failures_in_a_row: usize,
     waiting: Option<Waiting>,
     wishes: Wishes,
-    /// Set while the run's database accepts no rows.
+    /// Set while the run's database does not accept rows.
     stall: Option<Stall>,
     ending: Ending,
     /// When the order to kill everything was given.
@@ -132,8 +132,8 @@ pub struct Core {
 }
 
 impl Core {
-    /// Nothing happens before the first event, which should be `Event::Tick`. After that, samples must arrive even if
-    /// nothing changes, because a profile waits until the idle verifier has been sampled.
+    /// Creates the core. It does nothing before the first event, which should be `Event::Tick`. After that, samples
+    /// must arrive even if nothing changes, because a profile waits until the idle verifier has been sampled.
     pub fn new(spec: RunSpec, first_worker: WorkerId, first_lease: LeaseId) -> Self {
         let jobs = vec![Job::default(); spec.jobs.len()];
         let ledger = Ledger::new(spec.ceilings, spec.floor, spec.supervisor);
@@ -218,7 +218,7 @@ impl Core {
         &self.units[id.index()]
     }
 
-    /// The only way to change a unit: its job's roster follows.
+    /// Changes a unit and updates its job's roster. Units are changed only through this function.
     fn change<R>(&mut self, id: UnitId, change: impl FnOnce(&mut Unit) -> R) -> R {
         let unit = &mut self.units[id.index()];
         let roster = &mut self.jobs[unit.job.index()].roster;
@@ -232,17 +232,17 @@ impl Core {
         self.jobs[job].units.iter().map(|&id| self.unit(id))
     }
 
-    /// The most that the supervisor itself should owe.
+    /// Returns the largest amount of memory that the supervisor itself should owe.
     pub fn reserved_for_supervisor(&self) -> Bytes {
         self.ledger.reserved_for_supervisor()
     }
 
-    /// The lease that a worker holds.
+    /// Returns the lease that a worker holds.
     pub fn lease_of(&self, worker: WorkerId) -> Option<LeaseId> {
         self.workers.get(&worker)?.lease().map(|lease| lease.id)
     }
 
-    /// The time at which `handle` must be called again even if nothing happens.
+    /// Returns the time at which `handle` must be called again even if nothing happens.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.workers
             .values()
@@ -258,14 +258,14 @@ impl Core {
             .min()
     }
 
-    /// The time at which a wait for memory ends the run. `None` while our own leases hold the memory, because leases
-    /// have their own deadlines.
+    /// Returns the time at which a wait for memory ends the run. It is `None` while leases of this run hold the memory,
+    /// because each lease has a deadline.
     fn memory_timeout_at(&self) -> Option<Moment> {
         let ours = self.workers.values().any(|it| it.lease().is_some());
         self.waiting.filter(|_| !ours).map(|waiting| waiting.since + MEMORY_TIMEOUT)
     }
 
-    /// Kills workers that are past their deadline, and ends the run if memory does not come.
+    /// Kills workers that are past their deadline, and ends the run if it has waited too long for memory.
     fn deadlines(&mut self, now: Moment) {
         let late: Vec<WorkerId> = self
             .workers
@@ -343,7 +343,7 @@ impl Core {
         }
     }
 
-    /// The reason for killing everything, if that is under way.
+    /// Returns the reason for killing everything, if everything is being killed.
     fn ending_kill(&self) -> Option<KillReason> {
         match &self.ending {
             Ending::Kill(StopReason::HostTrouble { .. }) => Some(KillReason::RunStopped),
@@ -352,7 +352,7 @@ impl Core {
         }
     }
 
-    /// Checks that each roster agrees with its units. It visits all units; `check_invariants` checks the other laws.
+    /// Checks that each roster agrees with its units. It visits all units. `check_invariants` checks the other laws.
     pub fn check_rosters(&self) -> Result<(), String> {
         for (spec, job) in self.spec.jobs.iter().zip(&self.jobs) {
             let units = job.units.iter().map(|id| self.unit(*id));
@@ -363,7 +363,7 @@ impl Core {
         Ok(())
     }
 
-    /// Checks the laws; the error is the first one that is broken. Takes time in proportion to what runs.
+    /// Checks the laws and returns the first one that is broken. The time it takes grows with the number of workers.
     pub fn check_invariants(&self) -> Result<(), String> {
         let mut running = 0;
         for (worker, it) in &self.workers {

@@ -30,12 +30,13 @@ impl Core {
         self.phase(now, worker, &lease);
         self.ledger.release(worker, self.spec.idle_worker);
         if let Some(waiting) = &mut self.waiting {
-            // The wait is for other programs' memory, not for our own leases.
+            // The timeout applies to memory that other programs hold. This lease has just freed memory of this run, so
+            // it starts again.
             waiting.since = now;
         }
         if left_runners {
-            // A healthy worker reaps its runners before it reports. Runners that are left stay charged until they
-            // are gone.
+            // A healthy worker reaps its runners before it reports. Remaining runners stay charged until they have
+            // ended.
             self.kill_runners(worker, KillReason::Orphaned);
             if idle {
                 self.recycle(now, worker, RecycleReason::LeftRunners);
@@ -67,8 +68,8 @@ impl Core {
         }
     }
 
-    /// Learns from an attempt that owed more than its lease reserved, unless its candidate was ended for exactly
-    /// that.
+    /// Raises later reservations if an attempt owed more than its lease reserved, unless its candidate was ended for
+    /// that reason.
     fn learn(&mut self, lease: &Lease) {
         if matches!(lease.short_of_memory, Some(KillReason::RunnerMemory { .. })) {
             return;
@@ -88,7 +89,7 @@ impl Core {
         }
     }
 
-    /// A worker died during a lease.
+    /// Handles the death of a worker during a lease.
     pub(super) fn attempt_lost(
         &mut self,
         now: Moment,
@@ -114,7 +115,8 @@ impl Core {
         self.repeat_or_give_up(now, lease, Blame::Worker, why);
     }
 
-    /// Whether the worker was killed for something that its unit did not do. Such an attempt does not count as a loss.
+    /// Returns whether the worker was killed for something that its unit did not do. Such an attempt does not count as
+    /// a loss.
     fn ended_by_order(&mut self, lease: &Lease, role: &str, killed: Option<KillReason>) -> bool {
         if self.ended_by_user(lease, killed) {
             return true;
@@ -148,8 +150,8 @@ impl Core {
         }
     }
 
-    /// `killed` is the reason why the worker is being killed, if it is. Its report may still be a complete verdict, or
-    /// only describe how its runners died.
+    /// Judges a report. `killed` is the reason if the worker is being killed: its report may then be a complete
+    /// verdict, or only describe how its runners died.
     fn judge(&mut self, now: Moment, lease: Lease, killed: Option<KillReason>, mut report: Box<Report>) {
         if self.ended_by_user(&lease, None) {
             return;
@@ -181,7 +183,7 @@ impl Core {
         let id = lease.order.unit;
         let entries_passed = match &report.body {
             Body::Verify(verified) => verified.entries_passed,
-            // Only what was verified is timed, so a profile or replay may not report anything unsupported.
+            // Only verified entries are timed, so a profile or replay may not report unsupported entries.
             Body::Build(_) | Body::Profile(_) | Body::Replay(_) => 0,
         };
         let speedup = contest::speedup(&report).filter(|_| status == Status::Passed);
@@ -200,8 +202,8 @@ impl Core {
         }
     }
 
-    /// Without a PID namespace, it cannot be known whether a candidate killed itself. If this happens twice on the same
-    /// entry, the candidate is blamed.
+    /// Blames a candidate whose runner was killed twice on the same entry by an unknown sender. Without a PID
+    /// namespace, a candidate may have killed itself, and one such kill proves nothing.
     fn blame_second_kill(&mut self, order: Order, report: &mut Report) {
         let head = &report.head;
         if head.status != Status::InfraError || !head.end.as_ref().is_some_and(|end| end.unknown_sender) {
@@ -215,8 +217,8 @@ impl Core {
         }
     }
 
-    /// The baseline passed its verification, then failed beside this unit. The job's units continue unpaired.
-    /// This does not count as a loss of theirs, and happens at most once in a job.
+    /// Handles a baseline that passed its verification and then failed beside this unit. The job's units continue
+    /// unpaired. This does not count as a loss for them, and happens at most once in a job.
     fn baseline_lost(&mut self, lease: &Lease, detail: &str) {
         let Some(baseline) = lease.order.beside else { return };
         self.change(baseline, |lost| {
@@ -256,12 +258,12 @@ impl Core {
         MAX_WORKERS_LOST <= self.unit(id).workers_lost
     }
 
-    /// The attempt ended for lack of memory. It is repeated once, with a smaller batch if there is one, and
+    /// Handles an attempt that ended for lack of memory. It is repeated once, with a smaller batch if there is one, and
     /// reserves what was measured.
     pub(super) fn repeat_smaller_or_give_up(&mut self, lease: Lease, why: String) {
         let times = self.change(lease.order.unit, |unit| {
             unit.losses.short_of_memory += 1;
-            // A compiler that may owe less could fail for that reason alone.
+            // A compiler could fail only because it may owe less.
             if lease.order.stage != Stage::Build {
                 unit.losses.from_way = lease.way + 1;
             }
@@ -274,7 +276,8 @@ impl Core {
         }
     }
 
-    /// The first time, the unit is only put off, because the cause may be gone by the second pass.
+    /// Ends a unit without a verdict. The first time, the unit is only put off, because the cause may be gone by the
+    /// second pass.
     fn give_up(&mut self, lease: Lease, blame: Blame, why: String) {
         let id = lease.order.unit;
         let goes_on =
@@ -283,8 +286,8 @@ impl Core {
             return self.put_off(&lease, blame, why);
         }
         self.attempt_ended(&lease, AttemptEnd::GivenUp { why: why.clone(), blame });
-        // A candidate that cannot be screened continues with its profile; one that cannot be confirmed keeps its first
-        // times.
+        // A candidate that cannot be screened continues with its profile. A candidate that cannot be confirmed keeps
+        // its first times.
         if !goes_on {
             self.unit_done(id, Status::InfraError, Some(blame), why);
         } else if !self.change(id, Unit::go_on) {
@@ -322,14 +325,14 @@ impl Core {
     pub(super) fn unit_done(&mut self, unit: UnitId, status: Status, blame: Option<Blame>, detail: String) {
         self.change(unit, |unit| {
             unit.progress = Progress::Done(status);
-            // No candidate is timed beside a baseline that failed its own profile.
+            // Candidates are not timed beside a baseline that failed its profile.
             unit.may_stand_beside &= status == Status::Passed;
         });
         self.actions.push(Action::UnitDone { unit, status, blame, detail });
     }
 }
 
-/// The figures in a report of an attempt that ran short of memory.
+/// Returns the figures for the message about an attempt that ran short of memory.
 fn short_of(reason: KillReason) -> String {
     match reason {
         KillReason::HostCeiling { owed, ceiling } => format!("owed {owed}, ceiling {ceiling}"),
@@ -338,7 +341,7 @@ fn short_of(reason: KillReason) -> String {
     }
 }
 
-/// Why a report cannot belong to this order, if so; nothing in such a report is used.
+/// Explains why a report cannot belong to this order, if so. Such a report is discarded.
 fn contradiction(order: Order, report: &Report) -> Option<String> {
     let passed = report.head.status == Status::Passed;
     let what = match (order.stage, &report.body) {
@@ -350,7 +353,7 @@ fn contradiction(order: Order, report: &Report) -> Option<String> {
             (profile.baseline_failed && (order.beside.is_none() || passed))
                 .then_some("blames a baseline, but there was none")
         }
-        // A replay has a result if and only if it passed.
+        // A replay has a result exactly if it passed.
         (Stage::Replay, Body::Replay(replay)) => (passed != replay.result.is_some())
             .then_some("has a result but did not pass, or passed without one"),
         _ => Some("answers another order"),

@@ -1,25 +1,24 @@
-//! Decides how soon the next sample must follow, so that no process exceeds its limit unnoticed by more than a known
-//! bound.
+//! Decides when the next sample is due. Sampling must be frequent enough that a process cannot exceed its limit
+//! unnoticed by more than a known bound.
 //!
-//! Pure: measurements go in, a time comes out. The next sample is due before a process that grows at the highest rate
-//! observed so far could use up the remaining headroom. The bound includes what can grow while a sample is late.
+//! The next sample is due before a process that grows at the highest rate observed so far could use up the remaining
+//! headroom. The bound also covers growth while a sample is late.
 
 use std::time::Duration;
 
 use opt_shared::units::Bytes;
 
-/// The assumed rate until a higher one is observed. One thread that touches fresh pages reached 1.2 to 3 GiB/s on a small
-/// machine.
+/// The rate that is assumed until a higher one is observed. One thread that touches fresh pages reached 1.2 to 3 GiB/s
+/// on a small machine.
 const FIRST_RATE: Bytes = Bytes::gib(4);
-/// No process fills memory faster than this. A sample that shows more has caught a mapping that was counted all at
-/// once.
+/// No process fills memory faster than this. If a sample shows a higher rate, a whole mapping was counted at once.
 const FASTEST_RATE: Bytes = Bytes::gib(64);
 /// At shorter intervals, sampling itself would take most of the time.
 pub const SHORTEST: Duration = Duration::from_millis(2);
 pub const LONGEST: Duration = Duration::from_millis(100);
 /// The interval if no running process has a limit.
 pub const IDLE: Duration = Duration::from_millis(250);
-/// Growth over a shorter time says nothing about a rate.
+/// Growth over a shorter interval is no measure of a rate.
 const MIN_INTERVAL: Duration = Duration::from_micros(500);
 
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +52,7 @@ impl Pace {
         self.worst_delay = self.worst_delay.max(delay);
     }
 
-    /// The time until the next sample. `headroom` is the smallest distance of any process to its limit.
+    /// Returns the time until the next sample. `headroom` is the smallest distance of any process to its limit.
     pub fn next(&self, headroom: Option<Bytes>) -> Duration {
         let Some(headroom) = headroom else { return IDLE };
         let nanoseconds =
@@ -70,8 +69,8 @@ impl Pace {
         self.worst_delay
     }
 
-    /// How far a process can exceed its limit before a sample shows it: what it can fill in the shortest interval plus
-    /// the worst delay so far.
+    /// Returns how far a process can exceed its limit before a sample shows it. This is what it can fill in the
+    /// shortest interval plus the worst delay so far.
     pub fn overshoot_bound(&self) -> Bytes {
         let blind = SHORTEST + self.worst_delay;
         let bytes = u128::from(self.worst_rate.get()) * blind.as_nanos() / 1_000_000_000;
@@ -115,8 +114,8 @@ mod tests {
     }
 
     proptest! {
-        /// A process that grows at the highest rate observed is sampled before its headroom is used up. If the headroom is
-        /// smaller than the shortest interval allows for, the process exceeds its limit by at most the bound.
+        /// A process that grows at the highest rate observed is sampled before it reaches its limit. If it could reach
+        /// the limit within the shortest interval, it exceeds the limit by at most the bound.
         #[test]
         fn limit_is_exceeded_by_at_most_the_bound(
             observed in proptest::collection::vec((0u64..1 << 34, 500u64..1_000_000), 0..20), headroom in 0u64..1 << 40

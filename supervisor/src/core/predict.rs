@@ -20,14 +20,14 @@ use opt_shared::units::Bytes;
 
 use super::spec::StageSpec;
 
-/// The time to start a runner, pass it its maps, kill it and reap it, on a busy machine.
+/// How long it takes, on a busy machine, to start a runner, pass it its maps, kill it and reap it.
 const RUNNER_OVERHEAD: Duration = Duration::from_secs(2);
-/// The slowest rate, in bytes per second, at which we expect to read a capture from any disk.
+/// The slowest rate, in bytes per second, at which a disk is expected to deliver a capture.
 const SLOWEST_READ_PER_SECOND: u64 = 20 << 20;
-/// Largest number of splits into smaller batches; each split halves the largest batch.
+/// The largest number of splits into smaller batches. Each split halves the largest batch.
 const MAX_SPLITS: usize = 40;
 
-/// The predicted memory and deadline of a stage, with the terms that they add up from.
+/// The predicted memory and deadline of a stage, with the terms of each sum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prediction {
     pub spec: StageSpec,
@@ -59,8 +59,8 @@ impl Prediction {
     }
 }
 
-/// Ways to build: with all the memory that the plan allows a compiler, then with half of it, and so on. This way, small
-/// kernels are built even under a small ceiling.
+/// Returns the ways to build: with all the memory that the plan allows a compiler, then with half of it, and so on.
+/// With the smaller ways, small kernels can be built under a small ceiling.
 pub fn build_ways(memory: Bytes, timeout: Duration) -> Vec<Prediction> {
     let halves = std::iter::successors(Some(memory), |larger| {
         let half = Bytes::new(larger.get() / 2);
@@ -79,7 +79,8 @@ fn build(memory: Bytes, timeout: Duration) -> Prediction {
     prediction
 }
 
-/// Ways to verify: first with entries that share runners, then, if that reserves less, with one runner for each entry.
+/// Returns the ways to verify: first with entries that share runners, then, if that reserves less, with one runner for
+/// each entry.
 pub fn verify_ways(
     entries: &[EntryNumbers],
     runner: RunnerTerms<'_>,
@@ -96,7 +97,8 @@ pub fn verify_ways(
     ways
 }
 
-/// Verification with entries that share a runner up to `shared` bytes: U + O + 2c of the group that owes most.
+/// Predicts a verification in which entries up to `shared` bytes share a runner: U + O + 2c of the group that owes
+/// most.
 pub fn verify(
     entries: &[EntryNumbers],
     shared: Bytes,
@@ -108,8 +110,8 @@ pub fn verify(
     let worst = largest(groups.iter().map(|group| total(&formula::verify(&entries[group.clone()]))));
     let group = worst.map_or(0..0, |index| groups[index].clone());
     let heaviest = largest(entries[group.clone()].iter().map(|entry| entry.unmapped + entry.outputs));
-    // Each entry may need its own runner, which loads, plans and calls the candidate, and calls it once more if a call was
-    // right and the next was wrong. An entry that fails in a shared runner is repeated in a runner of its own.
+    // Each entry may need a separate runner, which loads, plans and calls the candidate. It calls it once more if a
+    // call was right and the next was wrong. An entry that fails in a shared runner is repeated in a separate one.
     let calls = call(settings).saturating_mul(settings.repeats.saturating_add(4));
     let per_runner = calls.saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
     let per_entry = if groups.len() < entries.len() { per_runner.saturating_mul(2) } else { per_runner };
@@ -127,9 +129,9 @@ pub fn verify(
     prediction
 }
 
-/// Verification of a kernel without host code, which the worker launches itself. The memory of an emulated device
-/// belongs to its worker, so everything is counted on the host. Workspaces may take `limits.memory`;
-/// `workspaces` is their number.
+/// Predicts the verification of a kernel without host code, which the worker launches itself. The memory of an emulated
+/// device belongs to its worker, so all of it is counted on the host. Workspaces may take `limits.memory`; `workspaces`
+/// is their number.
 pub fn verify_on_device(
     entries: &[EntryNumbers],
     emulated: bool,
@@ -163,7 +165,7 @@ pub fn verify_on_device(
     Prediction { decides, ..prediction }
 }
 
-/// A replay: the pool, its staging memory, O of the step with the largest outputs, and 2c.
+/// Predicts a replay: the pool, its staging memory, O of the step with the largest outputs, and 2c.
 pub fn replay(
     pool: Bytes,
     bookkeeping: Bytes,
@@ -195,8 +197,8 @@ pub struct Sides<'a> {
     pub baseline: Option<RunnerTerms<'a>>,
 }
 
-/// Ways to profile, each reserving less than the one before: first in batches of `batch_bytes`, then in ever smaller
-/// batches, down to one entry each.
+/// Returns the ways to profile, each of which reserves less than the one before. The first uses batches of
+/// `batch_bytes`, the next ones smaller and smaller batches, down to one entry each.
 ///
 /// Each way's prediction is `formula::profile` of its largest batch.
 pub fn profile(
@@ -211,7 +213,7 @@ pub fn profile(
     let mut cap = settings.batch_bytes;
     for _ in 0..MAX_SPLITS {
         let cut = batches(&shares, cap);
-        // A finer split that reserves no less than a coarser one is useless.
+        // A finer split is useless if it does not reserve less than a coarser one.
         let step = profile_step(entries, cut.clone(), cap, sides, verify, settings, cores);
         if steps.last().is_none_or(|last| step.spec.reserved < last.spec.reserved) {
             steps.push(step);
@@ -254,7 +256,7 @@ fn profile_step(
         .entry_timeout
         .saturating_mul(4)
         .saturating_add(call(verify).saturating_mul(calls))
-        // At worst every entry is a batch of its own.
+        // At worst, each entry is a separate batch.
         .saturating_add(load(verify).saturating_add(RUNNER_OVERHEAD).saturating_mul(runners));
     let entry_count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     let mut prediction = Prediction::new(
@@ -266,7 +268,7 @@ fn profile_step(
     Prediction { decides, batches, ..prediction }
 }
 
-/// Terms for what the runners may owe beyond the formula.
+/// Returns the terms for what the runners may owe beyond the formula.
 fn beyond(runners: &[RunnerTerms<'_>], entries: &[EntryNumbers], cores: u32) -> Vec<Term> {
     formula::runners(runners, largest_inputs(entries), cores)
 }
@@ -275,17 +277,17 @@ fn largest_inputs(entries: &[EntryNumbers]) -> Bytes {
     entries.iter().map(|entry| entry.inputs).max().unwrap_or_default()
 }
 
-/// The index of the largest size, the first one of equal sizes.
+/// Returns the index of the largest size, or the first of them if several are equal.
 fn largest(sizes: impl Iterator<Item = Bytes>) -> Option<usize> {
     sizes.enumerate().max_by_key(|&(index, size)| (size, std::cmp::Reverse(index))).map(|(index, _)| index)
 }
 
-/// How long a call may take if it waits for a CPU all the time.
+/// Returns how long a call may take if it waits for a CPU all the time.
 fn call(settings: &VerifySettings) -> Duration {
     stretched(settings.call_timeout)
 }
 
-/// How long loading a candidate may take if it waits for a CPU all the time.
+/// Returns how long loading a candidate may take if it waits for a CPU all the time.
 fn load(settings: &VerifySettings) -> Duration {
     stretched(load_timeout(settings.call_timeout))
 }

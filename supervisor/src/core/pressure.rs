@@ -1,9 +1,9 @@
-//! Decides what to do when the process tree owes more than its ceiling, when the machine falls below its floor or
-//! reports memory pressure, and when our pages are swapped out. Also reports memory that disappears without being ours.
+//! Decides what to do when memory runs short: when the process tree owes more than its ceiling, when the machine falls
+//! below its floor or reports memory pressure, and when pages of this run are swapped out. It also reports memory that
+//! the machine loses and that this run does not owe.
 //!
-//! Victims are ended in this order: the offender, spares, idle workers, the newest lease. They are ended one at a time,
-//! because freeing memory takes tens of milliseconds per GiB. Nothing here stops a run because other programs use
-//! memory.
+//! Workers are ended in this order: the offender, spares, idle workers, the newest lease. They are ended one at a time,
+//! because freeing memory takes tens of milliseconds per GiB. A run is not stopped because other programs use memory.
 
 use std::time::Duration;
 
@@ -17,30 +17,31 @@ use super::ledger::{CeilingScope, Demand};
 use super::recycle::RecycleReason;
 use super::worker::{Runner, Worker};
 
-/// A process that owes less than this is not ended, because that would hardly help the machine.
+/// A process that owes less than this is not ended, because it would hardly help.
 const WORTH_KILLING: Bytes = Bytes::mib(64);
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
 /// Freed pages stay in per-CPU lists for seconds before the kernel counts them as available.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
-/// The kernel repeats its report every two seconds while it is short of memory.
+/// How long no spare is started after a report. The kernel repeats its report every two seconds while it is short of
+/// memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
-/// An idle worker that was told to end has ended well before this, and its memory is free.
+/// How long to wait for the memory of an idle worker that was told to end. Most workers end much sooner.
 const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
 
-/// The core's memory of the machine between samples.
+/// What the core remembers of the machine between samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Machine {
     /// `MemAvailable` and what our process tree owed in the first sample.
     first: Option<(Bytes, Bytes)>,
-    /// Since when the machine has been missing memory that we do not owe.
+    /// Since when the machine has been missing memory that this run does not owe.
     gap_since: Option<Moment>,
     gap_reported: bool,
-    /// The largest amount of our swapped memory that was reported.
+    /// The largest amount of swapped memory of this run that was reported.
     swapped: Bytes,
     pressure_reported_at: Option<Moment>,
 }
 
-/// A limit that was exceeded, and by which sum.
+/// A limit that was exceeded, with the sum that exceeded it.
 pub(super) struct Strain {
     /// `None` for the machine's floor.
     side: Option<CeilingScope>,
@@ -100,7 +101,7 @@ impl Core {
         );
     }
 
-    /// The kernel reports that processes wait for memory: ends spare workers.
+    /// Handles the kernel's report that processes wait for memory: ends spare workers.
     pub(super) fn pressure(&mut self, now: Moment) {
         if self.machine.pressure_reported_at.is_none_or(|at| at + PRESSURE_QUIET <= now) {
             self.machine.pressure_reported_at = Some(now);
@@ -156,12 +157,12 @@ impl Core {
         }
     }
 
-    /// Whether the memory of ended workers is still coming back: of workers that were killed, and of idle ones that
-    /// were told to end less than a second ago.
+    /// Returns whether the memory of ended workers is still being freed. This includes workers that were killed, and
+    /// idle workers that were told to end less than a second ago.
     fn eviction_is_under_way(&self, now: Moment) -> bool {
         let ending = |it: &Worker| {
             let order = it.drain_order.filter(|order| order.reason == Some(RecycleReason::Pressure));
-            // A killed worker that does not die ends the run elsewhere.
+            // If a killed worker does not die, `death_overdue` ends the run.
             it.killed.is_some()
                 || order.is_some_and(|order| now < order.at + DRAINED_MEMORY_DELAY)
                 || it.runners.values().any(|runner| runner.killed.is_some())
@@ -169,7 +170,8 @@ impl Core {
         self.returning.values().any(|it| !it.overdue) || self.workers.values().any(ending)
     }
 
-    /// Where host and device share one memory, the offender's excess decides which of the two limits is named.
+    /// Chooses the limit that is named in the reason. If host and device share one memory, the offender's excess
+    /// decides which of the two limits it is.
     fn named_by(&self, offender: WorkerId, strain: Strain) -> Strain {
         let excess = self.ledger.excess(offender);
         match strain.reason {
@@ -180,8 +182,8 @@ impl Core {
         }
     }
 
-    /// The worker that owes most beyond its reservation. Idle workers have no lease and do not count. If all leases fit
-    /// under the ceiling, such a worker always exists.
+    /// Returns the worker that exceeds its reservation most. Idle workers do not count, because they have no lease. If
+    /// all leases fit under the ceiling and the ceiling is exceeded, there is always such a worker.
     fn offender(&self, strain: &Strain) -> Option<WorkerId> {
         let least = if strain.side.is_some() { Bytes::new(1) } else { WORTH_KILLING };
         let part = |demand: Demand| strain.side.map_or(demand.sum(), |side| side.part_of(demand));
@@ -207,7 +209,7 @@ impl Core {
             .map(|(_, worker)| worker)
     }
 
-    /// Ends the worker's largest runner, or the worker itself if it owes more than any runner.
+    /// Ends the worker's largest runner, or the worker if it owes more than each of its runners.
     fn end_the_largest(&mut self, worker: WorkerId, strain: Strain) {
         let excess = self.ledger.excess(worker).device;
         let Some(it) = self.workers.get_mut(&worker) else { return };

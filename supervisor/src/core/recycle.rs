@@ -1,13 +1,13 @@
 //! The reasons for replacing a healthy worker, which happens only between leases.
 //!
-//! This module only compares numbers. A reason is replaced only by a stronger one, in the order given by `Ord`.
+//! A later reason replaces an earlier one only if it is stronger, in the order given by `Ord`.
 
 use std::time::Duration;
 
 use opt_shared::settings::{BeforeProfile, RecycleSettings};
 use opt_shared::units::Bytes;
 
-/// Weakest first.
+/// The reason for replacing a worker. The variants are in order of strength, the weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecycleReason {
     /// `max_age`.
@@ -16,7 +16,7 @@ pub enum RecycleReason {
     Leases,
     /// `growth`.
     Growth,
-    /// Its memory is all that keeps the next lease from being granted.
+    /// The next lease cannot be granted as long as the worker keeps its memory.
     MakeRoom,
     /// The machine is short of memory and the worker is idle.
     Pressure,
@@ -31,7 +31,7 @@ pub enum RecycleReason {
 }
 
 impl RecycleReason {
-    /// Whether the reason is wear. Such workers are replaced one at a time.
+    /// Returns whether the reason is wear. Worn workers are replaced one at a time.
     pub const fn is_wear(self) -> bool {
         matches!(self, Self::Age | Self::Leases | Self::Growth)
     }
@@ -51,20 +51,20 @@ impl RecycleReason {
     }
 }
 
-/// State of an idle worker that decides whether it is replaced.
+/// The state of an idle worker that decides whether it is replaced.
 #[derive(Clone, Copy, Debug)]
 pub struct Wear {
     pub age: Duration,
     pub leases: u32,
-    /// Owed memory when it became ready, and now.
+    /// The memory that it owed when it became ready, and what it owes now.
     pub owed_when_ready: Bytes,
     pub owed: Bytes,
-    /// Captured bytes it has verified since it started.
+    /// The captured bytes that it has verified since it started.
     pub validated: Bytes,
 }
 
-/// Whether an idle worker should be replaced before its next lease, and why. A worker that has held no lease is
-/// never replaced: its successor would be no better, and replacing could go on indefinitely.
+/// Returns the reason for replacing an idle worker before its next lease, if there is one. A worker that has held no
+/// lease is never replaced: its successor would be no better, and replacing could go on indefinitely.
 pub fn from_wear(settings: &RecycleSettings, wear: &Wear) -> Option<RecycleReason> {
     if wear.leases == 0 {
         return None;
@@ -78,13 +78,13 @@ pub fn from_wear(settings: &RecycleSettings, wear: &Wear) -> Option<RecycleReaso
     (settings.max_age <= wear.age).then_some(RecycleReason::Age)
 }
 
-/// Whether it kept memory that it should have freed after its leases.
+/// Returns whether a worker kept memory that it should have freed after its leases.
 pub fn has_grown(settings: &RecycleSettings, wear: &Wear) -> bool {
     0 < wear.leases && settings.growth < wear.owed - wear.owed_when_ready
 }
 
-/// Whether the plan requires an idle verifier to end before a profiler gets a lease. `has_grown` covers memory
-/// that was not freed, and no plan can switch that off.
+/// Returns the reason if the plan requires an idle verifier to end before a profiler gets a lease. `has_grown` covers
+/// memory that was not freed; no plan can switch that check off.
 pub fn before_profile(settings: &RecycleSettings, wear: &Wear) -> Option<RecycleReason> {
     let needed = match settings.before_profile {
         BeforeProfile::Always => 0 < wear.leases,

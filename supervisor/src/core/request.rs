@@ -8,7 +8,7 @@ use opt_shared::units::Bytes;
 /// A user's request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
-    /// When all work is done, the run waits for more until it is shut down.
+    /// Keeps the run open: when all work is done, it waits for more until it is shut down.
     StayOpen,
     Recycle {
         which: Which,
@@ -32,11 +32,11 @@ pub enum Control {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Worker(WorkerId),
-    /// All workers that have this role now.
+    /// All current workers with this role.
     Role(Role),
 }
 
-/// The outcome of a request. The text is for people.
+/// The answer to a request. The text is shown to the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Done(String),

@@ -1,7 +1,8 @@
-//! An index of a job's units by their progress, so that no event takes time in proportion to their number.
+//! An index of a job's units by their progress. With it, the time to handle an event does not grow with the number of
+//! units.
 //!
-//! Only `Core::change` updates it, with every change of a unit. It holds nothing that a look at all units would
-//! not show; `check_rosters` compares the two.
+//! `Core::change` updates the index whenever a unit changes. Everything in it can be computed from the units;
+//! `check_rosters` does so and compares.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,23 +14,23 @@ use super::unit::{Progress, Unit};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Roster {
-    /// Waiting units in the order in which they are served, without those that were put off.
+    /// The waiting units in the order in which they are served, except those that were put off.
     waiting: BTreeSet<Turn>,
-    /// The number of waiting units whose next step may run beside others.
+    /// The number of waiting units whose next step may run at the same time as others.
     waiting_for_company: usize,
-    /// Units that were put off, each with its turn.
+    /// The units that were put off, each with its turn.
     put_off: BTreeSet<(u32, UnitId)>,
     running: usize,
     running_alone: usize,
-    /// Number of units that have not ended, by turn.
+    /// The number of units that have not ended, by turn.
     open: BTreeMap<u32, usize>,
-    /// Number of units with a timed step left.
+    /// The number of units with a timed step left.
     timed: usize,
-    /// Number of units with a step left that must run alone.
+    /// The number of units with a step left that must run alone.
     alone: usize,
     /// The number of baselines that other units may be timed beside.
     baselines: usize,
-    /// Speed-ups of the units that others are compared with, and below that their lower bounds.
+    /// The speed-ups of the units that others are compared with. The next field has their lower bounds.
     values: BTreeSet<(Number, UnitId)>,
     lows: BTreeSet<(Number, UnitId)>,
 }
@@ -46,7 +47,7 @@ struct Turn {
     unit: UnitId,
 }
 
-/// A figure in the total order of floating-point numbers.
+/// A floating-point number in its total order (`f64::total_cmp`).
 #[derive(Clone, Copy, Debug)]
 struct Number(f64);
 
@@ -82,8 +83,8 @@ impl Turn {
     }
 }
 
-/// The stage that decides when a unit is served. A baseline is timed before the units beside it, so that its failure is
-/// known early.
+/// Returns the stage that decides when a unit is served. A baseline is timed before the units that are compared with
+/// it, so its failure is known early.
 fn served_with(unit: &Unit) -> Stage {
     match unit.step().stage {
         Stage::Profile if unit.spec.is_baseline => Stage::Screen,
@@ -163,7 +164,7 @@ impl Roster {
         }
     }
 
-    /// Waiting units of one turn, or of all turns, in the order in which they are served.
+    /// Returns the waiting units of one turn, or of all turns, in the order in which they are served.
     pub(crate) fn waiting(&self, turn: Option<u32>) -> impl Iterator<Item = UnitId> {
         self.waiting
             .iter()
@@ -172,12 +173,12 @@ impl Roster {
             .map(|it| it.unit)
     }
 
-    /// Units of one turn, or of all turns, that were put off.
+    /// Returns the units of one turn, or of all turns, that were put off.
     pub(crate) fn put_off(&self, turn: Option<u32>) -> impl Iterator<Item = UnitId> {
         self.put_off.iter().filter(move |(own, _)| turn.is_none_or(|turn| turn == *own)).map(|&(_, id)| id)
     }
 
-    /// Whether a unit of another turn waits.
+    /// Returns whether a unit of another turn waits.
     pub(crate) fn has_waiting_in_other_turns(&self, turn: Option<u32>) -> bool {
         let Some(turn) = turn else { return false };
         let waiting = [self.waiting.first(), self.waiting.last()].into_iter().flatten().map(|it| it.turn);
@@ -201,12 +202,12 @@ impl Roster {
         self.running
     }
 
-    /// Number of units that have not ended.
+    /// Returns the number of units that have not ended.
     pub(crate) fn open(&self) -> usize {
         self.open.values().sum()
     }
 
-    /// The earliest turn with a unit that has not ended.
+    /// Returns the earliest turn with a unit that has not ended.
     pub(crate) fn first_open_turn(&self) -> Option<u32> {
         self.open.first_key_value().map(|(&turn, _)| turn)
     }
@@ -215,23 +216,23 @@ impl Roster {
         self.timed
     }
 
-    /// Whether a unit has a step left that must run alone.
+    /// Returns whether a unit has a step left that must run alone.
     pub(crate) fn has_exclusive_steps(&self) -> bool {
         0 < self.alone
     }
 
-    /// Whether others may be timed beside a baseline. Without one, no two candidates are timed against the same
+    /// Returns whether others may be timed beside a baseline. Without one, no two candidates are timed against the same
     /// kernel.
     pub(crate) fn has_a_baseline(&self) -> bool {
         0 < self.baselines
     }
 
-    /// The highest lower bound of a speed-up.
+    /// Returns the highest lower bound of a speed-up.
     pub(crate) fn highest_low(&self) -> Option<f64> {
         self.lows.last().map(|(low, _)| low.0)
     }
 
-    /// Speed-ups, the highest first.
+    /// Returns the speed-ups, the highest first.
     pub(crate) fn values(&self) -> impl Iterator<Item = f64> {
         self.values.iter().rev().map(|(value, _)| value.0)
     }

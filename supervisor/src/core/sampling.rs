@@ -1,7 +1,7 @@
 //! Evaluates samples: charges, peaks, runners over their limit, and the machine's own figures.
 //!
-//! Kills runners that owe more than their limit. `pressure` acts when the whole tree or the machine is short of
-//! memory.
+//! It kills runners that owe more than their limit. `pressure` decides what to do when the process tree exceeds its
+//! ceiling or the machine is short of memory.
 
 use std::collections::BTreeMap;
 
@@ -31,9 +31,11 @@ impl Core {
             match process.process {
                 Process::Worker(_) => {
                     it.owed = process.owed;
-                    // A zygote that is gone is in no sample, and its worker is listed before it.
+                    // A zygote that has ended is not in the sample, so its memory starts from zero. A sample lists each
+                    // worker before its zygote.
                     it.zygote = Bytes::ZERO;
-                    // The first sample comes right after the hello, even if the worker has been given work since.
+                    // The first sample is taken right after the hello, so it counts as the idle size even if the worker
+                    // has work by now.
                     it.owed_when_ready.get_or_insert(process.owed);
                 }
                 Process::Zygote(_) => it.zygote = process.owed,

@@ -1,4 +1,4 @@
-//! The description of a run and its units of work that the core gets: numbers and settings, no paths.
+//! The core's description of a run and its units of work. It contains numbers and settings, and no paths.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +20,13 @@ pub struct RunSpec {
     pub idle_worker: Bytes,
     /// Minimum charge for the supervisor.
     pub supervisor: Bytes,
-    /// The largest number of verifiers that work at the same time. They build, too.
+    /// The largest number of verifiers that work at the same time. Verifiers also build.
     pub verifiers: u32,
     /// Whether to start the next worker before it is needed.
     pub spare: bool,
-    /// Whether swapping of our own pages is acted upon.
+    /// Whether the core reacts when pages of this run are swapped out.
     pub own_swap: bool,
-    /// In the order in which they are served; ids are indices.
+    /// In the order in which they are served. Ids are indices.
     pub jobs: Vec<JobSpec>,
 }
 
@@ -34,25 +34,25 @@ pub struct RunSpec {
 pub struct JobSpec {
     pub id: JobId,
     pub recycle: RecycleSettings,
-    /// Why the captures cannot be used, if so: then nothing of this job is run.
+    /// The reason why the captures cannot be used, if there is one. If set, no unit of this job is run.
     pub broken: Option<String>,
     /// Jobs that must have ended, and can get no more units, before this job's source is asked.
     pub after: Vec<JobId>,
-    /// Target for the time of all its timed steps together.
+    /// The target for the total time of its timed steps.
     pub budget: Duration,
 }
 
-/// A unit of work with all its steps. A candidate goes through build, verify, screen, profile and confirm, or
-/// some of them; a replay has one step.
+/// A unit of work with all its steps. A candidate has some or all of build, verify, screen, profile and confirm. A
+/// replay has one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitSpec {
-    /// The next free id.
+    /// Its id, which must be the next free one.
     pub id: UnitId,
-    /// Its steps in the order of their stages, at least one. Most units of a job share this list.
+    /// Its steps, at least one, in the order of their stages. Most units of a job share this list.
     pub route: Arc<[Step]>,
     /// Whether the other candidates of the job are timed beside it.
     pub is_baseline: bool,
-    /// Whether it may be ranked by only the entries that it supports.
+    /// Whether it may be ranked by a part of the entries, namely those that it supports.
     pub partial: bool,
     /// Its state from an earlier run in this folder.
     pub resumed: Option<Resumed>,
@@ -63,26 +63,27 @@ pub struct Step {
     pub stage: Stage,
     /// The role of the worker that does the step.
     pub role: Role,
-    /// Whether nothing else of ours may run at the same time.
+    /// Whether no other step of this run may run at the same time.
     pub alone: bool,
-    /// The ways to do it, at least one, from the one that takes most memory to the one that takes least.
+    /// The ways to do the step, at least one. The first takes most memory, the last takes least.
     pub ways: Arc<[StageSpec]>,
-    /// The same with the job's baseline beside it; `None` if the step is never paired.
+    /// The ways to do the step with the job's baseline beside it. `None` if the step is never paired.
     pub paired: Option<Arc<[StageSpec]>>,
 }
 
 /// The memory that an attempt of a step may owe, and the time that it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageSpec {
-    /// The sum of the memory formula.
+    /// The memory that the formula predicts.
     pub predicted: Bytes,
-    /// The memory that the lease reserves: `predicted` plus what runners may owe beyond it.
+    /// The memory that the lease reserves, which is `predicted` plus what runners may owe beyond it.
     pub reserved: Bytes,
-    /// What the lease reserves on the device.
+    /// The memory that the lease reserves on the device.
     pub device: Bytes,
-    /// The most that the worker may place on its device, emulated or not, for a kernel without host code. Zero for other work.
+    /// The most memory that the worker may allocate on its device, emulated or not, for a kernel without host code.
+    /// Zero for other work.
     pub device_cap: Bytes,
-    /// When the worker counts as stuck.
+    /// The time after which the worker counts as stuck.
     pub deadline: Duration,
     /// The largest batch of entries that are timed together, or that share a runner in a verification. For a build, the
     /// compiler's memory.
@@ -90,24 +91,24 @@ pub struct StageSpec {
 }
 
 impl StageSpec {
-    /// The charge of a worker while it holds this lease.
+    /// Returns the charge of a worker while it holds this lease.
     pub fn demand(&self, idle_worker: Bytes) -> Demand {
         Demand { host: self.reserved + idle_worker, device: self.device }
     }
 }
 
-/// A unit that an earlier run finished, or finished in part.
+/// The state of a unit that an earlier part of the run finished, or finished in part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Resumed {
     pub status: Status,
-    /// It passed its verification, and its artifact still exists.
+    /// Set if it passed its verification and its artifact still exists.
     pub verified: bool,
     /// Its speed-up over the baseline.
     pub speedup: Option<Estimate>,
 }
 
 impl Step {
-    /// The ways to do the step, paired with the baseline or not.
+    /// Returns the ways to do the step, with or without the baseline beside it.
     pub fn ways(&self, paired: bool) -> &[StageSpec] {
         match &self.paired {
             Some(ways) if paired => ways,
@@ -115,14 +116,14 @@ impl Step {
         }
     }
 
-    /// The way that takes least memory.
+    /// Returns the way that takes least memory.
     pub fn least(&self, paired: bool) -> Option<&StageSpec> {
         self.ways(paired).last()
     }
 }
 
 impl UnitSpec {
-    /// Whether the unit is well-formed: its steps are in the order of their stages, and each has at least one
+    /// Returns whether the unit is well-formed: its steps are in the order of their stages, and each has at least one
     /// way.
     pub fn is_well_formed(&self) -> bool {
         let has_ways =

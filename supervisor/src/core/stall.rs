@@ -1,14 +1,17 @@
-//! What happens while the run's database accepts no rows. Nothing new is granted, because it could not be recorded.
-//! Running attempts continue. A process that is to be killed stays stopped until the reason is on disk.
+//! Handles a stall, during which the run's database does not accept rows. New leases are not granted, because they
+//! could not be recorded. Running attempts continue. A process that must be killed stays stopped until the reason is on
+//! disk.
 
 use std::time::Duration;
 
 use super::event::Moment;
 use super::{Core, Ending};
 
-/// Long enough for a user to notice and free the disk. If the stall lasts longer, the run ends and can be resumed.
+/// The longest stall. It gives a user time to notice and to free disk space. After that, the run ends and can be
+/// resumed.
 const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
-/// How long to wait for the reasons when everything is to be killed. It is short because the user has asked twice.
+/// How long to wait until the reasons are on disk when everything is being killed. It is short because the user has
+/// already interrupted the run twice.
 const LAST_REASONS: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +29,7 @@ impl Core {
             return;
         }
         self.stall = Some(Stall { since: now });
-        // Nothing waits for memory while nothing is granted.
+        // No lease waits for memory during a stall, because none is granted.
         self.waiting = None;
         let text = format!("the run's database accepts no rows, and nothing is granted until it does: {why}");
         self.policy("store_stalled", text, vec![("rows", rows)]);
@@ -45,7 +48,7 @@ impl Core {
         );
     }
 
-    /// When the run stops waiting for the database.
+    /// Returns the time at which the run stops waiting for the database.
     pub(super) fn stall_ends_at(&self) -> Option<Moment> {
         let stall = self.stall?;
         let killing = self.killed_all_at.filter(|_| matches!(self.ending, Ending::Kill(_)));
@@ -61,7 +64,7 @@ impl Core {
                 let why = format!("the run's database accepted no rows for {STORE_TIMEOUT:?}");
                 self.stop_for_the_host(now, why, Vec::new());
             }
-            // The reasons cannot be recorded; the workers die with the supervisor.
+            // The reasons cannot be recorded. The workers die with the supervisor.
             Ending::Kill(reason) => self.stop(reason),
             Ending::Stopped => {}
         }

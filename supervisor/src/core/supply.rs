@@ -1,4 +1,4 @@
-//! Where units come from: sources that are asked when a job runs short, and that may offer units unasked.
+//! Sources of units. A source is asked when its job runs short of units, and it may also offer units unasked.
 //!
 //! ```text
 //!           short of units                     offered, nothing more to come; or its timeout is over
@@ -6,8 +6,8 @@
 //!     ▲                         │ offered some, and it may be asked again           │
 //!     └─────────────────────────┴───────────────────────────────────────────────────┘
 //! ```
-//! A job ends when its units are done and its source is dry. What a source offers unasked is accepted in any
-//! state, until the run ends or the work that follows the job has begun.
+//! A job ends when its units are done and its source is dry. Unasked offers are accepted in any state, until the run
+//! ends or the work that follows the job has begun.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(crate) enum Supply {
     Asked {
         since: Moment,
     },
-    /// It has no more units, or did not answer in time.
+    /// It has no more units, or it did not answer in time.
     Dry,
 }
 
@@ -49,7 +49,7 @@ impl Core {
         }
     }
 
-    /// How many units a job has room for, if it is time to ask for them.
+    /// Returns how many units a job has room for. It is `None` if this is not the time to ask its source.
     fn capacity(&self, index: usize) -> Option<u32> {
         let job = &self.jobs[index];
         if job.done || job.supply != Supply::Open || !self.has_come(index) {
@@ -60,14 +60,14 @@ impl Core {
         (open < enough).then(|| enough.saturating_mul(AHEAD) - open)
     }
 
-    /// Whether the jobs that this job follows have ended and can get no more units.
+    /// Returns whether all jobs that this job follows have ended and can get no more units.
     fn has_come(&self, index: usize) -> bool {
         let after = &self.spec.jobs[index].after;
         let is_done = |job: &JobId| self.jobs.get(job.index()).is_none_or(|job| job.done);
         after.is_empty() || !self.stays_open() && after.iter().all(is_done)
     }
 
-    /// Whether a source may offer units to a job unasked; the error says why not.
+    /// Checks that a source may offer units to a job unasked. The error says why it may not.
     pub fn may_offer(&self, job: JobId) -> Result<(), Answer> {
         let Some(spec) = self.spec.jobs.get(job.index()) else {
             return Err(Answer::Unknown(format!("there is no {job}")));
@@ -109,12 +109,13 @@ impl Core {
         let is_first = it.units.is_empty();
         match by {
             Offer::Asked { more: false } => it.supply = Supply::Dry,
-            // Nothing yet: the source stays asked, and its timeout continues.
+            // The source has no units yet. It is not asked again, and its timeout continues.
             Offer::Asked { more: true } if units.is_empty() => {}
             Offer::Asked { more: true } => it.supply = Supply::Open,
             Offer::Unasked => {}
         }
-        // Units of the turn being served continue undisturbed; later ones are served together, stage by stage.
+        // The turn that is being served is not disturbed. The new units are served together, stage by stage, in a later
+        // turn.
         let served = self.turn_served();
         let turn = match by {
             Offer::Asked { .. } if is_first => served.unwrap_or(self.last_turn),
@@ -141,7 +142,7 @@ impl Core {
         Answer::Done(if count == 1 { "accepted".to_owned() } else { format!("{count} accepted") })
     }
 
-    /// The first unit that cannot be accepted, and why; `None` if all are fine.
+    /// Describes the first unit that cannot be accepted. Returns `None` if all can be.
     fn not_a_unit(&self, units: &[UnitSpec]) -> Option<String> {
         units.iter().zip(self.units.len()..).find_map(|(unit, next)| match () {
             () if unit.id.index() != next => Some(format!("{} is not the next unit", unit.id)),
@@ -150,7 +151,7 @@ impl Core {
         })
     }
 
-    /// Takes back a unit, unless it is already being worked on.
+    /// Withdraws a unit, unless it is already being worked on.
     pub(super) fn withdrawn(&mut self, id: UnitId) -> Answer {
         let Some(unit) = self.units.get(id.index()) else {
             return Answer::Unknown(format!("there is no {id}"));
@@ -166,8 +167,8 @@ impl Core {
         }
     }
 
-    /// The earliest turn with an unfinished unit; `None` if all are done or there is only one turn. Units offered
-    /// later come in later turns, so that a user who keeps submitting cannot hold up the others.
+    /// Returns the earliest turn with an unfinished unit. It is `None` if all units are done or there is only one turn.
+    /// Units that are offered later come in later turns, so a user who keeps submitting cannot delay earlier units.
     pub(super) fn turn_served(&self) -> Option<u32> {
         if self.last_turn == 0 {
             return None;
@@ -175,7 +176,7 @@ impl Core {
         self.jobs.iter().filter_map(|job| job.roster.first_open_turn()).min()
     }
 
-    /// When each asked source times out.
+    /// Returns the times at which the sources that were asked time out.
     pub(super) fn sources_by(&self) -> impl Iterator<Item = Moment> {
         self.jobs.iter().filter_map(|job| match job.supply {
             Supply::Asked { since } => Some(since + SOURCE_TIMEOUT),

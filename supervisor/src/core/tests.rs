@@ -1,6 +1,7 @@
-//! Tests of the core: tables of small runs.
+//! Tests of the core on small runs.
 //!
-//! `desk` plays the driver by hand. The simulated machine is in `tools/src/simulate`.
+//! `desk` takes the part of the driver: each test decides which events the core gets. The simulated machine is in
+//! `tools/src/simulate`.
 
 mod assign;
 mod contest;

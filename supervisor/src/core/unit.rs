@@ -1,11 +1,11 @@
-//! The state of each unit of work. Pure bookkeeping: the ledger decides whether the next step can be granted now.
+//! The state of each unit of work. The ledger decides whether a unit's next step can be granted.
 //!
 //! ```text
 //!            granted                 passed, and no step is left
 //!   Waiting ─────────▶ Running ──────────────────────────────────▶ Done
 //!      ▲                  │ passed: the next step, attempt 1         ▲
 //!      └──────────────────┤                                          │
-//!      ▲                  │ nobody's verdict: attempt + 1            │
+//!      ▲                  │ no verdict: attempt + 1                    │
 //!      └──────────────────┤                                          │
 //!      ▲                  │ given up for the first time: put off    │
 //!      └──────────────────┤ until nothing else is left              │
@@ -23,7 +23,7 @@ use super::{LOSS_WINDOW, MAX_LOST, MAX_LOST_EVER, MAX_WORKERS_LOST};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// The current step is still to be done; `attempt` is the number of its next attempt.
+    /// The current step has not been done. `attempt` is the number of its next attempt.
     Waiting {
         attempt: u32,
     },
@@ -37,25 +37,26 @@ pub(crate) enum Progress {
 pub(crate) struct Unit {
     pub(crate) spec: UnitSpec,
     pub(crate) job: JobId,
-    /// Units come in turns: all units of one turn are done before any of the next begins.
+    /// Units come in turns. A turn begins when all units of the previous turn are done.
     pub(crate) turn: u32,
     pub(crate) progress: Progress,
     /// The current step, or the last one if the unit is done.
     at: usize,
-    /// Whether others may be timed beside it: it passed all steps before its first step that runs alone, in this run or
-    /// the resumed one, and has not failed since.
+    /// Whether other units may be timed beside this one. It must have passed all steps before its first step that runs
+    /// alone, in this run or the resumed one, and not have failed since.
     pub(crate) may_stand_beside: bool,
-    /// It was timed beside another unit and failed there.
+    /// Whether it is a baseline that failed while it was timed beside another unit.
     pub(crate) failed_beside: bool,
-    /// Attempts, of any step, in which the worker was lost.
+    /// The number of attempts, of any step, in which the worker was lost.
     pub(crate) workers_lost: u32,
     pub(crate) losses: Losses,
-    /// Its speed-up over the baseline, according to the last timed step that passed.
+    /// Its speed-up over the baseline, from the last timed step that passed.
     pub(crate) speedup: Option<Estimate>,
     pub(crate) second_pass: SecondPass,
 }
 
-/// A unit that would end without a verdict is put off until nothing else is left to do, and then gets one more pass.
+/// The state of a unit's second pass. A unit that would end without a verdict is put off until nothing else is left to
+/// do, and then gets one more pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SecondPass {
     #[default]
@@ -67,21 +68,21 @@ pub(crate) enum SecondPass {
 /// Losses of the current step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Losses {
-    /// When attempts failed through no fault of the unit.
+    /// The times at which attempts failed through no fault of the unit.
     lost: Vec<Moment>,
-    /// Attempts that ended for lack of memory; they have their own limit.
+    /// The number of attempts that ended for lack of memory. It has a separate limit.
     pub(crate) short_of_memory: u32,
-    /// Attempts that were ended because they held more on the device than their reservation.
+    /// The number of attempts that were ended because they held more on the device than they reserved.
     pub(crate) over_device: u32,
-    /// The first of the step's ways that is still allowed; later ways take less memory.
+    /// The index of the first of the step's ways that is still allowed. Later ways take less memory.
     pub(crate) from_way: usize,
     /// The entry at which an unknown sender last killed one of its runners.
     pub(crate) killed_at: Option<String>,
 }
 
 impl Losses {
-    /// Records a lost attempt. Returns true if it was one too many: too soon after another, or beyond the allowed
-    /// number.
+    /// Records a lost attempt. Returns true if the attempt may not be repeated, because the previous loss was too
+    /// recent or the step has had too many losses.
     pub(crate) fn add_lost(&mut self, now: Moment) -> bool {
         self.lost.push(now);
         let recent = self.lost.iter().filter(|&&at| now.saturating_sub(at) < LOSS_WINDOW).count();
@@ -117,12 +118,12 @@ impl Unit {
         &self.spec.route[self.at]
     }
 
-    /// The step that follows the current one.
+    /// Returns the step that follows the current one.
     pub(crate) fn next_step(&self) -> Option<&Step> {
         self.spec.route.get(self.at + 1)
     }
 
-    /// The current step and all later ones; none if the unit is done.
+    /// Returns the current step and all later ones, or none if the unit is done.
     pub(crate) fn steps_left(&self) -> &[Step] {
         if self.is_done() { &[] } else { &self.spec.route[self.at..] }
     }
@@ -141,7 +142,7 @@ impl Unit {
         self.second_pass == SecondPass::PutOff
     }
 
-    /// Begins the second pass: losses are forgiven, but one more lost worker ends it.
+    /// Begins the second pass. Its losses are forgiven, except that one more lost worker ends the unit.
     pub(crate) fn begin_second_pass(&mut self) {
         self.second_pass = SecondPass::Begun;
         self.losses = Losses::default();
@@ -156,13 +157,13 @@ impl Unit {
         matches!(self.progress, Progress::Running { .. })
     }
 
-    /// Whether other units are compared with it. Failed units are left out, and so are those timed on only some
-    /// entries.
+    /// Returns whether other units are compared with this one. Units that failed, and units that were timed on only
+    /// some entries, are left out.
     pub(crate) fn is_compared(&self) -> bool {
         !self.spec.partial && (!self.is_done() || self.passed())
     }
 
-    /// Whether its first step has not been attempted yet.
+    /// Returns whether its first step has not been attempted yet.
     pub(crate) fn is_untouched(&self) -> bool {
         self.at == 0 && self.progress == Progress::Waiting { attempt: 1 }
     }

@@ -8,9 +8,9 @@
 //!      └──────────────▶ Draining ─────────────▶ Terminating
 //!                            └───────── WorkerGone ──┴──────▶ (gone: removed)
 //! ```
-//! `WorkerGone` means that the pidfd fired and the process was reaped; it may come in any state. Nothing else
-//! removes a worker. If its runners outlive it, it leaves a `Returning` behind, which is charged until `Returned`
-//! reports that the last of them has ended.
+//! `WorkerGone` means that the pidfd fired and the process was reaped. It may come in any state, and only this event
+//! removes a worker. If runners outlive their worker, a `Returning` takes its place. It is charged until `Returned`
+//! reports that the last runner has ended.
 
 use std::collections::BTreeMap;
 
@@ -29,11 +29,11 @@ pub(crate) enum State {
     },
     Idle,
     Leased(Lease),
-    /// It was told to end.
+    /// The worker was told to end by itself.
     Draining {
         deadline: Moment,
     },
-    /// It was killed; its pidfd has not fired yet.
+    /// The worker was killed, and its pidfd has not fired yet.
     Terminating,
 }
 
@@ -44,18 +44,18 @@ pub(crate) struct Lease {
     pub(crate) attempt: u32,
     pub(crate) started: Moment,
     pub(crate) deadline: Moment,
-    /// Which of the step's ways is used.
+    /// The index of the way in which the step is done.
     pub(crate) way: usize,
     pub(crate) predicted: Bytes,
     pub(crate) reserved: Bytes,
-    /// What it reserves on the device.
+    /// The memory that it reserves on the device.
     pub(crate) device: Bytes,
     pub(crate) peak_owed: Bytes,
     pub(crate) peak_reclaimable: Bytes,
     pub(crate) peak_device: Option<Bytes>,
-    /// What its worker held on the device when it was ended for exceeding `device`.
+    /// The memory that its worker held on the device when the worker was ended for exceeding `device`.
     pub(crate) over_device: Option<Bytes>,
-    /// Set if one of its runners was ended because of memory; decides how the attempt is repeated.
+    /// Set if one of its runners was ended because of memory. The reason decides how the attempt is repeated.
     pub(crate) short_of_memory: Option<KillReason>,
 }
 
@@ -71,14 +71,14 @@ pub(crate) struct Runner {
     pub(crate) killed: Option<KillReason>,
 }
 
-/// A dead worker with living runners, whose memory is still charged.
+/// A dead worker whose runners are still alive, and whose memory is still charged.
 #[derive(Clone, Debug)]
 pub(crate) struct Returning {
     pub(crate) role: Role,
     pub(crate) runners: BTreeMap<u32, Runner>,
     pub(crate) since: Moment,
     pub(crate) drain_order: Option<DrainOrder>,
-    /// Whether it was reported that its memory takes too long to come back.
+    /// Whether the log already says that its memory takes too long to come back.
     pub(crate) overdue: bool,
 }
 
@@ -89,11 +89,11 @@ pub(crate) struct Worker {
     pub(crate) born: Moment,
     pub(crate) leases: u32,
     pub(crate) owed: Bytes,
-    /// Owed by its zygote, which stays between leases. Not counted as wear.
+    /// The memory that its zygote owes. The zygote stays between leases, so this does not count as wear.
     pub(crate) zygote: Bytes,
     pub(crate) owed_when_ready: Option<Bytes>,
     pub(crate) peak_owed: Bytes,
-    /// What it holds on the device itself, without its runners.
+    /// The memory that the worker holds on the device, without its runners.
     pub(crate) device: Bytes,
     /// Whether it has had a lease on the device, or was sampled there.
     pub(crate) on_device: bool,
@@ -101,32 +101,32 @@ pub(crate) struct Worker {
     pub(crate) validated: Bytes,
     pub(crate) runners: BTreeMap<u32, Runner>,
     pub(crate) drain_order: Option<DrainOrder>,
-    /// Why we ordered its death, if we did.
+    /// The reason for killing it, if it was killed.
     pub(crate) killed: Option<KillReason>,
-    /// When the signal was sent.
+    /// The time at which the signal was sent.
     pub(crate) killed_at: Option<Moment>,
-    /// Whether it was reported that it is still alive after being killed.
+    /// Whether the log already says that it is still alive after being killed.
     pub(crate) overdue: bool,
     /// Whether it was ever ready.
     pub(crate) was_ready: bool,
-    /// Whether it has been sampled since it became idle, so that `owed` is what its last lease left.
+    /// Whether it has been sampled since it became idle. If so, `owed` is what its last lease left.
     pub(crate) seen_idle: bool,
     /// Whether it was started before it was needed.
     pub(crate) spare: bool,
 }
 
-/// The order to end by itself between two leases.
+/// The order to a worker to end by itself between two leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DrainOrder {
     pub(crate) at: Moment,
-    /// `None` if the run has no more work for it.
+    /// The reason for replacing it. `None` if the run has no more work for it.
     pub(crate) reason: Option<RecycleReason>,
-    /// The memory that the whole tree owed at that moment.
+    /// The memory that the worker and its processes owed when it got the order.
     pub(crate) owed: Bytes,
 }
 
 impl Runner {
-    /// Including the memory files that it maps.
+    /// Returns the memory that it owes, including the memory files that it maps.
     pub(crate) fn all(&self) -> Bytes {
         self.owed + self.shared
     }
@@ -166,7 +166,7 @@ impl Worker {
         self.state == State::Idle
     }
 
-    /// When its current state times out.
+    /// Returns the time at which its current state times out.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         match &self.state {
             State::Starting { deadline } | State::Draining { deadline } => Some(*deadline),
@@ -175,7 +175,7 @@ impl Worker {
         }
     }
 
-    /// When a killed worker must have ended.
+    /// Returns the time by which a killed worker must have ended.
     pub(crate) fn dead_by(&self) -> Option<Moment> {
         self.killed_at.map(|at| at + RETURN_TIMEOUT)
     }
@@ -194,17 +194,17 @@ impl Worker {
         }
     }
 
-    /// Owed on the host by the worker, its zygote and its runners.
+    /// Returns the memory on the host that the worker, its zygote and its runners owe.
     pub(crate) fn tree_owed(&self) -> Bytes {
         self.owed + self.zygote + owed_by(&self.runners)
     }
 
-    /// Whether it is alive and has not been told to end.
+    /// Returns whether it is alive and has not been told to end.
     pub(crate) fn stays(&self) -> bool {
         matches!(self.state, State::Starting { .. } | State::Idle | State::Leased(_)) && self.killed.is_none()
     }
 
-    /// Whether it was started before it was needed, and has held no lease.
+    /// Returns whether it was started before it was needed, and has held no lease.
     pub(crate) fn is_spare(&self) -> bool {
         self.spare && self.leases == 0
     }

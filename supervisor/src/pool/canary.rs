@@ -93,7 +93,7 @@ impl Canary {
         dies_within(&self.pidfd, timeout)
     }
 
-    /// Whether SIGKILL ended it; `None` if it has not ended.
+    /// Returns whether SIGKILL ended it; `None` if it has not ended.
     pub fn was_killed(&self) -> Option<bool> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), options).ok()??;

@@ -1,4 +1,4 @@
-//! A read-only view of the core between two events: copies of its numbers, and why a unit waits.
+//! A read-only view of the core between two events: copies of its numbers, and the reason why a unit waits.
 
 use opt_shared::ids::{LeaseId, UnitId, WorkerId};
 use opt_shared::message::Role;
@@ -20,7 +20,7 @@ pub struct RunView {
     pub floor: Bytes,
     pub charged: Bytes,
     pub owed: Bytes,
-    /// When the next lease began to wait for memory, and for what.
+    /// When the next lease began to wait for memory, and the reason.
     pub waiting: Option<(Moment, String)>,
 }
 
@@ -38,7 +38,7 @@ pub struct WorkerView {
     pub validated: Bytes,
     pub runners: Vec<RunnerView>,
     pub lease: Option<LeaseView>,
-    /// Set if the worker is to end after its lease.
+    /// Set if the worker will be ended after its lease.
     pub asked_to_go: bool,
 }
 
@@ -143,8 +143,8 @@ impl Core {
         })
     }
 
-    /// Why a unit waits, as the end of a sentence; the numbers include the size of its own lease. The caller
-    /// supplies the names of other units.
+    /// Explains why a unit waits, as the end of a sentence. The numbers include the size of the unit's lease. The
+    /// caller supplies the names of other units.
     pub fn what_it_waits_for(
         &self,
         now: Moment,
@@ -188,7 +188,7 @@ impl Core {
         Some(format!("{lease}, {charged} of {ceiling} are charged, {before}, and {reason}"))
     }
 
-    /// How many units are served before this one, because of their turn, stage or position.
+    /// Returns how many units are served before this one, because of their turn, stage or position.
     fn ahead_of(&self, id: UnitId) -> usize {
         let place =
             |unit: &Unit| (!unit.is_done()).then(|| (unit.turn, unit.job, unit.step().stage, unit.spec.id));

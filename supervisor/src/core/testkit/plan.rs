@@ -1,4 +1,4 @@
-//! A plan as its source sees it: jobs with their candidates, from which a run's spec and the offers are made.
+//! A small plan: jobs with their candidates. A run's spec and the offers are made from it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,11 +41,11 @@ pub struct Plan {
 pub struct Job {
     pub id: JobId,
     pub baseline: Option<UnitId>,
-    /// In the order in which they are offered.
+    /// The candidates, in the order in which they are offered.
     pub candidates: Vec<UnitId>,
     pub recycle: RecycleSettings,
     pub broken: Option<String>,
-    /// Whether there is an entry to time.
+    /// Whether the job has an entry to time.
     pub timed: bool,
     pub after: Vec<JobId>,
     pub budget: Duration,
@@ -60,12 +60,12 @@ pub struct Candidate {
     pub verify: Vec<StageSpec>,
     pub profile: Arc<[StageSpec]>,
     pub paired: Arc<[StageSpec]>,
-    /// The unit is a replay with this as its only step.
+    /// Set if the unit is a replay, with this as its only step.
     pub replay: Option<StageSpec>,
     pub resumed: Option<Resumed>,
 }
 
-/// A step with one way to do it.
+/// The ways of a step that can be done in only one way.
 pub fn one_way(spec: StageSpec) -> Arc<[StageSpec]> {
     Arc::from([spec])
 }
@@ -86,7 +86,7 @@ pub fn a_replay(stage: StageSpec) -> Candidate {
     Candidate { replay: Some(stage), ..a_candidate() }
 }
 
-/// A job in which nothing is recycled.
+/// A job whose workers are never recycled.
 pub fn a_job(id: JobId) -> Job {
     Job {
         id,
@@ -145,7 +145,7 @@ impl Plan {
         }
     }
 
-    /// All candidates of a job, numbered from `first`.
+    /// Returns all candidates of a job, numbered from `first`.
     pub fn offers(&self, job: JobId, first: usize) -> Vec<UnitSpec> {
         let Some(planned) = self.jobs.get(job.index()) else { return Vec::new() };
         let mut next = first;
@@ -160,7 +160,7 @@ impl Plan {
         planned.candidates.iter().map(offer).collect()
     }
 
-    /// A candidate with the steps that the plan's stages give it.
+    /// Returns a candidate with the steps that the plan's stages give it.
     pub fn unit(&self, id: UnitId, candidate: &Candidate, timed: bool, contest: bool) -> UnitSpec {
         let step = |stage, role, ways: &[StageSpec]| {
             let ways: Arc<[StageSpec]> = Arc::from(ways);

@@ -25,7 +25,7 @@ pub fn report(stage: Stage, status: Status) -> Report {
     Report::new(Head { ms: 1.0, ..Head::failed(status, status.name()) }, body)
 }
 
-/// A profile of entries with these speed-ups, each with the half-width of its interval as a share.
+/// A profile of entries with these speed-ups. Each has the half-width of its interval, relative to the speed-up.
 pub fn timed(stage: Stage, speedups: &[(f64, f64)]) -> Report {
     let mut report = report(stage, Status::Passed);
     let entry = |(number, &(value, half)): (usize, &(f64, f64))| EntryProfile {
@@ -86,7 +86,7 @@ pub fn of_the_baseline(mut report: Report) -> Report {
     report
 }
 
-/// A SIGKILL at this entry, from an unknown sender if `unknown_sender`.
+/// A report of a SIGKILL at this entry, from an unknown sender if `unknown_sender`.
 pub fn killed_at(stage: Stage, entry: &str, unknown_sender: bool) -> Report {
     let mut report = report(stage, Status::InfraError);
     report.head.failures.push(EntryFailure {

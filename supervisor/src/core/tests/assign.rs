@@ -32,7 +32,7 @@ fn plan_limits_how_many_verify_side_by_side() {
         }
         assert_eq!(starts(&desk, Role::Verifier), verifiers as usize);
         let granted = |desk: &Desk| desk.log.iter().filter(|it| matches!(it, Action::Start { .. })).count();
-        assert_eq!(granted(&desk), 1 + verifiers as usize, "no lease more");
+        assert_eq!(granted(&desk), 1 + verifiers as usize, "no further lease");
         for given in given {
             desk.finish(given, Status::Passed);
         }
@@ -58,7 +58,7 @@ fn second_verifier_is_not_started_if_its_lease_would_not_fit() {
     }
 }
 
-/// How many profilers had been started when each stage of the only candidate ended.
+/// Returns how many profilers had been started at the end of each stage of the only candidate.
 fn spares(spec: Plan) -> Vec<(Stage, usize)> {
     let mut desk = Desk::new(spec);
     let mut seen = Vec::new();
@@ -81,7 +81,7 @@ fn spare_is_ready_when_the_last_verification_ends() {
     let (build, verify, profile) = (Stage::Build, Stage::Verify, Stage::Profile);
     let expected = [(build, 0), (build, 0), (verify, 0), (verify, 1), (profile, 1)];
     assert_eq!(spares(Plan { spare: true, ..plan(2) }), expected);
-    // Without a spare: when it is needed.
+    // Without a spare, the profiler is started when it is needed.
     let expected = [(build, 0), (build, 0), (verify, 0), (verify, 0), (profile, 1)];
     assert_eq!(spares(plan(2)), expected);
 }
@@ -101,7 +101,7 @@ fn no_spare_is_started_for_a_stage_that_the_plan_leaves_out() {
 
 #[test]
 fn spare_that_does_not_fit_is_left_out_and_reported_once() {
-    // The lease fits to the byte; one byte decides whether an idle worker fits beside it.
+    // The lease fits exactly. One byte decides whether an idle worker fits beside it.
     let lease = Bytes::mib(108);
     let idle = super::desk::IDLE;
     for (ceiling, fits) in
@@ -131,7 +131,7 @@ fn successor_is_ready_when_a_worn_verifier_ends() {
         for _ in 0..4 {
             desk.answer();
         }
-        assert_eq!(starts(&desk, Role::Verifier), 1, "it has a lease left");
+        assert_eq!(starts(&desk, Role::Verifier), 1, "it may take one more lease");
         desk.finish(first, Status::Passed);
         let second = desk.lease();
         assert_eq!(second.worker, first.worker);
@@ -154,7 +154,7 @@ fn no_second_worker_is_started_while_one_is_starting() {
         desk.sample(&[]);
         assert_eq!(starts(&desk, Role::Verifier), 1);
     }
-    // Every verifier is worn after its first lease: a second one is needed beside it, but no successor.
+    // Every verifier is worn after its first lease. A second one is needed beside it, but no successor.
     let mut spec = Plan { verifiers: 2, spare: true, ..plan(6) };
     spec.jobs[0].recycle.after_leases = 1;
     let mut desk = Desk::new(spec);
@@ -166,7 +166,7 @@ fn no_second_worker_is_started_while_one_is_starting() {
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
 }
 
-/// The second verification waits for memory, and a worker for it exists already.
+/// The second verification waits for memory, but its worker exists already.
 #[test]
 fn no_spare_is_started_while_a_verifier_is_idle() {
     let mut spec = Plan { verifiers: 2, spare: true, ceilings: Ceilings::host(Bytes::mib(600)), ..plan(2) };
@@ -185,7 +185,7 @@ fn no_spare_is_started_while_a_verifier_is_idle() {
     assert_eq!(starts(&desk, Role::Verifier), 2, "{:#?}", desk.log);
 }
 
-/// A unit submitted meanwhile needs a verifier, and the profiler is worn, but the running profile comes first.
+/// A newly submitted unit needs a verifier, and the profiler is worn, but nothing may start during a profile.
 #[test]
 fn no_worker_is_started_during_a_profile() {
     let mut spec = Plan { spare: true, ..plan(1) };
@@ -248,7 +248,7 @@ fn failed_start_is_repeated_after_a_delay() {
     assert_eq!(desk.core.lease_of(worker), None);
 }
 
-/// The memory owed during a lease is not growth. A worker is judged once it is idle.
+/// Memory that a worker owes during a lease is not growth. A worker is judged when it is idle.
 #[test]
 fn worker_is_judged_by_the_memory_it_keeps() {
     for (kept, goes) in [(20, false), (200, true)] {
@@ -286,7 +286,7 @@ fn worn_workers_are_replaced_one_at_a_time() {
         desk.policies(decision).iter().filter(|row| row.reason.contains("after_leases")).count()
     };
     let mut most = 0;
-    // Both have held two leases at the same time, more than once.
+    // Both workers are worn, since each has held two leases.
     for _ in 0..200 {
         match desk.try_lease() {
             Some(given) => desk.finish(given, Status::Passed),

@@ -1,4 +1,4 @@
-//! Which candidates are timed further: screens, profiles and confirmations with speed-ups that the test chooses.
+//! Which candidates are timed further. The tests choose the speed-ups of screens, profiles and confirmations.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use super::desk::{Desk, plan};
 use crate::core::event::{Action, Stage, StopReason};
 use crate::core::testkit::reports;
 
-/// The result of each timed step of a candidate: its speed-up and the half-width of its interval as a share, or
-/// the status with which it fails. The baseline, unit 0, has no speed-up.
+/// Returns the result of a timed step of a candidate. It is the speed-up with the relative half-width of its interval,
+/// or the status with which the step fails. The baseline, unit 0, has no speed-up.
 type Figures<'a> = &'a dyn Fn(u32, Stage) -> Result<(f64, f64), Status>;
 
-/// Runs a job of a baseline and other candidates to its end.
+/// Runs a job with a baseline and other candidates to its end.
 fn contest(candidates: u32, figures: Figures<'_>) -> Desk {
     let mut spec = plan(candidates);
     spec.jobs[0].contest = true;
@@ -38,7 +38,7 @@ fn contest(candidates: u32, figures: Figures<'_>) -> Desk {
     desk
 }
 
-/// The orders of the timed steps.
+/// Returns the orders of the timed steps.
 fn timed(desk: &Desk) -> String {
     let orders = desk.orders();
     orders.split(' ').filter(|order| !order.starts_with(['B', 'V'])).collect::<Vec<_>>().join(" ")
@@ -49,7 +49,7 @@ fn why(desk: &Desk, candidate: u32) -> &str {
         Action::UnitDone { unit: UnitId(unit), detail, .. } if *unit == candidate => Some(detail),
         _ => None,
     });
-    done.expect("it has ended")
+    done.expect("the candidate has ended")
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn possible_winners_are_profiled_and_three_are_confirmed() {
 
 #[test]
 fn failed_leader_excludes_no_other_candidate() {
-    // The first is a cheat that is found out in its profile.
+    // The first candidate cheats, and its profile detects that.
     let cheat = |unit, stage| match (unit, stage) {
         (1, Stage::Screen) => Ok((50.0, 0.1)),
         (1, _) => Err(Status::Nondeterministic),
@@ -82,7 +82,7 @@ fn failed_leader_excludes_no_other_candidate() {
     };
     let desk = contest(4, &cheat);
     assert_eq!(timed(&desk), "P0 S1/0 S2/0 S3/0 P1/0 P2/0 C2/0");
-    // The same, found out in its confirmation.
+    // The same, but its confirmation detects that.
     let late = |unit, stage| match (unit, stage) {
         (1, Stage::Confirm) => Err(Status::Nondeterministic),
         (1, _) => Ok((50.0, 0.1)),
@@ -145,12 +145,13 @@ fn remaining_candidates_share_the_remaining_budget() {
                 _ => None,
             });
             shares.push(share.expect("granted").as_millis());
-            // The second takes more than its share.
+            // The second candidate takes more than its share.
             desk.pass_time(Duration::from_secs(if shares.len() == 2 { 15 } else { 5 }));
         }
         desk.finish(given, Status::Passed);
     }
-    // 40 s for four, 35 for three, 20 for two, 15 for the last, less the time that the desk itself takes.
+    // The remaining budget is 40 s for four units, 35 s for three, 20 s for two and 15 s for the last, less the time
+    // that passes in the test itself.
     let expected = [10_000, 11_666, 10_000, 15_000];
     for (share, expected) in shares.iter().zip(expected) {
         assert!(*share <= expected && expected < share + 100, "{shares:?}");

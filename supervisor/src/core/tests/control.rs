@@ -1,4 +1,4 @@
-//! User requests: what each does, how it is answered, and that none of them costs an attempt.
+//! User requests: their effects and answers. A request never costs a unit an attempt.
 
 use opt_shared::ids::{JobId, UnitId, WorkerId};
 use opt_shared::message::{KillReason, Role};
@@ -62,7 +62,7 @@ fn recycle_after_the_lease_waits_and_loses_nothing() {
     assert_ne!(verify.worker, build.worker);
     desk.finish(verify, Status::Passed);
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(desk.orders(), "B0 V0 P0", "nothing was done twice");
+    assert_eq!(desk.orders(), "B0 V0 P0", "each step was done once");
     assert_eq!(recycled(&desk)[0], Some(RecycleReason::Requested));
     assert_eq!(desk.policies("recycled").len(), 1);
 }
@@ -70,7 +70,7 @@ fn recycle_after_the_lease_waits_and_loses_nothing() {
 #[test]
 fn immediate_recycle_does_not_count_as_a_loss() {
     let mut desk = Desk::new(plan(1));
-    // More often than failures may stop the run, and more often than an attempt may be lost.
+    // More often than the limits for failed workers and for lost attempts allow.
     for attempt in 1..=u32::try_from(MAX_FAILURES).expect("a few") + 1 {
         let given = desk.lease();
         assert_eq!((given.order.stage, given.attempt), (Stage::Build, attempt));
@@ -106,7 +106,7 @@ fn draining_worker_is_not_told_again_but_can_be_killed() {
     let mut desk = Desk::new(plan(1));
     let build = desk.lease();
     ask(&mut desk, Control::Recycle { which: VERIFIER, mode: Mode::Drain });
-    // Its lease is over: it was told to end, and has not ended yet.
+    // Its lease is over. It was told to end and has not ended yet.
     let actions = desk.finish(build, Status::Passed);
     assert!(actions.contains(&Action::Shutdown { worker: build.worker }));
     let again = |mode| Control::Recycle { which: Which::Worker(build.worker), mode };
@@ -126,7 +126,7 @@ fn recycling_no_worker_is_allowed_and_an_unknown_one_is_an_error() {
     assert!(already(&ask(&mut desk, profiler)));
     let stranger = Control::Recycle { which: Which::Worker(WorkerId(77)), mode: Mode::Drain };
     assert!(matches!(ask(&mut desk, stranger).0, Answer::Unknown(_)));
-    // Starting.
+    // While the worker is starting.
     assert!(already(&ask(&mut desk, Control::Recycle { which: VERIFIER, mode: Mode::Now })));
 }
 
@@ -197,7 +197,7 @@ fn cancelled_candidate_is_skipped_even_if_it_reports_meanwhile() {
 }
 
 #[test]
-fn new_ceiling_holds_from_the_next_grant() {
+fn new_ceiling_applies_from_the_next_grant() {
     let mut desk = Desk::new(plan(2));
     let build = desk.lease();
     let set = |mib| Control::SetCeiling { ceiling: Bytes::mib(mib) };
@@ -232,7 +232,7 @@ fn submitted_candidates_are_served_in_turns() {
     assert_eq!(desk.stopped(), None, "an open run waits");
     assert!(done(&submit(&mut desk, 1)));
     let first = desk.lease();
-    // These arrive while the first is served: they wait for it, and are then served together.
+    // These arrive while the first one is served. They wait until it is done, and are then served together.
     assert!(done(&submit(&mut desk, 2)) && done(&submit(&mut desk, 3)));
     assert!(matches!(submit(&mut desk, 3).0, Answer::Unknown(_)), "the id is already taken");
     desk.finish(first, Status::Passed);

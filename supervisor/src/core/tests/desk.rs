@@ -1,4 +1,4 @@
-//! Plays the driver by hand: feeds events, records actions, and answers routine ones.
+//! Takes the part of the driver in tests: feeds events, records actions, and answers routine actions.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,10 +17,11 @@ pub(super) use crate::core::testkit::plan::{Plan, STAGE, a_candidate, a_job, a_r
 use crate::core::testkit::reports;
 
 pub(super) const IDLE: Bytes = Bytes::mib(8);
-/// Memory charged for the supervisor.
+/// The memory that is charged for the supervisor.
 pub(super) const SUPERVISOR: Bytes = Bytes::mib(20);
 
-/// One job with a baseline (candidate 0) and other candidates, under a generous ceiling; nothing is recycled.
+/// A plan with one job, which has a baseline (candidate 0) and other candidates. The ceiling is generous, and no worker
+/// is recycled.
 pub(super) fn plan(candidates: u32) -> Plan {
     let job = JobId(0);
     let mut plan = Plan { floor: Bytes::gib(1), spare: false, ..nothing() };
@@ -31,7 +32,7 @@ pub(super) fn plan(candidates: u32) -> Plan {
     plan
 }
 
-/// Two jobs with one candidate each; the second has no baseline.
+/// A plan with two jobs of one candidate each. The second job has no baseline.
 pub(super) fn two_jobs() -> Plan {
     let mut plan = plan(2);
     plan.jobs[0].candidates = vec![UnitId(0)];
@@ -54,13 +55,13 @@ pub(super) struct Desk {
     pub(super) log: Vec<Action>,
     /// The machine's available memory in each idle sample.
     pub(super) available: Option<Bytes>,
-    /// The units that are offered, all at once, when units are wanted; `None` for a silent source.
+    /// The units that are offered, all at once, when units are wanted. `None` for a silent source.
     plan: Option<Plan>,
     offered: usize,
     starting: VecDeque<WorkerId>,
     ending: VecDeque<WorkerId>,
     given: VecDeque<Given>,
-    /// Whether the reasons for kills are on record at once.
+    /// Whether the reasons for kills are recorded immediately.
     pub(super) acknowledges: bool,
 }
 
@@ -72,7 +73,7 @@ impl Desk {
         desk
     }
 
-    /// A desk whose source never answers; nothing has happened yet.
+    /// Creates a desk whose source never answers. No event has been fed yet.
     pub(super) fn silent(plan: &Plan) -> Self {
         Self {
             core: Core::new(plan.spec(), WorkerId(1), LeaseId(1)),
@@ -150,7 +151,7 @@ impl Desk {
         self.feed(Event::Tick)
     }
 
-    /// Answers one routine action: a start, or an end. If there is none, feeds a sample.
+    /// Answers one routine action, which is a worker's start or end. If there is none, feeds a sample.
     pub(super) fn answer(&mut self) -> Vec<Action> {
         if let Some(worker) = self.starting.pop_front() {
             self.feed(Event::WorkerReady { worker })
@@ -178,7 +179,7 @@ impl Desk {
         panic!("nothing is granted\n{:#?}", self.log);
     }
 
-    /// The next grant that the test has not taken yet.
+    /// Returns the next grant that the test has not taken yet.
     pub(super) fn try_lease(&mut self) -> Option<Given> {
         self.given.pop_front()
     }
@@ -210,7 +211,7 @@ impl Desk {
         }))
     }
 
-    /// Lets everything pass from here on.
+    /// Lets all remaining steps pass, and returns the reason with which the run stops.
     pub(super) fn pass_the_rest(&mut self) -> StopReason {
         for _ in 0..400 {
             if let Some(stop) = self.stopped() {
@@ -224,7 +225,7 @@ impl Desk {
         panic!("the run does not end\n{:#?}", self.log);
     }
 
-    /// The reason with which the run stopped, if it has.
+    /// Returns the reason with which the run stopped, if it has stopped.
     pub(super) fn stopped(&self) -> Option<StopReason> {
         self.log.iter().find_map(|action| match action {
             Action::Stop { reason } => Some(reason.clone()),
@@ -239,7 +240,8 @@ impl Desk {
         })
     }
 
-    /// `B0 V0 P1/0#2`: stage, candidate, baseline beside it, attempt if not the first.
+    /// Returns the granted orders in short form, such as `B0 V0 P1/0#2`: stage, candidate, baseline beside it, and the
+    /// attempt if it is not the first.
     pub(super) fn orders(&self) -> String {
         let orders: Vec<String> = self
             .log

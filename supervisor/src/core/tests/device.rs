@@ -1,4 +1,5 @@
-//! The device: who is ended when it holds too much there, when the next lease may start, and what happens without it.
+//! The device: which process is ended if too much device memory is held, when the next lease may start, and what
+//! happens without the device.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::core::testkit::reports;
 
 const GIB: Bytes = Bytes::gib(1);
 
-/// Verifications and profiles reserve 400 MiB of a device whose ceiling is 1 GiB.
+/// Changes a plan: verifications and profiles reserve 400 MiB of a device whose ceiling is 1 GiB.
 fn on_device(mut plan: Plan) -> Plan {
     plan.ceilings.device = GIB;
     let stage = StageSpec { device: Bytes::mib(400), ..STAGE };
@@ -32,7 +33,7 @@ fn of_worker(worker: WorkerId, mib: u64) -> (Process, Bytes) {
     (Process::Worker(worker), Bytes::mib(mib))
 }
 
-/// Nothing but what these hold is in use.
+/// A sample in which only these processes use device memory.
 fn seen(processes: &[(Process, Bytes)]) -> DeviceSample {
     DeviceSample {
         processes: processes.to_vec(),
@@ -42,7 +43,7 @@ fn seen(processes: &[(Process, Bytes)]) -> DeviceSample {
     }
 }
 
-/// The first verification, with its build done and an empty device looked at.
+/// Returns the first verification. Its build is done, and the empty device has been sampled.
 fn verifying(spec: Plan) -> (Desk, Given) {
     let mut desk = Desk::new(spec);
     desk.feed(Event::DeviceSample(seen(&[])));
@@ -56,10 +57,10 @@ fn verifying(spec: Plan) -> (Desk, Given) {
 }
 
 #[test]
-fn growth_past_the_device_ceiling_ends_the_worker_and_twice_is_the_candidates() {
+fn second_growth_past_the_device_ceiling_is_blamed_on_the_candidate() {
     let (mut desk, first) = verifying(on_device(plan(1)));
     let at_ceiling = desk.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 1024)])));
-    assert!(kills(&at_ceiling).is_empty(), "as much as the ceiling is not over it");
+    assert!(kills(&at_ceiling).is_empty(), "a sum equal to the ceiling does not exceed it");
     let over = desk.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 1025)])));
     let reason = KillReason::DeviceCeiling { owed: Bytes::mib(1025), ceiling: GIB };
     assert_eq!(kills(&over), [(first.worker, None, reason)], "{:#?}", desk.log);
@@ -68,7 +69,7 @@ fn growth_past_the_device_ceiling_ends_the_worker_and_twice_is_the_candidates() 
         assert!(row.numbers.contains(&number), "{row:?}");
     }
     desk.gone(first.worker);
-    assert_eq!(desk.done(0), None, "once may be the worker's own fault");
+    assert_eq!(desk.done(0), None, "the first time may be the worker's fault");
     desk.feed(Event::DeviceSample(seen(&[])));
     let again = desk.lease();
     assert_eq!((again.order.stage, again.attempt), (Stage::Verify, 2));
@@ -92,9 +93,10 @@ fn runner_with_a_context_is_ended_instead_of_its_worker() {
     assert!(kills(&desk.feed(Event::DeviceSample(seen(&held)))).is_empty(), "each is ended once");
 }
 
-/// One holds more than it reserved, the other has been there longer and keeps to its lease.
+/// One worker holds more than it reserved. The other has been on the device longer and holds no more than its lease
+/// reserved.
 #[test]
-fn offender_is_ended_and_nobody_else() {
+fn only_the_offender_is_ended() {
     let (mut desk, first) = verifying(Plan { verifiers: 2, ..on_device(plan(2)) });
     let second = desk.lease();
     assert_eq!((first.order.stage, second.order.stage), (Stage::Verify, Stage::Verify));
@@ -104,7 +106,7 @@ fn offender_is_ended_and_nobody_else() {
 }
 
 #[test]
-fn lease_waits_until_the_dead_are_off_the_list_and_their_bytes_are_back() {
+fn lease_waits_until_a_dead_worker_is_unlisted_and_its_memory_is_back() {
     let (mut desk, first) = verifying(on_device(plan(1)));
     desk.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 300)])));
     desk.gone(first.worker);
@@ -143,7 +145,7 @@ fn lease_waits_for_a_worker_that_is_about_to_end() {
 }
 
 #[test]
-fn device_that_keeps_memory_is_quarantined_and_builds_go_on() {
+fn device_that_keeps_memory_is_quarantined_and_builds_continue() {
     let (mut desk, first) = verifying(on_device(two_jobs()));
     desk.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 300)])));
     desk.gone(first.worker);
@@ -157,7 +159,8 @@ fn device_that_keeps_memory_is_quarantined_and_builds_go_on() {
     let row = desk.policies("device_not_returned").pop().expect("said");
     assert!(row.numbers.contains(&("device_bytes", 300 << 20)), "{row:?}");
     assert_eq!(desk.core.device_state(), DeviceState::Quarantined);
-    // Whatever does not need it is done; the rest ends without a verdict when nothing else is left to do.
+    // Steps that do not need the device are done. The other units end without a verdict when nothing else is left to
+    // do.
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert!(desk.orders().contains("B1"), "{}", desk.orders());
     assert_eq!(desk.orders().matches('V').count(), 1, "{}", desk.orders());
@@ -184,7 +187,7 @@ fn device_that_gives_back_late_is_used_again() {
 }
 
 #[test]
-fn lost_device_is_the_hosts_and_the_rest_goes_on() {
+fn lost_device_is_blamed_on_the_host_and_the_rest_continues() {
     let (mut desk, verify) = verifying(on_device(two_jobs()));
     desk.feed(Event::DeviceSample(seen(&[of_worker(verify.worker, 300)])));
     let actions = desk.feed(Event::DeviceLost { why: "GPU is lost".to_owned() });
@@ -200,7 +203,7 @@ fn lost_device_is_the_hosts_and_the_rest_goes_on() {
 }
 
 #[test]
-fn unified_machine_has_one_sum_under_the_smaller_ceiling() {
+fn unified_memory_is_one_sum_under_the_smaller_ceiling() {
     let mut spec = on_device(plan(1));
     spec.ceilings = Ceilings { host: Bytes::gib(4), device: GIB, unified: true };
     let (mut desk, verify) = verifying(spec);
@@ -208,7 +211,7 @@ fn unified_machine_has_one_sum_under_the_smaller_ceiling() {
     desk.sample(&[(Process::Worker(verify.worker), Bytes::mib(100))]);
     let held = [of_worker(verify.worker, 900)];
     assert!(kills(&desk.feed(Event::DeviceSample(nothing_free(&held)))).is_empty());
-    // With the supervisor's 10 MiB and its own 100 on the host.
+    // The supervisor's 10 MiB and the worker's 100 MiB on the host are added.
     let held = [of_worker(verify.worker, 915)];
     let killed = kills(&desk.feed(Event::DeviceSample(nothing_free(&held))));
     let reason = KillReason::DeviceCeiling { owed: Bytes::mib(1025), ceiling: GIB };
@@ -216,7 +219,7 @@ fn unified_machine_has_one_sum_under_the_smaller_ceiling() {
 }
 
 #[test]
-fn lease_waits_for_memory_that_others_hold_and_goes_without_it_in_the_end() {
+fn unit_ends_without_a_verdict_if_other_processes_keep_the_device_memory() {
     let spec = on_device(plan(1));
     let mut desk = Desk::new(spec);
     let others = || DeviceSample {
@@ -245,11 +248,11 @@ fn lease_waits_for_memory_that_others_hold_and_goes_without_it_in_the_end() {
 }
 
 #[test]
-fn device_that_is_busy_without_a_process_is_spoken_of_once() {
+fn busy_device_without_a_process_is_reported_once() {
     let (mut desk, verify) = verifying(on_device(plan(1)));
     let busy = || DeviceSample { utilisation: Some(90), ..seen(&[]) };
     desk.feed(Event::DeviceSample(busy()));
-    assert!(desk.policies("device_busy").is_empty(), "a lease of ours is out");
+    assert!(desk.policies("device_busy").is_empty(), "a lease of this run uses the device");
     desk.finish(verify, Status::Crashed);
     for _ in 0..2 {
         desk.feed(Event::DeviceSample(busy()));
@@ -258,7 +261,7 @@ fn device_that_is_busy_without_a_process_is_spoken_of_once() {
 }
 
 #[test]
-fn peaks_on_the_device_are_those_of_the_phase_and_of_the_worker() {
+fn phase_and_worker_record_their_device_peaks() {
     let (mut desk, verify) = verifying(on_device(plan(1)));
     for mib in [100, 350, 200] {
         desk.feed(Event::DeviceSample(seen(&[of_worker(verify.worker, mib)])));
@@ -273,7 +276,7 @@ fn peaks_on_the_device_are_those_of_the_phase_and_of_the_worker() {
         Action::PhaseEnded(row) if row.order.stage == Stage::Build => Some(row.peak_device),
         _ => None,
     });
-    assert_eq!(build, Some(None), "a figure that was not measured is none");
+    assert_eq!(build, Some(None), "a figure that was not measured is `None`");
     desk.pass_time(Duration::from_secs(1));
     desk.pass_the_rest();
     let peak = desk.log.iter().find_map(|action| match action {

@@ -18,7 +18,7 @@ fn first_interrupt_lets_running_attempts_finish() {
     assert!(actions.contains(&Action::Shutdown { worker: given.worker }));
     assert!(matches!(desk.ends()[0], AttemptEnd::Stands(_)));
     assert_eq!(desk.pass_the_rest(), StopReason::Interrupted);
-    assert_eq!(desk.orders(), "B0", "nothing is granted any more");
+    assert_eq!(desk.orders(), "B0", "nothing further is granted");
     assert!(desk.kills().is_empty());
     assert_eq!(desk.feed(Event::Tick), [], "the run has already stopped");
 }
@@ -33,7 +33,7 @@ fn second_interrupt_kills() {
     let expected = [(given.worker, Some(7), reason), (given.worker, None, reason)];
     assert_eq!(kills(&desk.feed(Event::Interrupt)), expected);
     assert!(kills(&desk.feed(Event::Interrupt)).is_empty());
-    // A runner that is just starting is killed too.
+    // A runner that has just started is killed, too.
     assert_eq!(kills(&desk.runner(given, 8, Bytes::gib(1))), [(given.worker, Some(8), reason)]);
     assert_eq!(desk.pass_the_rest(), StopReason::Interrupted);
     assert_eq!(desk.ends(), [AttemptEnd::Abandoned { why: "the run was stopped".to_owned() }]);
@@ -63,7 +63,7 @@ fn drain_does_not_wait_for_a_starting_worker() {
         Action::WorkerEnded { class, .. } => Some(*class),
         _ => None,
     });
-    assert_eq!(ended, Some(WorkerEndClass::Killed), "we ended it; it did not fail to start");
+    assert_eq!(ended, Some(WorkerEndClass::Killed), "the core ended it, so it did not fail to start");
 }
 
 #[test]

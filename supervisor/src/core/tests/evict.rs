@@ -1,4 +1,4 @@
-//! Which workers are ended so that a lease fits, and which are kept.
+//! Which workers are ended to make room for a lease, and which are kept.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn pause(desk: &mut Desk) {
     desk.feed(Event::Control(Control::Pause));
 }
 
-/// Two verifiers side by side, each building for the second job, and the first job's idle profiler.
+/// Two verifiers that build for the second job, beside the idle profiler of the first job.
 fn beside_an_idle_profiler() -> (Desk, [Given; 2], WorkerId) {
     let mut spec = Plan { verifiers: 2, ..two_jobs() };
     spec.jobs[1].candidates.push(UnitId(2));
@@ -50,8 +50,8 @@ fn beside_an_idle_profiler() -> (Desk, [Given; 2], WorkerId) {
     (desk, both, profile.worker)
 }
 
-/// The supervisor is charged 20 and the lease 108: under a ceiling of 200, beside two workers that hold 60 each,
-/// 48 are missing.
+/// The supervisor is charged 20 and the lease 108, and two workers hold 60 each. Under a ceiling of 200, 48 are
+/// missing.
 #[test]
 fn only_as_many_workers_end_as_the_lease_needs() {
     let (mut desk, [first, second], profiler) = beside_an_idle_profiler();
@@ -60,7 +60,7 @@ fn only_as_many_workers_end_as_the_lease_needs() {
     desk.finish(second, Status::Passed);
     let held = [(first.worker, 5), (second.worker, 60), (profiler, 60)];
     assert_eq!(after_a_pause(&mut desk, &held, 200), [profiler]);
-    // It takes its time to end.
+    // The worker has not ended yet.
     let seen = held.map(|(worker, mib)| (Process::Worker(worker), Bytes::mib(mib)));
     for _ in 0..3 {
         assert_eq!(told_to_end(&desk.sample(&seen)), []);
@@ -88,7 +88,7 @@ fn spare_is_ended_before_a_worker_that_has_worked() {
     desk.finish(second, Status::InfraError);
     let others: Vec<_> = [first, second].iter().map(|it| it.worker).collect();
     assert!(others.iter().all(|&it| it < spare));
-    // The worker that is to get the lease holds little, so that it is not in its own way.
+    // The worker that will get the lease holds little, so it is not the one to be ended.
     let held = [(WorkerId(1), 5), (WorkerId(2), 60), (spare, 60)];
     assert_eq!(after_a_pause(&mut desk, &held, 200), [spare]);
 }
@@ -103,18 +103,18 @@ fn memory_of_a_dead_worker_is_expected_back_until_its_timeout() {
     desk.feed(Event::WorkerGone { worker: second.worker, how: "signal 9".to_owned(), left_runners: true });
     let since = desk.now;
     desk.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(200) }));
-    // 48 are missing: what the dead worker left is enough, once it is freed.
+    // 48 are missing. The memory of the dead worker is enough, once it is freed.
     assert_eq!(told_to_end(&desk.finish(first, Status::Passed)), []);
     desk.now = since + RETURN_TIMEOUT - Duration::from_millis(2);
     assert_eq!(told_to_end(&desk.sample(&seen)), []);
     assert_eq!(told_to_end(&desk.sample(&seen)), [profiler], "{:#?}", desk.log);
 }
 
-/// An idle worker kept more memory than the lease that it is to get allows for.
+/// An idle worker kept too much memory for its next lease.
 #[test]
-fn worker_in_the_way_of_its_own_lease_ends_only_if_that_is_enough() {
-    // A lease of 108 beside it, the supervisor's 20, and 108 for its own lease: what it holds beyond that is
-    // missing.
+fn worker_that_kept_too_much_for_its_lease_ends_only_if_that_is_enough() {
+    // The other lease is charged 108, the supervisor 20, and the worker's lease 108. What the worker holds beyond that
+    // is missing.
     for (ceiling, goes) in [(235, false), (236, true)] {
         let (mut desk, [_, second], profiler) = beside_an_idle_profiler();
         let which = Which::Worker(profiler);
@@ -125,7 +125,7 @@ fn worker_in_the_way_of_its_own_lease_ends_only_if_that_is_enough() {
         let gone = after_a_pause(&mut desk, &[(second.worker, 150)], ceiling);
         assert_eq!(gone, if goes { vec![second.worker] } else { vec![] }, "{ceiling}: {:#?}", desk.log);
     }
-    // Another worker makes the room, so it stays.
+    // Ending another worker frees enough memory, so this one stays.
     let (mut desk, [first, second], profiler) = beside_an_idle_profiler();
     pause(&mut desk);
     desk.finish(first, Status::Passed);
@@ -134,9 +134,9 @@ fn worker_in_the_way_of_its_own_lease_ends_only_if_that_is_enough() {
     assert_eq!(after_a_pause(&mut desk, &held, 200), [profiler]);
 }
 
-/// Its successor would be no better, and replacing it could go on indefinitely.
+/// The successor would owe the same, and workers could be replaced indefinitely.
 #[test]
-fn worker_without_a_lease_so_far_is_not_replaced_for_its_own_lease() {
+fn unused_worker_is_not_replaced_for_its_own_lease() {
     let mut desk = Desk::new(plan(1));
     pause(&mut desk);
     let worker = WorkerId(1);

@@ -1,4 +1,4 @@
-//! The check of the core's laws: each law is broken by hand once, and the check notices.
+//! Tests of `check_invariants`: each test breaks one law, and the check must report it.
 
 use opt_shared::ids::{UnitId, WorkerId};
 use opt_shared::message::Role;
@@ -11,7 +11,7 @@ use crate::core::unit::{Progress, Unit};
 use crate::core::worker::State;
 use crate::core::{Core, Ending};
 
-/// A run with a working verifier.
+/// Returns a run with a working verifier.
 fn at_work() -> (Desk, Given) {
     let mut desk = Desk::new(plan(3));
     let build = desk.lease();
@@ -77,7 +77,7 @@ fn profile_beside_anything_else_is_noticed() {
     core.ledger.open(WorkerId(77), Bytes::mib(1));
     let error = core.check_invariants().expect_err("both are running");
     assert_eq!(error, "an exclusive step runs beside another one");
-    // Alone it is allowed.
+    // An exclusive step without another one is allowed.
     core.workers.remove(&build.worker);
     core.ledger.close(build.worker);
     core.change(UnitId(0), |unit| unit.progress = Progress::Done(Status::Passed));

@@ -21,7 +21,7 @@ fn classes(desk: &Desk) -> Vec<WorkerEndClass> {
         .collect()
 }
 
-/// Both attempts of the second pass.
+/// Fails both attempts of the second pass.
 fn fails_again(desk: &mut Desk) {
     for _ in 0..2 {
         let given = desk.lease();
@@ -78,7 +78,7 @@ fn report_of_an_attempt_ended_by_order_is_not_a_loss() {
         assert_eq!((given.order.stage, given.attempt), (Stage::Build, round));
         let which = Which::Worker(given.worker);
         desk.feed(Event::Control(Control::Recycle { which, mode: Mode::Now }));
-        // The runner died first, and its worker had time to report it.
+        // The runner died first, so the worker had time to report its death.
         desk.finish(given, Status::InfraError);
         desk.gone(given.worker);
     }
@@ -106,7 +106,7 @@ fn infrastructure_error_is_tried_once_more() {
     let second = desk.lease();
     assert_eq!((second.order, second.attempt), (first.order, 2));
     desk.finish(second, Status::Passed);
-    // Each stage has its own second attempt.
+    // Each stage may be repeated once.
     let verify = desk.lease();
     assert_eq!(verify.attempt, 1);
     desk.finish(verify, Status::InfraError);
@@ -139,8 +139,8 @@ fn lost_worker_is_replaced_and_its_successor_gets_the_lease() {
     assert_eq!(classes(&desk), [WorkerEndClass::Unknown; 3]);
 }
 
-/// One worker is lost in each of two stages: neither stage has used up its second attempt, but two workers are
-/// enough.
+/// One worker is lost in each of two stages. Neither stage has used its second attempt, but a unit may not lose more
+/// than two workers.
 #[test]
 fn candidate_that_lost_two_workers_is_quarantined() {
     let mut desk = Desk::new(plan(1));
@@ -153,7 +153,7 @@ fn candidate_that_lost_two_workers_is_quarantined() {
     assert_eq!((verify.order.stage, verify.attempt), (Stage::Verify, 1));
     desk.gone(verify.worker);
     assert_eq!(desk.policies("quarantine").len(), 1);
-    // It gets one more in its second pass, and that is all.
+    // It gets one more worker in its second pass, and then no further one.
     let last = desk.lease();
     desk.gone(last.worker);
     assert_eq!(desk.done(0), Some((Status::InfraError, Some(Blame::Worker))));
@@ -176,7 +176,7 @@ fn reports_of_dead_workers_and_other_leases_change_nothing() {
     desk.feed(Event::WorkerGone { worker: first.worker, how: String::new(), left_runners: false });
     desk.feed(Event::KillWanted { worker: first.worker, pid: 7, reason: KillReason::Deadline });
     desk.feed(Event::RunnerDied { worker: first.worker, pid: 7 });
-    // The right worker, with a lease that it no longer holds.
+    // The right worker reports for a lease that it no longer has.
     desk.feed(Event::Finished {
         worker: second.worker,
         lease: first.lease,
@@ -186,16 +186,16 @@ fn reports_of_dead_workers_and_other_leases_change_nothing() {
 }
 
 #[test]
-fn stuck_worker_is_killed_and_the_candidate_not_blamed() {
+fn stuck_worker_is_killed_and_its_candidate_is_not_blamed() {
     let mut desk = Desk::new(plan(1));
     let first = desk.lease();
     assert!(kills(&desk.pass_time(Duration::from_secs(59))).is_empty());
     assert_eq!(kills(&desk.pass_time(Duration::from_secs(1))), [(first.worker, None, KillReason::Deadline)]);
-    assert!(kills(&desk.pass_time(Duration::from_secs(10))).is_empty(), "once is enough");
+    assert!(kills(&desk.pass_time(Duration::from_secs(10))).is_empty(), "it is killed only once");
     desk.gone(first.worker);
     let second = desk.lease();
     assert_eq!(second.attempt, 2);
-    // If it finished before the signal reached it, its report counts.
+    // The report of a worker that finished before the signal reached it counts.
     desk.pass_time(Duration::from_secs(60));
     desk.finish(second, Status::Passed);
     assert!(matches!(desk.ends()[1], AttemptEnd::Stands(_)));
@@ -239,7 +239,7 @@ fn start_has_a_deadline() {
 
 #[test]
 fn too_many_losses_stop_the_run() {
-    // All at once, and so slowly that no window holds them.
+    // First all losses come at once, then so slowly that they never fall into one window.
     for pace in [Duration::ZERO, FAILURE_WINDOW * 2] {
         let mut desk = Desk::new(plan(1));
         let mut losses = 0;
@@ -258,7 +258,7 @@ fn too_many_losses_stop_the_run() {
                 .expect("a worker is started");
             let lines = desk.log.len();
             desk.feed(Event::WorkerNotReady { worker, why: "exec format error".to_owned(), alive: false });
-            // Each start waits longer than the one before it, up to ten seconds.
+            // The delay before each start grows, up to ten seconds.
             let starts = |desk: &Desk, from: usize| {
                 desk.log[from..].iter().filter(|it| matches!(it, Action::StartWorker { .. })).count()
             };
@@ -274,7 +274,7 @@ fn too_many_losses_stop_the_run() {
         let Some(StopReason::HostTrouble { why }) = desk.stopped() else { panic!("{:?}", desk.stopped()) };
         assert!(why.contains("exec format error"), "{why}");
         assert_eq!(losses, MAX_FAILURES);
-        assert_eq!(desk.done(0), None, "a resumed run continues with it");
+        assert_eq!(desk.done(0), None, "a resumed run continues with this candidate");
     }
 }
 
@@ -282,7 +282,7 @@ fn too_many_losses_stop_the_run() {
 fn losses_far_apart_are_tolerated() {
     let mut desk = Desk::new(plan(12));
     for _ in 0..12 {
-        // Every other attempt loses its worker.
+        // Every second attempt loses its worker.
         let lost = desk.lease();
         desk.now += FAILURE_WINDOW;
         desk.gone(lost.worker);
@@ -307,9 +307,9 @@ fn baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
     assert_eq!(paired.attempt, 2);
     desk.report(paired, failed(Status::Timeout));
     assert_eq!(desk.policies("baseline_lost").len(), 1);
-    // Its third attempt: the host caused the loss of one, the baseline of another, and the candidate of none.
+    // This is the third attempt. The host caused one loss and the baseline another; the candidate caused none.
     let alone = desk.lease();
-    // A worker that blames a baseline that is not there is at fault itself, which counts as one more loss.
+    // A worker that blames a baseline although there was none is at fault. That counts as one more loss.
     desk.report(alone, failed(Status::Timeout));
     assert_eq!(desk.policies("put_off").len(), 1);
     let other = desk.lease();
@@ -348,7 +348,7 @@ fn second_kill_by_an_unknown_sender_on_one_entry_is_a_crash() {
     for (entries, unknown, expected) in [
         (["entry_000001", "entry_000001"], true, crash),
         (["entry_000001", "entry_000002"], true, host),
-        // In a PID namespace of its own a runner cannot kill itself, so an outside process did.
+        // A runner in a separate PID namespace cannot kill itself, so an outside process did.
         (["entry_000001", "entry_000001"], false, host),
     ] {
         for passed in [1, 2] {
@@ -392,9 +392,9 @@ fn baseline_that_kills_itself_beside_a_candidate_is_lost() {
     assert_eq!(desk.done(1), Some((Status::Passed, None)));
 }
 
-/// Kills are counted per side: one of the baseline and one of the candidate do not make two of either.
+/// Kills are counted per side. One kill of the baseline and one of the candidate are not two kills of one side.
 #[test]
-fn kills_of_two_runners_on_one_entry_are_no_crash_of_either() {
+fn one_kill_of_each_side_on_one_entry_is_not_a_crash() {
     let mut desk = Desk::new(plan(2));
     for _ in 0..5 {
         let given = desk.lease();
@@ -410,7 +410,7 @@ fn kills_of_two_runners_on_one_entry_are_no_crash_of_either() {
     assert!(desk.policies("baseline_lost").is_empty());
 }
 
-/// Attempts that finish in between leave only the window to count losses.
+/// Attempts finish in between, so losses are counted only within the window.
 #[test]
 fn losses_count_within_the_window() {
     for (late, stops) in [(Duration::ZERO, true), (Duration::from_millis(1), false)] {

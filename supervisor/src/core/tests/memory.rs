@@ -49,7 +49,7 @@ fn large_validation_ends_its_verifier_before_a_profiler_gets_a_lease() {
         spec.jobs[0].recycle.before_profile = before_profile;
         spec.jobs[0].recycle.large_job = large;
         let mut desk = at_profile(spec);
-        // Until it has ended, however long that takes, not even a profiler is started.
+        // Not even a profiler is started before the verifier has ended, however long that takes.
         if expected {
             for _ in 0..5 {
                 desk.sample(&[]);
@@ -75,7 +75,7 @@ fn large_validation_ends_its_verifier_before_a_profiler_gets_a_lease() {
 }
 
 #[test]
-fn memory_that_is_not_freed_ends_a_verifier_whatever_the_plan_says() {
+fn verifier_that_keeps_memory_is_ended_regardless_of_the_plan() {
     for (kept, expected) in [(Bytes::mib(300), true), (Bytes::mib(200), false)] {
         let mut desk = Desk::new(plan(1));
         let build = desk.lease();
@@ -83,7 +83,7 @@ fn memory_that_is_not_freed_ends_a_verifier_whatever_the_plan_says() {
         desk.sample(&[(worker, Bytes::mib(5))]);
         desk.finish(build, Status::Passed);
         let verify = desk.lease();
-        // What it owes while it works does not count as kept.
+        // Memory that it owes while it works does not count as kept.
         desk.sample(&[(worker, Bytes::mib(900))]);
         desk.finish(verify, Status::Passed);
         assert_eq!(recycled(&desk), []);
@@ -94,7 +94,7 @@ fn memory_that_is_not_freed_ends_a_verifier_whatever_the_plan_says() {
     }
 }
 
-/// It has done nothing, so there is nothing to check.
+/// The verifier has done no work, so its memory need not be checked.
 #[test]
 fn profile_does_not_wait_for_a_sample_of_an_unused_verifier() {
     let mut desk = Desk::new(plan(2));
@@ -105,7 +105,7 @@ fn profile_does_not_wait_for_a_sample_of_an_unused_verifier() {
     let last = desk.lease();
     desk.feed(Event::Control(Control::Recycle { which: Which::Worker(last.worker), mode: Mode::Now }));
     desk.gone(last.worker);
-    // Its successor is starting, but the unit that it was meant for is cancelled.
+    // The verifier's successor is starting, but the unit for which it was started is cancelled.
     let one = Control::Cancel { job: JobId(0), unit: Some(last.order.unit) };
     desk.feed(Event::Control(one));
     let worker = WorkerId(last.worker.0 + 1);
@@ -130,7 +130,7 @@ fn worn_workers_are_replaced_between_leases() {
         // A new worker for each lease, except for the first lease and the profiler's first.
         assert_eq!(recycled(&desk), [reason; 4]);
     }
-    // Limits of zero do not replace workers that have done nothing, and the run ends.
+    // With limits of zero, workers that have done nothing are not replaced, so the run ends.
     let mut spec = plan(1);
     spec.jobs[0].recycle.after_leases = 0;
     assert_eq!(Desk::new(spec).pass_the_rest(), StopReason::Finished);
@@ -149,7 +149,7 @@ fn unit_that_never_fits_is_reported_before_anything_starts() {
         assert_eq!((desk.done(0), desk.done(1)), (Some(expected), Some(expected)));
         assert_eq!(desk.policies("does_not_fit").is_empty(), fits);
     }
-    // A unit that does not fit leaves the others alone, and a stage that is not wanted does not count.
+    // A unit that does not fit does not affect the others. A stage that is not wanted does not count.
     let mut spec = plan(2);
     spec.candidates[1].verify[0].reserved = Bytes::gib(4);
     let mut desk = Desk::new(spec);
@@ -164,8 +164,8 @@ fn unit_that_never_fits_is_reported_before_anything_starts() {
     assert_eq!(desk.done(0), Some((Status::Passed, None)));
 }
 
-/// A profile takes more beside a baseline than alone. This applies to candidates that have one, and not to the
-/// baseline.
+/// A profile beside a baseline takes more memory than a profile alone. This applies to candidates of a job with a
+/// baseline, and not to the baseline itself.
 #[test]
 fn unit_that_never_fits_beside_the_baseline_is_reported_before_anything_starts() {
     let mut spec = plan(2);
@@ -183,7 +183,7 @@ fn unit_that_never_fits_beside_the_baseline_is_reported_before_anything_starts()
 
 #[test]
 fn idle_worker_is_recycled_to_make_room() {
-    // Under the smaller ceiling no idle worker fits beside a lease.
+    // Under the smaller ceiling, an idle worker does not fit beside a lease.
     let least = STAGE.reserved + IDLE + SUPERVISOR;
     for (ceiling, expected) in [(least, vec![RecycleReason::MakeRoom]), (least + IDLE, Vec::new())] {
         let mut spec = plan(1);
@@ -224,7 +224,7 @@ fn lease_waits_for_the_machines_memory_up_to_a_limit() {
     desk.available = Some(Bytes::ZERO);
     desk.sample(&[]);
     desk.answer();
-    let deadline = desk.core.next_deadline().expect("it does not wait for ever");
+    let deadline = desk.core.next_deadline().expect("the wait has a limit");
     desk.pass_time(deadline - desk.now);
     assert!(!desk.kills().is_empty());
     assert!(desk.kills().iter().all(|(_, _, reason)| *reason == KillReason::RunStopped));
@@ -244,7 +244,7 @@ fn with_runner(limit: Bytes) -> (Desk, Given) {
 fn runner_over_its_limit_is_killed_once() {
     let (mut desk, given) = with_runner(Bytes::mib(100));
     let runner = Process::Runner(given.worker, 7);
-    // One MiB of its memory is shared, and counts.
+    // 1 MiB of its memory is shared, and is counted.
     assert!(kills(&desk.sample(&[(runner, Bytes::mib(99))])).is_empty());
     let owed = Bytes::mib(100);
     let reason = KillReason::RunnerMemory { owed: owed + Bytes::mib(1), limit: owed };
@@ -254,7 +254,7 @@ fn runner_over_its_limit_is_killed_once() {
     }
     assert_eq!(desk.policies("kill_runner").len(), 1, "one row for one kill");
     let wanted = Event::KillWanted { worker: given.worker, pid: 7, reason: KillReason::Deadline };
-    assert!(kills(&desk.feed(wanted)).is_empty(), "the first reason stands");
+    assert!(kills(&desk.feed(wanted)).is_empty(), "the first reason is kept");
     let died = desk.feed(Event::RunnerDied { worker: given.worker, pid: 7 });
     let peak_owed = Bytes::mib(201);
     assert_eq!(died, [Action::MayReap { worker: given.worker, pid: 7, killed: Some(reason), peak_owed }]);
@@ -272,15 +272,15 @@ fn largest_runner_is_killed_first_below_the_floor() {
     };
     let available = Bytes::gib(1) - Bytes::new(1);
     desk.available = Some(Bytes::gib(1));
-    assert!(kills(&desk.sample(&seen(500, 600))).is_empty(), "at the floor, not below it");
+    assert!(kills(&desk.sample(&seen(500, 600))).is_empty(), "the machine is at the floor, not below it");
     desk.available = Some(available);
     assert!(kills(&desk.sample(&seen(10, 60))).is_empty(), "not theirs");
     let reason = KillReason::HostFloor { available, floor: Bytes::gib(1) };
     assert_eq!(kills(&desk.sample(&seen(500, 600))), [(given.worker, Some(8), reason)]);
-    assert!(kills(&desk.sample(&seen(500, 600))).is_empty(), "its memory is on its way back");
+    assert!(kills(&desk.sample(&seen(500, 600))).is_empty(), "its memory is still being freed");
     desk.feed(Event::RunnerDied { worker: given.worker, pid: 8 });
     assert_eq!(kills(&desk.sample(&seen(500, 0))), [(given.worker, Some(7), reason)]);
-    // The worker reports an INFRA_ERROR; the attempt is repeated once there is memory.
+    // The worker reports an INFRA_ERROR. The attempt is repeated when there is enough memory.
     desk.feed(Event::RunnerDied { worker: given.worker, pid: 7 });
     desk.finish(given, Status::InfraError);
     for _ in 0..3 {
@@ -337,7 +337,7 @@ fn phase_records_its_peak() {
     assert_eq!(row.predicted, STAGE.predicted + IDLE);
 }
 
-/// Two jobs with one candidate each, and a profiler that is worn after one lease: its replacement is started
+/// There are two jobs with one candidate each, and the profiler is worn after one lease. Its replacement is started
 /// while the second job's verifier works.
 #[test]
 fn worn_profiler_is_replaced_while_verifiers_work() {

@@ -1,4 +1,4 @@
-//! The order of steps, and which steps are left out.
+//! The order of steps, and the steps that are left out.
 
 use opt_shared::ids::{JobId, UnitId};
 use opt_shared::outcome::{Blame, Report, Status};
@@ -18,14 +18,14 @@ fn job_done(desk: &Desk) -> Vec<bool> {
         .collect()
 }
 
-/// Runs the plan to its end; the named steps fail (`V1` is candidate 1's verification).
+/// Runs the plan to its end. The named steps fail (`V1` is candidate 1's verification).
 fn run(spec: Plan, failing: &[&str]) -> Desk {
     let mut desk = Desk::new(spec);
     loop {
         if desk.stopped().is_some() {
             return desk;
         }
-        // Answers until something is granted or everything is over.
+        // Answers until a lease is granted or the run is over.
         let before = desk.orders();
         for _ in 0..12 {
             if desk.stopped().is_some() || desk.orders() != before {
@@ -66,7 +66,7 @@ fn failed_stage_is_the_candidates_last() {
         (&["P1"], "B0 B1 B2 V0 V1 V2 P0 P1/0 P2/0"),
         (&["B0"], "B0 B1 B2 V1 V2 P1 P2"),
         (&["V0"], "B0 B1 B2 V0 V1 V2 P1 P2"),
-        // No candidate is timed beside a baseline that failed its own profile.
+        // Candidates are not timed beside a baseline that failed its profile.
         (&["P0"], "B0 B1 B2 V0 V1 V2 P0 P1 P2"),
         (&["B0", "B1", "B2"], "B0 B1 B2"),
     ] {
@@ -90,7 +90,7 @@ fn unwanted_stages_are_left_out() {
     let table: [(Change, &str); 4] = [
         (|spec| spec.profile = false, "B0 B1 V0 V1"),
         (|spec| (spec.verify, spec.profile) = (false, false), "B0 B1"),
-        // Nothing unverified is timed.
+        // Unverified candidates are not timed.
         (|spec| spec.verify = false, "B0 B1"),
         (|spec| spec.jobs[0].timed = false, "B0 B1 V0 V1"),
     ];
@@ -100,7 +100,7 @@ fn unwanted_stages_are_left_out() {
         let desk = run(spec, &[]);
         assert_eq!(desk.orders(), orders);
         assert_eq!(desk.done(1), Some((Status::Passed, None)));
-        assert_eq!(job_done(&desk), [false], "a baseline that did all it was to do has not failed");
+        assert_eq!(job_done(&desk), [false], "a baseline that finished all its steps has not failed");
     }
 }
 
@@ -131,7 +131,7 @@ fn only_partial_candidates_may_have_unsupported_entries() {
         assert_eq!(desk.pass_the_rest(), StopReason::Finished);
         assert_eq!(desk.done(0), Some(expected));
     }
-    // An entry that was supported in the verification has to be supported in the profile.
+    // An entry that was supported in the verification must be supported in the profile.
     let mut spec = plan(1);
     spec.candidates[0].partial = true;
     let mut desk = Desk::new(spec);
@@ -167,13 +167,13 @@ fn units_finished_by_an_earlier_run_are_kept() {
     spec.candidates[2].resumed = done(Status::Skipped, false);
     let desk = run(spec, &[]);
     assert_eq!(desk.orders(), "B3 V3 P3/0");
-    assert_eq!(desk.done(0), None, "it ended before");
-    // No candidate is timed beside a baseline that does not support all entries, in a resumed run either.
+    assert_eq!(desk.done(0), None, "an earlier run ended it");
+    // In a resumed run, too, candidates are not timed beside a baseline that does not support all entries.
     let mut spec = plan(2);
     spec.candidates[0].resumed = done(Status::Unsupported, true);
     let desk = run(spec, &[]);
     assert_eq!(desk.orders(), "B1 V1 P1");
-    // Nothing at all is left to do.
+    // No step is left to do.
     let mut spec = plan(1);
     spec.candidates[0].resumed = done(Status::Passed, true);
     let desk = run(spec, &[]);

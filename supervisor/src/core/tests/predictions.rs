@@ -1,4 +1,4 @@
-//! The formulas of DESIGN, "Memory model", against sums worked out by hand.
+//! The formulas of DESIGN, "Memory model", checked against sums that were computed by hand.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::core::predict::{
     Prediction, Sides, build_ways, profile, replay, verify, verify_on_device, verify_ways,
 };
 
-/// Terms for a runner that loads a shared library.
+/// Returns the terms for a runner that loads a shared library.
 fn of(limits: &LimitSettings) -> RunnerTerms<'_> {
     RunnerTerms { limits, launcher: Launcher::Dlopen }
 }
@@ -78,7 +78,7 @@ fn entry(file: u64, inputs: u64, outputs: u64, unmapped: u64) -> EntryNumbers {
     }
 }
 
-/// The same with constants: their number, and their size in MiB, of which copies take one more.
+/// Adds constants to an entry, each with its number and its size in MiB. A copy takes 1 MiB more.
 fn with(entry: EntryNumbers, constants: &[(u32, u64)]) -> EntryNumbers {
     let constant = |&(id, mib)| Constant { id, bytes: Bytes::mib(mib), placed: Bytes::mib(mib + 1) };
     EntryNumbers { constants: constants.iter().map(constant).collect(), ..entry }
@@ -93,11 +93,11 @@ fn build_reserves_the_compilers_limit() {
         (stage.deadline, stage.batch, stage.device),
         (Duration::from_secs(4 * 120 + 60), Some(Bytes::gib(4)), Bytes::ZERO)
     );
-    // Half as much from one way to the next, and never less than a compiler needs for anything.
+    // Each way has half the memory of the previous one, but never less than a compiler needs in any case.
     let memory: Vec<_> = ways.iter().filter_map(|way| way.spec.batch).collect();
     assert_eq!(memory, [4096, 2048, 1024, 512, 256, 128].map(Bytes::mib));
     let [tiny] = &build_ways(Bytes::mib(20), Duration::ZERO)[..] else { panic!("one way") };
-    assert_eq!(tiny.spec.batch, Some(Bytes::mib(20)), "what the plan says is not exceeded");
+    assert_eq!(tiny.spec.batch, Some(Bytes::mib(20)), "the plan's limit is not exceeded");
 }
 
 /// Checks that the printed terms add up to what is reserved.
@@ -126,7 +126,7 @@ fn verification_owes_its_largest_entry_and_not_the_sum() {
     assert_eq!((nothing.spec.predicted, nothing.decides), (Bytes::mib(1), None));
 }
 
-/// Entries of a group are all present at once; an entry that is alone takes no less than before.
+/// The entries of a group are in memory at the same time. A group of one entry takes no less than a separate runner.
 #[test]
 fn verification_with_shared_runners_owes_its_largest_group() {
     let limits = limits(None, Some(1));
@@ -142,9 +142,9 @@ fn verification_with_shared_runners_owes_its_largest_group() {
     assert_eq!(found, [(Bytes::mib(53), Some(0), shared, 3), (Bytes::mib(51), Some(3), alone, 0)]);
     assert_eq!(ways[0].batches, [0..2, 2..3, 3..4]);
     assert_eq!(ways[1], verify(&entries, Bytes::ZERO, of(&limits), &settings, 4));
-    // An entry that fails in a shared runner is repeated in one of its own.
+    // An entry that fails in a shared runner is repeated in a separate one.
     assert!(ways[1].spec.deadline < ways[0].spec.deadline);
-    // One entry determines the sum either way, so there is nothing to choose.
+    // One entry determines the sum in both ways, so there is only one way.
     let large = [entry(1, 1, 100, 0), entry(1, 1, 1, 0)];
     assert_eq!(verify_ways(&large, of(&limits), &settings, 4).len(), 1);
     assert_eq!(verify_ways(&[], of(&limits), &settings, 4).len(), 1);
@@ -189,7 +189,7 @@ fn shared_constants_are_owed_once_per_batch() {
     let entries = [table(), table(), table(), table(), with(entry(1, 25, 0, 1), &[(1, 20)])];
     let mapped = profiled(&entries, 100, InputMemory::Mapped, true).remove(0);
     assert_eq!(mapped.batches, [0..4, 4..5]);
-    // Each entry has its own U.
+    // U is counted for each entry.
     assert_eq!(mapped.spec.predicted, Bytes::mib(2 * 4 + 1));
     let steps = profiled(&entries, 100, InputMemory::Copied, true);
     // 62, and three times 62 less 51; U of two sides; chunks and slots.
@@ -201,7 +201,7 @@ fn shared_constants_are_owed_once_per_batch() {
 
 #[test]
 fn batches_are_split_as_long_as_that_reserves_less() {
-    // U of a batch is a sum; splitting ends at one entry.
+    // U of a batch is a sum. Splitting ends at one entry.
     let entries = vec![entry(1, 10, 0, 30); 8];
     let steps = profiled(&entries, 1000, InputMemory::Mapped, false);
     let predicted: Vec<Bytes> = steps.iter().map(|step| step.spec.predicted).collect();
@@ -213,21 +213,21 @@ fn batches_are_split_as_long_as_that_reserves_less() {
         std::iter::once(entry(1, 200, 0, 0)).chain(entries.iter().cloned()).collect();
     let steps = profiled(&beside_a_large_one, 1000, InputMemory::Mapped, false);
     assert_eq!(steps.last().map(|step| step.spec.predicted), Some(Bytes::mib(31)));
-    // Splitting gains nothing for what is owed once anyway, and stops at entries without bytes.
+    // Splitting does not reduce what is owed only once, and it stops at entries without bytes.
     assert_eq!(profiled(&vec![entry(1, 10, 1, 0); 8], 1000, InputMemory::Mapped, false).len(), 1);
     assert_eq!(profiled(&vec![entry(0, 0, 0, 0); 8], 1000, InputMemory::Mapped, false).len(), 1);
     assert_eq!(profiled(&[], 1000, InputMemory::Copied, false).len(), 1);
 }
 
-/// A worker past its deadline counts as stuck, so the deadline must exceed everything that the timeouts allow.
+/// A worker past its deadline counts as stuck, so the deadline must be longer than all timeouts together.
 #[test]
 fn deadlines_exceed_what_timeouts_allow() {
     let entries = vec![entry(20, 10, 1, 0); 100];
     let limits = limits(None, Some(1));
     for call_timeout in [Duration::from_millis(10), Duration::from_secs(1), Duration::from_secs(600)] {
         let settings = verify_settings(call_timeout, 2);
-        // Each entry is loaded, planned, called twice and once more, in its own runner, and read at 20 MiB/s.
-        // Each step may take as long as the worker waits while the machine gives it no CPU.
+        // Each entry has a separate runner, which loads, plans and calls it twice, and once more. It is read at 20
+        // MiB/s. Each step may take as long as the worker waits for it on a machine that gives it no CPU.
         let load = call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120)) * 4;
         let call = call_timeout * 4;
         let allowed = (load + call * 4) * 100 + Duration::from_secs(100);
@@ -243,19 +243,19 @@ fn deadlines_exceed_what_timeouts_allow() {
     assert_eq!(verify(&entries, Bytes::ZERO, of(&limits), &endless, 4).spec.deadline, Duration::MAX);
 }
 
-/// Four times for waiting for a CPU, two seconds to start and end a runner, 20 MiB a second from the slowest
-/// disk.
+/// Calls may take four times their timeout if they wait for a CPU, a runner takes two seconds to start and end, and the
+/// slowest disk reads 20 MiB/s.
 #[test]
 fn deadlines_are_long_enough_for_every_wait() {
     let seconds = Duration::from_secs;
     let settings = verify_settings(seconds(10), 3);
-    // 1000 MiB, four times over.
+    // 1000 MiB are read four times.
     let entries = [entry(600, 1, 1, 0), entry(400, 1, 1, 0)];
     let reading = 60 + 4 * 1000 / 20;
     let limits = limits(None, Some(1));
     let verified = verify(&entries, Bytes::ZERO, of(&limits), &settings, 1);
     assert_eq!(verified.spec.deadline, seconds(2 * (40 * 7 + 40 + 2) + reading));
-    // 44 calls and 32 runners: twelve pairs, a trial and a repetition.
+    // There are 44 calls and 32 runners: twelve pairs, a trial and a repetition.
     let profiles = profile(
         &entries,
         Sides { candidate: of(&limits), baseline: None },
@@ -271,7 +271,7 @@ fn deadlines_are_long_enough_for_every_wait() {
     assert_eq!(replayed.spec.predicted, Bytes::mib(5 + 3 + 4 + 1 + 1));
 }
 
-/// The entry reported as deciding is the one with the largest sum of its parts.
+/// The entry with the largest sum of its parts is reported as the one that decides.
 #[test]
 fn entry_with_the_largest_sum_decides() {
     let small = entry(1, 1, 0, 30);
@@ -296,7 +296,7 @@ fn entry_with_the_largest_sum_decides() {
             assert_eq!(steps[0].decides, Some(decides), "{batch} {inputs:?}");
         }
     }
-    // Copied bytes count too.
+    // Copied bytes count, too.
     let copied = entry(1, 90, 1, 0);
     for batch in [Bytes::gib(2), Bytes::new(1)] {
         let steps = profile(
@@ -311,12 +311,12 @@ fn entry_with_the_largest_sum_decides() {
 }
 
 #[test]
-fn a_kernel_without_host_code_is_charged_where_its_buffers_lie() {
+fn kernel_without_host_code_is_charged_where_its_buffers_are() {
     let entries = [entry(4, 10, 2, 0), entry(4, 3, 20, 1), entry(4, 5, 5, 5)];
     let (limits, settings) =
         (limits(Some(Bytes::mib(100)), None), verify_settings(Duration::from_secs(1), 2));
     let predict = |emulated| verify_on_device(&entries, emulated, 1, &limits, &settings, 2);
-    // The entry with the largest I + O is the second one; k·s and 2c are on the host in any case.
+    // The second entry has the largest I + O. k·s and 2c are always on the host.
     let (emulated, card) = (predict(true), predict(false));
     assert_eq!((emulated.decides, card.decides), (Some(1), Some(1)));
     assert_eq!((emulated.spec.predicted, emulated.spec.device), (Bytes::mib(3 + 23), Bytes::ZERO));

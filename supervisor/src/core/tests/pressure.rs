@@ -17,7 +17,7 @@ fn sample(swapped: Bytes) -> Event {
     Event::Sample(Sample { supervisor_owed: Bytes::mib(10), swapped, ..Sample::default() })
 }
 
-/// A verification is running, and the profiler for the next stage waits as a spare.
+/// Returns a run in which a verification is running and a spare profiler is waiting.
 fn with_a_spare(spec: Plan) -> (Desk, Given, WorkerId) {
     let mut desk = Desk::new(Plan { spare: true, ..spec });
     let build = desk.lease();
@@ -48,7 +48,7 @@ fn memory_gap_is_reported_once_it_lasts() {
     desk.available = Some(Bytes::gib(10));
     desk.sample(&[(runner, Bytes::mib(1))]);
     let rows = |desk: &Desk| desk.policies("attribution_gap").len();
-    // Our own owed memory explains it.
+    // The memory that this run owes explains it.
     desk.available = Some(Bytes::gib(8));
     for _ in 0..2 {
         desk.sample(&[(runner, Bytes::gib(1) + Bytes::mib(1))]);
@@ -60,14 +60,14 @@ fn memory_gap_is_reported_once_it_lasts() {
         "a gap as large as the floor is not reported: {:#?}",
         desk.policies("attribution_gap")
     );
-    // One byte more is a gap, once it has lasted.
+    // One byte more is a gap, if it lasts.
     desk.available = Some(Bytes::gib(8) - Bytes::new(1));
     let owed = [(runner, Bytes::gib(1) + Bytes::mib(1))];
     desk.sample(&owed);
     let since = desk.now;
     desk.now = since + SECOND * 10 - Duration::from_millis(2);
     desk.sample(&owed);
-    assert_eq!(rows(&desk), 0, "freed pages take a while to be called available");
+    assert_eq!(rows(&desk), 0, "freed pages do not count as available immediately");
     desk.sample(&owed);
     assert_eq!(rows(&desk), 1);
     let row = desk.policies("attribution_gap").remove(0);
@@ -77,7 +77,7 @@ fn memory_gap_is_reported_once_it_lasts() {
     desk.now += SECOND * 11;
     desk.sample(&owed);
     assert_eq!(rows(&desk), 1, "reported once");
-    // The gap is over when less than half a floor is missing.
+    // The gap is over when less than half of the floor is missing.
     for (available, again) in [(Bytes::mib(8 * 1024 + 512), 1), (Bytes::mib(8 * 1024 + 513), 2)] {
         desk.available = Some(available);
         desk.sample(&owed);
@@ -114,7 +114,7 @@ fn swapped_pages_are_reported_as_they_double_and_the_spare_is_ended() {
             assert!(actions.contains(&Action::Shutdown { worker: spare }), "{actions:#?}");
         }
     }
-    // It is not started again at once.
+    // The spare is not started again immediately.
     let before = started(&desk);
     desk.gone(spare);
     for _ in 0..3 {
@@ -124,7 +124,7 @@ fn swapped_pages_are_reported_as_they_double_and_the_spare_is_ended() {
 
     let (mut desk, ..) = with_a_spare(Plan { own_swap: false, ..plan(1) });
     desk.feed(sample(Bytes::mib(4)));
-    assert_eq!(desk.policies("swapped"), [], "the plan says that it does not matter");
+    assert_eq!(desk.policies("swapped"), [], "the plan ignores swapping");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn pressure_ends_the_spare_and_prevents_another_for_a_minute() {
     desk.feed(Event::Pressure);
     assert_eq!(desk.policies("pressure").len(), 1);
     desk.feed(Event::Pressure);
-    assert_eq!(desk.policies("pressure").len(), 2, "a minute later it is news");
+    assert_eq!(desk.policies("pressure").len(), 2, "a minute later it is reported again");
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn worker_with_a_lease_or_started_on_demand_is_not_a_spare() {
 
 #[test]
 fn spare_is_started_again_after_the_pressure() {
-    // A verification that may take more than the minute.
+    // The verification may take more than a minute.
     let mut spec = plan(1);
     spec.candidates[0].verify[0].deadline = SECOND * 600;
     let (mut desk, _, spare) = with_a_spare(spec);
@@ -185,7 +185,7 @@ fn spare_is_started_again_after_the_pressure() {
     assert_eq!(started(&desk), before + 1, "{:#?}", desk.log);
 }
 
-/// Two verifications side by side, each with a runner, under a ceiling of 300 MiB.
+/// Returns a run with two verifications side by side, each with a runner, under a ceiling of 300 MiB.
 fn side_by_side() -> (Desk, [Given; 2]) {
     let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
     let mut desk = Desk::new(spec);
@@ -208,8 +208,8 @@ fn offender_is_ended_over_the_ceiling_and_not_the_newest_lease() {
             (Process::Runner(second.worker, 8), Bytes::mib(two)),
         ]
     };
-    // Besides these: the supervisor's 10, and a MiB of shared memory each.
-    assert!(kills(&desk.sample(&seen(198, 90))).is_empty(), "as much as the ceiling is not over it");
+    // The supervisor's 10 and 1 MiB of shared memory for each are added to these.
+    assert!(kills(&desk.sample(&seen(198, 90))).is_empty(), "a sum equal to the ceiling does not exceed it");
     let killed = kills(&desk.sample(&seen(199, 90)));
     let reason = KillReason::HostCeiling { owed: Bytes::mib(301), ceiling: Bytes::mib(300) };
     assert_eq!(killed, [(first.worker, Some(7), reason)], "{:#?}", desk.log);
@@ -268,7 +268,7 @@ fn idle_worker_that_holds_memory_is_ended_before_working_ones() {
         assert_eq!(actions.contains(&Action::Shutdown { worker: profiler }), goes, "{held}: {actions:#?}");
         assert_eq!(kills(&actions).is_empty(), goes, "{held}: {actions:#?}");
         if goes {
-            // It has a second to end.
+            // The worker has a second to end.
             let until = desk.now + SECOND;
             for now in [desk.now, until - Duration::from_millis(2)] {
                 desk.now = now;
@@ -294,7 +294,7 @@ fn memory_of_a_dead_worker_is_awaited_before_another_is_ended() {
         desk.now = now;
         assert!(kills(&desk.sample(&seen)).is_empty(), "its memory is on its way back");
     }
-    // It does not come back, and the machine needs memory all the same.
+    // The memory does not come back, so another lease is ended.
     desk.feed(Event::Tick);
     let killed: Vec<_> =
         kills(&desk.sample(&seen)).into_iter().map(|(worker, pid, _)| (worker, pid)).collect();

@@ -1,4 +1,4 @@
-//! The reasons in the policy log, for decisions with several possible causes.
+//! The reasons in the policy log for decisions that can have several causes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,7 @@ fn number(row: &PolicyRow, wanted: &str) -> Option<u64> {
 
 #[test]
 fn smaller_batch_has_the_reason_that_led_to_it() {
-    // Nothing prevents the whole batch.
+    // The whole batch fits.
     let (desk, _) = at_profile(two_steps(), None);
     assert!(desk.policies("shrink_batch").is_empty());
 
@@ -56,7 +56,7 @@ fn smaller_batch_has_the_reason_that_led_to_it() {
     assert_eq!(number(&row, "ceiling_bytes"), Some(Bytes::mib(700).get()));
     assert_eq!(number(&row, "available_bytes"), None);
 
-    // The ceiling is far away, but the machine is short of memory.
+    // The ceiling is not reached, but the machine is short of memory.
     let available = Bytes::gib(1) + Bytes::mib(500);
     let (desk, _) = at_profile(two_steps(), Some(available));
     let row = only_row(&desk, "shrink_batch");
@@ -64,7 +64,7 @@ fn smaller_batch_has_the_reason_that_led_to_it() {
     assert_eq!(number(&row, "available_bytes"), Some(available.get()));
     assert_eq!(number(&row, "ceiling_bytes"), None);
 
-    // The previous attempt ended for lack of memory, which has come back since.
+    // The previous attempt ended for lack of memory. The machine has enough memory again.
     let (mut desk, given) = at_profile(two_steps(), None);
     desk.runner(given, 7, Bytes::gib(2));
     desk.available = Some(Bytes::mib(900));
@@ -98,7 +98,7 @@ fn late_worker_is_killed_with_its_deadline_in_the_log() {
     assert!(number(&row, "deadline_ms").is_some_and(|ms| 0 < ms));
 }
 
-/// A build that may take 800 MiB, or half of that.
+/// A plan whose build may take 800 MiB, or half of that.
 fn two_ways_to_build() -> Plan {
     let mut spec = plan(2);
     let whole = StageSpec { reserved: Bytes::mib(800), batch: Some(Bytes::mib(784)), ..STAGE };
@@ -110,7 +110,7 @@ fn two_ways_to_build() -> Plan {
 }
 
 #[test]
-fn compilers_may_owe_less_under_a_small_ceiling_and_that_is_said_once() {
+fn smaller_compiler_memory_under_a_small_ceiling_is_reported_once() {
     let mut spec = two_ways_to_build();
     spec.ceilings.host = Bytes::mib(700);
     let mut desk = Desk::new(spec);
@@ -127,7 +127,7 @@ fn compilers_may_owe_less_under_a_small_ceiling_and_that_is_said_once() {
 }
 
 #[test]
-fn a_build_waits_for_a_machine_that_is_short_instead_of_taking_less() {
+fn build_waits_for_the_machines_memory_instead_of_taking_less() {
     let mut desk = Desk::new(two_ways_to_build());
     desk.available = Some(Bytes::mib(600));
     desk.sample(&[]);

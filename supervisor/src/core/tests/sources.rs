@@ -1,4 +1,4 @@
-//! Sources of units: when they are asked, what they may offer, and that none can hold up a run indefinitely.
+//! Sources of units: when they are asked and what they may offer. A source cannot hold up a run indefinitely.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn offer(desk: &mut Desk, ids: std::ops::Range<u32>, more: bool) -> Vec<Action> 
     desk.feed(Event::Offered { job: JobId(0), units: units(ids), by })
 }
 
-/// One job whose source has not been asked, and for which the test answers.
+/// A run with one job. Its source has not been asked, and the test answers for it.
 fn searched(verifiers: u32) -> Desk {
     Desk::silent(&Plan { verifiers, ..plan(0) })
 }
@@ -72,13 +72,13 @@ fn with_a_replay() -> Plan {
 fn source_is_asked_again_only_when_its_job_runs_short() {
     let mut desk = searched(2);
     assert_eq!(wanted(&desk.feed(Event::Tick)), [(0, 4)]);
-    assert_eq!(wanted(&desk.feed(Event::Tick)), [], "it has been asked");
+    assert_eq!(wanted(&desk.feed(Event::Tick)), [], "it has already been asked");
     // One unit per verifier is enough for now.
     assert_eq!(wanted(&offer(&mut desk, 0..2, true)), []);
     let given = desk.lease();
     let actions = desk.finish(given, Status::CompileError);
     assert_eq!(wanted(&actions), [(0, 3)], "one is left");
-    assert_eq!(wanted(&offer(&mut desk, 2..2, false)), [], "it has nothing more");
+    assert_eq!(wanted(&offer(&mut desk, 2..2, false)), [], "it has no more units");
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!(wanted(&desk.log), [(0, 4), (0, 3)]);
     assert_eq!(jobs_over(&desk), [0]);
@@ -129,7 +129,7 @@ fn source_with_nothing_yet_is_awaited_and_not_asked_again() {
     assert_eq!(desk.orders(), "B0 V0 P0");
 }
 
-/// A unit that must run alone does so, whichever job it belongs to.
+/// A unit that must run alone is not disturbed by units of another job.
 #[test]
 fn late_units_of_an_earlier_job_do_not_disturb_a_unit_that_runs_alone() {
     let mut desk = Desk::silent(&two_jobs());
@@ -149,7 +149,7 @@ fn late_units_of_an_earlier_job_do_not_disturb_a_unit_that_runs_alone() {
     assert_eq!(desk.orders(), "B0 V0 P0");
     desk.finish(profile, Status::Passed);
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    // And the other way round.
+    // The same with the jobs exchanged.
     let mut desk = Desk::silent(&two_jobs());
     desk.feed(Event::Tick);
     desk.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
@@ -172,19 +172,19 @@ fn silent_source_does_not_stop_other_jobs_and_may_still_offer() {
     let by = Offer::Asked { more: false };
     desk.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
     let given = desk.lease();
-    assert_eq!(given.order.unit, UnitId(0), "of the second job");
+    assert_eq!(given.order.unit, UnitId(0), "the unit of the second job");
     desk.pass_time(SOURCE_TIMEOUT);
     assert_eq!(jobs_over(&desk), [0], "{:#?}", desk.log);
-    // A late offer is still accepted.
+    // A late offer is accepted.
     let actions = offer(&mut desk, 1..2, false);
     assert_eq!(answer(&actions), Answer::Done("accepted".to_owned()));
-    // Its worker counted as stuck meanwhile.
+    // In the meantime its worker has passed its deadline.
     desk.gone(given.worker);
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!((desk.done(0), desk.done(1)), (Some((Status::Passed, None)), Some((Status::Passed, None))));
 }
 
-/// Otherwise a source that always has more would keep its own units from being timed.
+/// Otherwise, a source that always has more units would prevent its first units from being timed.
 #[test]
 fn later_offer_comes_in_a_later_turn() {
     let mut desk = searched(1);
@@ -252,7 +252,7 @@ fn waiting_unit_can_be_withdrawn_and_a_running_one_cannot() {
 }
 
 #[test]
-fn job_that_follows_others_is_asked_for_when_they_are_over() {
+fn source_of_a_job_that_follows_others_is_asked_when_they_are_over() {
     let mut desk = Desk::new(with_a_replay());
     assert_eq!(wanted(&desk.log), [(0, 2)]);
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
@@ -264,10 +264,10 @@ fn job_that_follows_others_is_asked_for_when_they_are_over() {
     assert_eq!(jobs_over(&desk), [0, 1]);
 }
 
-/// The next grant must not depend on another event.
+/// The next grant must not wait for another event.
 #[test]
 fn next_unit_is_granted_as_soon_as_the_previous_one_ends() {
-    // The previous job.
+    // The next unit belongs to the next job.
     let mut desk = Desk::new(with_a_replay());
     for _ in 0..2 {
         let given = desk.lease();
@@ -275,7 +275,7 @@ fn next_unit_is_granted_as_soon_as_the_previous_one_ends() {
     }
     let profile = desk.lease();
     assert_eq!(wanted(&desk.finish(profile, Status::Passed)), [(1, 2)]);
-    // The previous turn: its remaining unit never fits.
+    // The next unit belongs to the next turn. The remaining unit of the previous turn never fits.
     let mut spec = plan(2);
     spec.candidates[1].build[0].reserved = Bytes::mib(400);
     let mut desk = Desk::new(spec);
@@ -331,7 +331,7 @@ fn open_run_does_its_final_jobs_at_shutdown() {
             desk.finish(given, Status::Passed);
         }
         desk.answer();
-        assert_eq!(wanted(&desk.log), [(0, 2)], "more may come to its jobs");
+        assert_eq!(wanted(&desk.log), [(0, 2)], "its jobs may get more units");
         desk.feed(Event::Control(Control::Pause));
         let mode = if drain { Mode::Drain } else { Mode::Now };
         let actions = desk.feed(Event::Control(Control::Shutdown { mode }));
@@ -363,19 +363,19 @@ fn interrupt_during_replays_leaves_them_undone() {
     assert_eq!(desk.done(1), None);
 }
 
-/// The supervisor keeps rows about submitted units, so they are charged from then on.
+/// The supervisor keeps rows about submitted units, so its charge grows.
 #[test]
-fn later_units_are_charged() {
+fn submitted_units_raise_the_supervisors_charge() {
     let mut desk = Desk::new(plan(1));
     let before = desk.core.run_view().charged;
     desk.submit(0, 1);
     assert_eq!(desk.core.run_view().charged, before + PER_LINE);
     let mut desk = Desk::new(plan(3));
-    assert_eq!(desk.core.run_view().charged, before, "those of the plan are in its figure");
+    assert_eq!(desk.core.run_view().charged, before, "the initial figure includes the units of the plan");
     desk.feed(Event::Tick);
 }
 
-/// Its second way takes less; it is used after an attempt that ran out of memory.
+/// The second way takes less memory. It is used after an attempt that ran out of memory.
 #[test]
 fn any_step_may_fall_back_to_a_smaller_way() {
     let way = |mib, batch| StageSpec { reserved: Bytes::mib(mib), batch, ..STAGE };

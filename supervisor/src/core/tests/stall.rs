@@ -1,4 +1,4 @@
-//! A run whose database accepts no rows: what is granted, killed and waited for meanwhile.
+//! A run whose database does not accept rows: what is granted, killed and awaited during the stall.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ fn database_that_never_comes_back_ends_the_run() {
     desk.pass_time(MINUTE * 59);
     assert_eq!(desk.stopped(), None);
     desk.pass_time(MINUTE);
-    assert_eq!(desk.stopped(), None, "the last reasons have a moment");
+    assert_eq!(desk.stopped(), None, "there is a short time for the last reasons");
     let deadline = desk.core.next_deadline().expect("the wait has a limit");
     desk.pass_time(deadline.saturating_sub(desk.now));
     let Some(StopReason::HostTrouble { why }) = desk.stopped() else { panic!("{:#?}", desk.log) };
@@ -81,7 +81,7 @@ fn second_interrupt_ends_a_run_whose_database_accepts_no_rows() {
     let first = desk.lease();
     stalled(&mut desk);
     desk.feed(Event::Control(Control::Shutdown { mode: Mode::Drain }));
-    assert_eq!(desk.stopped(), None, "what runs may finish");
+    assert_eq!(desk.stopped(), None, "running attempts may finish");
     assert_eq!(kills(&desk.feed(Event::Interrupt)), [(first.worker, None, KillReason::Interrupted)]);
     desk.pass_time(Duration::from_secs(5));
     assert_eq!(desk.stopped(), None);

@@ -1,4 +1,4 @@
-//! How workers and waiting candidates are shown.
+//! The views of workers and of waiting candidates.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn view_of_a_worker_has_its_lease_runners_and_memory() {
     desk.sample(&seen(4, 20));
     let view = only_worker(&desk);
     assert_eq!((view.id, view.state, view.leases), (build.worker, "leased", 1));
-    // Includes the MiB of shared memory that the runner maps.
+    // This includes the 1 MiB of shared memory that the runner maps.
     assert_eq!((view.owed, view.peak_owed), (Bytes::mib(25), Bytes::mib(36)));
     assert_eq!(view.charged, STAGE.reserved + IDLE);
     let (limit, owed, peak_owed) = (Bytes::mib(50), Bytes::mib(21), Bytes::mib(31));
@@ -58,8 +58,8 @@ fn view_of_a_worker_has_its_lease_runners_and_memory() {
     assert_eq!(view.lease, Some(lease));
 }
 
-/// A worker that ends after its lease is shown as such, whether the user asked, it was told between two leases,
-/// or it was killed.
+/// A worker that will end after its lease is shown as such. The user may have asked for that, or the worker was told
+/// between two leases, or it was killed.
 #[test]
 fn view_shows_a_worker_that_ends_after_its_lease() {
     type Change = fn(&mut Desk, Given);
@@ -74,7 +74,7 @@ fn view_shows_a_worker_that_ends_after_its_lease() {
             true,
         ),
         (
-            // It was not asked to: it has held as many leases as the plan allows.
+            // The user did not ask for it. The worker has held as many leases as the plan allows.
             |desk, given| {
                 desk.finish(given, Status::Passed);
             },
@@ -107,7 +107,7 @@ fn why(desk: &Desk, candidate: u32) -> String {
 }
 
 #[test]
-fn waiting_candidate_counts_those_served_before_it() {
+fn view_counts_the_candidates_ahead_of_a_waiting_one() {
     let before = |desk: &Desk, candidate| {
         let why = why(desk, candidate);
         let (said, _) = why.split_once(" ahead of it").unwrap_or_else(|| panic!("{why}"));
@@ -117,7 +117,7 @@ fn waiting_candidate_counts_those_served_before_it() {
     let all = |desk: &Desk| [0, 1, 2].map(|candidate| before(desk, candidate));
     assert_eq!(all(&desk), ["0 candidates are", "1 candidate is", "2 candidates are"]);
     assert!(why(&desk, 0).ends_with("and 1 worker is starting or ending"), "{}", why(&desk, 0));
-    // The first one's verification comes after the other builds; the second is being built.
+    // The first candidate's verification comes after the other builds. The second candidate is being built.
     let build = desk.lease();
     desk.finish(build, Status::Passed);
     assert_eq!([before(&desk, 0), before(&desk, 2)], ["2 candidates are", "1 candidate is"]);
@@ -138,7 +138,7 @@ fn paired_candidate_needs_more_than_the_baseline_alone() {
         let given = desk.lease();
         desk.finish(given, Status::Passed);
     }
-    // Nothing is granted before the verifier has been sampled.
+    // No lease is granted before the verifier has been sampled.
     assert!(why(&desk, 0).starts_with("its profile needs a lease of 108 MiB"), "{}", why(&desk, 0));
     assert!(why(&desk, 1).starts_with("its profile needs a lease of 208 MiB"), "{}", why(&desk, 1));
 }

@@ -25,7 +25,7 @@ fn look(worker: opt_shared::ids::WorkerId, owed: Bytes, available: Option<Bytes>
     })
 }
 
-/// Ends the worker twice, and returns what is recorded each time.
+/// Ends the worker in both attempts, and returns how each attempt ended.
 fn ended_twice(
     spec: Plan,
     owed: Bytes,
@@ -91,7 +91,7 @@ fn memory_of_a_dead_worker_is_reported_once_when_overdue() {
 
 #[test]
 fn end_class_of_a_worker_follows_from_its_orders() {
-    // It ended as ordered.
+    // The worker ended as ordered.
     let mut desk = Desk::new(plan(1));
     let build = desk.lease();
     let which = crate::core::control::Which::Worker(build.worker);
@@ -115,7 +115,7 @@ fn worker_killed_for_its_deadline_is_recorded_as_late() {
     assert!(why.contains("did not finish in time"), "{why}");
 }
 
-/// Two working verifiers, one of which owes a little more than its lease reserves.
+/// Two verifiers are working, and one of them owes slightly more than its lease reserves.
 #[test]
 fn smallest_excess_over_the_ceiling_counts() {
     let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
@@ -130,7 +130,7 @@ fn smallest_excess_over_the_ceiling_counts() {
         (Process::Runner(second.worker, 8), Bytes::mib(100)),
     ];
     assert!(kills(&desk.sample(&seen)).is_empty());
-    // 10 for the supervisor and a MiB of shared memory each: 220 in all.
+    // With 10 for the supervisor and 1 MiB of shared memory for each worker, the sum is 220.
     desk.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(219) }));
     let killed = kills(&desk.sample(&seen));
     assert_eq!(killed.len(), 1);
@@ -145,7 +145,7 @@ fn runner_that_holds_little_is_not_ended_for_the_floor() {
         desk.runner(build, 7, Bytes::gib(1));
         let available = Bytes::gib(1) - Bytes::mib(1);
         desk.available = Some(available);
-        // Plus a MiB of shared memory.
+        // 1 MiB of shared memory is added.
         let killed = kills(&desk.sample(&[(Process::Runner(build.worker, 7), Bytes::mib(owed))]));
         assert_eq!(!killed.is_empty(), ends, "{owed} MiB");
         if ends {
@@ -155,15 +155,15 @@ fn runner_that_holds_little_is_not_ended_for_the_floor() {
     }
 }
 
-/// An idle worker kept more than its next lease allows for; a fresh one makes the missing room.
+/// An idle worker kept too much memory for its next lease. Replacing it frees the missing memory.
 #[test]
-fn worker_in_the_way_of_its_own_lease_is_replaced() {
+fn worker_that_kept_too_much_for_its_next_lease_is_replaced() {
     for (kept, goes) in [(160, true), (150, false)] {
         let spec = Plan { ceilings: Ceilings::host(Bytes::mib(170)), ..plan(2) };
         let mut desk = Desk::new(spec);
         let build = desk.lease();
         let actions = desk.finish(build, Status::Passed);
-        // The next lease was granted at once: it is the same worker, and holds nothing yet.
+        // The next lease was granted at once. It has the same worker, which holds no memory yet.
         assert!(actions.iter().any(|it| matches!(it, Action::Start { .. })), "{actions:#?}");
         let second = desk.lease();
         desk.feed(Event::Control(Control::Pause));
@@ -187,13 +187,13 @@ fn memory_of_a_dead_worker_is_charged_until_it_is_back() {
     let build = desk.lease();
     desk.runner(build, 7, Bytes::mib(100));
     desk.feed(Event::WorkerGone { worker: build.worker, how: "signal 9".to_owned(), left_runners: true });
-    assert!(desk.core.ledger.has_account(build.worker), "a runner of it lives");
+    assert!(desk.core.ledger.has_account(build.worker), "one of its runners is alive");
     desk.feed(Event::Returned { worker: build.worker });
     assert!(!desk.core.ledger.has_account(build.worker));
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
 }
 
-/// The machine has `available` MiB, and an idle profiler holds `held` MiB.
+/// In each case the machine has `available` MiB, and an idle profiler holds `held` MiB.
 #[test]
 fn idle_worker_is_ended_for_the_floor_only_if_that_is_enough() {
     for (held, available, goes) in [
@@ -216,7 +216,7 @@ fn idle_worker_is_ended_for_the_floor_only_if_that_is_enough() {
         let granted = actions.iter().any(|it| matches!(it, Action::Start { .. }));
         assert_eq!(granted, 1024 + 108 <= available, "{held} of {available}: {actions:#?}");
         if goes {
-            // It is ending: no other worker is asked to end for the same reason, and none is told twice.
+            // The worker is ending. No other worker is told to end for the same reason, and no worker is told twice.
             let again = desk.feed(look(profile.worker, Bytes::mib(held), Some(Bytes::mib(available))));
             assert!(!again.iter().any(|it| matches!(it, Action::Shutdown { .. })), "{again:#?}");
         }

@@ -1,5 +1,4 @@
-//! When a worn idle profiler is ended: while verifiers work for the profile that needs its successor, and at no
-//! other time.
+//! When a worn idle profiler is ended. This happens only while verifiers work for the profile that needs its successor.
 
 use opt_shared::ids::{UnitId, WorkerId};
 use opt_shared::outcome::Status;
@@ -13,7 +12,7 @@ fn told_to_end(actions: &[Action], worker: WorkerId) -> bool {
     actions.contains(&Action::Shutdown { worker })
 }
 
-/// Runs the first job up to its profile, and returns that lease.
+/// Runs the first job up to its profile, and returns the profile's lease.
 fn after_the_first_job(spec: Plan) -> (Desk, Given) {
     let mut desk = Desk::new(spec);
     loop {
@@ -25,8 +24,8 @@ fn after_the_first_job(spec: Plan) -> (Desk, Given) {
     }
 }
 
-/// The first job leaves no verifier, so the second job's verifiers have held no lease; a worker may hold only
-/// one.
+/// A plan in which a worker may hold only one lease. The first job leaves no verifier, so the second job's verifiers
+/// have held no lease.
 fn fresh_verifiers() -> Plan {
     let mut spec = Plan { spare: true, ..two_jobs() };
     spec.jobs[0].recycle.before_profile = BeforeProfile::Always;
@@ -43,7 +42,7 @@ fn worn_profiler_is_ended_once_a_verifier_works_for_the_next_profile() {
         ("no worker is kept ready", |spec| spec.spare = false, false),
         ("nothing of that job is timed", |spec| spec.jobs[1].timed = false, false),
         (
-            "it was needed for a replay, and nothing is profiled",
+            "the profiler was needed for a replay, and nothing is profiled",
             |spec| {
                 spec.profile = false;
                 spec.candidates[0].replay = Some(STAGE);
@@ -65,7 +64,7 @@ fn worn_profiler_is_ended_once_a_verifier_works_for_the_next_profile() {
     }
 }
 
-/// The memory owed during a lease is not growth. Other wear needs no sample.
+/// Memory that a worker owes during a lease is not growth. The other reasons for wear need no sample.
 #[test]
 fn profiler_is_judged_by_the_memory_it_kept() {
     for (kept, goes) in [(20, false), (300, true)] {
@@ -101,7 +100,7 @@ fn worn_profiler_waits_for_a_worn_verifier_to_end_first() {
     desk.sample(&look(5, 5));
     desk.sample(&look(5, 300));
     desk.finish(worn, Status::Passed);
-    // Both kept memory that they should have freed.
+    // Both workers kept memory that they should have freed.
     let actions = desk.sample(&look(300, 300));
     assert!(told_to_end(&actions, worn.worker) && !told_to_end(&actions, profile.worker), "{actions:#?}");
     assert!(desk.core.lease_of(other.worker).is_some());

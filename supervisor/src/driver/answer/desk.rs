@@ -76,7 +76,7 @@ impl Desk {
         }
     }
 
-    /// Whether a client waits for this candidate's end.
+    /// Returns whether a client waits for this candidate's end.
     pub(crate) fn is_awaited(&self, id: CandidateId) -> bool {
         self.each_candidate.is_some()
             || self.control.as_ref().is_some_and(Server::has_listeners)

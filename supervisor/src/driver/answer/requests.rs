@@ -52,7 +52,7 @@ pub fn living() -> Vec<socket::Found> {
     socket::runs().into_iter().filter(|found| is_locked(&found.run)).collect()
 }
 
-/// Whether a supervisor is working in this folder now.
+/// Returns whether a supervisor is working in this folder now.
 pub fn is_alive(run: &Path) -> bool {
     is_locked(run)
 }

@@ -95,7 +95,7 @@ impl Run<'_> {
 }
 
 impl Agenda<'_> {
-    /// Whether a candidate or a replay ended through the host's fault.
+    /// Returns whether a candidate or a replay ended through the host's fault.
     fn is_left_without_a_verdict(&self) -> bool {
         let candidates = self.known.iter().map(|known| known.status);
         candidates.chain(self.replays.ends.iter().copied()).any(|status| status == Some(Status::InfraError))
@@ -278,8 +278,8 @@ impl Agenda<'_> {
         })
     }
 
-    /// Whether a job allows exit code 0: a candidate other than the baseline passed and was timed. If the job has
-    /// only a baseline, that one counts. If the plan has no profile stage, passing is enough.
+    /// Returns whether a job allows exit code 0: a candidate other than the baseline passed and was timed. If the job
+    /// has only a baseline, that one counts. If the plan has no profile stage, passing is enough.
     fn counts_as_good(&self, job: &JobPlan) -> bool {
         let only_baseline = job.candidates.len() == 1 && job.baseline.is_some();
         let profiled = self.plan.stages().profile;

@@ -212,7 +212,7 @@ impl RunFolder {
     }
 }
 
-/// Whether a folder is a run. It is one even if its supervisor was killed right after locking it.
+/// Returns whether a folder is a run. It is one even if its supervisor was killed right after locking it.
 fn is_run(path: &Path) -> bool {
     path.join("run.sqlite").is_file() || path.join("lock").is_file()
 }
@@ -247,7 +247,7 @@ fn point_latest(path: &Path) {
     }
 }
 
-/// Whether a supervisor works in this run folder now. To find out, this takes the lock for an instant.
+/// Returns whether a supervisor works in this run folder now. To find out, this takes the lock for an instant.
 pub fn is_locked(path: &Path) -> bool {
     path.join("lock").is_file() && matches!(RunFolder::try_lock(path), Err(FolderError::Locked { .. }))
 }

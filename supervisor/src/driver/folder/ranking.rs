@@ -46,7 +46,7 @@ impl ScoreSummary {
         self.speedup
     }
 
-    /// Whether any entry was timed.
+    /// Returns whether any entry was timed.
     pub const fn has_entries(&self) -> bool {
         self.entries != 0
     }
@@ -109,7 +109,7 @@ impl Scores {
         self.doubt
     }
 
-    /// Whether there is a winner that won by the times of its confirmation.
+    /// Returns whether there is a winner that won by the times of its confirmation.
     pub fn winner_is_confirmed(&self) -> bool {
         self.confirmed && matches!(self.winner(), Winner::Is(_))
     }

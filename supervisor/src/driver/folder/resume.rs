@@ -102,8 +102,8 @@ fn check_captures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<(), 
     Ok(())
 }
 
-/// Whether a candidate's end is kept. It is not kept if it was no verdict, depended on this plan or machine, or if the
-/// sources have changed or the library is missing or altered.
+/// Returns whether a candidate's end is kept. It is not kept if it was no verdict, depended on this plan or machine, or
+/// if the sources have changed or the library is missing or altered.
 fn stands(before: &StoredCandidate, sources: Option<&str>) -> bool {
     let is_verdict = before.status.is_some_and(|status| {
         !matches!(status, Status::InfraError | Status::DoesNotFit | Status::Skipped | Status::CaptureError)

@@ -49,7 +49,7 @@ impl Summaries {
         Ok(Self { wanted, state, asked: None })
     }
 
-    /// Whether enough time has passed for another summary.
+    /// Returns whether enough time has passed for another summary.
     pub(crate) fn is_due(&self) -> bool {
         let took = Duration::from_micros(self.state.took_us.load(Ordering::Relaxed));
         !self.state.is_writing.load(Ordering::Relaxed)

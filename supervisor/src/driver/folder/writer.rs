@@ -137,7 +137,7 @@ impl Writer {
         Ok(all)
     }
 
-    /// How long the oldest row has waited; `None` if none is waiting.
+    /// Returns how long the oldest row has waited; `None` if none is waiting.
     pub(crate) fn oldest(&self) -> Option<Duration> {
         self.waiting.front().map(Instant::elapsed)
     }
@@ -148,7 +148,7 @@ impl Writer {
         last_error.clone().unwrap_or_else(|| "the disk has not answered yet".to_owned())
     }
 
-    /// Whether too many rows are waiting for requests to be accepted.
+    /// Returns whether too many rows are waiting for requests to be accepted.
     pub(crate) fn is_full(&self) -> bool {
         MAX_WAITING <= self.waiting.len()
     }

@@ -163,7 +163,7 @@ impl Sampler {
         }
     }
 
-    /// How long the process has been watched, which is nearly its age.
+    /// Returns how long the process has been watched, which is nearly its age.
     pub fn age(&self, process: Process) -> Option<Duration> {
         Some(self.watched.get(&process)?.since.elapsed())
     }

@@ -3,8 +3,8 @@
 use opt_shared::arguments::Entry;
 use opt_shared::capture::{DType, Kind, Value};
 
-/// Whether every float or complex tensor of the entry has one of these dtypes. If it has none, every output must
-/// have one. So `["float32"]` selects a float32 embedding although its indices are int64.
+/// Returns whether every float or complex tensor of the entry has one of these dtypes. If it has none, every output
+/// must have one. So `["float32"]` selects a float32 embedding although its indices are int64.
 pub(super) fn is_chosen(entry: &Entry, dtypes: &[DType]) -> bool {
     let mut found = Vec::new();
     let arguments = entry.args.iter().chain(entry.kwargs.iter().map(|(_, value)| value));
