@@ -22,7 +22,7 @@ pub struct LeafLimits {
 pub struct Events {
     /// The number of processes that the kernel killed because of the memory limit.
     pub oom_kill: u64,
-    /// How often the memory limit was reached, whether or not a process was killed.
+    /// The number of times that the memory limit was reached, whether or not a process was killed.
     pub max: u64,
 }
 
@@ -71,7 +71,7 @@ impl Leaf {
         put(&self.path, "cgroup.procs", &pid.to_string())
     }
 
-    /// Kills all members at once. Fails before Linux 5.14; the caller must then send signals.
+    /// Kills all members at once. Fails before Linux 5.14, and the caller must then send signals.
     pub fn kill(&self) -> Result<(), CgroupError> {
         kill(&self.path)
     }
@@ -94,7 +94,7 @@ impl Leaf {
         Ok(events)
     }
 
-    /// Removes the folder if it has no members; otherwise returns the leaf.
+    /// Removes the folder if the leaf has no members. Otherwise returns the leaf.
     pub fn remove(self) -> Result<(), Self> {
         if remove(&self.path) { Ok(()) } else { Err(self) }
     }

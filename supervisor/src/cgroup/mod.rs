@@ -1,8 +1,8 @@
 //! Creates control groups (version 2) on machines that allow it: a leaf with hard limits for every runner and compiler.
 //!
 //! This module takes over the group in which the supervisor was started, creates leaves below it, and restores
-//! everything at the end. Callers decide whether a runner gets a leaf and how its end in one is judged, and they pass the
-//! path of the group, so that tests can use their own folders.
+//! everything at the end. Callers decide whether a runner gets a leaf, and how the end of a runner in a leaf is judged.
+//! They also pass the path of the group, so that tests can use other folders.
 //!
 //! ```text
 //!  G, where the run was started    cgroup.subtree_control: +memory +pids

@@ -1,7 +1,7 @@
 //! Takes over the group in which the supervisor was started, and restores it.
 //!
-//! A supervisor first clears the groups that a killed one left: those of the same run with all their members, and those
-//! of other runs if they are empty.
+//! A supervisor first clears the groups that a killed supervisor left. Groups of the same run are cleared with all
+//! their members, groups of other runs only if they are empty.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::{CgroupError, put};
 const PREFIX: &str = "opt-run-";
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 /// The timeout for removing a group. A killed process leaves its group within milliseconds, unless it hangs in the
-/// kernel. It is short in tests, whose plain folders never become empty.
+/// kernel. It is short in tests, because their plain folders never become empty.
 const REMOVAL_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2_000 });
 const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
 /// The maximum number of groups of earlier runs that are examined.
@@ -63,7 +63,7 @@ impl Subtree {
             }
             _ => {}
         }
-        // From here on, dropping `subtree` undoes all changes.
+        // After this line, dropping `subtree` undoes all changes.
         put(&own, "cgroup.procs", &pid.to_string())?;
         subtree.enable()?;
         Ok(subtree)
@@ -91,7 +91,7 @@ impl Subtree {
         Ok(())
     }
 
-    /// Creates a leaf for a process, which must enter it before it does anything else.
+    /// Creates a leaf for a process. The process must enter it before it does anything else.
     pub fn leaf(&mut self, name: &str, limits: LeafLimits) -> Result<Leaf, CgroupError> {
         self.sweep();
         Leaf::create(self.folder.join(format!("{PREFIX}{}-{name}", self.key)), limits)
@@ -205,7 +205,7 @@ mod tests {
         let folder = &home.folder;
         let mut subtree = Subtree::take(root.path(), &home, "k1", 77).expect("takes");
         assert_eq!(read(folder.join("opt-run-k1-home/cgroup.procs")), "77");
-        // There are two writes, and a plain file keeps only the last.
+        // There are two writes, and a plain file keeps only the last one.
         assert_eq!(read(folder.join("cgroup.subtree_control")), "+pids");
         let leaf = subtree.leaf("w1-5", LIMITS).expect("a leaf");
         assert_eq!(read(folder.join("opt-run-k1-w1-5/pids.max")), "4");

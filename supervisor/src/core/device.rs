@@ -201,10 +201,7 @@ impl Core {
                 "device_in_use",
                 "other processes use the device: they make times unreliable, and take device memory"
                     .to_owned(),
-                vec![
-                    ("processes", u64::from(sample.other_processes)),
-                    ("device_bytes", sample.others.get()),
-                ],
+                vec![("processes", u64::from(sample.other_processes)), ("device_bytes", sample.others.get())],
             );
         }
         self.device.others_said = in_use;

@@ -1,4 +1,4 @@
-//! Why a run could not continue, and which exit code that gives.
+//! The errors that end a run, and their exit codes.
 
 use opt_shared::device::Device;
 use opt_shared::launch::LaunchError;
@@ -71,7 +71,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The exit code, which says whose error it is.
+    /// Returns the exit code, which says who has to correct the error.
     pub fn exit(&self) -> Exit {
         match self {
             Self::NothingSelected { .. }

@@ -1,5 +1,4 @@
-//! A run's knowledge of its candidates besides its plan: from an earlier part of the run, and from successful attempts.
-//! attempts.
+//! What a run knows about its candidates beyond the plan, from earlier parts of the run and from valid attempts.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,12 +9,12 @@ use opt_shared::units::Bytes;
 use super::folder::ranking::ScoreSummary;
 use crate::core::event::Stage;
 
-/// Knowledge of a candidate besides its plan.
+/// What the run knows about a candidate beyond the plan.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     pub artifact: Option<Artifact>,
     pub unsupported: Vec<EntryId>,
-    /// Boxed: most candidates have none.
+    /// Boxed, because most candidates have none.
     pub profile: Option<Box<ScoreSummary>>,
     pub status: Option<Status>,
     /// The number of attempts of each stage in earlier parts of the run.
@@ -23,7 +22,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// Learns from the report of a valid attempt.
+    /// Updates the knowledge from the report of a valid attempt.
     pub(super) fn learn(&mut self, stage: Stage, report: &Report) {
         match &report.body {
             Body::Build(built) => self.artifact.clone_from(&built.artifact),
@@ -36,7 +35,7 @@ impl Known {
     }
 }
 
-/// The disk space that the libraries of a run take. Candidates with equal libraries share one file.
+/// Counts the disk space of a run's libraries. Candidates with equal libraries share one file.
 #[derive(Debug, Default)]
 pub(crate) struct Libraries {
     /// The first 128 bits of each digest.
@@ -53,7 +52,7 @@ impl Libraries {
 
     pub(crate) fn add(&mut self, artifact: &Artifact) {
         let start = artifact.digest.get(..32).and_then(|digits| u128::from_str_radix(digits, 16).ok());
-        // A library without a digest is counted each time.
+        // A library without a digest is counted every time.
         if start.is_none_or(|start| self.seen.insert(start)) {
             self.bytes += artifact.bytes;
         }

@@ -1,7 +1,8 @@
-//! One run from plan to exit code: survey, run, answers to users, and the folder with the results.
+//! Performs a run, from the plan to the exit code: the survey, the run itself, answers to users, and the folder with
+//! the results.
 //!
-//! Owns the order of these steps, and is the place where modules meet: plan, pool, memory, store and report do not know
-//! one another. All decisions are left to the core.
+//! This module connects the plan, the pool, memory, the store and reports, which do not know each other. The core makes
+//! all decisions.
 
 pub mod answer;
 mod error;
@@ -44,10 +45,11 @@ use crate::record::UtcTime;
 use crate::signal::Signals;
 use crate::store::{RunRow, Store};
 
-/// The captures of a job stay in the page cache for the next candidate if they fit into this share of the ceiling.
+/// The share of the ceiling that a job's captures may take in the page cache. If they fit, they stay there for the next
+/// candidate.
 const CACHE_SHARE: f64 = 0.25;
 
-/// Receives each candidate's record when it ends. Must not block.
+/// A callback that gets each candidate's record when the candidate ends. It must not block.
 pub type EachCandidate = Box<dyn Fn(&serde_json::Value)>;
 
 /// The options of `run`.
@@ -57,11 +59,11 @@ pub struct RunOptions {
     pub resume: bool,
     pub only: Vec<String>,
     pub min_speedup: Option<f64>,
-    /// Shows progress bars on standard error.
+    /// Whether to show progress bars on standard error.
     pub progress: bool,
-    /// Waits for more work when all work is done.
+    /// Whether to wait for more work when all work is done.
     pub keep_open: bool,
-    /// Receives each candidate's record when it ends.
+    /// Called with each candidate's record when the candidate ends.
     pub each_candidate: Option<EachCandidate>,
     /// The address at which metrics are served.
     pub metrics: Option<std::net::SocketAddr>,
@@ -69,14 +71,14 @@ pub struct RunOptions {
     pub each_look: fn(),
 }
 
-/// A run that has ended.
+/// The result of a run that has ended.
 pub struct Ended {
     pub exit: Exit,
     pub folder: PathBuf,
 }
 
-/// Runs a plan. Call from the main thread, with signals blocked: workers die with the thread that starts them.
-/// `opened` receives the run's folder as soon as it is locked.
+/// Runs a plan. Call it from the main thread, because workers die with the thread that starts them, and with signals
+/// blocked. `opened` is called with the run's folder as soon as the folder is locked.
 pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Result<Ended, RunError> {
     let mut plan = options.plan;
     let card =

@@ -84,7 +84,7 @@ impl Responder {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // Without a free descriptor, the waiting connection would wake the loop again at once.
+                    // If there is no free descriptor, the waiting connection would wake the loop again at once.
                     let is_empty = error.kind() == std::io::ErrorKind::WouldBlock;
                     self.rests_until = (!is_empty).then(|| now + REST);
                     break;
@@ -106,7 +106,7 @@ impl Responder {
 }
 
 impl Client {
-    /// Continues a connection; returns false when it is done.
+    /// Continues a connection. Returns false when it is done.
     fn go_on(&mut self, page: &dyn Fn() -> Option<String>) -> bool {
         if self.answer.is_empty() && !self.read(page) {
             return false;
@@ -221,7 +221,7 @@ mod tests {
             let answer = served(&mut responder, request);
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{status}: {answer}");
         }
-        assert!(responder.next_moment().is_none(), "a connection is left");
+        assert!(responder.next_moment().is_none(), "a connection is still open");
     }
 
     #[test]

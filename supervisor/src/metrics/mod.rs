@@ -1,6 +1,6 @@
 //! The metrics of a run for a monitoring system, in the OpenMetrics text format. `docs/reference/control.md` lists them.
 //!
-//! Counters start with the process; gauges show the current state. `http` serves the page.
+//! Counters start at zero with the process, and gauges show the current state. `http` serves the page.
 
 pub mod http;
 
@@ -42,7 +42,7 @@ pub struct Metrics {
 /// The values of all gauges, sampled for one scrape.
 #[derive(Clone, Debug, Default)]
 pub struct GaugeValues {
-    /// Role and state of each worker.
+    /// The role and state of each worker.
     pub workers: Vec<(&'static str, &'static str)>,
     /// The stage of each current lease.
     pub leases: Vec<&'static str>,
@@ -124,7 +124,7 @@ impl Metrics {
         }
     }
 
-    /// The text of the whole page.
+    /// Returns the text of the whole page.
     pub fn page(&self, gauges: &GaugeValues) -> Result<String, fmt::Error> {
         // Clearing removes labels that no longer occur, instead of leaving them at zero.
         self.workers.clear();

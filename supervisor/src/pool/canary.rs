@@ -1,4 +1,5 @@
-//! Canaries: short-lived processes of this program that try to break a protection. `opt_worker::canary` is their code.
+//! Canaries: short-lived processes of this program that try to break a protection. Their code is in
+//! `opt_worker::canary`.
 //!
 //! This module starts a canary, reads its output within limits, and ends it. Canaries run no untrusted code.
 
@@ -33,7 +34,7 @@ impl Canary {
         Self::start_with(executable, arguments, Vec::new())
     }
 
-    /// The one canary that finds a card's driver where a worker would.
+    /// Starts a canary with the environment variables that a worker uses to find a card's driver.
     pub fn with_driver(executable: &Executable, arguments: &[&str]) -> io::Result<Self> {
         Self::start_with(executable, arguments, driver_variables())
     }
@@ -70,7 +71,7 @@ impl Canary {
         self.input.as_mut().map_or(Ok(()), |input| input.write_all(b"g"))
     }
 
-    /// Its output, if it ends within `timeout`.
+    /// Returns the canary's output, if the canary ends within `timeout`.
     pub fn hear(&mut self, timeout: Duration) -> io::Result<String> {
         self.input = None;
         if !self.ends_within(timeout) {
@@ -80,7 +81,7 @@ impl Canary {
             ));
         }
         let mut output = String::new();
-        // The canary has ended, so the pipe is closed. Its buffer is larger than what a canary prints.
+        // The canary has ended, so the pipe is closed. The pipe's buffer is larger than a canary's output.
         (&self.output).take(MAX_OUTPUT_BYTES).read_to_string(&mut output)?;
         Ok(output)
     }
@@ -93,7 +94,7 @@ impl Canary {
         dies_within(&self.pidfd, timeout)
     }
 
-    /// Returns whether SIGKILL ended it; `None` if it has not ended.
+    /// Returns whether SIGKILL ended it, or `None` if it has not ended.
     pub fn was_killed(&self) -> Option<bool> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), options).ok()??;

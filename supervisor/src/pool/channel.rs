@@ -79,9 +79,9 @@ impl Channel {
         Self { outbox, server_name, connected }
     }
 
-    /// Sends a message; never blocks.
+    /// Sends a message. Never blocks.
     pub(super) fn send(&self, message: ToWorker) {
-        // This fails once the writer has ended, when the worker is dead anyway.
+        // This fails if the writer has ended, but then the worker is dead.
         let _ = self.outbox.send(message);
     }
 
@@ -122,7 +122,7 @@ fn check(hello: Hello, pid: u32, nonce: &str) -> Result<Accepted, String> {
 }
 
 fn read(worker: WorkerId, receiver: &IpcReceiver<FromWorker>, events: &EventSender) {
-    // A closed channel does not prove that the worker is dead, so it is not reported. The pidfd is.
+    // A closed channel does not prove that the worker is dead, so it is not reported. The pidfd reports the death.
     while let Ok(message) = receiver.recv() {
         events.send(PoolEvent::Message { worker, message });
     }

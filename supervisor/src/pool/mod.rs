@@ -1,9 +1,9 @@
 //! Manages worker processes. Only this module of the supervisor starts, signals and reaps processes.
 //!
-//! It starts workers, does the handshake, runs the threads of their channels, and holds the pidfds of workers and
-//! runners. It decides nothing: it reports `PoolEvent`s and carries out calls. Signals are sent through pidfds only.
-//! Workers are reaped only here. Runners are reaped by their workers, or here if they outlive them, because the
-//! supervisor is a subreaper.
+//! It starts workers, does the handshake, runs the threads of their channels, and keeps the pidfds of workers and
+//! runners. It reports `PoolEvent`s and carries out calls; its callers make the decisions. Signals are sent only
+//! through pidfds. Workers are reaped only by this module. Runners are reaped by their workers. If they outlive their
+//! worker, this module reaps them, because the supervisor is a subreaper.
 
 mod canary;
 mod channel;
@@ -106,7 +106,7 @@ pub struct Pool {
     wake: std::sync::Arc<OwnedFd>,
     /// Killed runners of dead workers, until they are reaped.
     orphans: Vec<Orphan>,
-    /// Dead workers with live runners. Each is reported once its last runner has ended.
+    /// Dead workers with live runners. Each is reported when its last runner has ended.
     returning: BTreeSet<WorkerId>,
     log_folder: PathBuf,
     children: ChildrenOf,
@@ -176,7 +176,7 @@ impl Pool {
         }
     }
 
-    /// Stops a worker and the runners that it can then no longer watch. `kill_worker` follows once the reason has been
+    /// Stops a worker, and the runners that it can then no longer watch. `kill_worker` follows when the reason has been
     /// recorded.
     pub fn halt_worker(&mut self, worker: WorkerId) {
         if let Some(member) = self.members.get_mut(&worker) {
@@ -185,7 +185,7 @@ impl Pool {
         }
     }
 
-    /// Stops a runner. `kill_runner` follows once the reason has been recorded.
+    /// Stops a runner. `kill_runner` follows when the reason has been recorded.
     pub fn halt_runner(&mut self, worker: WorkerId, pid: u32) {
         if let Some(runner) = self.members.get_mut(&worker).and_then(|member| member.runners.get_mut(&pid)) {
             runner.halted = true;
@@ -225,7 +225,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Kills a runner that was halted before; without the halt, another runner could have its pid by now. Returns false
+    /// Kills a runner that was halted before. Without the halt, another runner could have its pid by now. Returns false
     /// if there is no halted runner with this pid.
     pub fn kill_runner(&self, worker: WorkerId, pid: u32) -> bool {
         let runner = self.members.get(&worker).and_then(|member| member.runners.get(&pid));
@@ -244,12 +244,13 @@ impl Pool {
         }
     }
 
-    /// A descriptor that is readable when there are events.
+    /// Returns a descriptor that is readable when there are events.
     pub fn wake_descriptor(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// The pidfds of all workers and of the runners that dead workers left. Each is readable once its process is dead.
+    /// Returns the pidfds of all workers and of the runners that dead workers left. Each is readable when its process
+    /// is dead.
     pub fn pidfds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let orphans = self.orphans.iter().map(|orphan| orphan.pidfd.as_fd());
         self.members.values().map(|member| member.pidfd.as_fd()).chain(orphans)
@@ -270,8 +271,8 @@ impl Pool {
         self.members.is_empty()
     }
 
-    /// The events since the last call. A worker's death follows the messages from it that have arrived; later ones are
-    /// dropped.
+    /// Returns the events since the last call. A worker's death follows the messages from it that have arrived; later
+    /// messages are dropped.
     pub fn events(&mut self) -> Vec<PoolEvent> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
@@ -298,14 +299,14 @@ impl Pool {
     fn reap_worker(&mut self, worker: WorkerId, member: Member) -> String {
         let Member { pidfd, channel, runners, .. } = member;
         let (how, orderly) = describe_end(&pidfd);
-        // If the worker died before the handshake, only this ends the reader thread.
+        // If the worker died before the handshake, the reader thread is still waiting, and this ends it.
         channel.close();
-        // Runners of a dead worker become children of this subreaper. The kernel kills them when their worker dies; they
-        // are killed here too, to be sure.
+        // Runners of a dead worker become children of this subreaper. The kernel kills them when their worker dies.
+        // They are killed again, to be sure.
         let mut left: Vec<(u32, OwnedFd)> =
             runners.into_iter().map(|(pid, runner)| (pid, runner.pidfd)).collect();
-        // A worker that exited as asked has reaped its runners. The search for others is skipped then: its cost grows
-        // with the number of processes on the machine, and a profiler is waiting.
+        // A worker that exited as ordered has reaped its runners. The search for others is then skipped, because its
+        // cost grows with the number of processes on the machine, and a profiler is waiting.
         if !(orderly && left.is_empty()) {
             left.extend(self.unknown_children());
         }
@@ -313,7 +314,7 @@ impl Pool {
         how
     }
 
-    /// Children that are neither workers nor known orphans nor inherited.
+    /// Returns the children that are neither workers nor known orphans nor inherited.
     fn unknown_children(&self) -> Vec<(u32, OwnedFd)> {
         let workers = self.members.values().map(|member| member.pid);
         let known: BTreeSet<u32> = workers.chain(self.orphans.iter().map(|orphan| orphan.pid)).collect();
@@ -336,7 +337,7 @@ impl Pool {
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
             self.orphans.push(Orphan { worker, pid, pidfd });
         }
-        // The kernel killed most of them with the worker, so they can be reaped now.
+        // The kernel killed most of them with the worker, so these can be reaped now.
         self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
     }
 
@@ -355,7 +356,7 @@ impl Pool {
 }
 
 impl Member {
-    /// Stops a halted worker with all its runners; otherwise only the halted runners.
+    /// Stops a halted worker with all its runners, or only the halted runners if the worker is not halted.
     fn halt(&self) {
         if self.halted {
             let _ = pidfd_send_signal(&self.pidfd, Signal::STOP);
@@ -375,7 +376,7 @@ impl Drop for Pool {
             dies_within(&member.pidfd, ORPHAN_TIMEOUT);
             self.reap_worker(worker, member);
         }
-        // The worker that these belonged to is unknown, and no longer matters.
+        // The worker of these runners is unknown, and no longer matters.
         let left = self.unknown_children();
         self.kill_left(WorkerId(0), left);
         let deadline = Instant::now() + ORPHAN_TIMEOUT;
@@ -426,7 +427,7 @@ fn with_start(pid: u32) -> Option<(u32, u64)> {
 fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
-    // After the name: field 3 is the state, 4 the parent, 22 the start time.
+    // The fields after the name: field 3 is the state, 4 the parent, 22 the start time.
     let parent = fields.nth(1)?.parse().ok()?;
     let started = fields.nth(17)?.parse().ok()?;
     Some((parent, started))

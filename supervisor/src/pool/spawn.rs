@@ -1,8 +1,8 @@
-//! Starts a worker from this program's executable, through a descriptor that was opened when the run started, so an
-//! upgrade on disk does no harm.
+//! Starts a worker from this program's executable. The executable is opened when the run starts, so an upgrade on disk
+//! does no harm.
 //!
-//! `pre_exec` is not used: it would make the standard library fork, at a cost that grows with the supervisor's memory.
-//! The worker does the necessary set-up in its own `main`.
+//! `pre_exec` is not used, because it would make the standard library fork, at a cost that grows with the supervisor's
+//! memory. The worker does the necessary set-up in its `main`.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -63,8 +63,8 @@ pub(super) fn worker(
         .append(true)
         .open(log)
         .map_err(|source| SpawnError::Log { path: log.display().to_string(), source })?;
-    // While it execs, the child finds the executable through this descriptor. Afterwards it finds it on its standard
-    // input, and moves it from there to another descriptor.
+    // During exec, the child finds the executable through this descriptor. Afterwards the executable is the child's
+    // standard input, and the child moves it to another descriptor.
     let path = format!("/proc/self/fd/{}", executable.file.as_raw_fd());
     let input = executable.file.as_fd().try_clone_to_owned().map_err(SpawnError::Exec)?;
     let child = Command::new(path)
@@ -85,8 +85,8 @@ pub(super) fn worker(
     let pid = child.id();
     let raw =
         i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(SpawnError::Pidfd(rustix::io::Errno::SRCH))?;
-    // This is not a race: a child keeps its pid until it is reaped. `child` is dropped, because the worker is reaped
-    // through its pidfd.
+    // This is not a race, because a child keeps its pid until it is reaped. `child` can be dropped, because the worker
+    // is reaped through its pidfd.
     let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(SpawnError::Pidfd)?;
     Ok(Spawned { pid, pidfd, server, nonce })
 }
@@ -95,16 +95,17 @@ pub(super) fn worker(
 const KEPT_VARIABLES: &[&str] =
     &["PATH", "TMPDIR", "HOME", "LANG", "LC_ALL", "RUST_BACKTRACE", "RUST_LOG", "CUDA_HOME", "CUDA_PATH"];
 
-/// Where a card's driver lies, which cards it shows, and in which order. Kept for workers on a card and for the process that asks
-/// the driver, because `cuda:1` must mean the same card to both. Runners and compilers never get them.
+/// The variables that determine where a card's driver is, which cards it shows, and in which order. Workers on a card
+/// and the process that queries the driver get them, because `cuda:1` must mean the same card to both. Runners and
+/// compilers never get them.
 const DRIVER_VARIABLES: &[&str] = &["LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
 
-/// The variables of our own environment that are among `names`.
+/// Returns the variables in `names` that this process's environment has.
 fn kept(names: &[&str]) -> Vec<(OsString, OsString)> {
     names.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?))).collect()
 }
 
-/// The variables of our own environment that a card's driver reads.
+/// Returns this process's environment variables that a card's driver reads.
 pub(super) fn driver_variables() -> Vec<(OsString, OsString)> {
     kept(DRIVER_VARIABLES)
 }

@@ -1,5 +1,5 @@
-//! Everything outside of the run that watches it: clients of the control socket, readers of metrics, a terminal. Owns
-//! the connections and what each waits for; other modules compose the answers.
+//! Serves everything that watches the run: clients of the control socket, readers of metrics, a terminal. It has the
+//! connections and the pending requests. Other modules compose the answers.
 
 use std::time::{Duration, Instant};
 
@@ -15,31 +15,31 @@ use crate::metrics::http::Responder;
 use crate::progress::Progress;
 use crate::record::UtcTime;
 
-/// Nothing is due; the loop wakes up for samples long before this.
+/// The time if nothing is due. The loop wakes up for samples long before that.
 const NOT_DUE: Duration = Duration::from_secs(3600);
 
 pub(crate) struct Desk {
     pub(crate) control: Option<Server>,
-    /// Which clients wait for the end of which candidate.
+    /// The clients that wait for the end of each candidate.
     pub(crate) awaited: Vec<(Token, CandidateId)>,
     pub(crate) metrics: Metrics,
     /// Serves the metrics.
     pub(crate) responder: Option<Responder>,
     pub(crate) progress: Progress,
     pub(crate) forecast: Forecast,
-    /// Called with each candidate's record as it ends.
+    /// Called with each candidate's record when the candidate ends.
     pub(crate) each_candidate: Option<EachCandidate>,
 }
 
 impl Desk {
-    /// The time until a client must be served even if nothing arrives.
+    /// Returns the time until a client must be served even if nothing arrives.
     pub(crate) fn due(&self) -> Duration {
         let next = self.control.as_ref().and_then(Server::next_moment);
         let next = next.into_iter().chain(self.responder.as_ref().and_then(Responder::next_moment)).min();
         next.map_or(NOT_DUE, |at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Descriptors that become readable when a client must be served.
+    /// Returns the descriptors that become readable when a client must be served.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
         let metrics = self.responder.iter().flat_map(Responder::descriptors);
         metrics.chain(self.control.iter().flat_map(Server::descriptors))
@@ -57,7 +57,7 @@ impl Desk {
         crate::notify::ready(run);
     }
 
-    /// Sends an event to all subscribed clients. It is composed only if there are any.
+    /// Sends an event to all subscribed clients. `what` is called only if there are any.
     pub(crate) fn tell(&mut self, what: impl FnOnce() -> Value) {
         if let Some(server) = &mut self.control
             && server.has_listeners()
@@ -83,7 +83,7 @@ impl Desk {
             || self.awaited.iter().any(|(_, awaited)| *awaited == id)
     }
 
-    /// Takes out the clients that wait for this candidate.
+    /// Removes and returns the clients that wait for this candidate.
     pub(crate) fn take_awaiting(&mut self, id: CandidateId) -> Vec<Token> {
         let (ready, still): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.awaited).into_iter().partition(|(_, awaited)| *awaited == id);

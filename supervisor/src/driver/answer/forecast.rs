@@ -1,8 +1,9 @@
-//! Estimates how long the rest of a run will take, from the times of its attempts so far. The estimate is only shown to
-//! people; no decision depends on it.
+//! Estimates how long the rest of a run will take, from the times of its attempts so far. The estimate is only shown;
+//! no decision depends on it.
 //!
-//! A candidate that has not ended is expected to take the mean time of its current stage. The mean time of each later stage is
-//! added, times the share of candidates that got that far. A job without attempts is assumed to be like the others.
+//! A candidate that has not ended is expected to take the mean time of its current stage. The mean time of each later
+//! stage is added, multiplied by the share of candidates that reached it. A job without attempts is assumed to be like
+//! the others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use opt_shared::ids::JobId;
 
 use crate::core::event::Stage;
 
-/// The stages that are estimated. `Confirm` is left out, because how many candidates are confirmed is known only at the end.
+/// The stages that are estimated. `Confirm` is left out, because the number of confirmations is known only at the end.
 const STAGES: [Stage; 4] = [Stage::Build, Stage::Verify, Stage::Screen, Stage::Profile];
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,14 +27,14 @@ struct Tally {
 pub struct Open {
     pub job: JobId,
     pub stage: Stage,
-    /// How long its current attempt has been running.
+    /// The time for which its current attempt has been running.
     pub held: Duration,
 }
 
 #[derive(Debug, Default)]
 pub struct Forecast {
     tallies: BTreeMap<(Stage, JobId), Tally>,
-    /// Candidates that have ended since the process began.
+    /// The number of candidates that have ended since the process began.
     ended: u32,
 }
 
@@ -53,7 +54,8 @@ impl Forecast {
         self.ended
     }
 
-    /// The estimated time until all `open` candidates have ended; `None` while a remaining stage has never been run.
+    /// Returns the estimated time until all `open` candidates have ended, or `None` while a remaining stage has never
+    /// been run.
     pub fn remaining(
         &self,
         open: impl Iterator<Item = Open>,

@@ -1,4 +1,4 @@
-//! Requests that users may make during a run, and the answers.
+//! Answers the requests that users make during a run.
 
 pub(super) mod desk;
 pub(super) mod forecast;
@@ -19,7 +19,7 @@ use super::run::decisions::Decisions;
 use super::run::machine::Machine;
 use crate::core::control::UnitView;
 
-/// The state from which answers are computed; read-only.
+/// The state from which answers are computed, read-only.
 pub(super) struct View<'a> {
     pub(super) decisions: &'a Decisions,
     pub(super) agenda: &'a Agenda<'a>,
@@ -29,7 +29,7 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// The state of a candidate in the core, once it has been offered.
+    /// Returns the state of a candidate in the core, if it has been offered.
     fn standing_of(&self, id: CandidateId) -> Option<UnitView> {
         self.decisions.core.unit_view(self.agenda.units.of_candidate(id)?)
     }

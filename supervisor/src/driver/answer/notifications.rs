@@ -1,6 +1,6 @@
-//! Events for clients that listen on the control socket, one value for each.
+//! Composes the events for clients that listen on the control socket, as one JSON value each.
 //!
-//! They use the same words as the record, and full names.
+//! Events use the words of the record, and full names of candidates.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::Role;
@@ -39,7 +39,7 @@ pub(crate) fn attempt_ended(
     })
 }
 
-/// A summary; clients that need more ask for the `result`.
+/// Summarises a candidate's end. Clients that need more request the `result`.
 pub(crate) fn candidate(result: &Value) -> Value {
     let mut event = json!({ "kind": "candidate" });
     for field in ["candidate", "status", "blame", "detail", "failed_stage", "rank", "speedup"] {

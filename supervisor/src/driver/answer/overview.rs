@@ -1,5 +1,5 @@
-//! Answers beside a run's status: the state of all candidates, memory so far, decisions. Reads only; each answer
-//! holds one bounded page.
+//! Answers requests for the state of all candidates, the memory so far, and decisions. It only reads. Each answer is
+//! one page of bounded size.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::plan::JobPlan;
 use crate::record::PolicyRecord;
 use crate::store::ScoreRow;
 
-/// Candidates per answer: names take at most a few hundred bytes, and a queue holds 512 KiB.
+/// The number of candidates in an answer. A name takes at most a few hundred bytes, and a queue has 512 KiB.
 const PAGE: usize = 500;
 
 impl View<'_> {
-    /// A page of candidates from the `from`th on, in the plan's order.
+    /// Returns a page of candidates in the plan's order, starting at index `from`.
     pub(crate) fn candidates(&self, from: u32) -> Value {
         let total = self.agenda.plan.jobs.iter().map(|job| job.candidates.len()).sum::<usize>();
         let mut left = from as usize;
@@ -84,7 +84,8 @@ impl View<'_> {
         json!({ "decisions": rows.iter().map(|row| self.decision(row)).collect::<Vec<_>>() })
     }
 
-    /// The run's progress: how many candidates have ended since this process began, and how long the rest may take.
+    /// Returns the run's progress: how many candidates have ended since this process began, and how long the rest may
+    /// take.
     pub(crate) fn pace(&self) -> Value {
         let now = self.decisions.now();
         let held: BTreeMap<CandidateId, Duration> = self

@@ -1,5 +1,5 @@
-//! Questions that need rows of the run's database. The thread that writes it looks them up, after everything
-//! written before, and the answer follows when the rows come back.
+//! Questions that need rows of the run's database. The thread that writes the database looks them up after all earlier
+//! writes. The answer is sent when the rows arrive.
 
 use opt_shared::ids::{CandidateId, WorkerId};
 
@@ -8,9 +8,9 @@ use crate::control::Reply;
 use crate::record::{CandidateRecord, PolicyRecord, WorkerRecord};
 use crate::store::{Store, StoreError};
 
-/// How many decisions the answer to `why` lists.
+/// The number of decisions in the answer to `why`.
 const LATEST: u32 = 5;
-/// Decisions per answer.
+/// The largest number of decisions in an answer.
 const MAX_DECISIONS: u32 = 100;
 
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub(crate) enum Question {
     Result(CandidateId),
     WhyWorker(WorkerId),
     WhyCandidate(CandidateId),
-    /// The latest decisions, at most this many.
+    /// The latest decisions, up to this number.
     Decisions(u32),
 }
 

@@ -1,4 +1,4 @@
-//! The state of a run's replays, for clients that watch it. Read-only; full results are in the record.
+//! The state of a run's replays, for clients that watch the run. Full results are in the record.
 
 use opt_shared::outcome::ReplayResult;
 use opt_shared::units::Bytes;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::View;
 use crate::core::control::UnitView;
 
-/// The figures of a result that are shown while the run continues.
+/// The figures of a replay's result that are shown while the run continues.
 #[derive(Clone, Copy)]
 pub(crate) struct Figures {
     total_ms: f64,
@@ -28,7 +28,7 @@ impl Figures {
 }
 
 impl View<'_> {
-    /// Every replay of the plan, in the plan's order.
+    /// Returns every replay, in the plan's order.
     pub(crate) fn replay_standings(&self) -> Vec<Value> {
         (0..self.agenda.plan.replays.len()).map(|replay| self.replay_standing(replay)).collect()
     }

@@ -1,7 +1,7 @@
-//! Connects the control socket with the run: requests become events of the core, and its answers go back.
+//! Connects the control socket with the run: passes requests to the core as events, and sends its answers back.
 //!
-//! Decides nothing: the core decides what a request does. `status` and `overview` answer questions, `submissions`
-//! accepts candidates.
+//! The core decides what a request does. `status` and `overview` answer questions, and `submissions` accepts
+//! candidates.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,10 +28,10 @@ use crate::metrics::GaugeValues;
 use crate::plan::Amount;
 use crate::record::CandidateRecord;
 
-/// Time for clients to read the last answers.
+/// The time that clients have to read the last answers.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Opens the socket. A run continues without one, unless it is to stay open for submissions.
+/// Opens the socket. A run continues without one, unless it stays open for submissions.
 pub(crate) fn open(folder: &RunFolder, is_needed: bool) -> Result<Option<Server>, RunError> {
     for found in socket::runs() {
         clear_if_dead(&found.run, || socket::clear(&found));
@@ -47,7 +47,7 @@ pub(crate) fn open(folder: &RunFolder, is_needed: bool) -> Result<Option<Server>
     }
 }
 
-/// This user's runs that are running now, determined by their locks.
+/// Returns this user's runs whose supervisor is alive, which is determined by their locks.
 pub fn living() -> Vec<socket::Found> {
     socket::runs().into_iter().filter(|found| is_locked(&found.run)).collect()
 }
@@ -76,7 +76,7 @@ impl Run<'_> {
         self.desk.responder = Some(responder);
     }
 
-    /// Returns `None` if the answer comes later.
+    /// Handles a request. Returns `None` if the answer is sent later.
     fn handle_request(&mut self, token: &Token, request: Request) -> Result<Option<Reply>, RunError> {
         let asks_for_rows = !matches!(
             request,
@@ -124,7 +124,7 @@ impl Run<'_> {
                 Err(refusal) => Err(refusal),
             },
             Request::Submit(params) => match self.submit(params)? {
-                // The answer is sent once the request is on record.
+                // The answer is sent when the request is on record.
                 Ok(reply) => {
                     let token = token.clone();
                     self.books.writer.write_then(move |_| Ok(Then::Reply(token.clone(), Ok(reply.clone()))));
@@ -147,7 +147,7 @@ impl Run<'_> {
         Ok(Some(reply))
     }
 
-    /// Starts looking up rows. The answer comes with them, or at once if the database does not respond.
+    /// Starts to look up rows. The answer is sent when they arrive, or at once if the database does not respond.
     fn look_up(&mut self, token: &Token, question: Question) -> Option<Reply> {
         if self.store_is_behind() {
             let why = format!("the run's database does not answer: {}", self.books.writer.last_error());
@@ -166,13 +166,14 @@ impl Run<'_> {
         self.feed(Event::Control(request))?;
         Ok(match self.decisions.answer.take() {
             Some(answer) => to_reply(answer),
-            // The run has just ended, through an earlier request or another event.
+            // An earlier request or another event has just ended the run.
             None if self.decisions.stop.is_some() => Err(Refusal::new(Code::Refused, "the run has ended")),
             None => return Err(RunError::Law { law: "a request was not answered".to_owned() }),
         })
     }
 
-    /// Informs clients that wait or listen, and readers of result lines, once a candidate's end is on disk.
+    /// Reports a candidate's end to the clients that wait or listen, and to readers of result lines. Its end must be on
+    /// disk.
     pub(crate) fn announce_end(&mut self, id: CandidateId, record: Option<Box<CandidateRecord>>) {
         if !self.desk.is_awaited(id) {
             return;
@@ -201,7 +202,7 @@ impl Run<'_> {
 }
 
 impl View<'_> {
-    /// The state of the run, for a scrape of the metrics.
+    /// Returns the state of the run, for a scrape of the metrics.
     fn gauges(&self) -> GaugeValues {
         let core = &self.decisions.core;
         let (view, workers) = (core.run_view(), core.worker_views(self.decisions.now()));

@@ -1,4 +1,4 @@
-//! Answers questions on the control socket, from the core's numbers and the plan's names. Reads only.
+//! Answers questions on the control socket from the core's numbers and the plan's names. It only reads.
 
 use opt_shared::ids::{CandidateId, WorkerId};
 use opt_shared::units::Bytes;
@@ -10,7 +10,8 @@ use crate::control::{Code, Refusal, Reply, WhyParams};
 use crate::core::control::{LeaseView, UnitView, WorkerView};
 use crate::record::{CandidateRecord, PolicyRecord};
 
-/// The longest record in an answer. A longer one is sent without its timed entries, which are in the run's document.
+/// The longest record in an answer, in bytes. A longer one is sent without its timed entries, which are in
+/// `summary.json`.
 const MAX_RECORD: usize = 384 << 10;
 
 impl View<'_> {
@@ -57,7 +58,7 @@ impl View<'_> {
         })
     }
 
-    /// Null if the run uses no card.
+    /// Returns the state of the device, or null if the run uses no card.
     fn device(&self) -> Value {
         let Some(device) = &self.machine.device else { return Value::Null };
         let (identity, latest) = (device.identity(), &device.latest);
@@ -130,7 +131,7 @@ impl View<'_> {
         json!({ "workers": self.decisions.core.worker_views(self.decisions.now()).into_iter().map(of).collect::<Vec<_>>() })
     }
 
-    /// Finds a candidate by JOB/CANDIDATE, or by a name that only one job has.
+    /// Finds a candidate by JOB/CANDIDATE, or by its name alone if only one job has it.
     pub(crate) fn candidate_named(&self, wanted: &str) -> Result<CandidateId, Refusal> {
         let in_job = |job: &str, name: &str| {
             let job = self.agenda.plan.jobs.iter().find(|it| it.name == job)?;
@@ -151,7 +152,7 @@ impl View<'_> {
         }
     }
 
-    /// The state of a candidate: its whole record once it has ended.
+    /// Returns the state of a candidate. After its end, this is its whole record.
     pub(crate) fn result(&self, id: CandidateId, record: Option<Box<CandidateRecord>>) -> Value {
         let mut answer = Map::new();
         answer.insert("candidate".to_owned(), json!(self.agenda.full_name(id)));
@@ -300,7 +301,7 @@ impl View<'_> {
         })
     }
 
-    /// A decision in an answer, with names for the ids among its numbers.
+    /// Returns a decision for an answer. The ids among its numbers get names.
     pub(crate) fn decision(&self, row: &PolicyRecord) -> Value {
         let mut answer = json!(row);
         answer["names"] = self.agenda.names_in(&row.numbers);
@@ -312,7 +313,7 @@ fn counted(count: u32, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The length of a record's JSON, without building it.
+/// Returns the length of a record's JSON without building it.
 fn length(record: &CandidateRecord) -> usize {
     struct Counter(usize);
     impl std::io::Write for Counter {

@@ -1,9 +1,9 @@
-//! Submitted candidates. Their sources are copied into the run's folder before the submission is accepted, so
-//! that a resumed run finds them again.
+//! Accepts submitted candidates. Their sources are copied into the run's folder first, so that a resumed run finds them
+//! again.
 //!
 //! ```text
 //! RUN_DIR/submitted/1/fast.c            the submitted files, with the headers that they include
-//! RUN_DIR/submitted/1/submission.json   written last: a folder without it never became a candidate
+//! RUN_DIR/submitted/1/submission.json   written last: without it, the folder was not accepted
 //! ```
 
 use std::fs::{self, File};
@@ -30,15 +30,15 @@ use crate::plan::{CandidatePlan, Plan, Submission, SubmissionError};
 
 const FOLDER: &str = "submitted";
 const RECORD: &str = "submission.json";
-/// The most submissions of a run. Each has a folder and a row.
+/// The largest number of submissions in a run. Each has a folder and a row.
 const MAX_SUBMISSIONS: u32 = 10_000;
 const MAX_FILES: usize = 16;
-/// The largest size of a candidate's files. Kernels are small sources, but libraries may have debug symbols.
+/// The largest size of a candidate's files. Sources are small, but libraries may have debug symbols.
 const MAX_BYTES: Bytes = Bytes::mib(16);
-/// The longest record of a submission, with its launches.
+/// The longest record of a submission, in bytes. It contains the launches.
 const MAX_RECORD: u64 = 4 << 20;
 
-/// The record beside the sources.
+/// The record of a submission, which is stored beside its sources.
 #[derive(Serialize, Deserialize)]
 struct SubmissionRecord {
     job: String,
@@ -87,7 +87,7 @@ impl Run<'_> {
         }
     }
 
-    /// Turns the submission into a candidate like any other.
+    /// Adds the submission to the plan and offers it to the core.
     fn admit(&mut self, job: usize, candidate: CandidatePlan) -> Result<serde_json::Value, RunError> {
         let (id, name) = (candidate.id, candidate.name.clone());
         let row = candidate_row(&self.agenda.plan, &candidate);
@@ -99,7 +99,7 @@ impl Run<'_> {
                 let full_name = self.agenda.full_name(id);
                 Ok(json!({ "outcome": "done", "candidate": full_name, "name": name, "id": id }))
             }
-            // The core cannot refuse for any other reason: everything was checked above.
+            // The core has no other reason to refuse, because everything else was checked above.
             answer => Err(RunError::Law { law: format!("{id} was refused: {answer:?}") }),
         }
     }
@@ -190,7 +190,7 @@ fn fill(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
     }
     let paths: Vec<PathBuf> = params.sources.iter().map(PathBuf::from).collect();
     let language = params.language.or_else(|| Language::of_path(paths.first()?));
-    // A file whose suffix names no language is refused later, with a message that names it.
+    // A file whose suffix belongs to no language is refused later, with a message that names the file.
     let files = KernelFiles::find(&paths, language.unwrap_or(Language::So));
     let copies = files.copy_to(own, MAX_BYTES).map_err(|error| invalid(opt_shared::causes::chain(&error)))?;
     Ok(copies.sources.into_iter().map(|source| source.path).collect())
@@ -206,14 +206,15 @@ fn keep(own: &Path, kept: &SubmissionRecord) -> std::io::Result<()> {
     file.write_all(&serde_json::to_vec(kept)?)?;
     file.sync_all()?;
     fs::rename(&fresh, own.join(RECORD))?;
-    // The names are on disk only after their folder is synced.
+    // The folder is synced, because otherwise the names may not be on disk.
     File::open(own)?.sync_all()?;
     own.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// Adds the submissions of earlier parts of a run to its plan. Unreadable ones are reported and left out.
+/// Adds the submissions of earlier parts of a run to its plan. Submissions that cannot be read are reported and left
+/// out.
 pub fn restore(plan: &mut Plan, run: &Path) {
-    // Absolute paths, because the record must be valid in any working folder.
+    // The paths are absolute, because the record must be valid in any working folder.
     let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
     let folder = run.join(FOLDER);
     for number in numbers(&folder).into_iter().take(MAX_SUBMISSIONS as usize) {
@@ -256,7 +257,7 @@ fn add(plan: &mut Plan, own: &Path, kept: SubmissionRecord) {
     }
 }
 
-/// Adds a candidate with one file, for a run of its own. `launch` is for a kernel without host code.
+/// Adds a candidate with one file to the plan of a separate run. `launch` is for a kernel without host code.
 pub fn alone(
     plan: &mut Plan,
     job: usize,

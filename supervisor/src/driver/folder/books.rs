@@ -1,4 +1,4 @@
-//! Everything a run writes: its database, evidence on the way there, and the summary.
+//! Everything that a run writes: its database, the evidence that goes into it, and the summary.
 
 use opt_shared::ids::CandidateId;
 use opt_shared::units::Bytes;
@@ -16,7 +16,7 @@ pub(crate) struct Books {
     pub(crate) writer: Writer,
     pub(crate) evidence: Evidence,
     pub(crate) summaries: Summaries,
-    /// Number of sample blocks that were dropped because the database did not take them.
+    /// The number of sample blocks that were dropped because the database was too slow.
     pub(crate) samples_dropped: u64,
 }
 
@@ -27,7 +27,7 @@ impl Books {
         Ok(Self { writer: Writer::open(store)?, evidence, summaries, samples_dropped: 0 })
     }
 
-    /// A decision and its numbers in the form in which they are recorded.
+    /// Records a decision, and returns its numbers as they are recorded.
     pub(crate) fn policy(&mut self, t: UtcTime, row: &PolicyRow) -> Numbers {
         tracing::debug!(decision = row.decision, reason = row.reason, "policy");
         let numbers: Numbers =
@@ -88,7 +88,7 @@ impl Books {
         }
     }
 
-    /// Writes the summary once everything that was submitted before is on record.
+    /// Writes the summary after everything that was submitted before it.
     pub(crate) fn write_summary(&mut self, totals: MemoryTotals) {
         self.writer.write_then(move |store| store.memory(totals).map(|()| Then::WriteSummary));
     }
@@ -99,7 +99,7 @@ fn on_device(row: &PhaseRow) -> DevicePhase {
     DevicePhase { predicted, peak: row.peak_device }
 }
 
-/// The wall-clock start and end of a phase that has just ended.
+/// Returns the wall-clock start and end of a phase that has just ended.
 fn span_of(row: &PhaseRow) -> (UtcTime, UtcTime) {
     let ended = UtcTime::now();
     let took = i64::try_from(row.ended.saturating_sub(row.started).as_millis()).unwrap_or(0);

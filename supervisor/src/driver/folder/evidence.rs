@@ -1,7 +1,7 @@
-//! Gathers what a run records beside its results: memory samples in blocks, how each phase changed swap, the
-//! command line.
+//! Collects what a run records in addition to its results: memory samples in blocks, the change in swap during each
+//! phase, and the command line.
 //!
-//! Owns when a block is full. `record` decides what a block holds and how it is thinned out.
+//! It decides when a block is full. `record` decides what a block contains and which samples are left out.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,18 +14,18 @@ use crate::record::UtcTime;
 use crate::record::timeline::{Block, Point, Track, milliseconds};
 use crate::store::MAX_POINTS;
 
-/// Samples that may be lost if the supervisor is killed.
+/// The time between two blocks. If the supervisor is killed, the samples of this time are lost.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
-/// Step width for the machine's figures, in milliseconds: MemAvailable changes in every sample, and no decision
-/// depends on changes within a step.
+/// The step width for the machine's figures, in milliseconds. MemAvailable changes in every sample, and changes within
+/// a step do not affect decisions.
 const MACHINE_WIDTH: u64 = 250;
 
-/// One sample of everything.
+/// One sample of the process tree and the machine.
 #[derive(Debug, Default)]
 pub struct Look {
     pub processes: Vec<LookedAt>,
     pub supervisor: Bytes,
-    /// Owed by the whole process tree.
+    /// The memory that the whole process tree owes.
     pub owed: Bytes,
     pub reclaimable: Bytes,
     pub swapped: Bytes,
@@ -46,11 +46,11 @@ pub struct Evidence {
     block: Block,
     points: usize,
     begun: Instant,
-    /// Times are computed from this origin with a monotonic clock.
+    /// The origin of times, which are computed with a monotonic clock.
     origin: (u64, Instant),
     machine: Option<Point>,
     swapped: Bytes,
-    /// How much of our process tree was in swap when each worker got its lease.
+    /// How much of the run's process tree was in swap when each worker got its lease.
     swapped_before: BTreeMap<WorkerId, Bytes>,
     /// When the last phase ended.
     last_end: Option<Instant>,
@@ -73,7 +73,7 @@ impl Evidence {
         }
     }
 
-    /// Adds a sample; returns a block if it is full.
+    /// Adds a sample. Returns a block if it is full.
     pub fn add(&mut self, look: &Look) -> Option<Block> {
         let elapsed = u64::try_from(self.origin.1.elapsed().as_millis()).unwrap_or(u64::MAX);
         let at = self.origin.0.saturating_add(elapsed);
@@ -111,7 +111,7 @@ impl Evidence {
         self.points += usize::from(self.block.push(track, point));
     }
 
-    /// Everything that has not been written yet.
+    /// Returns everything that has not been written yet.
     pub fn take(&mut self) -> Block {
         (self.points, self.begun) = (0, Instant::now());
         let width = self.block.width;
@@ -123,7 +123,7 @@ impl Evidence {
         self.block.width = width;
     }
 
-    /// A worker's lease was sent. `alone`: nothing else is running.
+    /// Records that a worker's lease was sent. `alone` means that no other lease is running.
     pub fn phase_started(&mut self, worker: WorkerId, alone: bool) {
         self.swapped_before.insert(worker, self.swapped);
         if let Some(end) = self.last_end.filter(|_| alone) {
@@ -131,17 +131,18 @@ impl Evidence {
         }
     }
 
-    /// A worker reported the end of its phase, or died; the consequences are handled later.
+    /// Records that a worker reported the end of its phase, or died.
     pub fn phase_ends(&mut self) {
         self.last_end = Some(Instant::now());
     }
 
-    /// The idle time before the phase of this worker.
+    /// Returns the idle time before the phase of this worker.
     pub fn phase_switch(&mut self, worker: WorkerId) -> Option<u64> {
         u64::try_from(self.switches.remove(&worker)?.as_micros()).ok()
     }
 
-    /// Change in the swapped bytes of our process tree since the phase began; negative if it shrank.
+    /// Returns the change in the swapped bytes of the run's process tree since the phase began. It is negative if less
+    /// is swapped.
     pub fn phase_swap(&mut self, worker: WorkerId) -> Option<i64> {
         let before = self.swapped_before.remove(&worker)?;
         let signed = |bytes: Bytes| i64::try_from(bytes.get()).unwrap_or(i64::MAX);
@@ -149,7 +150,7 @@ impl Evidence {
     }
 }
 
-/// The command line, quoted so that a shell accepts it.
+/// Returns the command line, quoted for a shell.
 pub fn command_line() -> String {
     let arguments = std::env::args_os().skip(1).map(|argument| quoted(&argument.to_string_lossy()));
     std::iter::once("opt-supervisor".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
@@ -181,7 +182,7 @@ mod tests {
     fn block_is_returned_before_it_is_too_large() {
         let mut evidence = Evidence::new(1);
         for step in 0.. {
-            // Two points of a track are kept within one step of the clock, so this runs until real time has
+            // Within one step of the clock, at most two points of a track are kept, so this runs until real time has
             // passed.
             if let Some(block) = evidence.add(&look(100, Bytes::mib(step), Bytes::gib(1))) {
                 assert!(block.points() <= MAX_POINTS);
@@ -229,7 +230,7 @@ mod tests {
         evidence.phase_started(beside, false);
         evidence.phase_ends();
         evidence.phase_started(next, true);
-        assert_eq!(evidence.phase_switch(first), None, "nothing was before it");
+        assert_eq!(evidence.phase_switch(first), None, "it is the first phase");
         assert_eq!(evidence.phase_switch(beside), None, "another lease was running");
         assert!(evidence.phase_switch(next).is_some());
         assert_eq!(evidence.phase_switch(next), None, "reported once");

@@ -1,4 +1,4 @@
-//! Finishes a job or the run: ranks, winners, statuses and the exit code.
+//! Finishes a job or the run: determines ranks, winners, statuses and the exit code.
 
 use opt_shared::ids::{CandidateId, EntryId, JobId};
 use opt_shared::outcome::Status;
@@ -15,10 +15,10 @@ use crate::plan::{CandidatePlan, JobPlan};
 use crate::record::{JobStatus, Ranking, RunStatus, UtcTime};
 use crate::store::JobEnd;
 
-/// A candidate that waited for a CPU for less than this share of the time was hardly disturbed.
+/// The share of its time that a candidate may wait for a CPU and still count as undisturbed.
 const MUCH_WAITING: f64 = 0.02;
 
-/// The contribution of a job to the exit code.
+/// What a job contributes to the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Good,
@@ -64,7 +64,7 @@ impl Run<'_> {
             StopReason::Finished if self.agenda.is_left_without_a_verdict() => {
                 (RunStatus::Finished, Exit::Host)
             }
-            // A skipped replay waited for a job, whose own verdict counts.
+            // A skipped replay waited for a job, and the job's verdict counts.
             StopReason::Finished
                 if verdicts.iter().all(|it| *it == Verdict::Good)
                     && self
@@ -80,7 +80,7 @@ impl Run<'_> {
         };
         let (samples, totals, ended) =
             (self.books.evidence.take(), self.machine.sampler.totals, UtcTime::now());
-        // The disturbances of the whole run are known only now.
+        // The disturbances of the whole run are known only at its end.
         let host = self.machine.record();
         self.books.writer.write(move |store| {
             store.samples(&samples)?;
@@ -95,7 +95,7 @@ impl Run<'_> {
 }
 
 impl Agenda<'_> {
-    /// Returns whether a candidate or a replay ended through the host's fault.
+    /// Returns whether a candidate or a replay ended because of the host.
     fn is_left_without_a_verdict(&self) -> bool {
         let candidates = self.known.iter().map(|known| known.status);
         candidates.chain(self.replays.ends.iter().copied()).any(|status| status == Some(Status::InfraError))
@@ -119,7 +119,7 @@ impl Agenda<'_> {
         scores(&timed, job.profile.min_improvement)
     }
 
-    /// The weight of the timed entries that a candidate does not support.
+    /// Returns the weight of the timed entries that a candidate does not support.
     fn weight_left_out(&self, job: &JobPlan, unsupported: &[EntryId]) -> u64 {
         if unsupported.is_empty() {
             return 0;
@@ -129,7 +129,7 @@ impl Agenda<'_> {
         timed.iter().filter(|fact| unsupported.contains(&fact.entry.id)).map(|fact| fact.entry.weight).sum()
     }
 
-    /// The winner of a job, if there is one.
+    /// Returns the winner of a job, if there is one.
     pub(crate) fn winner(&self, job: &JobPlan) -> Option<CandidateId> {
         match self.job_scores(job).winner() {
             Winner::Is(id) => Some(id),
@@ -187,7 +187,7 @@ impl Agenda<'_> {
         JobEnd { status, detail, winner, winner_confirmed, ranking, unsettled_because }
     }
 
-    /// Describes what the times leave undecided, and what would help.
+    /// Explains which question the times do not answer, and what would help.
     fn explanation(&self, job: &JobPlan, scores: &Scores, doubt: Doubt) -> String {
         let name = |id: CandidateId| {
             job.candidates.iter().find(|it| it.id == id).map_or_else(String::new, |it| it.name.clone())
@@ -240,7 +240,7 @@ impl Agenda<'_> {
         )
     }
 
-    /// Why none of the candidates that passed was timed, if their device or languages are the reason.
+    /// Explains why the candidates that passed were not timed, if their device or languages are the reason.
     fn not_timed_because(&self, job: &JobPlan) -> Option<&'static str> {
         let passed = |it: &&CandidatePlan| {
             job.baseline != Some(it.id) && self.known[it.id.index()].status == Some(Status::Passed)
@@ -251,7 +251,7 @@ impl Agenda<'_> {
         reasons.all(|reason| reason.is_some()).then_some(first)
     }
 
-    /// Why passing candidates do not count: nothing in the job was timed, or they were not fast enough.
+    /// Explains why passing candidates do not count: none was timed, or none was fast enough.
     fn verified_only(&self, job: &JobPlan) -> Option<String> {
         let passed = |it: &&CandidatePlan| {
             job.baseline != Some(it.id) && self.known[it.id.index()].status == Some(Status::Passed)
@@ -278,8 +278,8 @@ impl Agenda<'_> {
         })
     }
 
-    /// Returns whether a job allows exit code 0: a candidate other than the baseline passed and was timed. If the job
-    /// has only a baseline, that one counts. If the plan has no profile stage, passing is enough.
+    /// Returns whether a job allows exit code 0. A candidate other than the baseline must have passed and been timed.
+    /// If the job has only a baseline, the baseline counts. If the plan has no profile stage, passing is enough.
     fn counts_as_good(&self, job: &JobPlan) -> bool {
         let only_baseline = job.candidates.len() == 1 && job.baseline.is_some();
         let profiled = self.plan.stages().profile;

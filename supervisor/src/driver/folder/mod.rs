@@ -1,9 +1,9 @@
-//! The run's folder: created once, never overwritten, and locked while a supervisor works in it.
+//! The run's folder. It is created once, never overwritten, and locked while a supervisor works in it.
 //!
-//! Also the temporary folder for the one-shot sockets of workers. Its path is short, because a socket path holds only 107
-//! bytes. The next start clears what a killed supervisor left in either folder; whether a folder is in use is decided by its
-//! lock, not by a pid. When a supervisor dies, its lock is freed an instant before its workers die. So locking, and clearing
-//! files that they may still write, is retried for a limited time.
+//! This module also manages the temporary folder for the one-shot sockets of workers. Its path is short, because a
+//! socket path is limited to 107 bytes. The next start clears what a killed supervisor left in either folder. A folder
+//! is in use if it is locked; pids do not matter. When a supervisor dies, its lock is freed shortly before its workers
+//! die. For this reason, locking and clearing are retried for a limited time.
 
 pub(super) mod books;
 pub(super) mod evidence;
@@ -40,24 +40,24 @@ pub enum FolderError {
     TooMany { limit: u32, name: String },
 }
 
-/// The folder for runs, beside their plan, unless the command names another one.
+/// The folder for runs beside their plan, if the command does not name another one.
 pub(crate) const RUNS: &str = "runs";
-/// The most runs of one name.
+/// The largest number of runs with the same name.
 const MAX_RUNS: u32 = 100_000;
-/// How long locking is retried. If a supervisor dies while a worker is between fork and exec, the worker still holds the lock
+/// How long locking is retried. If a supervisor dies while a worker is between fork and exec, the worker holds the lock
 /// for an instant.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long clearing a folder is retried, because processes that are being killed may still write into it.
 const CLEARING_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
-/// How many supervisors may have the same pid at a time, each in its own pid namespace.
+/// The largest number of supervisors that have the same pid at the same time, each in another pid namespace.
 const MAX_NAMESAKES: u32 = 64;
 
 fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> FolderError + 'a {
     move |source| FolderError::Io { action, path: path.to_owned(), source }
 }
 
-/// A run's folder, whose lock this process holds.
+/// The folder of a run. This process holds its lock.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
@@ -212,7 +212,7 @@ impl RunFolder {
     }
 }
 
-/// Returns whether a folder is a run. It is one even if its supervisor was killed right after locking it.
+/// Returns whether a folder belongs to a run. It does so even if its supervisor was killed right after locking it.
 fn is_run(path: &Path) -> bool {
     path.join("run.sqlite").is_file() || path.join("lock").is_file()
 }
@@ -239,7 +239,7 @@ fn numbered(runs: &Path, name: &str, number: u32) -> PathBuf {
 /// convenience.
 fn point_latest(path: &Path) {
     let (Some(runs), Some(name)) = (path.parent(), path.file_name()) else { return };
-    // All runs use the same temporary name, so a link that a killed run leaves behind is replaced by the next run.
+    // All runs use the same temporary name, so the next run replaces a link that a killed run left.
     let fresh = runs.join(".latest.new");
     let _ = fs::remove_file(&fresh);
     if symlink(name, &fresh).is_ok() && fs::rename(&fresh, runs.join("latest")).is_err() {
@@ -247,12 +247,13 @@ fn point_latest(path: &Path) {
     }
 }
 
-/// Returns whether a supervisor works in this run folder now. To find out, this takes the lock for an instant.
+/// Returns whether a supervisor works in this run folder now. The check takes the lock for an instant.
 pub fn is_locked(path: &Path) -> bool {
     path.join("lock").is_file() && matches!(RunFolder::try_lock(path), Err(FolderError::Locked { .. }))
 }
 
-/// Calls `clear` if no supervisor works in the run. Holds the run's lock meanwhile, so that none can start.
+/// Calls `clear` if no supervisor works in the run. Holds the run's lock during the call, so that no supervisor can
+/// start.
 pub(crate) fn clear_if_dead(path: &Path, clear: impl FnOnce()) {
     if path.join("lock").is_file() {
         if let Ok(_lock) = RunFolder::try_lock(path) {
@@ -271,7 +272,7 @@ pub struct TemporaryFolder {
 }
 
 impl TemporaryFolder {
-    /// Creates a folder below `XDG_RUNTIME_DIR` or `/tmp`, and removes those whose supervisor has ended.
+    /// Creates a folder below `XDG_RUNTIME_DIR` or `/tmp`, and removes the folders of supervisors that have ended.
     pub fn create() -> Result<Self, FolderError> {
         let parent = Self::parent();
         fs::DirBuilder::new()
@@ -287,8 +288,8 @@ impl TemporaryFolder {
         }
         fs::set_permissions(&parent, fs::Permissions::from_mode(0o700))
             .map_err(io_error("closing to others", &parent))?;
-        // Only one supervisor at a time creates a folder, because a new folder that is not yet locked looks abandoned. The
-        // parent folder itself serves as the lock, so that no lock file is left behind.
+        // Only one supervisor at a time may create a folder, because a new folder looks abandoned until it is locked.
+        // The parent folder serves as the lock, so that no lock file remains.
         let gate = File::open(&parent).map_err(io_error("opening", &parent))?;
         rustix::io::retry_on_intr(|| flock(&gate, FlockOperation::LockExclusive))
             .map_err(|errno| io_error("locking", &parent)(errno.into()))?;
@@ -335,7 +336,7 @@ fn clear_abandoned(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
-        // Only folders with a name of our form whose lock is free are removed.
+        // Folders are removed only if their name has the form above and their lock is free.
         let name = entry.file_name();
         let ours = name.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
         if ours && RunFolder::try_lock(&path).is_ok() {
@@ -374,7 +375,7 @@ mod tests {
         assert_eq!(RunFolder::resume(base.path(), "demo", Some(&path)).expect("free now").path(), path);
         let newest = second.path().to_owned();
         drop(second);
-        // This run was killed before it had a database. It has no results to continue from, but it is still the newest run.
+        // This run was killed before it had a database. It has no results, but it is the newest run.
         assert_eq!(RunFolder::resume(base.path(), "demo", None).expect("free now").path(), newest);
         let strange = tempfile::tempdir().expect("a folder");
         assert!(matches!(
@@ -394,7 +395,7 @@ mod tests {
         drop(folder);
         let folder = RunFolder::resume(base.path(), "demo", None).expect("taken up");
         assert!(!work.exists() && !part.exists());
-        // At the end of the run, files of a killed worker are cleared too.
+        // At the end of the run, files of a killed worker are cleared, too.
         fs::write(&part, "half").expect("written");
         folder.remove_temporary_files();
         assert!(!part.exists() && !path.join("scratch").exists());

@@ -9,21 +9,21 @@ use super::score::ranks;
 use crate::record::CandidateTimes;
 use crate::store::ScoreRow;
 
-/// A profile reduced to a fixed size, whatever the number of its entries.
+/// A summary of a profile. Its size does not depend on the number of entries.
 #[derive(Clone, Debug)]
 pub struct ScoreSummary {
-    /// Screen, profile or confirmation.
+    /// The stage: screen, profile or confirmation.
     stage: Stage,
     entries: usize,
-    /// Number of entries of the capture set that the timed ones stand for.
+    /// The number of entries in the capture set that the timed entries represent.
     weight: u64,
-    /// Number of entries whose inputs were new in every call.
+    /// The number of entries whose inputs were new in every call.
     varied: usize,
     /// Speed-up over the baseline that was timed beside it.
     speedup: Option<Estimate>,
-    /// The reciprocal of the time for one call of every entry, so that more is better, as for a speed-up.
+    /// The reciprocal of the time for one call of every entry. As for a speed-up, higher is better.
     rate: Option<Estimate>,
-    /// Includes the noise of its entries.
+    /// The times per call, with the noise of the entries.
     times: CandidateTimes,
 }
 
@@ -52,13 +52,13 @@ impl ScoreSummary {
     }
 }
 
-/// A candidate that was timed.
+/// A candidate that was timed, with its figures.
 pub struct Timed<'a> {
     pub id: CandidateId,
     pub is_baseline: bool,
     pub summary: &'a ScoreSummary,
-    /// Weight of the entries that it does not support. It counts as fast as the baseline there, because the
-    /// baseline has to be called for them.
+    /// The weight of the entries that it does not support. In these entries it counts as fast as the baseline, because
+    /// the baseline has to be called for them.
     pub left_out: u64,
 }
 
@@ -67,55 +67,56 @@ pub struct Scores {
     pub rows: Vec<(CandidateId, ScoreRow)>,
     /// The best candidate other than the baseline, with its speed-up if it has one.
     best: Option<(CandidateId, Option<Estimate>)>,
-    /// Whether the best candidate was confirmed, so that its figures are those of the confirmation.
+    /// Whether the best candidate was confirmed. If so, its figures are those of the confirmation.
     confirmed: bool,
     doubt: Option<Doubt>,
     min_improvement: f64,
 }
 
-/// A question that the times leave undecided.
+/// A question that the times do not answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Doubt {
     /// Whether this candidate is faster than the baseline by `min_improvement`.
     Faster { candidate: CandidateId, speedup: Estimate },
-    /// Whether this candidate's times are those of real work: without a baseline, nothing checks its results for
-    /// new inputs.
+    /// Whether this candidate did real work in its timed calls. Without a baseline, its results for new inputs are not
+    /// checked.
     Unchecked { candidate: CandidateId },
-    /// Whether this candidate is faster than the best by more than this share.
+    /// Whether this candidate is faster than the best one by more than this share.
     Best { candidate: CandidateId, figure: Estimate, share: f64 },
-    /// By how much this candidate, the best one, is faster than the baseline.
+    /// How much faster this candidate, the best one, is than the baseline.
     HowMuch { candidate: CandidateId, speedup: Estimate },
 }
 
-/// The widest half-interval, as a share of the speed-up, with which the best speed-up counts as known.
+/// The largest half-width of the best speed-up's interval, as a share of the speed-up, with which the speed-up counts
+/// as known.
 const WIDEST: f64 = 0.15;
 
-/// A candidate that may be faster than the best by less than this counts as equally fast.
+/// A candidate counts as equally fast as the best one if it cannot be faster by more than this share.
 const MIN_LEAD: f64 = 0.05;
 
-/// The winner of a job, or why there is none.
+/// The winner of a job, or the reason why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Winner {
     /// Only the baseline was timed.
     Nobody,
-    /// The best candidate may be no faster than the baseline.
+    /// The best candidate may not be faster than the baseline.
     NotSurely,
     Is(CandidateId),
 }
 
 impl Scores {
-    /// The undecided question; `None` if the ranking is settled.
+    /// Returns the undecided question, or `None` if the ranking is settled.
     pub fn doubt(&self) -> Option<Doubt> {
         self.doubt
     }
 
-    /// Returns whether there is a winner that won by the times of its confirmation.
+    /// Returns whether there is a winner, and the times of its confirmation made it the winner.
     pub fn winner_is_confirmed(&self) -> bool {
         self.confirmed && matches!(self.winner(), Winner::Is(_))
     }
 
-    /// The best candidate, if it is surely faster than the baseline by `min_improvement`, or was timed without a
-    /// baseline.
+    /// Returns the best candidate, if it is surely faster than the baseline by `min_improvement`, or was timed without
+    /// a baseline.
     pub fn winner(&self) -> Winner {
         match self.best {
             None => Winner::Nobody,
@@ -136,8 +137,8 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         } else {
             it.summary.speedup.map(|speedup| over_all(speedup, it.summary.weight, it.left_out))
         };
-        // A candidate that gets the same input in every call may remember the result. Beside a baseline, the same
-        // inputs vary for all.
+        // A candidate that gets the same input in every call may remember the result, so its times do not compare with
+        // others. Beside a baseline, the same inputs vary for all candidates.
         let comparable = paired || it.summary.varied == most_varied;
         let figure = if paired { speedup } else { it.summary.rate }.filter(|_| comparable);
         if let Some(figure) = figure {
@@ -176,7 +177,7 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
     Scores { rows, best, confirmed, doubt, min_improvement }
 }
 
-/// The mean over entries of this weight, and over left-out ones, which count as 1.
+/// Returns the mean over entries of this weight and over the entries that were left out, which count as 1.
 fn over_all(speedup: Estimate, weight: u64, left_out: u64) -> Estimate {
     #[expect(clippy::cast_precision_loss, reason = "counts of entries")]
     let share = weight as f64 / (weight + left_out).max(1) as f64;
@@ -187,8 +188,8 @@ fn over_all(speedup: Estimate, weight: u64, left_out: u64) -> Estimate {
     }
 }
 
-/// The question that is not decided well enough: whether any candidate is faster than the baseline by
-/// `min_improvement`, or which one is fastest.
+/// Returns the question that is not decided well enough: whether any candidate is faster than the baseline by
+/// `min_improvement`, or which candidate is fastest.
 fn doubt(
     best: CandidateId,
     speedup: Option<Estimate>,
@@ -198,7 +199,7 @@ fn doubt(
     let paired = speedup.is_some();
     let surely_faster = !paired || speedup.is_some_and(|it| counts_from <= it.ci_low);
     if !surely_faster {
-        // None is surely faster. The ranking is settled only if all of them surely are not.
+        // No candidate is surely faster. The ranking is settled only if none of them can be faster.
         return figures
             .iter()
             .filter(|(_, figure)| counts_from < figure.ci_high)
@@ -236,8 +237,8 @@ fn rate(entries: &[EntryProfile]) -> Option<Estimate> {
     geometric_mean(&estimates)
 }
 
-/// Times per call, averaged over the timed entries by weight. Minima and maxima are over all of them, and samples
-/// are added up.
+/// Returns the times per call, averaged over the timed entries by weight. Minima and maxima are over all entries, and
+/// samples are added up.
 fn times(entries: &[EntryProfile]) -> CandidateTimes {
     if entries.is_empty() {
         return CandidateTimes::default();
@@ -331,7 +332,7 @@ mod tests {
                 vec![(0, Some(1)), (2, Some(1))],
                 Winner::NotSurely,
             ),
-            // A candidate that was not timed beside the baseline is not ranked with those that were.
+            // A candidate that was not timed beside the baseline is not ranked with the others.
             (
                 vec![baseline(), (SLOW, summary(Some(1.2), 1.2)), (FAST, summary(None, 9.0))],
                 0.0,
@@ -378,7 +379,7 @@ mod tests {
         let found = scores(&timed, 0.02);
         assert_eq!(found.winner(), Winner::Is(SLOW));
         assert_eq!(found.rows.len(), 1);
-        // If nothing varies for anyone, all times are comparable.
+        // If no candidate's inputs vary, all times are comparable.
         assert_eq!(scores(&timed[1..], 0.02).winner(), Winner::Is(FAST));
     }
 
@@ -397,7 +398,11 @@ mod tests {
             ("a clear winner", vec![wide(2.0, 1.9, 2.1), wide(1.0, 0.9, 1.1)], None),
             ("copies of a winner", vec![wide(2.0, 1.95, 2.05), wide(1.99, 1.94, 2.04)], None),
             ("a wide figure that may be a winner", vec![wide(1.1, 0.9, 1.3)], Some(&faster(SLOW))),
-            ("one within the least that counts", vec![wide(1.01, 0.99, 1.03)], Some(&faster(SLOW))),
+            (
+                "one within the smallest difference that counts",
+                vec![wide(1.01, 0.99, 1.03)],
+                Some(&faster(SLOW)),
+            ),
             (
                 "a second that may be better",
                 vec![wide(2.0, 1.9, 2.1), wide(1.9, 1.2, 2.6)],

@@ -1,4 +1,4 @@
-//! How a verification read its inputs, as a row of the policy log.
+//! Describes in a row of the policy log how a verification read its inputs.
 
 use opt_shared::ids::CandidateId;
 use opt_shared::outcome::{Body, Report};
@@ -6,7 +6,7 @@ use opt_shared::units::Bytes;
 
 use crate::core::event::PolicyRow;
 
-/// `None` if there was no choice, because the inputs were small or in the cache.
+/// Returns the row, or `None` if there was no choice because the inputs were small or in the cache.
 pub(crate) fn policy_row(candidate: CandidateId, report: &Report) -> Option<PolicyRow> {
     let Body::Verify(verified) = &report.body else { return None };
     let reads = verified.reads;

@@ -1,4 +1,4 @@
-//! Records what a run consists of before anything happens: jobs, candidates and replays.
+//! Records the jobs, candidates and replays of a run before anything else happens.
 
 use opt_shared::arguments::Signature;
 use opt_shared::kernel_files::KernelFiles;
@@ -15,7 +15,7 @@ use crate::record::{CapturesRecord, SourceRecord};
 use crate::store::{CandidateEnd, CandidateRow, JobRow, ReplayRow, Store};
 
 /// Records jobs and candidates. Returns what is known about each candidate: its state in `earlier`, or that it is
-/// skipped because it was not `selected`.
+/// skipped because it is not `selected`.
 pub(crate) fn register(
     store: &mut Store,
     plan: &Plan,
@@ -50,11 +50,11 @@ pub(crate) fn register(
     Ok(known)
 }
 
-/// The result of a replay, and a description of what made its calls: with the same inputs it need not be
-/// repeated.
+/// The result of a replay, with a description of the inputs that it was made from. If the inputs are the same, the
+/// replay is not repeated.
 pub(crate) type KeptReplay = (String, ReplayResult);
 
-/// Records the replays. Returns the results that an earlier part of the run left.
+/// Records the replays. Returns the results from an earlier part of the run.
 pub(crate) fn register_replays(
     store: &mut Store,
     plan: &Plan,
@@ -91,7 +91,7 @@ fn job_row(job: &JobPlan, facts: &JobFacts) -> JobRow {
     }
 }
 
-/// The row of a candidate, with the current digest of its files.
+/// Returns the row of a candidate, with the current digest of its files.
 pub(crate) fn candidate_row(plan: &Plan, candidate: &CandidatePlan) -> CandidateRow {
     let CandidateSource { sources, language, .. } = &candidate.source;
     let mut paths = sources.iter().map(|path| path.display().to_string());

@@ -5,7 +5,7 @@
 //! | plan, signatures, captures | if one of them has changed, the run is refused |
 //! | submitted candidates | all that can still be read |
 //! | a candidate's end | kept if it was a verdict on its code, and code and library are unchanged |
-//! | attempts | their numbers, so that none is used twice; their reports if the end is kept |
+//! | attempts | their numbers, so that a number is not used twice; their reports if the end is kept |
 //! | a replay's result | kept if the same libraries would make its calls |
 
 use opt_shared::arguments::Signature;
@@ -24,7 +24,7 @@ use crate::plan::Plan;
 use crate::record::UtcTime;
 use crate::store::{Store, StoredCandidate};
 
-/// Adds earlier submissions to the plan. Fails if the plan has changed since. `resolved` is the current resolved plan.
+/// Adds earlier submissions to the plan. Fails if the plan has changed. `resolved` is the current resolved plan.
 pub(crate) fn restore_plan(
     store: &Store,
     folder: &RunFolder,
@@ -41,7 +41,7 @@ pub(crate) fn restore_plan(
     Ok(())
 }
 
-/// The candidates as an earlier part of the run left them; empty in a new run.
+/// The state of candidates after an earlier part of the run. It is empty in a new run.
 #[derive(Default)]
 pub(crate) struct Earlier(Vec<StoredCandidate>);
 
@@ -87,7 +87,7 @@ impl Earlier {
     }
 }
 
-/// Other captures, or another order of arguments, make earlier verdicts worthless.
+/// Checks that the captures and the order of arguments are unchanged. Otherwise earlier verdicts would not apply.
 fn check_captures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<(), RunError> {
     for before in store.stored_jobs()? {
         let Some(at) = plan.jobs.iter().position(|job| job.name == before.name) else { continue };
@@ -102,14 +102,14 @@ fn check_captures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<(), 
     Ok(())
 }
 
-/// Returns whether a candidate's end is kept. It is not kept if it was no verdict, depended on this plan or machine, or
-/// if the sources have changed or the library is missing or altered.
+/// Returns whether a candidate's end is kept. It is kept only if it was a verdict, does not depend on the plan or
+/// machine, the sources are unchanged, and the library exists and is unaltered.
 fn stands(before: &StoredCandidate, sources: Option<&str>) -> bool {
     let is_verdict = before.status.is_some_and(|status| {
         !matches!(status, Status::InfraError | Status::DoesNotFit | Status::Skipped | Status::CaptureError)
     });
     let has_changed = before.source_digest.is_some() && before.source_digest.as_deref() != sources;
-    // Every worker would refuse an altered library.
+    // Workers refuse altered libraries.
     let has_library = before.artifact.as_ref().is_none_or(is_unaltered);
     is_verdict && !has_changed && has_library
 }
@@ -118,7 +118,7 @@ fn is_unaltered(artifact: &Artifact) -> bool {
     artifact.path.is_file() && digest::of_file(&artifact.path).is_ok_and(|digest| digest == artifact.digest)
 }
 
-/// The core's view of a candidate whose end is kept.
+/// Returns the state of a candidate whose end is kept, as the core needs it.
 pub(crate) fn for_the_core(known: &Known) -> Option<Resumed> {
     known.status.map(|status| Resumed {
         status,

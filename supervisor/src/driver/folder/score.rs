@@ -1,20 +1,20 @@
-//! Turns scores into ranks and ties. `ranking` decides which candidates take part and which one wins.
+//! Converts scores to ranks. `ranking` decides which candidates take part and which one wins.
 
 use opt_shared::outcome::Estimate;
 
-/// Differences below this share do not separate ranks, however narrow the intervals: code layout and CPU
-/// frequency change the time of one and the same kernel by about as much.
+/// Candidates that differ by less than this share have the same rank, however narrow the intervals are. Code layout and
+/// CPU frequency change the time of the same kernel by about as much.
 pub const RANK_RESOLUTION: f64 = 0.01;
 
-/// Ranks from 1, larger estimates first, in the order of the input.
+/// Returns the ranks in the order of the input. Rank 1 has the largest estimates.
 ///
-/// Candidates are taken in falling order of their lower bounds, and the first leads rank 1. Each next one shares
-/// its leader's rank if `value ≥ leader.ci_low · (1 − resolution)`, where the resolution is `min_improvement`,
-/// but at least [`RANK_RESOLUTION`]. Otherwise it leads a new rank, whose number is its position in the order (1,
-/// 1, 3). Every candidate is compared with the leader and never with its neighbour, so that many small steps do
-/// not form one long tie. Two copies of a kernel differ by less than half an interval and share a rank; a
-/// candidate that is slower by more than the leader's uncertainty does not. A wide interval helps no candidate,
-/// because ties depend on the value. Estimates whose lower bound is NaN come last.
+/// Candidates are sorted by their lower bounds, the highest first, and the first one leads rank 1. Each next candidate
+/// shares its leader's rank if `value ≥ leader.ci_low · (1 − resolution)`, where the resolution is `min_improvement`,
+/// but at least [`RANK_RESOLUTION`]. Otherwise it leads a new rank, whose number is its position in the order (1, 1,
+/// 3). A candidate is compared with its leader and not with its neighbour, so many small steps do not add up to one
+/// long tie. Two copies of a kernel differ by less than half an interval, so they share a rank. A candidate that is
+/// slower by more than the leader's uncertainty gets a lower rank. A wide interval gives no advantage, because ties
+/// depend on the value. Estimates whose lower bound is NaN come last.
 ///
 /// For times, where less is better, rank the estimate of `1 / time`.
 pub fn ranks(estimates: &[Estimate], min_improvement: f64) -> Vec<u32> {
@@ -29,7 +29,7 @@ pub fn ranks(estimates: &[Estimate], min_improvement: f64) -> Vec<u32> {
     let mut leader: Option<(usize, u32)> = None;
     for (place, &index) in (1_u32..).zip(&order) {
         let shared = leader.filter(|&(leader, _)| {
-            // This comparison is also false for NaN, so such estimates lead ranks of their own at the end.
+            // This comparison is also false for NaN, so each such estimate leads a separate rank at the end.
             estimates[index].value >= estimates[leader].ci_low * (1.0 - resolution)
         });
         let rank = shared.map_or(place, |(_, rank)| rank);

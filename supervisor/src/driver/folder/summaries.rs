@@ -1,7 +1,7 @@
-//! The thread that writes `summary.json`. The document of a large run takes seconds, and the main loop must not
+//! The thread that writes `summary.json`. Writing the summary of a large run takes seconds, and the main loop must not
 //! wait for it.
 //!
-//! Owns how often it is written, and reads the database through its own connection.
+//! It decides how often the summary is written, and reads the database through a separate connection.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::driver::RunError;
 use crate::report::summary::write_summary;
 use crate::store::Store;
 
-/// Shortest time between two summaries while the run continues; below, the largest share of the time that writing
-/// may take. The summary of thousands of candidates has tens of MB.
+/// The shortest time between two summaries while the run continues. `SHARE` limits the time that writing takes to one
+/// part in this many, because the summary of thousands of candidates has tens of MB.
 const EVERY: Duration = Duration::from_secs(1);
 const SHARE: u32 = 20;
 
@@ -24,7 +24,7 @@ const SHARE: u32 = 20;
 type Answer = Sender<Result<(), RunError>>;
 
 pub(crate) struct Summaries {
-    /// One request is being served and one may wait; a third would give the same document as the second.
+    /// One request is being served and one may wait. A third one would give the same document as the second.
     wanted: Sender<Option<Answer>>,
     state: Arc<State>,
     /// When the last summary was requested.
@@ -34,7 +34,7 @@ pub(crate) struct Summaries {
 #[derive(Default)]
 struct State {
     is_writing: AtomicBool,
-    /// How long the last one took.
+    /// How long the last summary took, in microseconds.
     took_us: AtomicU64,
 }
 
@@ -80,7 +80,7 @@ fn work(folder: &Path, requests: &Receiver<Option<Answer>>, state: &State) {
         state.is_writing.store(false, Ordering::Relaxed);
         match (answer, written) {
             (Some(answer), written) => drop(answer.send(written)),
-            // The next one may succeed, and only the last one has to.
+            // The next summary may succeed. Only the last one must.
             (None, Err(error)) => tracing::warn!("the summary was not written: {}", chain(&error)),
             (None, Ok(())) => {}
         }

@@ -1,8 +1,8 @@
 //! The thread that writes the run's database, so that the main loop never waits for a disk or a lock.
 //!
-//! Rows are written in the order in which they were submitted, and each is acknowledged. What may happen only
-//! once a row is on disk comes back with the acknowledgement as a [`Then`]. If the database is locked or full,
-//! the write is retried until it succeeds; the core decides how long that may take.
+//! Rows are written in the order in which they were submitted, and each row is acknowledged. If an action must wait
+//! until a row is on disk, the acknowledgement returns it as a [`Then`]. If the database is locked or full, the write
+//! is retried until it succeeds. The core decides how long that may take.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,28 +22,27 @@ use crate::store::{Store, StoreError};
 
 /// How long SQLite waits for another process before it reports that the database is locked.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
-/// Pause between two attempts to write a row.
+/// The pause between two attempts to write a row.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Time for the last rows to be written at the end.
+/// The timeout for writing the last rows at the end.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest number of waiting sample blocks. Samples arrive for as long as anything runs, so they are dropped
-/// first.
+/// The largest number of waiting sample blocks. Samples arrive as long as anything runs, so they are dropped first.
 const MAX_SAMPLES: usize = 8;
-/// Beyond this number of waiting rows, requests are refused. Other rows are bounded by what running attempts can
-/// cause, because nothing new is granted.
+/// Beyond this number of waiting rows, requests are refused. The number of other rows is bounded, because only running
+/// attempts cause them and no new lease is granted.
 const MAX_WAITING: usize = 2048;
 
-/// A read or a write. It may be called again if the database was locked or full.
+/// A read or a write. It is called again if the database was locked or full.
 type Job = Box<dyn FnMut(&mut Store) -> Result<Then, StoreError> + Send>;
 
-/// The follow-up of a row, which happens once the row is on disk.
+/// The action that follows a row when the row is on disk.
 pub(crate) enum Then {
     Nothing,
     KillWorker(WorkerId),
     KillRunner(WorkerId, u32),
-    /// Samples were stored; the next ones should have this width.
+    /// Samples were stored. The next ones should have this width.
     Widen(u64),
-    /// A candidate has ended. Includes its record, if a client asked for it.
+    /// A candidate has ended. Its record is included if a client asked for it.
     Ended(CandidateId, Option<Box<CandidateRecord>>),
     Reply(Token, Reply),
     Answer(Token, Question, Found),
@@ -51,12 +50,12 @@ pub(crate) enum Then {
 }
 
 pub(crate) struct Writer {
-    /// `None` once everything has been written.
+    /// `None` after everything has been written.
     jobs: Option<Sender<Job>>,
     written: Receiver<Result<Then, StoreError>>,
-    /// Readable when something was acknowledged.
+    /// A descriptor that is readable when rows have been acknowledged.
     wake: Arc<OwnedFd>,
-    /// When each waiting row was submitted, oldest first.
+    /// The times at which the waiting rows were submitted, the oldest first.
     waiting: VecDeque<Instant>,
     samples_waiting: usize,
     shared: Arc<Shared>,
@@ -64,7 +63,7 @@ pub(crate) struct Writer {
 
 #[derive(Default)]
 struct Shared {
-    /// Why the current row was not written.
+    /// The reason why the current row was not written.
     last_error: Mutex<Option<String>>,
     gives_up: AtomicBool,
 }
@@ -102,7 +101,7 @@ impl Writer {
         &mut self,
         job: impl FnMut(&mut Store) -> Result<Then, StoreError> + Send + 'static,
     ) {
-        // The thread ends at the first error, which has been acknowledged.
+        // If the thread has ended, its error was already acknowledged.
         if self.jobs.as_ref().is_some_and(|jobs| jobs.send(Box::new(job)).is_ok()) {
             self.waiting.push_back(Instant::now());
         }
@@ -121,7 +120,7 @@ impl Writer {
         fits
     }
 
-    /// The follow-ups that were acknowledged since the last call, or the error that ended the thread.
+    /// Returns the follow-ups of rows that were acknowledged since the last call, or the error that ended the thread.
     pub(crate) fn acknowledged(&mut self) -> Result<Vec<Then>, StoreError> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
@@ -137,12 +136,12 @@ impl Writer {
         Ok(all)
     }
 
-    /// Returns how long the oldest row has waited; `None` if none is waiting.
+    /// Returns how long the oldest row has waited, or `None` if no row is waiting.
     pub(crate) fn oldest(&self) -> Option<Duration> {
         self.waiting.front().map(Instant::elapsed)
     }
 
-    /// Why it is waiting.
+    /// Returns why the oldest row is waiting.
     pub(crate) fn last_error(&self) -> String {
         let last_error = self.shared.last_error.lock().unwrap_or_else(PoisonError::into_inner);
         last_error.clone().unwrap_or_else(|| "the disk has not answered yet".to_owned())
@@ -174,7 +173,7 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// Gives up what waits for a lock or for room, but writes what the disk takes.
+    /// Gives up writes that wait for a lock or for disk space, and completes the others.
     fn drop(&mut self) {
         self.shared.gives_up.store(true, Ordering::Relaxed);
         self.jobs = None;
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn row_is_on_record_before_it_is_acknowledged() {
+    fn row_is_written_before_it_is_acknowledged() {
         let (folder, mut writer) = a_writer();
         assert!(writer.acknowledged().expect("nothing").is_empty());
         assert_eq!(writer.oldest(), None);

@@ -1,4 +1,4 @@
-//! Carries out the core's actions and writes down what they mean.
+//! Carries out the core's actions and records them.
 
 use opt_shared::causes::chain;
 use opt_shared::ids::WorkerId;
@@ -86,8 +86,8 @@ impl Run<'_> {
         }
     }
 
-    /// Records why a process is to be killed. The signal is sent once the row is on disk. The process is stopped until
-    /// then, so it takes no more memory even if the disk is slow.
+    /// Records why a process will be killed. The signal is sent when the row is on disk. Until then the process is
+    /// stopped, so it takes no more memory even if the disk is slow.
     fn intend(&mut self, process: ProcessKind, worker: WorkerId, reason: KillReason, then: Then) {
         let (t, lease) = (UtcTime::now(), self.decisions.core.lease_of(worker));
         let mut then = Some(then);
@@ -102,7 +102,7 @@ impl Run<'_> {
         self.books.writer.write(move |store| store.host(&host));
     }
 
-    /// Reads from the control group why a runner died that the supervisor did not kill.
+    /// Checks the control group of a dead runner. If the kernel killed the runner at its memory limit, records that.
     fn group_evidence(
         &mut self,
         worker: WorkerId,
@@ -175,7 +175,7 @@ impl Run<'_> {
     }
 
     fn phase_ended(&mut self, row: &PhaseRow) -> Result<(), RunError> {
-        // The figure of the supervisor is added, because the peak covers the whole process tree.
+        // The supervisor's memory is added, because the peak is that of the whole process tree.
         let supervisor = self.decisions.core.reserved_for_supervisor();
         self.machine.sampler.predicted(row.predicted + supervisor);
         let (source, place) = self.source_of(row.order.unit)?;

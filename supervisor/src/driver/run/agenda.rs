@@ -1,5 +1,4 @@
-//! The work of a run and the facts about it: plan, captures, candidates and replays. Also finds the names that belong
-//! to ids.
+//! The work of a run: plan, captures, candidates and replays. It also finds the names that belong to ids.
 
 use opt_shared::ids::{CandidateId, UnitId};
 use opt_shared::units::Bytes;
@@ -16,7 +15,7 @@ use crate::record::Numbers;
 pub(crate) struct Agenda<'a> {
     pub(crate) plan: Plan,
     pub(crate) facts: &'a [JobFacts],
-    /// Knowledge of each candidate, in the order of their ids.
+    /// What is known about each candidate, in the order of their ids.
     pub(crate) known: Vec<Known>,
     pub(crate) libraries: Libraries,
     pub(crate) replays: Replaying<'a>,
@@ -24,7 +23,7 @@ pub(crate) struct Agenda<'a> {
     pub(crate) units: Units,
     pub(crate) folder: &'a RunFolder,
     pub(crate) cores: u32,
-    /// If a job's captures are larger than this in total, they are not kept in the page cache.
+    /// The largest total size of a job's captures that are kept in the page cache.
     pub(crate) cache_budget: Bytes,
     /// The random seed for jobs whose plan sets none.
     pub(crate) seed: u64,
@@ -33,7 +32,7 @@ pub(crate) struct Agenda<'a> {
 }
 
 impl Agenda<'_> {
-    /// A candidate's name as JOB/CANDIDATE, the form that `--only` takes.
+    /// Returns a candidate's name as JOB/CANDIDATE, the form that `--only` takes.
     pub(crate) fn full_name(&self, id: CandidateId) -> String {
         let Some(candidate) = self.plan.candidate(id) else { return id.to_string() };
         let job = self.plan.job(candidate.job).map_or("", |job| job.name.as_str());
@@ -49,7 +48,7 @@ impl Agenda<'_> {
         source.name(self, place)
     }
 
-    /// The names of the ids among the numbers of a decision, by field.
+    /// Returns the names of the ids among the numbers of a decision, by field.
     pub(crate) fn names_in(&self, numbers: &Numbers) -> Value {
         let names = numbers
             .iter()
@@ -57,7 +56,7 @@ impl Agenda<'_> {
         Value::Object(names.collect())
     }
 
-    /// The name that belongs to the id in a field; `None` if the field does not hold an id.
+    /// Returns the name that belongs to the id in a field, or `None` if the field does not contain an id.
     pub(crate) fn name_of(&self, field: &str, number: &Value) -> Option<String> {
         let id = u32::try_from(number.as_u64()?).ok()?;
         match field {

@@ -1,4 +1,4 @@
-//! Attempts in progress: one for each lease, and the parts of starting and ending one that all units share.
+//! The attempts in progress, one for each lease. Starts and ends attempts, as far as this is the same for all units.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -19,11 +19,11 @@ use crate::store::AttemptEnd as StoredEnd;
 #[derive(Default)]
 pub(crate) struct Attempts {
     pub(crate) running: BTreeMap<LeaseId, RunningAttempt>,
-    /// Set while a decision is carried out: the attempt that may have ended its candidate.
+    /// The attempt that may have ended its candidate. It is set while a decision is carried out.
     pub(super) stood: Option<Stood>,
 }
 
-/// An attempt in progress, as it is recorded.
+/// An attempt in progress.
 pub(crate) struct RunningAttempt {
     pub(crate) number: u32,
     pub(crate) started: Instant,

@@ -1,5 +1,5 @@
-//! Candidates as a source of units. Those of the plan are offered when the core asks for their job, submitted ones as
-//! they arrive.
+//! Candidates as a source of units. The plan's candidates are offered when the core asks for their job, submitted
+//! candidates when they arrive.
 
 use opt_shared::batch::{Share, batches, input_bytes};
 use opt_shared::ids::{CandidateId, JobId};
@@ -21,7 +21,7 @@ use crate::record::UtcTime;
 use crate::report::feedback::{feedback, feedback_without_report};
 use crate::store::{AttemptEnd, AttemptKey, AttemptRow, CandidateEnd};
 
-/// If there are more batches, a policy row names only this many and counts the rest.
+/// The number of batches that a policy row names. Further batches are only counted.
 const NAMED_BATCHES: usize = 8;
 
 pub(super) struct Candidates;
@@ -42,7 +42,8 @@ impl Source for Candidates {
         agenda.full_name(id_of(place))
     }
 
-    /// Offers all candidates of the plan, whatever the capacity: the plan's figures already count them.
+    /// Offers all candidates of the job, regardless of the capacity, because the supervisor's charge already includes
+    /// them.
     fn wanted(
         &self,
         run: &mut Run<'_>,
@@ -106,7 +107,7 @@ impl Source for Candidates {
     fn done(&self, run: &mut Run<'_>, place: usize, end: UnitEnd) -> Result<(), RunError> {
         let (candidate, UnitEnd { status, blame, detail }) = (id_of(place), end);
         run.agenda.known[place].status = Some(status);
-        // A candidate that was cancelled or never fitted has no last attempt.
+        // A candidate that was cancelled, or that never fits, has no last attempt.
         let stood = run.attempts.stood.take().filter(|stood| stood.candidate == candidate);
         let stage = stood.as_ref().map(|stood| stood.stage);
         let feedback = stood
@@ -137,7 +138,7 @@ impl Source for Candidates {
 }
 
 impl Run<'_> {
-    /// Records what the report of a valid attempt tells the rest of the run.
+    /// Records what the rest of the run needs from the report of a valid attempt.
     fn stood(&mut self, id: CandidateId, attempt: &EndedAttempt, report: &Report) {
         let stage = attempt.order.stage;
         self.agenda.known[id.index()].learn(stage, report);
@@ -152,7 +153,7 @@ impl Run<'_> {
         }
         self.attempts.stood = Some(Stood { candidate: id, stage, feedback: feedback(stage, report) });
         if let Some(job) = self.agenda.plan.candidate(id).map(|it| it.job) {
-            // The time of a failed attempt says nothing about how long others will take.
+            // The time of a failed attempt does not predict how long others will take.
             let passed = report.head.status == Status::Passed;
             self.desk.forecast.attempt_ended(job, stage, passed, attempt.took);
         }
@@ -182,7 +183,7 @@ impl Run<'_> {
 }
 
 impl Agenda<'_> {
-    /// Makes a unit of a submitted candidate, and returns it with its job.
+    /// Creates a unit for a submitted candidate, and returns it with its job.
     fn a_unit(&mut self, id: CandidateId) -> Option<(JobId, UnitSpec)> {
         let unit = self.units.assign_number(Subject::Candidate(id));
         let candidate = self.plan.candidate(id)?;
@@ -198,7 +199,7 @@ fn id_of(place: usize) -> CandidateId {
     CandidateId(u32::try_from(place).unwrap_or(u32::MAX))
 }
 
-/// Records which entries are timed together, by name. The core only knows their sizes.
+/// Returns a policy row with the names of the entries that are timed together. The core knows only their sizes.
 fn timed_together(candidate: CandidateId, work: &Work) -> Option<PolicyRow> {
     let Work::Profile(task) = work else { return None };
     let shares: Vec<Share<'_>> = task.entries.iter().map(EntryRef::share).collect();

@@ -1,6 +1,6 @@
-//! The core, and a queue of the events that it has yet to handle.
+//! The core, and a queue of the events that it has not handled yet.
 //!
-//! Carrying out an action may raise an event. The event waits here until all actions of the same decision have been
+//! Carrying out an action may raise an event. The event is queued until all actions of the same decision have been
 //! carried out, so decisions are carried out in the order in which they were made.
 
 use std::collections::VecDeque;
@@ -47,7 +47,7 @@ impl Decisions {
         self.raised.push_back(event);
     }
 
-    /// Handles the next event and returns the core's actions. `None` if the queue is empty.
+    /// Handles the next event and returns the core's actions. Returns `None` if the queue is empty.
     pub(crate) fn next(&mut self) -> Result<Option<Vec<Action>>, RunError> {
         let Some(event) = self.raised.pop_front() else { return Ok(None) };
         let actions = self.core.handle(self.now(), event);

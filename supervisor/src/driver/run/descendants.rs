@@ -1,8 +1,8 @@
-//! The memory owed by the descendants of a compiler, such as cc1, as and ld.
+//! Measures the memory that the descendants of a compiler owe, such as cc1, as and ld.
 //!
-//! Decides how often the process tree is walked. Where the kernel lists children, a walk takes microseconds. Elsewhere,
-//! it reads every process of the machine, so walks are limited to a small share of the time, and only known descendants
-//! are sampled in between.
+//! It also decides how often the process tree is walked. If the kernel lists children, a walk takes microseconds.
+//! Otherwise a walk reads every process of the machine, so walks are limited to a small share of the time. Between
+//! walks, only known descendants are sampled.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,8 +34,7 @@ impl Descendants {
         Self { walker: TreeWalker::open(proc).ok(), trees: BTreeMap::new() }
     }
 
-    /// Adds up the memory of all descendants of `pid`, excluding `pid` itself. `owed` says which part of a sample is
-    /// owed.
+    /// Returns the sum over all descendants of `pid`, without `pid` itself. `owed` computes the owed part of a sample.
     pub fn memory_of(&mut self, proc: &Path, pid: u32, owed: impl Fn(&ProcessSample) -> Bytes) -> TreeMemory {
         let Some(walker) = &mut self.walker else { return (Bytes::ZERO, Bytes::ZERO) };
         let now = Instant::now();
@@ -55,7 +54,7 @@ impl Descendants {
             tree.next_walk = now + rest;
         }
         let mut total = (Bytes::ZERO, Bytes::ZERO);
-        // The open descriptor of a process that has died reports so, even if its pid has been reused.
+        // Reading through the open descriptor of a dead process fails, even if its pid has been reused.
         tree.members.retain(|_, member| {
             let Some(seen) = member.sample().ok().and_then(crate::memory::Seen::alive) else { return false };
             total.0 += owed(&seen);
@@ -83,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// Starts a shell whose child holds 24 MiB in a buffer, and expects the tree to owe them.
+    /// Starts a shell whose child has a buffer of 24 MiB, and expects that the tree owes it.
     #[test]
     fn descendants_memory_is_owed_by_the_tree() {
         let held = Bytes::mib(24);
@@ -112,7 +111,7 @@ mod tests {
         assert_eq!(
             descendants.memory_of(proc, shell.id(), |_| Bytes::mib(1)).0,
             Bytes::ZERO,
-            "the dead owe nothing"
+            "dead processes owe nothing"
         );
         descendants.keep(|_| false);
         assert!(descendants.trees.is_empty());

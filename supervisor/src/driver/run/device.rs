@@ -1,7 +1,7 @@
-//! Watches the memory of a run's card: readings of NVML become events of the core.
+//! Watches the memory of a run's card, and converts readings of NVML to events of the core.
 //!
-//! Maps pids to our processes, and remembers dead ones as long as NVML lists them. The emulated device has no memory of its own, so it is
-//! not watched.
+//! It maps pids to processes of this run, and remembers dead processes as long as NVML lists them. The emulated device
+//! uses host memory, so it is not watched.
 
 #[cfg(test)]
 mod tests;
@@ -26,7 +26,7 @@ use crate::memory::device::watch::{BUSY, DeviceWatch, IDLE};
 use crate::memory::device::{DeviceError, DeviceIdentity, DeviceTotals, Nvml, Reading};
 use crate::signal::Signals;
 
-/// A run's card as NVML knows it, before it is locked and watched.
+/// A run's card that was found in NVML, and is not locked or watched yet.
 pub(crate) struct FoundDevice {
     nvml: Nvml,
     pub(crate) identity: DeviceIdentity,
@@ -36,31 +36,32 @@ pub(crate) struct FoundDevice {
 /// A card that is locked and watched.
 pub(crate) struct RunDevice {
     watch: DeviceWatch,
-    /// Our living processes by pid, with their pids in all namespaces.
+    /// The run's living processes by pid, with their pids in all namespaces.
     alive: BTreeMap<u32, Ours<Process>>,
-    /// Pids of our dead processes that NVML still lists.
+    /// The pids of the run's dead processes that NVML still lists.
     dead: BTreeMap<u32, WorkerId>,
-    /// Whether the last failure to read was reported. Reset by a successful reading.
+    /// Whether a failed reading has been reported. A successful reading resets it.
     trouble_said: bool,
     pub(crate) latest: LatestLook,
     _lock: DeviceLock,
 }
 
-/// The figures of the last reading, for status and metrics. All `None` before the first.
+/// The figures of the last reading, for status and metrics. All of them are `None` before the first reading.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LatestLook {
-    /// Held by processes of this run.
+    /// The memory that processes of this run hold.
     pub(crate) ours: Option<Bytes>,
     pub(crate) others: Option<Bytes>,
     pub(crate) unattributed: Option<Bytes>,
     pub(crate) totals: Option<DeviceTotals>,
     pub(crate) utilisation: Option<u32>,
-    /// The highest total that processes of this run were seen to hold.
+    /// The highest total that processes of this run have held, as far as it was sampled.
     pub(crate) peak: Option<Bytes>,
 }
 
 impl FoundDevice {
-    /// Finds a card in NVML by its UUID. An error if NVML does not list it, because its ceiling could not be enforced.
+    /// Finds a card in NVML by its UUID. Fails if NVML does not list the card, because its ceiling could not be
+    /// enforced.
     pub(crate) fn find(card: &Card) -> Result<Self, DeviceError> {
         let nvml = Nvml::open()?;
         let identity = nvml.device_of(&card.uuid)?;
@@ -104,12 +105,13 @@ impl RunDevice {
         self.watch.descriptor()
     }
 
-    /// Asks for a reading at once, because one of our processes has ended.
+    /// Requests a reading at once, because a process of this run has ended.
     pub(crate) fn look_now(&self) {
         self.watch.look_now();
     }
 
-    /// The latest reading as an event, if there is a new one. `ours` are our living processes with their pids.
+    /// Returns the latest reading as an event, if there is a new one. `ours` are the run's living processes with their
+    /// pids.
     fn event(&mut self, ours: impl Iterator<Item = (Process, u32)>) -> Option<Event> {
         match self.watch.take()? {
             Ok(reading) => {
@@ -155,7 +157,7 @@ impl RunDevice {
         let ours: Vec<Ours<Process>> = self.alive.values().cloned().collect();
         let is_here = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();
         let found: Attribution<Process> = attribute(&rest, &ours, is_here);
-        // Memory listed under dead processes of ours is attributed to them.
+        // Memory that is listed for dead processes of this run is attributed to them.
         let of_the_dead: Bytes = left.values().copied().sum();
         let unattributed = match reading.totals {
             Some(_) => found.unattributed.map(|bytes| bytes - of_the_dead),
@@ -185,7 +187,7 @@ impl RunDevice {
 }
 
 impl Run<'_> {
-    /// Hands a new reading to the core, and adapts the sampling rate to its leases.
+    /// Passes a new reading to the core, and adapts the sampling rate to the leases.
     pub(super) fn look_at_the_device(&mut self) -> Result<(), RunError> {
         let Some(device) = &mut self.machine.device else { return Ok(()) };
         if let Some(event) = device.event(self.machine.sampler.pids()) {

@@ -1,6 +1,7 @@
 //! The lock that lets one run at a time use a card. It is named after the card's UUID and shared by all runs of this user on this host.
 //!
-//! It is an `flock`, so it ends with the process that holds it. The file's text only tells people who that is.
+//! It is an `flock`, so it is released when the process that holds it ends. The text in the file names that process for
+//! users.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -16,7 +17,7 @@ use crate::signal::Signals;
 /// How long to wait for another run.
 const TIMEOUT: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_millis(100);
-/// Bytes that are read of the holder's text.
+/// The largest number of bytes that are read of the holder's text.
 const MAX_HOLDER: u64 = 4096;
 
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +36,8 @@ pub(crate) struct DeviceLock {
 }
 
 impl DeviceLock {
-    /// Takes the lock of a card. `run` is our run's folder, which others are told while they wait. An interrupt ends the wait.
+    /// Takes the lock of a card. `run` is this run's folder, which is shown to other runs that wait. An interrupt ends
+    /// the wait.
     pub(crate) fn take(device: &DeviceIdentity, run: &Path, signals: &Signals) -> Result<Self, LockError> {
         let path = runtime_folder()?.join(format!("device-{}.lock", file_name(&device.uuid)));
         Self::take_at(&path, device, run, &|| signals.take() != 0, TIMEOUT)
@@ -57,7 +59,7 @@ impl DeviceLock {
             .open(path)
             .map_err(failed("opening the lock of a device"))?;
         let started = Instant::now();
-        let mut said = false;
+        let mut warned = false;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
@@ -69,8 +71,8 @@ impl DeviceLock {
             if is_interrupted() || timeout <= started.elapsed() {
                 return Err(LockError::Held { device: named, holder, waited: started.elapsed() });
             }
-            if !std::mem::replace(&mut said, true) {
-                tracing::warn!("waiting for {named}: {holder} uses it; for {timeout:?} at most");
+            if !std::mem::replace(&mut warned, true) {
+                tracing::warn!("waiting up to {timeout:?} for {named}, which is used by {holder}");
             }
             std::thread::sleep(PAUSE);
         }
@@ -89,7 +91,8 @@ fn holder(file: &mut File) -> String {
     if read.is_ok() && !text.trim().is_empty() { text } else { "another run".to_owned() }
 }
 
-/// A UUID has letters, digits and hyphens. Other characters are replaced, so no UUID can name a file in another folder.
+/// Converts a UUID to a file name. UUIDs have letters, digits and hyphens; other characters are replaced, so that the
+/// name cannot lead to another folder.
 fn file_name(uuid: &str) -> String {
     uuid.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '-' }).collect()
 }
@@ -107,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn card_is_used_by_one_run_and_the_next_is_told_by_whom() {
+    fn second_run_cannot_take_the_card_and_learns_which_run_has_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join(file_name(&device().uuid));
         let first = take(&path, "/runs/first", false, Duration::ZERO).expect("free");
@@ -117,11 +120,11 @@ mod tests {
         }
         assert!(take(&path, "/runs/second", true, TIMEOUT).is_err(), "an interrupt ends the wait");
         drop(first);
-        take(&path, "/runs/a", false, Duration::ZERO).expect("its lock goes with its holder");
+        take(&path, "/runs/a", false, Duration::ZERO).expect("the lock is released with its holder");
     }
 
     #[test]
-    fn run_that_waits_goes_on_when_the_other_ends() {
+    fn waiting_run_gets_the_card_when_the_other_ends() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("lock");
         let first = take(&path, "/runs/first", false, Duration::ZERO).expect("free");
@@ -130,7 +133,7 @@ mod tests {
             std::thread::spawn(move || take(&path, "/runs/second", false, TIMEOUT).map(drop))
         };
         drop(first);
-        waiting.join().expect("no panic").expect("it is its turn");
+        waiting.join().expect("no panic").expect("the other run has ended");
         assert_eq!(file_name("GPU-1/../2"), "GPU-1----2");
     }
 }

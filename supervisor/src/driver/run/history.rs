@@ -1,8 +1,8 @@
-//! Owed and reclaimable memory over the life of this process, in a bounded number of slots, for clients that connect
-//! late or ask rarely. A slot keeps the highest of its samples, so no peak is lost. When all slots are used, they
-//! become twice as wide.
+//! The history of owed and reclaimable memory since this process started, for clients that connect late or ask rarely.
+//! It has a limited number of slots. A slot keeps the highest of its samples, so peaks are not lost. When all slots are
+//! used, they become twice as wide.
 //!
-//! The full record of a run is kept by `evidence`.
+//! `evidence` keeps the full record of a run.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use opt_shared::units::Bytes;
 
 use crate::core::event::Moment;
 
-/// More slots than most terminals have columns. An answer with all of them is below 32 KiB.
+/// The number of slots, which is more than most terminals have columns. An answer with all of them is below 32 KiB.
 const MAX_SLOTS: usize = 512;
 const FIRST_WIDTH: Duration = Duration::from_millis(250);
 
@@ -59,7 +59,7 @@ impl History {
         self.width
     }
 
-    /// The slots that end after `since`, each with its start time.
+    /// Returns the slots that end after `since`, each with its start time.
     pub fn since(&self, since: Moment) -> impl Iterator<Item = (Moment, Slot)> {
         let begin = |slot: &Slot| self.width * slot.place;
         let first = self.slots.partition_point(|slot| begin(slot) + self.width <= since);
@@ -79,7 +79,7 @@ mod tests {
             history.add(Duration::from_millis(step * 100), owed, Bytes::kib(step));
             assert!(history.slots.len() <= MAX_SLOTS);
         }
-        assert!(MAX_SLOTS / 2 <= history.slots.len(), "no coarser than needed");
+        assert!(MAX_SLOTS / 2 <= history.slots.len(), "slots are no wider than needed");
         let peak = history.since(Duration::ZERO).max_by_key(|(_, slot)| slot.owed).expect("slots");
         assert_eq!(peak.1.owed, Bytes::gib(3));
         let at = Duration::from_millis(123_400);

@@ -1,7 +1,6 @@
-//! The leaves of a run: which runner is in which control group, and what the group proves about its end.
+//! The leaves of a run: the control group of each runner, and its evidence about the runner's end.
 //!
-//! Without control groups, or if one cannot be created, every function is a no-op, and the other protections still
-//! hold.
+//! Without control groups, or if one cannot be created, every function is a no-op. The other protections still apply.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +19,7 @@ pub struct Leaves {
 }
 
 impl Leaves {
-    /// Takes a subtree for the run that `key` names.
+    /// Takes over a subtree for the run that `key` names.
     pub fn open(key: &str) -> Self {
         let root = Path::new("/");
         let subtree = crate::memory::cgroup::own_group(root)
@@ -33,19 +32,19 @@ impl Leaves {
         Self { subtree, limits: BTreeMap::new(), leaves: BTreeMap::new() }
     }
 
-    /// An instance without control groups.
+    /// Returns an instance without control groups.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
         Self { subtree: Err("not asked for".to_owned()), limits: BTreeMap::new(), leaves: BTreeMap::new() }
     }
 
-    /// A name that no other live run has.
+    /// Returns a name that no other live run has.
     pub fn key(folder: &Path) -> String {
         let digest = blake3::hash(folder.as_os_str().as_encoded_bytes()).to_hex();
         digest.chars().take(12).collect()
     }
 
-    /// Why there are no control groups; `None` if there are.
+    /// Returns why there are no control groups, or `None` if there are.
     pub fn absent(&self) -> Option<&str> {
         self.subtree.as_ref().err().map(String::as_str)
     }
@@ -68,7 +67,7 @@ impl Leaves {
         }
     }
 
-    /// Moves a runner into its own leaf, before it runs any of a candidate's code.
+    /// Moves a runner into its leaf. This must happen before the runner executes any code of its candidate.
     pub fn enclose(&mut self, worker: WorkerId, pid: u32) -> Result<(), String> {
         let Ok(subtree) = &mut self.subtree else { return Ok(()) };
         let Some(limits) = self.limits.remove(&(worker, pid)) else { return Ok(()) };
@@ -85,12 +84,12 @@ impl Leaves {
     /// Kills a runner and everything that it started. The caller also signals it through its pidfd.
     pub fn kill(&self, worker: WorkerId, pid: u32) {
         if let Some(leaf) = self.leaves.get(&(worker, pid)) {
-            // Before Linux 5.14 there is no such file, and the caller's signal must suffice.
+            // Before Linux 5.14 there is no `cgroup.kill`. The caller's signal then has to do.
             let _ = leaf.kill();
         }
     }
 
-    /// The limit and events of a dead runner's leaf, if the kernel killed something in it for lack of memory.
+    /// Returns the limit and events of a dead runner's leaf, if the kernel killed a process in it for lack of memory.
     pub fn evidence(&self, worker: WorkerId, pid: u32) -> Option<(Bytes, Events)> {
         let leaf = self.leaves.get(&(worker, pid))?;
         let events = leaf.events().ok()?;
@@ -119,7 +118,7 @@ impl Leaves {
         }
     }
 
-    /// A leaf for a canary, with this memory limit.
+    /// Returns a leaf for a canary, with this memory limit.
     pub fn for_canary(&mut self, memory: Bytes) -> Result<Leaf, String> {
         const TASKS: u32 = 4;
         let subtree = self.subtree.as_mut().map_err(|why| why.clone())?;

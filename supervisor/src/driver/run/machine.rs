@@ -1,4 +1,4 @@
-//! The worker processes of a run and the machine that they share: samples of memory, control groups, protections.
+//! The machine of a run: worker processes, samples of memory, control groups, protections.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,7 +28,7 @@ use crate::record::{HostRecord, TimingConditions};
 
 pub(crate) struct Machine {
     pub(crate) pool: Pool,
-    /// Released after the last worker has ended, because fields are dropped in order.
+    /// It is declared after the pool, and so it is dropped after the last worker has ended.
     pub(crate) leaves: Leaves,
     pub(crate) sampler: Sampler,
     pub(crate) history: History,
@@ -38,15 +38,15 @@ pub(crate) struct Machine {
     pressure: Option<PressureTrigger>,
     protections: Vec<Protection>,
     host: Host,
-    /// The disturbance when the run began.
+    /// The disturbance at the start of the run.
     disturbance: Disturbance,
     /// The highest ceiling that the machine allows.
     pub(crate) whole: Bytes,
-    /// When each worker was started.
+    /// The time at which each worker was started.
     started: BTreeMap<WorkerId, Instant>,
 }
 
-/// A runner as its worker announced it.
+/// A runner that was announced by its worker.
 pub(crate) struct Announced {
     pub(crate) worker: WorkerId,
     pub(crate) pid: u32,
@@ -93,7 +93,7 @@ impl Machine {
         timeout: Duration,
     ) -> Result<bool, RunError> {
         let mut polled = vec![PollFd::from_borrowed_fd(self.pool.wake_descriptor(), PollFlags::IN)];
-        // Pushed one by one because their lifetime may be longer.
+        // They are pushed one by one, because their lifetime may be longer.
         for other in others {
             polled.push(other);
         }
@@ -119,20 +119,21 @@ impl Machine {
 
     /// Samples the memory of the process tree.
     pub(crate) fn look(&mut self, now: Moment) -> Sample {
-        // A worker stops and wakes its runner for each call, so it may have woken a runner that is about to be killed.
+        // A worker stops and wakes its runner for each call, so it may have woken a runner that was halted to be
+        // killed.
         self.pool.halt_again();
         let sample = self.sampler.sample();
         self.history.add(now, self.sampler.look.owed, self.sampler.look.reclaimable);
         sample
     }
 
-    /// Starts a worker. If this succeeds, its further life is reported in events.
+    /// Starts a worker. If this succeeds, events report everything further.
     pub(crate) fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<u32, SpawnError> {
         self.started.insert(worker, Instant::now());
         self.pool.start(worker, role)
     }
 
-    /// The time since the worker was started, in milliseconds.
+    /// Returns the time since the worker was started, in milliseconds.
     pub(crate) fn ready_after(&self, worker: WorkerId) -> f64 {
         self.started.get(&worker).map_or(0.0, |at| at.elapsed().as_secs_f64() * 1e3)
     }
@@ -141,7 +142,7 @@ impl Machine {
         self.started.remove(&worker);
     }
 
-    /// Watches a runner. If this fails, the runner must not be released: nothing would enforce its limit.
+    /// Watches a runner. If this fails, the runner must not be released, because its limit could not be enforced.
     pub(crate) fn watch_runner(&mut self, runner: Announced) -> Result<(), Unwatched> {
         let Announced { worker, pid, start_time, limit, files, pack } = runner;
         self.pool.watch_runner(worker, pid, start_time)?;
@@ -184,8 +185,7 @@ impl Machine {
         }
     }
 
-    /// Compares a runner's report of its protections with what the canaries found, and warns of those that have been
-    /// lost.
+    /// Compares a runner's report of its protections with the results of the canaries, and warns of lost protections.
     pub(crate) fn confirm_protections(&mut self, reported: Vec<Protection>) {
         let gone = protections::confirm(&mut self.protections, reported);
         self.warn_of_missing(Some(&gone));
@@ -198,8 +198,8 @@ impl Machine {
         self.warn_of_missing(Some(&[CGROUP_LEAF.to_owned()]));
     }
 
-    /// Warns of protections that this machine cannot enforce on candidates: of all that are missing, or of those in
-    /// `only`.
+    /// Warns of missing protections, which this machine cannot enforce on candidates. If `only` is given, warns only of
+    /// the protections in it.
     pub(crate) fn warn_of_missing(&self, only: Option<&[String]>) {
         let said = |it: &&Protection| only.is_none_or(|names| names.contains(&it.name));
         for missing in self.protections.iter().filter(|it| !it.present).filter(said) {

@@ -1,7 +1,6 @@
-//! The main loop of a run: it turns what happens into events for the core, and carries out the actions that the core
-//! returns.
+//! The main loop of a run. It passes events to the core, and carries out the actions that the core returns.
 //!
-//! Owns the loop and the parts that it is made of; each part keeps its own state. All decisions are left to the core.
+//! Each part of the loop is in a separate file and keeps its state there. The core makes all decisions.
 
 mod actions;
 pub(super) mod agenda;
@@ -51,7 +50,7 @@ pub(super) struct Run<'a> {
     pub(super) desk: Desk,
     pub(super) signals: &'a Signals,
     pub(super) watchdog: Watchdog,
-    /// Set once the core has been told that the database accepts no rows.
+    /// Whether the core knows that the database does not accept rows.
     pub(super) stalled: bool,
     /// Called after each sample of memory.
     pub(super) each_look: fn(),
@@ -99,13 +98,13 @@ impl Run<'_> {
         self.machine.wait(own.into_iter().chain(self.desk.descriptors()), timeout)
     }
 
-    /// The time until the core must be called even if nothing happens.
+    /// Returns the time until the core must be called even if nothing happens.
     fn until_deadline(&self) -> Option<Duration> {
         let deadline = self.decisions.core.next_deadline()?;
         Some(deadline.saturating_sub(self.decisions.now()))
     }
 
-    /// Gives the core an event and carries out its decisions, and those about the events that follow from them.
+    /// Passes an event to the core and carries out the actions. Does the same with the events that the actions raise.
     pub(super) fn feed(&mut self, event: Event) -> Result<(), RunError> {
         self.decisions.raise(event);
         self.watchdog.enter(Part::Deciding);
@@ -115,7 +114,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Carries out the actions in order. Events that they raise are handled after the last of them.
+    /// Carries out the actions in order. The events that they raise are handled after the last action.
     fn carry_out_all(&mut self, actions: Vec<Action>) -> Result<(), RunError> {
         self.attempts.stood = None;
         for action in actions {
@@ -126,7 +125,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Records the hang that the watchdog has reported on the terminal.
+    /// Records a hang of the main loop. The watchdog has already reported it on the terminal.
     fn record_a_hang(&mut self) {
         let Some(hang) = self.watchdog.take_hang() else { return };
         self.policy(&PolicyRow {
@@ -136,7 +135,7 @@ impl Run<'_> {
         });
     }
 
-    /// The state from which questions are answered.
+    /// Returns the state from which questions are answered.
     pub(super) fn view(&self) -> View<'_> {
         View {
             decisions: &self.decisions,

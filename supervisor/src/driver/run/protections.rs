@@ -1,8 +1,8 @@
-//! The protections of a run. Canaries find them out before any candidate runs, and then every worker's first runner
-//! reports what it found.
+//! Determines the protections of a run. Canaries test them before the first candidate runs, and later every worker's
+//! first runner reports its own.
 //!
-//! Owns the two protections that the supervisor enforces (leaves, and polling with kill), and the list of all. What a
-//! confined process can try is tested by the worker library.
+//! This module tests the two protections that the supervisor enforces (leaves, and polling with kill), and keeps the
+//! list of all. The worker library tests the protections against what a confined process can try.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ use super::leaves::Leaves;
 use crate::memory::procfs::ProcessSampler;
 use crate::pool::{Canary, Executable};
 
-/// A canary takes milliseconds. This is the timeout of a worker's start, for machines under heavy load.
+/// The timeout for a canary. A canary takes milliseconds; as for a worker's start, the timeout allows for machines
+/// under heavy load.
 const CANARY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The amount of memory that a filling canary tries to take, in MiB, and the limit at which it must be ended.
 const FILL_MIB: &str = "64";
@@ -23,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// Tests every protection, and returns them in the order of the list.
 pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Protection> {
-    // This canary runs while the others are tried.
+    // This canary runs while the other protections are tested.
     let confined = Canary::start(executable, &["confine"]);
     let mut found = vec![cgroup_leaf(executable, leaves), poll_and_kill(executable)];
     let silence = match confined.and_then(|mut canary| canary.hear(CANARY_TIMEOUT)) {

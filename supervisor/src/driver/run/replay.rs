@@ -1,7 +1,7 @@
-//! Replays as a source of units. Each is offered once the jobs before it are over, because only then is it known which
-//! candidates make its calls.
+//! Replays as a source of units. A replay is offered when the jobs before it are over, because these determine the
+//! candidates that make its calls.
 //!
-//! Turns a plan's `[[replay]]` into a task, and records its end. The worker manages the pool.
+//! Converts a plan's `[[replay]]` to a task, and records its end. The worker manages the pool.
 
 use opt_shared::formula::RunnerTerms;
 use opt_shared::ids::{CandidateId, EntryId, JobId};
@@ -28,7 +28,7 @@ use crate::store::{AttemptEnd, ReplayEnd, ReplayStart};
 /// The folder for recordings, within the run's folder.
 const FOLDER: &str = "replay";
 
-/// The candidate that makes the calls of a job's steps, ready to be called.
+/// The candidate that makes the calls of a job's steps.
 struct Chosen {
     job: JobId,
     callee: ReplayCallee,
@@ -37,7 +37,7 @@ struct Chosen {
 /// A replay that has been offered.
 pub(crate) struct Underway {
     chosen: Vec<Chosen>,
-    /// Identifies the builds that make its calls.
+    /// The identity of the builds that make its calls.
     inputs: String,
     peak_owed: Option<Bytes>,
     report: Option<Report>,
@@ -46,10 +46,10 @@ pub(crate) struct Underway {
 /// The replays of a run, in the plan's order.
 pub(crate) struct Replaying<'a> {
     facts: &'a [ReplayFacts],
-    /// Results of an earlier part of the run, with the inputs that they were made from.
+    /// The results from an earlier part of the run, with the inputs that they were made from.
     kept: Vec<Option<KeptReplay>>,
     underway: Vec<Option<Underway>>,
-    /// Set once the core has asked for the first replay.
+    /// Whether the core has asked for the first replay.
     has_begun: bool,
     /// The status of each replay that has ended.
     pub(crate) ends: Vec<Option<Status>>,
@@ -160,7 +160,7 @@ impl Source for Replays {
         if let Some(underway) = run.agenda.replays.underway[place].take() {
             (report, peak_owed, inputs) = (underway.report, underway.peak_owed, Some(underway.inputs));
         }
-        // A replay that did not pass has no result, whatever its report says.
+        // A replay that did not pass has no result, even if its report contains one.
         let passed = status == Status::Passed;
         run.agenda.replays.figures[place] =
             report.as_ref().filter(|_| passed).and_then(|report| Some(Figures::of(measured(report)?)));
@@ -194,7 +194,8 @@ impl Source for Replays {
 }
 
 impl Run<'_> {
-    /// `None` if the replay ends here: it cannot be run, or an earlier part of the run made it with the same builds.
+    /// Creates the unit of a replay. Returns `None` if the replay ends without a run: it cannot be run, or an earlier
+    /// part of the run made it with the same builds.
     fn replay_unit(&mut self, place: usize) -> Result<Option<UnitSpec>, RunError> {
         let underway = match self.agenda.prepare_replay(place) {
             Ok(underway) => underway,
@@ -242,7 +243,7 @@ impl Agenda<'_> {
         Ok(Underway { chosen, inputs, peak_owed: None, report: None })
     }
 
-    /// Runs exclusively, because its times are a result.
+    /// Returns the step of a replay. It runs alone, because its times are a result.
     fn replay_step(&self, place: usize, underway: &Underway) -> Step {
         let callees = underway.chosen.iter().map(|it| &it.callee.callee);
         let runners: Vec<RunnerTerms<'_>> =
@@ -254,8 +255,8 @@ impl Agenda<'_> {
         Step { stage: Stage::Replay, role: Role::Profiler, alone: true, ways: [way].into(), paired: None }
     }
 
-    /// The candidate that makes the calls of a job: the winner or the baseline, provided that it supports all of
-    /// `entries`.
+    /// Chooses the candidate that makes the calls of a job. It is the winner or the baseline, provided that it supports
+    /// all of `entries`.
     fn choose(&self, replay: &ReplayPlan, id: JobId, entries: &[EntryId]) -> Result<Chosen, String> {
         let job = self.plan.job(id).ok_or_else(|| format!("there is no {id}"))?;
         let winner = match replay.candidates {

@@ -1,6 +1,6 @@
-//! Carries out what had to wait for a row, and handles a database that accepts no rows.
+//! Carries out actions that had to wait for a row, and detects when the database does not accept rows.
 //!
-//! Rows are written by `writer`; the core decides what a stall means.
+//! `writer` writes the rows, and the core decides what happens during a stall.
 
 use std::time::{Duration, Instant};
 
@@ -9,20 +9,21 @@ use crate::core::event::{Event, StopReason};
 use crate::driver::RunError;
 use crate::driver::folder::writer::Then;
 
-/// If a row has waited this long, the database is locked, or its disk is full or hangs.
+/// A row that has waited this long means that the database is locked, or that its disk is full or hangs.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
 /// How long a finished run waits for its last rows.
 const ROWS_TIMEOUT: Duration = Duration::from_secs(3600);
-/// How long a run that was interrupted or lost its host waits for its last rows. Rows not written by then are lost.
+/// How long a run waits for its last rows if it was interrupted or stopped because of the host. Rows that are not
+/// written by then are lost.
 const LAST_ROWS_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Run<'_> {
-    /// True if a row has waited longer than a disk should take.
+    /// Returns true if a row has waited longer than a disk should take.
     pub(crate) fn store_is_behind(&self) -> bool {
         self.books.writer.oldest().is_some_and(|waited| STALLED_AFTER <= waited)
     }
 
-    /// Carries out what waited for written rows, and tells the core when the database stalls or recovers.
+    /// Carries out the actions that waited for rows, and tells the core when the database stalls or recovers.
     pub(super) fn handle_written_rows(&mut self) -> Result<(), RunError> {
         self.rows_written()?;
         if !self.stalled && self.store_is_behind() {
@@ -80,7 +81,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Waits until every row is on disk, and answers users meanwhile. An interrupt shortens the wait to `LAST_ROWS_TIMEOUT`.
+    /// Waits until every row is on disk, and answers users during the wait. An interrupt shortens the wait to
+    /// `LAST_ROWS_TIMEOUT`.
     pub(crate) fn settle(&mut self, stop: &StopReason) -> Result<(), RunError> {
         let finished = *stop == StopReason::Finished;
         let mut until = Instant::now() + if finished { ROWS_TIMEOUT } else { LAST_ROWS_TIMEOUT };

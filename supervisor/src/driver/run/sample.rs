@@ -1,7 +1,7 @@
 //! Samples every process of the run and the machine, and returns each sample as one event.
 //!
-//! Owns the set of watched processes and the high-water marks of the run. Reading is done by `memory`; the core
-//! decides.
+//! It keeps the set of watched processes and the high-water marks of the run. `memory` reads `/proc`, and the core
+//! makes the decisions.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,17 +18,18 @@ use crate::memory::machine::{MachineSampler, SwapTraffic};
 use crate::memory::procfs::{ProcessSampler, Resident};
 use crate::record::{MemoryTotals, Sampling};
 
-/// The interval for figures that rarely change: swap, and workers whose resident size is unchanged.
+/// The interval at which figures that rarely change are read: swap, and workers whose resident size is unchanged.
 const FULL_EVERY: Duration = Duration::from_secs(1);
 
-/// The known memory files of a process. Each is counted once, by its size.
+/// The sizes of a process's known memory files. Each file is counted once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryFiles {
-    /// Counted with this process: files that only this runner maps, or that this worker holds.
+    /// Files that count for this process: only this runner maps them, or this worker holds them.
     pub own: Bytes,
-    /// Counted with the worker, although this runner maps them.
+    /// Files that this runner maps, but that count for the worker.
     pub of_worker: Bytes,
-    /// Private memory that a forked runner shares with its zygote. Counted with the zygote as long as that lives.
+    /// Private memory that a forked runner shares with its zygote. It counts for the zygote as long as the zygote is
+    /// alive.
     pub inherited: Bytes,
 }
 
@@ -40,13 +41,13 @@ struct Watched {
     files: MemoryFiles,
     /// The pid of the zygote that it was forked from.
     copy_of: Option<u32>,
-    /// True for compilers, which have child processes. Candidates have none.
+    /// Whether the process may have child processes. Compilers have some, candidates have none.
     tree: bool,
     since: Instant,
     last: Option<Last>,
 }
 
-/// The last full look at a process.
+/// The last full sample of a process.
 #[derive(Clone, Copy)]
 struct Last {
     at: Instant,
@@ -54,7 +55,7 @@ struct Last {
     seen: Memory,
 }
 
-/// A process's memory at one moment.
+/// The memory of a process at one moment.
 #[derive(Clone, Copy, Default)]
 struct Memory {
     owed: Bytes,
@@ -65,8 +66,8 @@ struct Memory {
 impl Watched {
     /// Returns `None` if the process has ended. `zygotes` are the pids of living zygotes.
     fn look(&mut self, now: Instant, zygotes: &[u32]) -> Option<Memory> {
-        // The short sample takes a sixth of the time, but it misses page tables: a runner can owe more without more
-        // resident pages, by mapping pages of zeros. Workers are trusted, so the short sample is enough for them.
+        // The short sample takes a sixth of the time, but does not include page tables. A runner that maps pages of
+        // zeros can owe more without more resident pages. Workers are trusted, so the short sample is enough for them.
         let resident = if self.limit.is_none() { self.sampler.resident().ok()?.alive() } else { None };
         if let Some(last) = self.last
             && resident.is_some()
@@ -106,7 +107,7 @@ pub struct Sampler {
     descendants: Descendants,
     pub totals: MemoryTotals,
     pace: Pace,
-    /// The inputs of the last sample, for the record.
+    /// The details of the last sample, for the record.
     pub look: Look,
     due: Instant,
 }
@@ -155,7 +156,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// Sets the bytes that the worker holds in memory files that no runner is charged for.
+    /// Sets the bytes that the worker holds in memory files that do not count for a runner.
     pub fn holds(&mut self, worker: opt_shared::ids::WorkerId, bytes: Bytes) {
         if let Some(watched) = self.watched.get_mut(&Process::Worker(worker)) {
             watched.files.own = bytes;
@@ -183,12 +184,12 @@ impl Sampler {
         self.descendants.keep(|pid| self.watched.values().any(|watched| watched.pid == pid));
     }
 
-    /// The watched processes with their pids.
+    /// Returns the watched processes with their pids.
     pub fn pids(&self) -> impl Iterator<Item = (Process, u32)> {
         self.watched.iter().map(|(&process, watched)| (process, watched.pid))
     }
 
-    /// When the next sample is due: before a runner could fill its remaining memory.
+    /// Returns when the next sample is due, which is before a runner could exceed its limit.
     pub fn due(&self) -> Instant {
         self.due
     }
@@ -249,7 +250,7 @@ impl Sampler {
                     reclaimable: seen.reclaimable,
                 }),
             }
-            // The core itself adds what runners share.
+            // The core adds the memory that runners share.
             let of_own_files = if watched.limit.is_none() { watched.files.own } else { Bytes::ZERO };
             sample.processes.push(ProcessSample {
                 process,
@@ -318,8 +319,8 @@ impl Sampler {
     }
 }
 
-/// Private memory: anonymous (without `inherited`, which another process owes), swapped, page tables, and shared memory
-/// beyond the known memory files.
+/// Returns the private memory: anonymous memory (without `inherited`, which another process owes), swapped memory, page
+/// tables, and shared memory outside the known memory files.
 fn private_owed(seen: &crate::memory::procfs::ProcessSample, shared: Bytes, inherited: Bytes) -> Bytes {
     (seen.rss_anon.unwrap_or_default() - inherited)
         + seen.vm_swap.unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Turns messages of workers and ends of processes into events for the core.
+//! Converts messages of workers and ends of processes to events for the core.
 
 use std::time::Instant;
 
@@ -72,7 +72,7 @@ impl Run<'_> {
                 let runner = Announced { worker, pid, start_time, limit, files, pack };
                 match self.machine.watch_runner(runner) {
                     Ok(()) => {}
-                    // Its worker will report the end.
+                    // The runner's worker will report its end.
                     Err(Unwatched::Gone) => {
                         tracing::debug!(%worker, pid, "a runner ended before it could be watched")
                     }
@@ -120,7 +120,8 @@ impl Run<'_> {
                 // A failed attempt reaps its runners without reporting each one.
                 self.machine.forget_runners(worker);
                 self.feed(Event::Finished { worker, lease, report })?;
-                // The worker's remaining memory is measured now, so the next phase need not wait for the next sample.
+                // The worker's remaining memory is measured now, so that the next phase does not have to wait for the
+                // next sample.
                 self.look_now()
             }
             FromWorker::Fault { lease: _, detail } => {
@@ -130,8 +131,8 @@ impl Run<'_> {
         }
     }
 
-    /// Takes a sample out of turn, so that the next decision (recycle, grant) and its record use current figures. This
-    /// disturbs no timing, because an attempt or a worker has just ended.
+    /// Takes an additional sample, so that the next decision (recycle, grant) and its record use current figures. It
+    /// does not disturb timings, because an attempt or a worker has just ended.
     fn look_now(&mut self) -> Result<(), RunError> {
         (self.each_look)();
         let sample = self.machine.look(self.decisions.now());

@@ -1,7 +1,7 @@
-//! The sources of units of work, which also receive the results.
+//! The sources of units. A source also receives the results of its units.
 //!
-//! The core knows units by number. Each belongs to one source: candidates (of the plan, or submitted by users) or
-//! replays.
+//! The core identifies units by number. Each unit belongs to one source: candidates (of the plan, or submitted by
+//! users) or replays.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ use crate::driver::survey::spec::replay_of_job;
 use crate::plan::Plan;
 use crate::store::AttemptEnd;
 
-/// Supplies units to the core and records what becomes of them. `place` is a unit's index in its source.
+/// Supplies units to the core and records their results. `place` is a unit's index in its source.
 pub(crate) trait Source {
-    /// The name of this source's units among the numbers of a decision.
+    /// Returns the name of the field that has this source's units in the numbers of a decision.
     fn field(&self) -> &'static str;
 
     fn name(&self, agenda: &Agenda<'_>, place: usize) -> String;
 
-    /// Called when the core has room for `capacity` units of a job. Returns units, and whether more may follow.
+    /// Called when the core needs `capacity` units of a job. Returns units, and whether more may follow.
     fn wanted(
         &self,
         run: &mut Run<'_>,
@@ -36,7 +36,7 @@ pub(crate) trait Source {
         capacity: u32,
     ) -> Result<(Vec<UnitSpec>, Offer), RunError>;
 
-    /// Begins an attempt: writes its row, then makes its task. Returns the attempt's number and the task.
+    /// Begins an attempt: writes its row, and creates its task. Returns the attempt's number and the task.
     fn begin(&self, run: &mut Run<'_>, place: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError>;
 
     fn attempt_ended(
@@ -61,15 +61,15 @@ pub(crate) struct Grant {
     pub(crate) order: Order,
     pub(crate) attempt: u32,
     pub(crate) reserved: Bytes,
-    /// The limit on entries that share a runner or are timed together; for a build, on the compiler's memory.
+    /// The largest batch of entries that share a runner or are timed together. For a build, the compiler's memory.
     pub(crate) batch: Option<Bytes>,
-    /// The most that the worker may place on its device.
+    /// The most memory that the worker may allocate on its device.
     pub(crate) device_cap: Bytes,
-    /// The time that timing may take.
+    /// How long the timed step may take.
     pub(crate) share: Duration,
 }
 
-/// An attempt at its end.
+/// An attempt that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndedAttempt {
     pub(crate) order: Order,
@@ -85,11 +85,11 @@ pub(crate) struct UnitEnd {
     pub(crate) detail: String,
 }
 
-/// The candidate or replay that a unit stands for.
+/// The candidate or replay of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     Candidate(CandidateId),
-    /// By its index in the plan.
+    /// A replay, by its index in the plan.
     Replay(usize),
 }
 
@@ -102,11 +102,11 @@ impl Subject {
     }
 }
 
-/// Maps the core's unit numbers to candidates and replays. Numbers are assigned only here.
+/// Maps the core's unit numbers to candidates and replays, and assigns the numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Units {
     subjects: Vec<Subject>,
-    /// The unit of each candidate that has been offered, by candidate.
+    /// The unit of each candidate that has been offered, by candidate id.
     candidates: Vec<Option<UnitId>>,
 }
 
@@ -144,7 +144,7 @@ impl Units {
         }
     }
 
-    /// Replaces unit numbers by the numbers that candidates and replays have in the plan, for the record.
+    /// Replaces unit numbers with the numbers that candidates and replays have in the plan, for the record.
     pub(super) fn with_plan_numbers(&self, row: &PolicyRow) -> PolicyRow {
         let number = |&(field, number): &(&'static str, u64)| {
             let unit = u32::try_from(number).ok().filter(|_| field == "unit").map(UnitId);
@@ -155,7 +155,7 @@ impl Units {
     }
 }
 
-/// The source that has units for a job.
+/// Returns the source that has units for a job.
 fn source_of(plan: &Plan, job: JobId) -> &'static dyn Source {
     if replay_of_job(plan, job).is_some() { &Replays } else { &Candidates }
 }

@@ -1,4 +1,4 @@
-//! Turns a step of a candidate (numbers) into a task for a worker (paths and settings).
+//! Converts a step of a candidate, which consists of numbers, to a task for a worker, which has paths and settings.
 
 use opt_shared::arguments::Form;
 use opt_shared::ids::{CandidateId, EntryId};
@@ -16,8 +16,8 @@ use crate::driver::survey::seed;
 use crate::plan::CandidatePlan;
 
 impl Agenda<'_> {
-    /// The task of a candidate's step as it was granted, with the baseline that it is timed beside. `None` if something that the step
-    /// depends on is missing, which the core rules out.
+    /// Returns the task for a step that was granted, with the baseline that is timed beside the candidate. Returns
+    /// `None` if a part that the step depends on is missing, which the core rules out.
     pub(crate) fn task(
         &self,
         grant: &Grant,
@@ -93,13 +93,14 @@ impl Agenda<'_> {
                     ),
                 })
             }
-            // A replay makes its own task.
+            // `replay` creates the tasks of replays.
             Stage::Replay => return None,
         };
         Some(Task { lease, work })
     }
 
-    /// Paths that builds and runners must not read: captures with their expected outputs, results of this and earlier runs, the plan.
+    /// Returns the paths that builds and runners must not read: captures with their expected outputs, results of this
+    /// and earlier runs, and the plan.
     fn closed(&self) -> Closed {
         let captures = self.plan.jobs.iter().map(|job| job.captures.clone());
         let results = [self.folder.path().to_owned(), self.plan.base_dir.join(RUNS)];

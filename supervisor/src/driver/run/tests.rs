@@ -1,4 +1,5 @@
-//! The order of events: an event that an action raises is handled after the other actions of the same decision.
+//! Tests of the order of events. An event that an action raises is handled after the other actions of the same
+//! decision.
 
 use std::fs;
 
@@ -112,8 +113,8 @@ fn noted(decision: &'static str) -> Action {
 fn event_raised_by_an_action_is_handled_after_the_others() {
     with_a_run(|run| {
         run.decisions.raise(Event::Tick);
-        let asked = run.decisions.next().expect("no law is broken").expect("actions");
-        run.carry_out_all(asked).expect("the plan offers its candidates");
+        let wanted = run.decisions.next().expect("no law is broken").expect("actions");
+        run.carry_out_all(wanted).expect("the plan offers its candidates");
         let mut actions = run.decisions.next().expect("no law is broken").expect("actions");
         let started = |action: &Action| {
             matches!(action, Action::StartWorker { worker: WorkerId(1), role: Role::Verifier })
@@ -121,7 +122,7 @@ fn event_raised_by_an_action_is_handled_after_the_others() {
         assert!(actions.iter().any(started), "{actions:?}");
         actions.push(noted("beside_it"));
         run.carry_out_all(actions).expect("carried out");
-        assert_eq!(decisions_of(run), ["beside_it"], "the start that failed waits");
+        assert_eq!(decisions_of(run), ["beside_it"], "the failed start is still queued");
         assert!(run.attempts.running.is_empty());
 
         run.feed(Event::Tick).expect("fed");
@@ -129,7 +130,7 @@ fn event_raised_by_an_action_is_handled_after_the_others() {
     });
 }
 
-/// The action for an attempt at verification that ended with this status.
+/// Returns the action for a verification attempt that ended with this status.
 fn verified(run: &mut Run<'_>, candidate: CandidateId, lease: LeaseId, status: Status) -> Action {
     let key = AttemptKey { candidate, stage: Stage::Verify, number: 1 };
     let row = AttemptRow { key, worker: None, lease: None, predicted: None, started: UtcTime::now() };

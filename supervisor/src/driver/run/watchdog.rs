@@ -1,7 +1,7 @@
-//! Watches the main loop from a separate thread. A loop that hangs is reported with the part that it hangs in, and the
-//! service manager's watchdog gets no notifications until it continues.
+//! Watches the main loop from a separate thread. If the loop hangs, the watchdog reports the part in which it hangs,
+//! and does not notify the service manager until the loop continues.
 //!
-//! Defines what counts as a hang. The loop reports each part that it enters by one atomic store.
+//! The loop records each part that it enters with one atomic store.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::core::event::Action;
 use crate::notify;
 
-/// Far longer than any part of the loop takes, even on a busy machine.
+/// A part that takes longer than this counts as a hang. It is far longer than any part takes, even on a busy machine.
 const HANG_THRESHOLD: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const STACK: usize = 128 * 1024;
@@ -90,12 +90,12 @@ impl Part {
 
 pub(crate) struct Watchdog {
     seen: Arc<Seen>,
-    /// When the loop entered the current part.
+    /// The time at which the loop entered the current part.
     at: Instant,
     longest: Option<Hang>,
 }
 
-/// A part of the loop that took too long, and has ended.
+/// A hang that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hang {
     pub(crate) at: &'static str,
@@ -104,13 +104,13 @@ pub(crate) struct Hang {
 
 struct Seen {
     part: AtomicU8,
-    /// Counts the parts entered.
+    /// The number of parts that the loop has entered.
     steps: AtomicU64,
     hangs: AtomicBool,
 }
 
 impl Watchdog {
-    /// Starts the watchdog's thread. If that fails, the loop runs unwatched.
+    /// Starts the watchdog's thread. If that fails, the loop is not watched.
     pub(crate) fn start() -> Self {
         let seen = Arc::new(Seen {
             part: AtomicU8::new(0),
@@ -139,7 +139,7 @@ impl Watchdog {
         }
     }
 
-    /// The longest hang since the last call.
+    /// Returns the longest hang since the last call.
     pub(crate) fn take_hang(&mut self) -> Option<Hang> {
         self.longest.take()
     }
@@ -211,7 +211,7 @@ mod tests {
         seen.part.store(Part::Waiting as u8, Ordering::Relaxed);
         until(false);
         drop(seen);
-        thread.join().expect("it ends with the loop");
+        thread.join().expect("the thread ends with the loop");
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
         let mut watchdog = Watchdog::start();
         let long_ago = |watchdog: &mut Watchdog| {
             watchdog.at =
-                Instant::now().checked_sub(HANG_THRESHOLD * 2).expect("a clock that has run for a while");
+                Instant::now().checked_sub(HANG_THRESHOLD * 2).expect("the clock has run long enough");
         };
         watchdog.enter(Part::Waiting);
         long_ago(&mut watchdog);
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(watchdog.take_hang(), None);
         long_ago(&mut watchdog);
         watchdog.enter(Part::Waiting);
-        let hang = watchdog.take_hang().expect("it took long");
+        let hang = watchdog.take_hang().expect("the part took too long");
         assert_eq!(hang.at, Part::Sampling.text());
         assert!(HANG_THRESHOLD <= hang.took);
         assert_eq!(watchdog.take_hang(), None, "reported once");

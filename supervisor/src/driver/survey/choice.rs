@@ -1,10 +1,11 @@
-//! Decides which entries a job's `dtypes` select.
+//! Selects a job's entries by its `dtypes`.
 
 use opt_shared::arguments::Entry;
 use opt_shared::capture::{DType, Kind, Value};
 
-/// Returns whether every float or complex tensor of the entry has one of these dtypes. If it has none, every output
-/// must have one. So `["float32"]` selects a float32 embedding although its indices are int64.
+/// Returns whether every float or complex tensor of the entry has one of these dtypes. If the entry has no such tensor,
+/// every output must have one of the dtypes. For example, `["float32"]` selects a float32 embedding although its
+/// indices are int64.
 pub(super) fn is_chosen(entry: &Entry, dtypes: &[DType]) -> bool {
     let mut found = Vec::new();
     let arguments = entry.args.iter().chain(entry.kwargs.iter().map(|(_, value)| value));
@@ -16,7 +17,7 @@ pub(super) fn is_chosen(entry: &Entry, dtypes: &[DType]) -> bool {
     !found.is_empty() && found.iter().all(|dtype| dtypes.contains(dtype))
 }
 
-/// When the entry was read, its values were already checked for depth and size.
+/// The recursion is bounded, because the depth and size of values were checked when the entry was read.
 fn collect(value: &Value, dtypes: &mut Vec<DType>) {
     match value {
         Value::Tensor(tensor) => dtypes.push(tensor.dtype),
@@ -60,7 +61,7 @@ mod tests {
             (&[Float32], &[BFloat16], &[Float32], false),
             (&[Int64], &[Int64], &[Int64], true),
             (&[Int64], &[Int64], &[Float32], false),
-            // Without floats, the outputs decide; without outputs, nothing is selected.
+            // Without float tensors, the outputs decide. Without outputs, the entry is not selected.
             (&[Int64], &[DType::Bool], &[DType::Bool], true),
             (&[Int64], &[], &[Int64], false),
         ] {

@@ -1,7 +1,7 @@
 //! Finds parts of storages that several entries of a job share, from headers alone.
 //!
-//! Constants are identified by digest, so only captures in a store have any; plain files would have to be read. Small
-//! parts are not counted.
+//! Constants are identified by digest, and only captures in a store have digests. Small parts are not counted as
+//! constants.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use opt_shared::batch::Constant;
 use opt_shared::capture::store::BlobId;
 use opt_shared::units::Bytes;
 
-/// Smaller parts are counted with each entry that has them.
+/// The smallest constant. Smaller parts are counted with each entry that has them.
 const MIN_SIZE: Bytes = Bytes::kib(64);
-/// The most constants of one entry, which are its largest ones, and of a job.
+/// The largest number of constants of an entry, and of a job. An entry keeps its largest ones.
 const MAX_PER_ENTRY: usize = 64;
 const MAX_PER_JOB: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub struct Constants {
     known: BTreeMap<(BlobId, u64, u64, u64), u32>,
-    /// Indexed by number: the constant, and how many entries have it.
+    /// The constants by number, and how many entries have each.
     found: Vec<(Constant, u32)>,
     of_entries: Vec<Vec<u32>>,
 }
@@ -53,7 +53,7 @@ impl Constants {
         Some(id)
     }
 
-    /// For each entry in order, the constants that it shares with another one.
+    /// Returns for each entry, in order, the constants that it shares with another entry.
     pub fn settle(self) -> impl Iterator<Item = Arc<[Constant]>> {
         let Self { found, of_entries, .. } = self;
         of_entries.into_iter().map(move |ids| {

@@ -1,6 +1,6 @@
-//! Finds out whether the device of a plan is present, and which device `auto` means.
+//! Checks that the device of a plan is present, and resolves the device `auto`.
 //!
-//! A separate process asks the driver, because a process that has loaded the driver stays large.
+//! A child process queries the driver, because a process that has loaded the driver stays large.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,7 +14,7 @@ use opt_shared::message::{ASK_DEVICE, ASK_NVRTC, DISCRETE, INTEGRATED};
 use crate::plan::{CandidatePlan, Plan, PlanErrors};
 use crate::pool::{Canary, Executable};
 
-/// The first load of a driver after a reboot takes seconds.
+/// The timeout for one query. The first load of a driver after a reboot takes seconds.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The device that `auto` means if there is a card.
@@ -23,15 +23,16 @@ pub const FIRST_CARD: Device = Device::Cuda(0);
 /// A card, as its driver describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Card {
-    /// As NVML writes it. The only name that driver and NVML agree on: they number cards differently.
+    /// The UUID, as NVML writes it. The driver and NVML number cards differently, and agree only on the UUID.
     pub uuid: String,
-    /// It shares its memory with the CPU.
+    /// Whether it shares its memory with the CPU.
     pub is_integrated: bool,
     /// Its name and compute capability.
     pub description: String,
 }
 
-/// The card of a device, or why it cannot be used. `None` for devices that need no driver.
+/// Returns the card of a device, or `None` for a device that needs no driver. The error says why the card cannot be
+/// used.
 pub fn present(device: Device) -> Result<Option<Card>, String> {
     match device {
         Device::Cpu | Device::Emulated => Ok(None),
@@ -43,7 +44,7 @@ pub fn present(device: Device) -> Result<Option<Card>, String> {
     }
 }
 
-/// `UUID integrated|discrete DESCRIPTION`.
+/// Parses `UUID integrated|discrete DESCRIPTION`.
 fn card(answer: &str) -> Option<Card> {
     let mut words = answer.splitn(3, ' ');
     let (uuid, memory, description) = (words.next()?, words.next()?, words.next()?);
@@ -55,14 +56,15 @@ fn card(answer: &str) -> Option<Card> {
     Some(Card { uuid: uuid.to_owned(), is_integrated, description: description.to_owned() })
 }
 
-/// The compiler for kernels without host code that a build with these folders finds, or why there is none.
+/// Returns the compiler for kernels without host code that a build with these folders finds. The error says why there
+/// is none.
 pub fn compiler(toolchain: &[PathBuf]) -> Result<String, String> {
     let folders: Vec<String> = toolchain.iter().map(|folder| folder.display().to_string()).collect();
     let arguments: Vec<&str> = [ASK_NVRTC].into_iter().chain(folders.iter().map(String::as_str)).collect();
     ask(|executable| Canary::start(executable, &arguments))
 }
 
-/// The compilers for all candidates of a plan that need one. Each set of folders is tried once.
+/// Returns the compilers for all candidates of a plan that need one. Each set of folders is tried once.
 pub fn compilers(plan: &Plan) -> Vec<Result<String, String>> {
     let needed = |it: &&CandidatePlan| it.source.language.kind().toolchain == Toolchain::Nvrtc;
     let folders: BTreeSet<&[PathBuf]> =
@@ -81,8 +83,8 @@ fn ask(start: impl FnOnce(&Executable) -> io::Result<Canary>) -> Result<String, 
     }
 }
 
-/// Reads a plan and resolves `auto`: for candidates without host code, it is the first card, if there is one. For a
-/// plan without any, it is the CPU, and the driver is not asked.
+/// Reads a plan and resolves the device `auto`. If the plan has candidates without host code and the machine has a
+/// card, `auto` is the first card, otherwise the CPU. Without such candidates, the driver is not queried.
 pub fn load(path: &Path, set: &[String]) -> Result<Plan, PlanErrors> {
     let plan = Plan::load(path, set)?;
     if plan.run.device.named().is_some() || !plan.has_device_code() {

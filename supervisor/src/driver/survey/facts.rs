@@ -1,8 +1,8 @@
-//! Facts about a job's captures that are known before anything starts, from their headers.
+//! Reads the facts about a job's captures from their headers, before anything starts.
 //!
-//! Owns the way from capture files to the numbers and the signature that core and workers get. One capture is
-//! open at a time, and little is kept of it. Arguments get their names only after every entry was seen. Until
-//! then small entries are kept in memory as long as there is room, and the others are opened again.
+//! It converts capture files to the numbers and the signature that the core and the workers get. One capture is open at
+//! a time, and little of it is kept. Arguments are named after every entry was read. Until then, small entries are kept
+//! in memory as long as there is room, and the others are opened a second time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -27,14 +27,14 @@ use super::repeated::Repeated;
 use crate::plan::JobPlan;
 use crate::record::CapturesForm;
 
-/// Beyond this number, broken entries are counted instead of named.
+/// The number of broken entries that are named. Further ones are only counted.
 const NAMED_PROBLEMS: usize = 5;
 
 /// A usable entry.
 #[derive(Clone, Debug)]
 pub struct EntryFact {
     pub entry: EntryRef,
-    /// Signature class: shapes, dtypes and scalars.
+    /// The signature class: shapes, dtypes and scalars.
     pub class: String,
     /// Whether it is timed. An entry without output elements, or whose output shares storage with an input, is
     /// only verified.
@@ -46,16 +46,16 @@ pub struct JobFacts {
     pub signature: Option<Signature>,
     pub entries: Vec<EntryFact>,
     pub bytes: Bytes,
-    /// Bytes of distinct storages. Headers show no contents, so storages of equal size and CRC count once.
+    /// The bytes of distinct storages. Storages of equal size and CRC count once, because headers do not show contents.
     pub unique_bytes: Bytes,
     pub digest: String,
     /// The function that all entries name.
     pub function: Option<String>,
     /// Whether the captures are files or a store.
     pub form: Option<CapturesForm>,
-    /// Why the captures cannot be used, if so.
+    /// The reason why the captures cannot be used, if there is one.
     pub broken: Option<String>,
-    /// Why the machine could not read the captures, if so; then nothing is known about them.
+    /// The reason why the machine could not read the captures, if it could not. The other facts are then unknown.
     pub unread: Option<String>,
 }
 
@@ -197,15 +197,15 @@ impl JobFacts {
         }
     }
 
-    /// The entries in the order of their size, smallest first, so that failures are found early.
+    /// Returns the entries by size. The smallest is first, so that failures are found early.
     pub fn verified(&self) -> Vec<&EntryFact> {
         let mut facts: Vec<&EntryFact> = self.entries.iter().collect();
         facts.sort_by_key(|fact| (fact.entry.numbers.file, fact.entry.id));
         facts
     }
 
-    /// The entries to time, in the order in which they are batched: one per class, weighted by its count, or all
-    /// of them.
+    /// Returns the entries to time, in the order in which they are batched. If `distinct`, there is one entry per
+    /// class, with the size of the class as its weight. Otherwise, all entries are returned.
     pub fn profiled(&self, distinct: bool) -> Vec<EntryFact> {
         let mut seen = std::collections::BTreeSet::new();
         let chosen: Vec<EntryFact> = self
@@ -226,7 +226,7 @@ impl JobFacts {
     }
 }
 
-/// An opened capture, reduced to what is needed once the signature is known.
+/// The part of a capture that is needed when the signature is known.
 struct Looked {
     name: String,
     entry: Entry,
@@ -236,17 +236,17 @@ struct Looked {
     identity: Option<FileIdentity>,
 }
 
-/// Why a capture cannot be used.
+/// The reason why a capture cannot be used.
 enum Unusable {
     Broken(String),
     /// The machine lacks descriptors or memory to read it.
     Unread(String),
 }
 
-/// Reads one capture; `None` if `dtypes` excludes it.
+/// Reads one capture. Returns `None` if `dtypes` excludes it.
 fn look(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<Looked>, Unusable> {
     let name = stem(path);
-    // Taken before reading: a file that is written meanwhile is a different one.
+    // The fingerprint is taken before reading, so a change of the file during the read is noticed later.
     let identity = FileIdentity::of(path);
     let capture = CaptureFile::open(path).map_err(|error| {
         let why = chain(&error);
@@ -262,8 +262,8 @@ fn look(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<Looked>, Unusabl
     Ok(Some(Looked { name, entry, storages, file, form, identity }))
 }
 
-/// Counts a storage. Without reading data, storages of equal size and CRC count as one; a storage without a CRC
-/// counts by itself.
+/// Counts a storage. Its data is not read, so storages of equal size and CRC count as one. Each storage without a CRC
+/// is counted.
 fn note_storage(
     storage: &Storage,
     entry: u32,
@@ -291,7 +291,7 @@ fn summarise(problems: &[String]) -> Option<String> {
     Some(text)
 }
 
-/// The kinds of each parameter over all entries, for `check --signature` and `init`.
+/// Returns the kinds of each parameter over all entries, for `check --signature` and `init`.
 pub fn observed(
     job: &JobPlan,
     files: &[PathBuf],

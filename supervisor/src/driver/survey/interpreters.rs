@@ -1,7 +1,7 @@
-//! Finds out which interpreter `[build] python` means on this machine, for the candidates of a plan that need it.
+//! Finds the interpreter that `[build] python` means on this machine, for the candidates of a plan that need it.
 //!
-//! A child process does this, because it runs a worker's code: it lists the folders and libraries of the interpreter
-//! and whether it has torch.
+//! A child process does this, because it runs a worker's code. It lists the folders and libraries of the interpreter,
+//! and says whether torch is installed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use opt_shared::message::ASK_INTERPRETER;
 use crate::plan::Plan;
 use crate::pool::{Canary, Executable};
 
-/// Several interpreters may be tried, and each may take a minute on a slow disk.
+/// The timeout for one question. Several interpreters may be tried, and each may take a minute on a slow disk.
 const TIMEOUT: Duration = Duration::from_mins(5);
 
 /// A description of the interpreter, or why it cannot be used.
 pub type Asked = Result<String, String>;
 
-/// The answers by the name that plans use.
+/// Returns the answers, by the name that plans use.
 pub fn ask_all(plan: &Plan) -> BTreeMap<String, Asked> {
     let mut named: BTreeMap<&str, bool> = BTreeMap::new();
     for candidate in plan.candidates() {

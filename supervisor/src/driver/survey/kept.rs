@@ -3,10 +3,10 @@
 use opt_shared::arguments::Entry;
 use opt_shared::capture::{Storage, Tensor, Value};
 
-/// The most bytes for all entries of a job together. That is enough for the metadata of some hundred calls.
+/// The largest number of bytes for all entries of a job. This is enough for the metadata of a few hundred calls.
 const MAX_BYTES: usize = 1 << 20;
 
-/// The bytes that are left for a job's entries.
+/// The bytes that remain for a job's entries.
 pub(super) struct Room(usize);
 
 impl Default for Room {
@@ -16,7 +16,8 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Takes the size of the entry from what is left, and returns true. If the entry does not fit, takes nothing.
+    /// Subtracts the size of the entry from the remaining bytes and returns true. If the entry does not fit, returns
+    /// false and subtracts nothing.
     pub(super) fn take(&mut self, entry: &Entry, storages: &[Storage]) -> bool {
         let mut left = self.0;
         let values =
@@ -38,15 +39,15 @@ fn spend(left: &mut usize, bytes: usize) -> bool {
     rest.is_some()
 }
 
-/// Takes the size of `value` from `left`; false if it does not fit. Stops as soon as nothing is left, even if shared
-/// values would unfold to many more.
+/// Subtracts the size of `value` from `left`. Returns false if it does not fit. Stops as soon as nothing is left, so
+/// values that would unfold to many more take little time.
 fn holds(value: &Value, left: &mut usize) -> bool {
     let own = size_of::<Value>()
         + match value {
             Value::Str(text) => text.len(),
             Value::Bytes(bytes) | Value::ByteArray(bytes) => bytes.len(),
             Value::Tensor(tensor) => size_of::<Tensor>() + 16 * tensor.shape.len(),
-            // These are rare and may have any size: they never fit.
+            // These values are rare and may have any size, so they are never kept.
             Value::Int(int) if 64 < int.bits() => MAX_BYTES,
             Value::NumpyArray(_) | Value::NumpyScalar { .. } | Value::Object(_) => MAX_BYTES,
             _ => 0,
@@ -87,10 +88,10 @@ mod tests {
         let text = entry(Value::Str("x".repeat(MAX_BYTES / 4).into()));
         let stay = [(); 5].map(|()| room.take(&text, &[]));
         assert_eq!(stay, [true, true, true, false, false]);
-        assert!(room.take(&entry(Value::None), &[]), "an entry that did not fit took nothing");
+        assert!(room.take(&entry(Value::None), &[]), "an entry that did not fit used no room");
     }
 
-    /// A list of lists of one list, which would unfold to 2^100 values.
+    /// The value is a list of lists of one list, which would unfold to 2^100 values.
     #[test]
     fn take_refuses_deeply_shared_values_quickly() {
         let list = |items: Vec<Value>| Value::Sequence { kind: SequenceKind::List, items: Arc::from(items) };

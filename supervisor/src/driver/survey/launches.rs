@@ -9,23 +9,24 @@ use super::facts::JobFacts;
 use crate::driver::error::RunError;
 use crate::plan::{JobPlan, Plan};
 
-/// The launches of one candidate, with the numbers of one entry.
+/// The launches of one candidate, with the numbers of the job's first entry.
 pub struct FirstLaunch {
     pub candidate: String,
-    /// The name of the entry's file, without its suffix.
+    /// The name of the entry's file without its suffix.
     pub entry: String,
-    /// `Places` holds the names of workspaces, arguments and outputs, by their indices.
+    /// The resolved steps, with the names that their addresses refer to. The error says why the entry cannot be
+    /// launched.
     pub resolved: Result<(ResolvedLaunch, Places), LaunchError>,
 }
 
-/// The names of what addresses refer to.
+/// The names of workspaces, arguments and outputs, by index.
 pub struct Places {
     arguments: Vec<String>,
     outputs: Vec<String>,
     workspaces: Vec<String>,
 }
 
-/// Refuses a plan whose launches use names that no entry can resolve.
+/// Checks that the names in a plan's launches can be resolved. Otherwise the plan is refused.
 pub fn check_names(plan: &Plan, facts: &[JobFacts]) -> Result<(), RunError> {
     for (job, facts) in plan.jobs.iter().zip(facts) {
         for first in of_job(job, facts) {
@@ -40,8 +41,8 @@ pub fn check_names(plan: &Plan, facts: &[JobFacts]) -> Result<(), RunError> {
     Ok(())
 }
 
-/// The launches of every candidate without host code. Empty if the first entry cannot be read, which is reported
-/// elsewhere.
+/// Returns the launches of every candidate without host code. Returns none if the first entry cannot be read, which is
+/// reported elsewhere.
 pub fn of_job(job: &JobPlan, facts: &JobFacts) -> Vec<FirstLaunch> {
     let is_launched = |launch: &Launch| !launch.steps.is_empty();
     if !job.candidates.iter().any(|candidate| is_launched(&candidate.launch)) {
@@ -90,7 +91,7 @@ impl Places {
 }
 
 impl FirstLaunch {
-    /// The lines that `check` prints: `relu<<<(2, 1, 1), (256, 1, 1), 0>>>(&input, &output, 150:i64)`.
+    /// Returns the lines that `check` prints: `relu<<<(2, 1, 1), (256, 1, 1), 0>>>(&input, &output, 150:i64)`.
     pub fn text(&self) -> String {
         let mut text = format!("    {}, {}\n", self.candidate, self.entry);
         match &self.resolved {

@@ -8,34 +8,36 @@ use crate::core::Ceilings;
 use crate::memory::device::DeviceTotals;
 use crate::plan::{Plan, Unified};
 
-/// A card's memory, as far as it is known.
+/// What is known about a card's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// `None` if NVML reports no totals, because host and device share one memory.
+    /// The total. `None` if NVML does not report it, because host and device share one memory.
     pub totals: Option<DeviceTotals>,
-    /// The driver says that the card shares its memory with the CPU.
+    /// Whether the driver says that the card shares its memory with the CPU.
     pub is_integrated: bool,
 }
 
 impl DeviceMemory {
-    /// A card without totals counts as shared even if its driver denies it: its own ceiling could not be checked.
+    /// A card without a total counts as shared even if its driver denies it, because a separate ceiling could not be
+    /// checked.
     fn is_shared(self) -> bool {
         self.is_integrated || self.totals.is_none()
     }
 }
 
-/// The ceilings for the whole process tree, and the memory that must stay available to the machine.
+/// Returns the ceilings for the whole process tree, and the memory that must stay available to the machine.
 pub fn limits(plan: &Plan) -> (Ceilings, Bytes) {
     limits_of(plan, whole_memory(), None)
 }
 
-/// `device` is `None` if the run uses no card. An emulated device has no memory of its own.
+/// Computes the ceilings and the floor. `device` is `None` if the run uses no card. An emulated device has no separate
+/// memory.
 pub(crate) fn limits_of(
     plan: &Plan,
     (whole, total): (Bytes, Bytes),
     device: Option<DeviceMemory>,
 ) -> (Ceilings, Bytes) {
-    // A card without totals shares the host's memory.
+    // A card without a total shares the host's memory.
     let of_device = device.map(|device| device.totals.map_or(total, |totals| totals.total));
     let unified = match plan.memory.unified {
         Unified::Yes => true,
@@ -50,7 +52,8 @@ pub(crate) fn limits_of(
     (ceilings, plan.memory.host_floor.of(total))
 }
 
-/// The memory that we may use, and the memory of the machine. Read only once per run, because reading it takes memory.
+/// Returns the memory that this process may use, and the memory of the machine. It is read only once per run, because
+/// reading it takes memory.
 pub(crate) fn whole_memory() -> (Bytes, Bytes) {
     let machine = crate::memory::machine::MachineSampler::open(Path::new("/proc"))
         .and_then(|mut machine| machine.sample())
@@ -96,8 +99,12 @@ mod tests {
         assert_eq!(ceilings("auto", None), (0, false), "a run without a card");
         assert_eq!(ceilings("auto", Some((Some(80), false))), (72 * GIB, false));
         assert_eq!(ceilings("auto", Some((Some(80), true))), (72 * GIB, true));
-        assert_eq!(ceilings("auto", Some((Some(100), false))), (90 * GIB, false), "equal sizes are chance");
-        assert_eq!(ceilings("auto", Some((None, false))), (90 * GIB, true), "NVML has no totals");
+        assert_eq!(
+            ceilings("auto", Some((Some(100), false))),
+            (90 * GIB, false),
+            "equal sizes do not mean shared memory"
+        );
+        assert_eq!(ceilings("auto", Some((None, false))), (90 * GIB, true), "NVML reports no total");
         assert_eq!(ceilings("no", Some((None, true))), (90 * GIB, false));
         assert_eq!(ceilings("yes", Some((Some(80), false))), (72 * GIB, true));
     }

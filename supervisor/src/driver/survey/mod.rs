@@ -1,4 +1,4 @@
-//! The survey before a run starts: captures as numbers, predictions for each stage, and the core's input.
+//! The survey before a run starts: reads captures, predicts each stage, and prepares the core's input.
 
 mod choice;
 mod constants;
@@ -36,7 +36,8 @@ pub fn read_facts(plan: &Plan) -> Result<Vec<JobFacts>, RunError> {
         .collect()
 }
 
-/// Checks names of parameters: a misspelt one would let an input vary that must not, or the reverse.
+/// Checks that the names of parameters exist. A misspelt name could cause an input to vary that must not vary, or the
+/// reverse.
 fn names_are_known(job: &JobPlan, facts: &JobFacts) -> Result<(), RunError> {
     let Some(signature) = &facts.signature else { return Ok(()) };
     let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant, repeated: &[] };

@@ -1,7 +1,6 @@
-//! Predicts what the candidates of a job will owe, by applying the core's formulas to their settings and
-//! captures.
+//! Predicts what the candidates of a job will owe. It applies the core's formulas to their settings and captures.
 //!
-//! Candidates with the same settings share their figures: ten thousand candidates have only a few different ones.
+//! Candidates with the same settings share their figures, so ten thousand candidates need only a few computations.
 
 use std::sync::Arc;
 
@@ -20,22 +19,22 @@ use crate::core::predict::{self, Prediction, Sides};
 use crate::core::spec::{StageSpec, Step};
 use crate::plan::{CandidatePlan, JobPlan, Stages};
 
-/// From this number of candidates on, screening first takes less time than timing all of them.
+/// The number of candidates from which on screening saves time compared with timing all of them.
 const SCREENED_FROM: usize = 4;
 
-/// The ways to do each stage of a candidate, from the one that takes most memory to the one that takes least.
+/// The ways to do each stage of a candidate. The first takes most memory, the last takes least.
 #[derive(Clone)]
 pub struct Needs {
     build: Arc<[StageSpec]>,
     verify: Arc<[StageSpec]>,
     profile: Arc<[StageSpec]>,
-    /// The ways to profile with the job's baseline beside it; `None` for the baseline itself, and in a job
-    /// without one.
+    /// The ways to profile with the job's baseline beside it. `None` for the baseline itself, and in a job without a
+    /// baseline.
     paired: Option<Arc<[StageSpec]>>,
 }
 
 impl Needs {
-    /// The way of a stage that takes least memory, beside the baseline if there is one.
+    /// Returns the way of a stage that takes least memory, beside the baseline if there is one.
     pub fn least(&self, stage: Stage) -> Option<&StageSpec> {
         match stage {
             Stage::Build => self.build.last(),
@@ -43,7 +42,7 @@ impl Needs {
             Stage::Screen | Stage::Profile | Stage::Confirm => {
                 self.paired.as_ref().unwrap_or(&self.profile).last()
             }
-            // A candidate has no such stage.
+            // Candidates do not have this stage.
             Stage::Replay => None,
         }
     }
@@ -70,7 +69,7 @@ pub struct JobNeeds<'a> {
     distinct: Vec<EntryNumbers>,
     all: Vec<EntryNumbers>,
     cores: u32,
-    /// Kernels without host code run on the emulated device.
+    /// Whether kernels without host code run on the emulated device.
     emulated: bool,
     /// Whether there are enough candidates to screen them.
     screens: bool,
@@ -78,7 +77,7 @@ pub struct JobNeeds<'a> {
 }
 
 impl<'a> JobNeeds<'a> {
-    /// `stages` and `device` are those of the run.
+    /// `stages` and `device` are the run's.
     pub fn new(job: &'a JobPlan, facts: &'a JobFacts, stages: Stages, device: Device, cores: u32) -> Self {
         let numbers =
             |distinct| facts.profiled(distinct).into_iter().map(|fact| fact.entry.numbers).collect();
@@ -97,7 +96,7 @@ impl<'a> JobNeeds<'a> {
         }
     }
 
-    /// Adjusts the figures for a candidate that is submitted alone.
+    /// Returns the figures for a candidate that is submitted alone, which is not screened.
     pub fn of_one(self) -> Self {
         Self { screens: false, ..self }
     }
@@ -107,7 +106,7 @@ impl<'a> JobNeeds<'a> {
         &self.seen[place].needs
     }
 
-    /// The steps of a candidate in this run.
+    /// Returns the steps of a candidate in this run.
     pub fn route(&mut self, candidate: &CandidatePlan) -> Arc<[Step]> {
         let place = self.place_of(candidate);
         self.seen[place].route.clone()
@@ -181,13 +180,13 @@ impl<'a> JobNeeds<'a> {
         })
     }
 
-    /// The ways to build, from all the memory that a compiler may have to the least.
+    /// Returns the ways to build. The first gives the compiler all the memory that it may have, the last the least.
     pub fn build(&self, candidate: &CandidatePlan) -> Vec<Prediction> {
         let language = candidate.source.language;
         predict::build_ways(candidate.build.memory_for(language), candidate.build.timeout_for(language))
     }
 
-    /// Ways to verify: with shared runners, then, if that takes less, with a runner for each entry.
+    /// Returns the ways to verify: first with shared runners, then, if that takes less, with a runner for each entry.
     pub fn verify(&self, candidate: &CandidatePlan) -> Vec<Prediction> {
         let numbers: Vec<EntryNumbers> =
             self.verified.iter().map(|fact| fact.entry.numbers.clone()).collect();
@@ -207,7 +206,8 @@ impl<'a> JobNeeds<'a> {
         predict::verify_ways(&numbers, terms, &candidate.verify, self.cores)
     }
 
-    /// Ways to profile, from the largest batches to the smallest; `paired`: with the job's baseline beside it.
+    /// Returns the ways to profile, from the largest batches to the smallest. If `paired`, the job's baseline is timed
+    /// beside the candidate.
     pub fn profile(&self, candidate: &CandidatePlan, paired: bool) -> Vec<Prediction> {
         let baseline = self
             .job
@@ -223,7 +223,7 @@ impl<'a> JobNeeds<'a> {
     }
 }
 
-/// The settings that determine how much a candidate's runners may owe.
+/// Returns the settings that determine how much a candidate's runners may owe.
 pub fn runner_terms(candidate: &CandidatePlan) -> RunnerTerms<'_> {
     RunnerTerms { limits: &candidate.limits, launcher: candidate.source.language.kind().launcher }
 }

@@ -1,22 +1,22 @@
-//! Finds arguments with the same values in several entries of a job, such as weights recorded with every call,
-//! from headers alone.
+//! Finds arguments with the same values in several entries of a job, from headers alone. Examples are weights, which
+//! are recorded with every call.
 //!
-//! Storages of equal size and CRC count as equal. If they agree by chance, no harm is done: the input is then
-//! timed with its recorded values.
+//! Storages of equal size and CRC count as equal. If two of them are equal only by chance, the input is timed with its
+//! recorded values, which does no harm.
 
 use std::collections::BTreeMap;
 
 use opt_shared::arguments::{Argument, ArgumentValue, may_vary};
 use opt_shared::capture::Storage;
 
-/// Size and CRC.
+/// The size and CRC of a storage.
 type Content = (u64, u32);
 
 #[derive(Debug, Default)]
 pub struct Repeated {
-    /// Number of entries with each content.
+    /// The number of entries with each content.
     entries: BTreeMap<Content, u32>,
-    /// For each entry, its arguments that could vary, by path.
+    /// The arguments of each entry that could vary, by path.
     inputs: Vec<Vec<(String, Option<Content>)>>,
 }
 
@@ -42,8 +42,8 @@ impl Repeated {
         self.inputs.push(inputs);
     }
 
-    /// For each entry in order, the arguments that it shares with another one. There are none if it shares all of
-    /// them: it may be the same call twice, and something has to vary.
+    /// Returns for each entry, in order, the arguments that it shares with another entry. Returns none for an entry
+    /// that shares all of them: the same call may be recorded twice, and at least one input must vary.
     pub fn settle(self) -> impl Iterator<Item = Vec<String>> {
         let Self { entries, inputs } = self;
         inputs.into_iter().map(move |inputs| {
@@ -71,7 +71,7 @@ mod tests {
             of(&[("input", 1), ("weight", 9)]),
             of(&[("input", 2), ("weight", 9)]),
             of(&[("input", 3), ("weight", 8)]),
-            // The same call twice.
+            // The same call is recorded twice.
             of(&[("input", 5), ("weight", 7)]),
             of(&[("input", 5), ("weight", 7)]),
         ];

@@ -1,5 +1,5 @@
-//! What is known about a replay before anything runs, from headers alone: its steps, its floor, and what it will
-//! owe.
+//! Reads the facts about a replay from headers alone, before anything runs: its steps, its floor, and the memory that
+//! it will owe.
 
 use opt_shared::arguments::{Entry, bind};
 use opt_shared::capture::CaptureFile;
@@ -18,16 +18,16 @@ use crate::plan::{Plan, ReplayPlan};
 /// Facts about a replay that are known before anything runs, from headers alone.
 #[derive(Debug)]
 pub struct ReplayFacts {
-    /// For each step its job, and the index of its entry among the job's facts.
+    /// The job of each step, and the index of its entry in the job's facts.
     pub steps: Vec<(JobId, usize)>,
     pub floor: PoolFloor,
     /// The memory that a worker needs for bookkeeping, beside the pool.
     pub bookkeeping: Bytes,
-    /// Why it cannot be run, if the captures of one of its jobs cannot be used.
+    /// The reason why it cannot be run, if the captures of one of its jobs cannot be used.
     pub broken: Option<String>,
 }
 
-/// Why a replay cannot be done as the plan describes it.
+/// A mistake in the plan's description of a replay.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     #[error("replay `{replay}`: job `{job}` has no entry `{entry}` (its `dtypes` exclude it)")]
@@ -68,7 +68,7 @@ impl std::fmt::Display for ReplayErrors {
 
 impl std::error::Error for ReplayErrors {}
 
-/// The facts of every replay of the plan, in the plan's order; or all mistakes.
+/// Returns the facts of every replay, in the plan's order. The error has all mistakes.
 pub fn read_replays(plan: &Plan, facts: &[JobFacts]) -> Result<Vec<ReplayFacts>, ReplayErrors> {
     let (mut read, mut wrong) = (Vec::new(), Vec::new());
     for replay in &plan.replays {
@@ -141,7 +141,7 @@ impl ReplayFacts {
         facts.get(job.index())?.entries.get(*place)
     }
 
-    /// Predicts what it will owe, whichever of these candidates make the calls.
+    /// Predicts what the replay will owe at most, with any of these candidates.
     pub fn prediction(
         &self,
         replay: &ReplayPlan,
@@ -153,7 +153,7 @@ impl ReplayFacts {
         let steps = 0..self.steps.len();
         let entries: Vec<EntryNumbers> =
             steps.filter_map(|step| Some(self.fact(facts, step)?.entry.numbers.clone())).collect();
-        // The pool never holds more than all constants.
+        // The pool never holds more than all constants together.
         predict::replay(
             replay.budget.min(self.floor.whole),
             self.bookkeeping,

@@ -1,5 +1,5 @@
-//! The seed of a profile's random choices, for plans that set none. Authors of candidates must not know it, so it
-//! is published only when nothing is left to time. Each candidate gets its own random numbers.
+//! Draws the seed of a run's random choices, if the plan does not set it. Authors of candidates must not know the seed,
+//! so it is published only when nothing is left to time. Each candidate gets different random numbers.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -8,7 +8,7 @@ use opt_shared::stage::Stage;
 use crate::core::event::PolicyRow;
 use crate::plan::Plan;
 
-/// Every JSON reader, and a plan, can represent numbers of this size exactly.
+/// The size of a seed. Plans and all JSON readers can represent integers of this size exactly.
 const BITS: u32 = 53;
 
 /// Draws a seed of at least 1, because 0 in a plan asks for a draw.
@@ -17,14 +17,14 @@ pub(crate) fn draw() -> u64 {
     (RandomState::new().hash_one(0) >> (u64::BITS - BITS)).max(1)
 }
 
-/// The seed of one stage of a candidate. It reveals neither the run's seed nor another candidate's.
+/// Returns the seed of one stage of a candidate. It reveals neither the run's seed nor the seeds of other candidates.
 pub fn of_candidate(run: u64, full_name: &str, stage: Stage) -> [u8; 32] {
     let key = blake3::derive_key("opt-supervisor: the draws of a run", &run.to_le_bytes());
     *blake3::keyed_hash(&key, format!("{} {full_name}", stage.name()).as_bytes()).as_bytes()
 }
 
-/// The seed to put into a plan for the same draws; `None` if the plan sets it. It is written at the end of a run,
-/// because authors of later candidates may read the policy log.
+/// Returns a row with the seed that repeats the same draws, or `None` if the plan sets the seed. The row is written at
+/// the end of a run, because authors of later candidates may read the policy log.
 pub(crate) fn policy_row(plan: &Plan, seed: u64) -> Option<PolicyRow> {
     let drawn = plan
         .jobs
@@ -51,7 +51,11 @@ mod tests {
         ];
         let distinct: std::collections::BTreeSet<[u8; 32]> = seeds.into_iter().collect();
         assert_eq!(distinct.len(), seeds.len());
-        assert_eq!(seeds[0], of_candidate(1, "softmax/fast", Stage::Profile), "and the same one again");
+        assert_eq!(
+            seeds[0],
+            of_candidate(1, "softmax/fast", Stage::Profile),
+            "the same inputs give the same seed"
+        );
     }
 
     #[test]
@@ -60,7 +64,7 @@ mod tests {
         let distinct: std::collections::BTreeSet<u64> = drawn.iter().copied().collect();
         assert_eq!(distinct.len(), 100);
         assert!(drawn.iter().all(|seed| (1..1 << BITS).contains(seed)));
-        // Large seeds occur too.
+        // Large seeds occur, too.
         assert!(drawn.iter().any(|seed| 1 << (BITS - 8) < *seed));
     }
 }

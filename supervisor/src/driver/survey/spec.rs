@@ -1,4 +1,4 @@
-//! The core's input before the run starts, and which candidates take part.
+//! Prepares the core's input before the run starts, and selects the candidates that take part.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::driver::folder::resume;
 use crate::driver::known::Known;
 use crate::plan::{CandidatePlan, JobPlan, Plan, SwapUse};
 
-/// Which candidates are run: all, or those that `--only` names, with their baselines.
+/// Returns which candidates are run: all, or those that `--only` names, with their baselines.
 pub fn selected(plan: &Plan, only: &[String]) -> Result<Vec<bool>, RunError> {
     let count = plan.candidates().count();
     if only.is_empty() {
@@ -54,7 +54,7 @@ pub fn spec(plan: &Plan, facts: &[JobFacts], ceilings: Ceilings, floor: Bytes) -
     };
     let mut jobs: Vec<JobSpec> = plan.jobs.iter().zip(facts).map(of_job).collect();
     let after: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
-    // Each replay is a job of its own, because one replay's memory says nothing about another's.
+    // Each replay is a separate job, because the memory of one replay predicts nothing about another.
     jobs.extend((0..plan.replays.len()).map(|replay| JobSpec {
         id: job_of_replay(plan, replay),
         recycle: (*plan.settings.recycle).clone(),
@@ -76,12 +76,12 @@ pub fn spec(plan: &Plan, facts: &[JobFacts], ceilings: Ceilings, floor: Bytes) -
     }
 }
 
-/// Replays come after the plan's jobs; each is a job of its own.
+/// Returns the job of a replay. Each replay is a separate job, after the plan's jobs.
 pub fn job_of_replay(plan: &Plan, replay: usize) -> JobId {
     JobId(u32::try_from(plan.jobs.len() + replay).unwrap_or(u32::MAX))
 }
 
-/// The index of the replay that a job stands for; `None` if it is a job of the plan.
+/// Returns the index of a job's replay, or `None` for a job of the plan.
 pub fn replay_of_job(plan: &Plan, job: JobId) -> Option<usize> {
     job.index().checked_sub(plan.jobs.len()).filter(|&replay| replay < plan.replays.len())
 }

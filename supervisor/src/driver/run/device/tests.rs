@@ -1,4 +1,4 @@
-//! From what NVML says to what the core decides, over NVML's twin and processes that really live and die.
+//! Tests from the readings of NVML to the core's decisions. They use the NVML twin, and real processes that are killed.
 
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::core::testkit::plan::{Plan, STAGE, a_job, nothing};
 use crate::core::{Ceilings, Core};
 
 const WORKER: Process = Process::Worker(WorkerId(1));
-/// NVML's code of a device that is lost.
+/// NVML's error code for a lost device.
 const GPU_IS_LOST: u32 = 15;
 
-/// A process of our own; its end is waited for.
+/// A child process. Dropping it kills and reaps it.
 struct Sleeper(Child);
 
 impl Sleeper {
@@ -76,7 +76,7 @@ impl Watched {
         let path = folder.path().join("lock");
         let lock = DeviceLock::take_at(&path, &identity, folder.path(), &|| false, Duration::ZERO);
         let found = FoundDevice { nvml, identity, memory: DeviceMemory { totals, is_integrated: false } };
-        let mut device = found.watch(lock.expect("nobody else has it")).expect("a thread");
+        let mut device = found.watch(lock.expect("the lock is free")).expect("a thread");
         device.watch.look_every(BUSY);
         Self { folder, twin, device }
     }
@@ -116,7 +116,7 @@ impl Watched {
 }
 
 #[test]
-fn memory_is_told_of_ours_of_the_dead_and_of_others() {
+fn memory_is_attributed_to_the_run_its_dead_processes_and_others() {
     let (ours, other) = (Sleeper::start(), Sleeper::start());
     let kept = Plays { listed_after_death_ms: 400, held_after_death_ms: 400, ..ours.holds(&[(0, 300)]) };
     let mut watched = Watched::with(&script(vec![kept, other.holds(&[(0, 200)])]));
@@ -129,7 +129,7 @@ fn memory_is_told_of_ours_of_the_dead_and_of_others() {
     drop(ours);
     let listed = watched.sample_that(&[], |sample| !sample.left.is_empty());
     assert_eq!(listed.left, [(WorkerId(1), Bytes::mib(300))]);
-    assert_eq!(listed.unattributed, Some(Bytes::mib(50)), "what is listed is somebody's");
+    assert_eq!(listed.unattributed, Some(Bytes::mib(50)), "listed memory is attributed");
     let held = watched.sample_that(&[], |sample| sample.left.is_empty());
     assert_eq!(held.unattributed, Some(Bytes::mib(350)));
     watched.sample_that(&[], |sample| sample.unattributed == Some(Bytes::mib(50)));
@@ -137,7 +137,7 @@ fn memory_is_told_of_ours_of_the_dead_and_of_others() {
 }
 
 #[test]
-fn unified_machine_has_figures_of_processes_alone() {
+fn unified_memory_has_only_the_figures_of_processes() {
     let ours = Sleeper::start();
     let mut script = script(vec![ours.holds(&[(0, 300)])]);
     (script.devices[0].total_mib, script.devices[0].utilisation) = (None, None);
@@ -147,7 +147,7 @@ fn unified_machine_has_figures_of_processes_alone() {
 }
 
 #[test]
-fn lost_card_is_an_event_and_one_that_cannot_be_read_for_a_while_is_none() {
+fn lost_card_raises_an_event_and_a_failed_reading_does_not() {
     let script = script(Vec::new());
     let mut watched = Watched::with(&script);
     let failing = |code: u32| {
@@ -155,7 +155,7 @@ fn lost_card_is_an_event_and_one_that_cannot_be_read_for_a_while_is_none() {
         opt_nvml_twin::Script { fails, ..script.clone() }
     };
     watched.play(&failing(999));
-    // Readings without an answer are no events: the next event comes from the script after it.
+    // Failed readings raise no events, so the next event comes from the next script.
     watched.device.watch.look_now();
     watched.play(&failing(GPU_IS_LOST));
     let event =
@@ -164,7 +164,7 @@ fn lost_card_is_an_event_and_one_that_cannot_be_read_for_a_while_is_none() {
     assert!(why.contains("lost"), "{why}");
 }
 
-/// A core whose one unit holds a lease of 400 MiB on a device with a ceiling of 1 GiB.
+/// Returns a core whose only unit has a lease of 400 MiB on a device with a ceiling of 1 GiB.
 fn leased() -> Core {
     let mut plan = Plan { ceilings: Ceilings { device: Bytes::gib(1), ..nothing().ceilings }, ..nothing() };
     plan.jobs.push(a_job(JobId(0)));
@@ -188,7 +188,7 @@ fn leased() -> Core {
 }
 
 #[test]
-fn growth_past_the_ceiling_is_answered_in_the_first_sample_that_shows_it() {
+fn growth_past_the_ceiling_ends_the_worker_in_the_first_sample_that_shows_it() {
     let (ours, other) = (Sleeper::start(), Sleeper::start());
     let grows = ours.holds(&[(0, 100), (300, 1100)]);
     let mut watched = Watched::with(&script(vec![grows, other.holds(&[(0, 900)])]));
