@@ -198,7 +198,7 @@ impl Core {
             return None;
         }
         let staying = |role| self.workers.values().filter(|it| it.role == role && it.stays()).count();
-        if !self.jobs[index].roster.has_waiting_for_company() {
+        if !self.jobs[index].roster.has_waiting_non_exclusive() {
             // The last units are being built or verified.
             let next = |unit: &'_ Unit| {
                 let step = match unit.progress {

@@ -40,14 +40,14 @@ const MOST_OVER_DEVICE: u32 = 1;
 #[derive(Debug, Default)]
 pub(super) struct Device {
     lost: Option<String>,
-    /// The dead workers whose memory is not back yet.
+    /// The dead workers whose device memory has not been freed yet.
     left: BTreeMap<WorkerId, Left>,
     /// Whether the device has been sampled.
     is_watched: bool,
     /// The unattributed memory in the last sample that had no process of this run.
-    nobodys: Option<Bytes>,
-    others_said: bool,
-    busy_said: bool,
+    idle_unattributed: Option<Bytes>,
+    others_reported: bool,
+    busy_reported: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -147,19 +147,19 @@ impl Core {
             self.ledger.measure(id, worker.demand());
         }
         self.ledger.measure_device(sample.free);
-        self.look_at_what_is_left(now, sample);
-        self.say_who_else_is_on_it(sample);
+        self.check_returning_memory(now, sample);
+        self.report_other_users(sample);
         self.relieve(now, self.over_ceiling());
     }
 
-    fn look_at_what_is_left(&mut self, now: Moment, sample: &DeviceSample) {
+    fn check_returning_memory(&mut self, now: Moment, sample: &DeviceSample) {
         let listed: BTreeMap<WorkerId, Bytes> = sample.left.iter().copied().collect();
         let here: BTreeSet<WorkerId> = sample.processes.iter().map(|(process, _)| process.worker()).collect();
         let on_device = || self.workers.iter().filter(|(_, it)| it.on_device).map(|(&id, _)| id);
         // If NVML reports the pids of another PID namespace, the memory of living workers counts as unattributed.
-        let everybody_is_listed = on_device().all(|id| here.contains(&id));
-        let kept = match (sample.unattributed, self.device.nobodys) {
-            (Some(now), Some(before)) if everybody_is_listed => now - before,
+        let all_are_listed = on_device().all(|id| here.contains(&id));
+        let kept = match (sample.unattributed, self.device.idle_unattributed) {
+            (Some(now), Some(before)) if all_are_listed => now - before,
             _ => Bytes::ZERO,
         };
         let was = self.device.state();
@@ -179,7 +179,7 @@ impl Core {
             self.settle_account(worker);
         }
         if self.device.left.is_empty() && !self.workers.values().any(|it| it.on_device) {
-            self.device.nobodys = sample.unattributed;
+            self.device.idle_unattributed = sample.unattributed;
         }
         if let Some(&(worker, since)) = back.last()
             && was == DeviceState::Quarantined
@@ -194,9 +194,9 @@ impl Core {
         }
     }
 
-    fn say_who_else_is_on_it(&mut self, sample: &DeviceSample) {
+    fn report_other_users(&mut self, sample: &DeviceSample) {
         let in_use = 0 < sample.other_processes;
-        if in_use && !self.device.others_said {
+        if in_use && !self.device.others_reported {
             self.policy(
                 "device_in_use",
                 "other processes use the device: they make times unreliable, and take device memory"
@@ -204,11 +204,11 @@ impl Core {
                 vec![("processes", u64::from(sample.other_processes)), ("device_bytes", sample.others.get())],
             );
         }
-        self.device.others_said = in_use;
+        self.device.others_reported = in_use;
         let busy = sample.utilisation.filter(|&percent| BUSY <= percent);
         let busy = busy.filter(|_| !in_use && sample.processes.is_empty() && !self.device_is_leased());
         if let Some(percent) = busy
-            && !self.device.busy_said
+            && !self.device.busy_reported
         {
             self.policy(
                 "device_busy",
@@ -217,7 +217,7 @@ impl Core {
                 vec![("utilisation_percent", u64::from(percent))],
             );
         }
-        self.device.busy_said = busy.is_some();
+        self.device.busy_reported = busy.is_some();
     }
 
     /// Records a dead worker whose device memory has to come back.
@@ -318,7 +318,7 @@ impl Core {
         let is_lost = self.device.state() == DeviceState::Lost;
         let unit = self.unit(id);
         if matches!(unit.step().stage, Stage::Screen | Stage::Confirm) {
-            if !self.change(id, Unit::go_on) {
+            if !self.change(id, Unit::advance) {
                 self.unit_done(id, Status::Passed, None, format!("not confirmed: {why}"));
             }
         } else if !is_lost && unit.second_pass == SecondPass::NotNeeded {

@@ -108,7 +108,7 @@ pub enum Event {
     Tick,
 }
 
-/// Memory of the machine and of our processes at one moment.
+/// The memory of the machine and of this run's processes at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     pub processes: Vec<ProcessSample>,
@@ -117,7 +117,7 @@ pub struct Sample {
     pub available: Option<Bytes>,
     /// `MemFree`, which unlike `MemAvailable` contains no estimate. It is only reported.
     pub free: Option<Bytes>,
-    /// `VmSwap` of all our processes.
+    /// `VmSwap` of all processes of this run.
     pub swapped: Bytes,
 }
 

@@ -88,7 +88,7 @@ impl Core {
                 (wanted - free, held)
             }
         };
-        let mut given = self.on_its_way_back(&refusal);
+        let mut given = self.memory_being_freed(&refusal);
         let mut victims = Vec::new();
         for (other, bytes) in held {
             if missing <= given {
@@ -105,7 +105,7 @@ impl Core {
     }
 
     /// Returns the memory that leaving workers will free. No other worker needs to leave for it.
-    fn on_its_way_back(&self, refusal: &Refusal) -> Bytes {
+    fn memory_being_freed(&self, refusal: &Refusal) -> Bytes {
         let leaving = self.workers.iter().filter(|(_, it)| !it.stays()).map(|(&id, _)| id);
         let returning = self.returning.iter().filter(|(_, it)| !it.overdue).map(|(&id, _)| id);
         let of = |worker| match refusal {
@@ -116,7 +116,7 @@ impl Core {
         leaving.chain(returning).map(of).sum()
     }
 
-    /// Ends idle workers and grants nothing more. The run stops once the workers that hold memory have ended.
+    /// Ends idle workers and grants nothing more. The run stops when the workers that hold memory have ended.
     pub(super) fn wind_down(&mut self, now: Moment, reason: StopReason) {
         if self.all_have_ended() {
             self.stop(reason);

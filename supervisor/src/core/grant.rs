@@ -65,17 +65,17 @@ impl Core {
         self.jobs.iter().all(|job| job.done)
     }
 
-    /// Advances jobs until an order or a source must be waited for, or until nothing is left to do.
+    /// Advances jobs until an order or a source makes them wait, or until nothing is left to do.
     fn advance_jobs(&mut self, now: Moment) {
         loop {
             self.ask_sources(now);
-            let before = self.standing();
+            let before = self.turn_and_jobs_done();
             if self.advance_turn(now) {
                 return;
             }
             // If a unit that never fits was the last of its turn, the next turn begins. If a job was closed, the jobs
             // after it may begin.
-            if self.standing() == before && !self.begin_the_second_pass() {
+            if self.turn_and_jobs_done() == before && !self.begin_the_second_pass() {
                 return;
             }
         }
@@ -83,7 +83,7 @@ impl Core {
 
     /// Starts the second pass of the units that were put off. Returns false if there are none.
     fn begin_the_second_pass(&mut self) -> bool {
-        if self.jobs.iter().any(|job| job.roster.is_at_work()) {
+        if self.jobs.iter().any(|job| job.roster.has_running()) {
             return false;
         }
         let put_off: Vec<UnitId> = self.jobs.iter().flat_map(|job| job.roster.put_off(None)).collect();
@@ -99,7 +99,7 @@ impl Core {
         true
     }
 
-    fn standing(&self) -> (Option<u32>, usize) {
+    fn turn_and_jobs_done(&self) -> (Option<u32>, usize) {
         (self.turn_served(), self.jobs.iter().filter(|job| job.done).count())
     }
 
@@ -112,7 +112,7 @@ impl Core {
                 index += 1;
                 continue;
             }
-            self.refuse_what_never_fits(index);
+            self.refuse_units_that_never_fit(index);
             match next(&self.jobs[index], &self.units, turn) {
                 Next::Order { order, .. } if compares(order.stage) && order.beside.is_none() => {
                     self.pass_over(order.unit);
@@ -149,7 +149,7 @@ impl Core {
 
     /// Skips a step that needs the baseline, because the baseline has failed.
     fn pass_over(&mut self, unit: UnitId) {
-        if !self.change(unit, Unit::go_on) {
+        if !self.change(unit, Unit::advance) {
             self.unit_done(unit, Status::Passed, None, "not confirmed: the baseline failed".to_owned());
         }
     }
@@ -186,7 +186,7 @@ impl Core {
 
     /// Ends units that have not started, if their captures are damaged or they would not fit even on an empty machine.
     /// Checks each unit once, and all units again after the limits have changed.
-    fn refuse_what_never_fits(&mut self, index: usize) {
+    fn refuse_units_that_never_fit(&mut self, index: usize) {
         let limits = Some(self.ledger.limits());
         let job = &mut self.jobs[index];
         let mut unseen = std::mem::take(&mut job.fitting.unseen);

@@ -84,7 +84,7 @@ pub(crate) enum Next {
 /// current one.
 pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>) -> Next {
     let roster = &job.roster;
-    if roster.is_alone_at_work() {
+    if roster.has_running_exclusive() {
         return Next::Wait;
     }
     let contest = Contest::of(roster);
@@ -108,7 +108,7 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>) -> Next {
         drop(waiting);
         let later = job.supply != Supply::Dry || roster.has_waiting_in_other_turns(turn);
         return match () {
-            () if roster.is_at_work() => Next::Wait,
+            () if roster.has_running() => Next::Wait,
             // The outcome of the units that were put off may change which candidates are excluded.
             () if parked && !put_off => Next::Settle,
             () if later || put_off => Next::Later,
@@ -116,11 +116,11 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>) -> Next {
         };
     };
     let (id, step) = (unit.spec.id, unit.step());
-    if roster.is_at_work() && step.alone {
+    if roster.has_running() && step.alone {
         return Next::Wait;
     }
-    let beside = job.baseline.filter(|&baseline| {
-        step.paired.is_some() && baseline != id && units[baseline.index()].may_stand_beside
-    });
+    let beside = job
+        .baseline
+        .filter(|&baseline| step.paired.is_some() && baseline != id && units[baseline.index()].may_be_paired);
     Next::Order { order: Order { unit: id, stage: step.stage, beside }, attempt }
 }

@@ -3,7 +3,8 @@
 //! A worker's charge is the larger of two amounts: what its lease reserves, and what it and its runners were measured
 //! to owe. The charge ends when a measurement shows that its memory is free again. Invariant at every grant: the sum of
 //! all charges and the new lease is at most the ceiling, and the machine keeps its floor. If host and device share one
-//! memory, the sum of both must be at most the smaller of the two ceilings; otherwise each has its own sum.
+//! memory, the sum of both must be at most the smaller of the two ceilings. Otherwise, host and device have separate
+//! sums.
 
 use std::collections::BTreeMap;
 
@@ -153,7 +154,7 @@ pub struct Ledger {
     accounts: BTreeMap<WorkerId, Account>,
     /// The machine's MemAvailable when it was last read.
     available: Option<Bytes>,
-    /// Free memory on the device. `None` if the device has no memory of its own, or was not queried.
+    /// Free memory on the device. `None` if the device shares the host's memory, or was not queried.
     device_free: Option<Bytes>,
 }
 

@@ -195,7 +195,7 @@ impl Core {
         }
         let goes_on = self.change(id, |unit| {
             unit.speedup = speedup.or(unit.speedup);
-            unit.go_on()
+            unit.advance()
         });
         if !goes_on {
             self.unit_done(id, Status::Passed, None, detail);
@@ -213,7 +213,7 @@ impl Core {
         let whose = order.beside.filter(|_| report.baseline_failed()).unwrap_or(order.unit);
         let before = self.change(whose, |unit| unit.losses.killed_at.replace(entry.clone()));
         if before.as_ref() == Some(&entry) {
-            call_it_crashed(&mut report.head);
+            mark_as_crashed(&mut report.head);
         }
     }
 
@@ -222,7 +222,7 @@ impl Core {
     fn baseline_lost(&mut self, lease: &Lease, detail: &str) {
         let Some(baseline) = lease.order.beside else { return };
         self.change(baseline, |lost| {
-            lost.may_stand_beside = false;
+            lost.may_be_paired = false;
             lost.failed_beside = true;
         });
         self.policy("baseline_lost", detail.to_owned(), vec![("unit", u64::from(baseline.0))]);
@@ -290,7 +290,7 @@ impl Core {
         // its first times.
         if !goes_on {
             self.unit_done(id, Status::InfraError, Some(blame), why);
-        } else if !self.change(id, Unit::go_on) {
+        } else if !self.change(id, Unit::advance) {
             self.unit_done(id, Status::Passed, None, format!("not confirmed: {why}"));
         }
     }
@@ -326,7 +326,7 @@ impl Core {
         self.change(unit, |unit| {
             unit.progress = Progress::Done(status);
             // Candidates are not timed beside a baseline that failed its profile.
-            unit.may_stand_beside &= status == Status::Passed;
+            unit.may_be_paired &= status == Status::Passed;
         });
         self.actions.push(Action::UnitDone { unit, status, blame, detail });
     }
@@ -361,7 +361,7 @@ fn contradiction(order: Order, report: &Report) -> Option<String> {
     what.map(|what| format!("the worker's report of the {} {what}", order.stage.name()))
 }
 
-fn call_it_crashed(head: &mut Head) {
+fn mark_as_crashed(head: &mut Head) {
     let again = ", as in the previous attempt (sender unknown: no PID namespace)";
     head.status = Status::Crashed;
     head.detail.push_str(again);

@@ -31,7 +31,7 @@ const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
 /// What the core remembers of the machine between samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Machine {
-    /// `MemAvailable` and what our process tree owed in the first sample.
+    /// `MemAvailable` and the memory that this run owed in the first sample.
     first: Option<(Bytes, Bytes)>,
     /// Since when the machine has been missing memory that this run does not owe.
     gap_since: Option<Moment>,
@@ -68,7 +68,7 @@ impl Core {
         }
     }
 
-    /// Looks for memory that the machine has lost since the first sample and that our process tree does not owe.
+    /// Looks for memory that the machine has lost since the first sample and that this run does not owe.
     fn check_for_gap(&mut self, now: Moment, sample: &Sample) {
         let Some(available) = sample.available else { return };
         let owed = self.ledger.owed().host;

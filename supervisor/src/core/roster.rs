@@ -17,7 +17,7 @@ pub(crate) struct Roster {
     /// The waiting units in the order in which they are served, except those that were put off.
     waiting: BTreeSet<Turn>,
     /// The number of waiting units whose next step may run at the same time as others.
-    waiting_for_company: usize,
+    waiting_non_exclusive: usize,
     /// The units that were put off, each with its turn.
     put_off: BTreeSet<(u32, UnitId)>,
     running: usize,
@@ -151,12 +151,12 @@ impl Roster {
         let waits = matches!(unit.progress, Progress::Waiting { .. });
         let left = unit.steps_left();
         for (applies, counter) in [
-            (waits && !unit.step().alone, &mut self.waiting_for_company),
+            (waits && !unit.step().alone, &mut self.waiting_non_exclusive),
             (unit.is_running(), &mut self.running),
             (unit.is_running() && unit.step().alone, &mut self.running_alone),
             (left.iter().any(|step| step.stage.is_timed()), &mut self.timed),
             (left.iter().any(|step| step.alone), &mut self.alone),
-            (unit.spec.is_baseline && unit.may_stand_beside, &mut self.baselines),
+            (unit.spec.is_baseline && unit.may_be_paired, &mut self.baselines),
         ] {
             if applies {
                 step(counter);
@@ -186,15 +186,15 @@ impl Roster {
         waiting.chain(put_off).any(|other| other != turn)
     }
 
-    pub(crate) fn has_waiting_for_company(&self) -> bool {
-        0 < self.waiting_for_company
+    pub(crate) fn has_waiting_non_exclusive(&self) -> bool {
+        0 < self.waiting_non_exclusive
     }
 
-    pub(crate) fn is_at_work(&self) -> bool {
+    pub(crate) fn has_running(&self) -> bool {
         0 < self.running
     }
 
-    pub(crate) fn is_alone_at_work(&self) -> bool {
+    pub(crate) fn has_running_exclusive(&self) -> bool {
         0 < self.running_alone
     }
 
@@ -221,8 +221,8 @@ impl Roster {
         0 < self.alone
     }
 
-    /// Returns whether others may be timed beside a baseline. Without one, no two candidates are timed against the same
-    /// kernel.
+    /// Returns whether the job has a baseline beside which others may be timed. Without it, candidates are not timed
+    /// against a common kernel.
     pub(crate) fn has_a_baseline(&self) -> bool {
         0 < self.baselines
     }

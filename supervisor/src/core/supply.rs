@@ -52,7 +52,7 @@ impl Core {
     /// Returns how many units a job has room for. It is `None` if this is not the time to ask its source.
     fn capacity(&self, index: usize) -> Option<u32> {
         let job = &self.jobs[index];
-        if job.done || job.supply != Supply::Open || !self.has_come(index) {
+        if job.done || job.supply != Supply::Open || !self.predecessors_have_ended(index) {
             return None;
         }
         let open = u32::try_from(job.roster.open()).ok()?;
@@ -61,7 +61,7 @@ impl Core {
     }
 
     /// Returns whether all jobs that this job follows have ended and can get no more units.
-    fn has_come(&self, index: usize) -> bool {
+    fn predecessors_have_ended(&self, index: usize) -> bool {
         let after = &self.spec.jobs[index].after;
         let is_done = |job: &JobId| self.jobs.get(job.index()).is_none_or(|job| job.done);
         after.is_empty() || !self.stays_open() && after.iter().all(is_done)

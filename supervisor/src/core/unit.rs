@@ -44,7 +44,7 @@ pub(crate) struct Unit {
     at: usize,
     /// Whether other units may be timed beside this one. It must have passed all steps before its first step that runs
     /// alone, in this run or the resumed one, and not have failed since.
-    pub(crate) may_stand_beside: bool,
+    pub(crate) may_be_paired: bool,
     /// Whether it is a baseline that failed while it was timed beside another unit.
     pub(crate) failed_beside: bool,
     /// The number of attempts, of any step, in which the worker was lost.
@@ -92,7 +92,7 @@ impl Losses {
 
 impl Unit {
     pub(crate) fn new(spec: UnitSpec, job: JobId, turn: u32) -> Self {
-        let (progress, may_stand_beside, speedup) = match spec.resumed {
+        let (progress, may_be_paired, speedup) = match spec.resumed {
             Some(Resumed { status, verified, speedup }) => {
                 (Progress::Done(status), verified && status == Status::Passed, speedup)
             }
@@ -104,7 +104,7 @@ impl Unit {
             turn,
             progress,
             at: 0,
-            may_stand_beside,
+            may_be_paired,
             failed_beside: false,
             workers_lost: 0,
             losses: Losses::default(),
@@ -129,9 +129,9 @@ impl Unit {
     }
 
     /// Advances to the next step after the current one has passed. Returns false if that was the last one.
-    pub(crate) fn go_on(&mut self) -> bool {
+    pub(crate) fn advance(&mut self) -> bool {
         let Some(next) = self.next_step() else { return false };
-        self.may_stand_beside |= next.alone;
+        self.may_be_paired |= next.alone;
         self.at += 1;
         self.progress = Progress::Waiting { attempt: 1 };
         self.losses = Losses::default();

@@ -101,13 +101,13 @@ impl Responder {
                 });
             }
         }
-        self.clients.retain_mut(|client| now < client.until && client.go_on(page));
+        self.clients.retain_mut(|client| now < client.until && client.advance(page));
     }
 }
 
 impl Client {
     /// Continues a connection. Returns false when it is done.
-    fn go_on(&mut self, page: &dyn Fn() -> Option<String>) -> bool {
+    fn advance(&mut self, page: &dyn Fn() -> Option<String>) -> bool {
         if self.answer.is_empty() && !self.read(page) {
             return false;
         }

@@ -72,7 +72,7 @@ impl Canary {
     }
 
     /// Returns the canary's output, if the canary ends within `timeout`.
-    pub fn hear(&mut self, timeout: Duration) -> io::Result<String> {
+    pub fn output(&mut self, timeout: Duration) -> io::Result<String> {
         self.input = None;
         if !self.ends_within(timeout) {
             return Err(io::Error::new(

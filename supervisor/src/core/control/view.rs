@@ -145,12 +145,7 @@ impl Core {
 
     /// Explains why a unit waits, as the end of a sentence. The numbers include the size of the unit's lease. The
     /// caller supplies the names of other units.
-    pub fn what_it_waits_for(
-        &self,
-        now: Moment,
-        id: UnitId,
-        called: impl Fn(UnitId) -> String,
-    ) -> Option<String> {
+    pub fn wait_reason(&self, now: Moment, id: UnitId, called: impl Fn(UnitId) -> String) -> Option<String> {
         let UnitView::Waiting { stage, .. } = self.unit_view(id)? else { return None };
         let unit = self.unit(id);
         let paired = self.jobs[unit.job.index()].is_beside_a_baseline(id);

@@ -141,7 +141,7 @@ fn pause_grants_nothing_and_resume_continues() {
         desk.answer();
     }
     assert_eq!(desk.orders(), "B0");
-    let why = desk.core.what_it_waits_for(desk.now, UnitId(0), |id| format!("job/{id}")).expect("it waits");
+    let why = desk.core.wait_reason(desk.now, UnitId(0), |id| format!("job/{id}")).expect("it waits");
     assert!(why.contains("paused") && why.contains("108 MiB"), "{why}");
     assert!(done(&ask(&mut desk, Control::Resume)));
     assert!(already(&ask(&mut desk, Control::Resume)));

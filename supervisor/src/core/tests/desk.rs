@@ -91,10 +91,10 @@ impl Desk {
 
     pub(super) fn feed(&mut self, event: Event) -> Vec<Action> {
         self.now += Duration::from_millis(1);
-        self.at_once(event)
+        self.handle(event)
     }
 
-    fn at_once(&mut self, event: Event) -> Vec<Action> {
+    fn handle(&mut self, event: Event) -> Vec<Action> {
         let text = format!("{event:?}");
         let mut actions = self.core.handle(self.now, event);
         if let Err(law) = self.core.check_invariants().and_then(|()| self.core.check_rosters()) {
@@ -118,7 +118,7 @@ impl Desk {
         self.log.extend(actions.iter().cloned());
         for (worker, runner, _) in kills(&actions) {
             if self.acknowledges && runner.is_none() {
-                let more = self.at_once(Event::KillSent { worker });
+                let more = self.handle(Event::KillSent { worker });
                 actions.extend(more);
             }
         }
@@ -133,7 +133,7 @@ impl Desk {
             let Some(plan) = &self.plan else { break };
             let units = plan.offers(job, self.offered);
             self.offered += units.len();
-            let more = self.at_once(Event::Offered { job, units, by: Offer::Asked { more: false } });
+            let more = self.handle(Event::Offered { job, units, by: Offer::Asked { more: false } });
             actions.extend(more);
         }
         actions

@@ -64,16 +64,16 @@ fn running_candidate_without_a_lease_is_noticed() {
 fn profile_beside_anything_else_is_noticed() {
     let (mut desk, build) = at_work();
     let core = &mut desk.core;
-    // A second worker holds a profile of another candidate.
-    let mut twin = core.workers[&build.worker].clone();
-    let State::Leased(lease) = &mut twin.state else { panic!("it holds a lease") };
+    // A second worker has the lease of another candidate's profile.
+    let mut second = core.workers[&build.worker].clone();
+    let State::Leased(lease) = &mut second.state else { panic!("it holds a lease") };
     for _ in 0..2 {
-        core.change(UnitId(1), Unit::go_on);
+        core.change(UnitId(1), Unit::advance);
     }
     lease.order = Order { unit: UnitId(1), stage: Stage::Profile, beside: None };
     core.change(UnitId(1), |unit| unit.progress = Progress::Running { attempt: lease.attempt });
-    twin.role = Role::Profiler;
-    core.workers.insert(WorkerId(77), twin);
+    second.role = Role::Profiler;
+    core.workers.insert(WorkerId(77), second);
     core.ledger.open(WorkerId(77), Bytes::mib(1));
     let error = core.check_invariants().expect_err("both are running");
     assert_eq!(error, "an exclusive step runs beside another one");
@@ -87,11 +87,11 @@ fn profile_beside_anything_else_is_noticed() {
 #[test]
 fn too_many_verifications_are_noticed() {
     let error = broken(|core, build| {
-        let mut twin = core.workers[&build.worker].clone();
-        let State::Leased(lease) = &mut twin.state else { panic!("it holds a lease") };
+        let mut second = core.workers[&build.worker].clone();
+        let State::Leased(lease) = &mut second.state else { panic!("it holds a lease") };
         lease.order.unit = UnitId(1);
         core.change(UnitId(1), |unit| unit.progress = Progress::Running { attempt: lease.attempt });
-        core.workers.insert(WorkerId(77), twin);
+        core.workers.insert(WorkerId(77), second);
         core.ledger.open(WorkerId(77), Bytes::mib(1));
     });
     assert_eq!(error, "2 leases of a verifier are held, the limit is 1");

@@ -116,7 +116,7 @@ fn verification_owes_its_largest_entry_and_not_the_sum() {
     adds_up(&stage);
     // max(1 + 100, 50 + 60, 5) + 2 c.
     assert_eq!((stage.spec.predicted, stage.decides), (Bytes::mib(110 + 1), Some(1)));
-    // max(256, 200) + 8, and 4 of its own.
+    // max(256, 200) + 8, and 4 for the runner itself.
     assert_eq!(stage.spec.reserved, Bytes::mib(111 + 256 + 8 + 4));
     let twice: Vec<EntryNumbers> = entries.iter().chain(&entries).cloned().collect();
     let doubled = verify(&twice, Bytes::ZERO, of(&limits), &settings, 4);

@@ -102,7 +102,7 @@ fn view_shows_a_worker_that_ends_after_its_lease() {
 
 fn why(desk: &Desk, candidate: u32) -> String {
     desk.core
-        .what_it_waits_for(desk.now, UnitId(candidate), |id| format!("job/{id}"))
+        .wait_reason(desk.now, UnitId(candidate), |id| format!("job/{id}"))
         .unwrap_or_else(|| panic!("{candidate} does not wait"))
 }
 

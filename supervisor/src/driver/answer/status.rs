@@ -253,8 +253,7 @@ impl View<'_> {
         let why = match self.standing_of(id) {
             Some(UnitView::Waiting { stage, attempt }) => {
                 let called = |other| self.agenda.unit_name(other);
-                let what =
-                    unit.and_then(|unit| core.what_it_waits_for(now, unit, called)).unwrap_or_default();
+                let what = unit.and_then(|unit| core.wait_reason(now, unit, called)).unwrap_or_default();
                 format!("{name} waits for its {} (attempt {attempt}): {what}", stage.name())
             }
             Some(UnitView::Running { stage, attempt }) => {

@@ -205,7 +205,7 @@ impl Agenda<'_> {
             ),
             Doubt::Unchecked { candidate } => {
                 return format!(
-                    "without a baseline, the outputs of `{}` in timed calls were compared only with a second process of its own \
+                    "without a baseline, the outputs of `{}` in timed calls were compared only with those of a second process of the same candidate \
                      (name a `baseline`)",
                     name(candidate)
                 );
@@ -222,7 +222,7 @@ impl Agenda<'_> {
             Doubt::Best { candidate, share, .. } => (
                 candidate,
                 format!(
-                    "`{}` may be faster than the best by {:.0} %, its times do not rule that out",
+                    "`{}` may be up to {:.0} % faster than the best, according to its times",
                     name(candidate),
                     share * 100.0
                 ),

@@ -9,7 +9,7 @@ use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
 use super::Run;
-use super::candidates::Stood;
+use super::candidates::EndingReport;
 use super::supply::{EndedAttempt, Grant};
 use crate::core::event::{AttemptEnd, Order};
 use crate::driver::RunError;
@@ -20,7 +20,7 @@ use crate::store::AttemptEnd as StoredEnd;
 pub(crate) struct Attempts {
     pub(crate) running: BTreeMap<LeaseId, RunningAttempt>,
     /// The attempt that may have ended its candidate. It is set while a decision is carried out.
-    pub(super) stood: Option<Stood>,
+    pub(super) ending_report: Option<EndingReport>,
 }
 
 /// An attempt in progress.

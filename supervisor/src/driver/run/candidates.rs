@@ -27,7 +27,7 @@ const NAMED_BATCHES: usize = 8;
 pub(super) struct Candidates;
 
 /// The part of an attempt's report that is kept for the end of its candidate.
-pub(super) struct Stood {
+pub(super) struct EndingReport {
     candidate: CandidateId,
     stage: Stage,
     feedback: String,
@@ -108,7 +108,7 @@ impl Source for Candidates {
         let (candidate, UnitEnd { status, blame, detail }) = (id_of(place), end);
         run.agenda.known[place].status = Some(status);
         // A candidate that was cancelled, or that never fits, has no last attempt.
-        let stood = run.attempts.stood.take().filter(|stood| stood.candidate == candidate);
+        let stood = run.attempts.ending_report.take().filter(|stood| stood.candidate == candidate);
         let stage = stood.as_ref().map(|stood| stood.stage);
         let feedback = stood
             .map_or_else(|| feedback_without_report(Stage::Build, status, &detail), |stood| stood.feedback);
@@ -151,7 +151,8 @@ impl Run<'_> {
         if let Body::Verify(verified) = &report.body {
             self.log_device_points(id, &verified.device);
         }
-        self.attempts.stood = Some(Stood { candidate: id, stage, feedback: feedback(stage, report) });
+        self.attempts.ending_report =
+            Some(EndingReport { candidate: id, stage, feedback: feedback(stage, report) });
         if let Some(job) = self.agenda.plan.candidate(id).map(|it| it.job) {
             // The time of a failed attempt does not predict how long others will take.
             let passed = report.head.status == Status::Passed;

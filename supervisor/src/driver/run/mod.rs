@@ -116,7 +116,7 @@ impl Run<'_> {
 
     /// Carries out the actions in order. The events that they raise are handled after the last action.
     fn carry_out_all(&mut self, actions: Vec<Action>) -> Result<(), RunError> {
-        self.attempts.stood = None;
+        self.attempts.ending_report = None;
         for action in actions {
             self.watchdog.enter(Part::of(&action));
             self.carry_out(action)?;

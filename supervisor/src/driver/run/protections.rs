@@ -27,7 +27,7 @@ pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Protection> 
     // This canary runs while the other protections are tested.
     let confined = Canary::start(executable, &["confine"]);
     let mut found = vec![cgroup_leaf(executable, leaves), poll_and_kill(executable)];
-    let silence = match confined.and_then(|mut canary| canary.hear(CANARY_TIMEOUT)) {
+    let silence = match confined.and_then(|mut canary| canary.output(CANARY_TIMEOUT)) {
         Ok(output) => {
             found.extend(output.lines().filter_map(Protection::from_line));
             "its canary did not report it".to_owned()

@@ -74,7 +74,7 @@ pub fn compilers(plan: &Plan) -> Vec<Result<String, String>> {
 
 fn ask(start: impl FnOnce(&Executable) -> io::Result<Canary>) -> Result<String, String> {
     let answer = Executable::open()
-        .and_then(|executable| start(&executable)?.hear(TIMEOUT))
+        .and_then(|executable| start(&executable)?.output(TIMEOUT))
         .map_err(|error| format!("the process that asks for it failed: {error}"))?;
     match answer.trim().split_once(' ') {
         Some(("yes", what)) => Ok(what.to_owned()),

@@ -39,7 +39,7 @@ pub fn ask(named: &str, triton: bool) -> Asked {
         .map_err(|error| error.to_string())
         .and_then(|executable| {
             Canary::start(&executable, &arguments)
-                .and_then(|mut canary| canary.hear(TIMEOUT))
+                .and_then(|mut canary| canary.output(TIMEOUT))
                 .map_err(|error| error.to_string())
         })
         .map_err(|error| format!("no process could be started to ask `{named}`: {error}"))?;
