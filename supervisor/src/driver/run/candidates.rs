@@ -92,7 +92,7 @@ impl Source for Candidates {
     ) -> Result<(), RunError> {
         let (candidate, stage) = (id_of(place), attempt.order.stage);
         if let Some(report) = &end.report {
-            run.stood(candidate, attempt, report);
+            run.keep_report(candidate, attempt, report);
         }
         let key = AttemptKey { candidate, stage, number: attempt.number };
         run.books.writer.write(move |store| store.attempt_finished(key, &end));
@@ -108,10 +108,10 @@ impl Source for Candidates {
         let (candidate, UnitEnd { status, blame, detail }) = (id_of(place), end);
         run.agenda.known[place].status = Some(status);
         // A candidate that was cancelled, or that never fits, has no last attempt.
-        let stood = run.attempts.ending_report.take().filter(|stood| stood.candidate == candidate);
-        let stage = stood.as_ref().map(|stood| stood.stage);
-        let feedback = stood
-            .map_or_else(|| feedback_without_report(Stage::Build, status, &detail), |stood| stood.feedback);
+        let report = run.attempts.ending_report.take().filter(|report| report.candidate == candidate);
+        let stage = report.as_ref().map(|report| report.stage);
+        let feedback = report
+            .map_or_else(|| feedback_without_report(Stage::Build, status, &detail), |report| report.feedback);
         let end = CandidateEnd {
             status,
             blame,
@@ -139,7 +139,7 @@ impl Source for Candidates {
 
 impl Run<'_> {
     /// Records what the rest of the run needs from the report of a valid attempt.
-    fn stood(&mut self, id: CandidateId, attempt: &EndedAttempt, report: &Report) {
+    fn keep_report(&mut self, id: CandidateId, attempt: &EndedAttempt, report: &Report) {
         let stage = attempt.order.stage;
         self.agenda.known[id.index()].learn(stage, report);
         if let Body::Build(Built { artifact: Some(artifact), .. }) = &report.body {
