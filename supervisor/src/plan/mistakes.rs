@@ -185,7 +185,7 @@ fn each_mistake_gives_one_message_at_its_position() {
         ("entries = [\"*.pt\", \"e[.pt\"]", 4, 20, "job.entries", "not a pattern"),
         ("entries = [\"*.pt\", \"e9*.pt\"]", 4, 20, "job.entries", "matches `e9*.pt`"),
         ("entries = [\"a/*.pt\"]", 4, 12, "job.entries", "contains a `/`"),
-        ("profile = { cache_state = \"rotate\" }", 4, 27, "job.profile.cache_state", "does not rotate"),
+        ("profile = { cache_state = \"rotat\" }", 4, 27, "job.profile.cache_state", "did you mean `rotate`?"),
         ("dtypes = [\"float31\"]", 4, 11, "job.dtypes", "did you mean `float32`?"),
         ("params = [\"a\", \"a\"]", 4, 16, "job.params", "is listed twice"),
         ("params = [\"a\"]\ndefaults = { b = 1 }", 5, 14, "job.defaults.b", "not among `params`"),

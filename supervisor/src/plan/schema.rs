@@ -158,7 +158,7 @@ sections! {
         "protocol" => protocol: Word<Protocol>,
         "entries" => entries: Word<ProfileEntries>,
         "batch_bytes" => batch_bytes: Size<1>,
-        "cache_state" => cache_state: CacheStateName,
+        "cache_state" => cache_state: Word<CacheState>,
         "inputs" => inputs: Word<InputMemory>,
         "max_noise" => max_noise: Percentage<false>,
         "entry_timeout" => entry_timeout: Time,
@@ -260,29 +260,6 @@ impl Codec for DeviceName {
 
     fn print(value: &DeviceChoice) -> String {
         print::string(&value.named().map_or_else(|| "auto".to_owned(), |device| device.to_string()))
-    }
-}
-
-/// The message for a cache state that is not implemented.
-const NO_ROTATION: &str = "this version does not rotate over entries";
-
-pub(super) struct CacheStateName;
-
-impl Codec for CacheStateName {
-    type Value = CacheState;
-
-    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<CacheState> {
-        match Word::<CacheState>::read(value, spot, findings)? {
-            state @ (CacheState::Auto | CacheState::Warm | CacheState::Cold) => Some(state),
-            CacheState::Rotate => {
-                findings.report(spot, NO_ROTATION).expected("`auto`, `warm` or `cold`");
-                None
-            }
-        }
-    }
-
-    fn print(value: &CacheState) -> String {
-        Word::<CacheState>::print(value)
     }
 }
 

@@ -4,16 +4,17 @@ use std::time::{Duration, Instant};
 
 use opt_shared::formula::MIN_RUNNERS;
 use opt_shared::message::Depth;
-use opt_shared::outcome::{CacheStateReached, EntryProfile, Estimate};
+use opt_shared::outcome::{EntryProfile, Estimate};
 use opt_shared::settings::Protocol;
 use opt_shared::units::Bytes;
 use rand::Rng;
 
 use super::idle::LEAST_ROUNDS;
-use super::length::{agree, calls_for_a_block, longest_call, too_short};
-use super::pair::{Context, Draws, Made, Order, Pairing, net};
+use super::length::{agree, calls_for_a_block, longest_call};
+use super::pair::{Context, Draws, Made, Order, Pairing};
+use super::pairs::{Pairs, Timed, net_times, note};
 use super::plausible::{implausible, works_unasked};
-use super::samples::{Samples, was_preempted};
+use super::samples::Samples;
 use super::vary::Variation;
 use super::{CANDIDATE, Side, Stop, handoff};
 use crate::judge::{at_a_glance, half_width, over_runners, quantile_of, summarise};
@@ -25,14 +26,7 @@ const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(10);
 /// Largest number of warm-up pairs, whatever the clock shows.
 const MOST_WARM_UP_PAIRS: u32 = 1000;
-/// Pairs of blocks for each pair of runners; fewer if one call takes `SLOW_CALL`.
-const PAIRS: usize = 10;
-const PAIRS_SLOW: usize = 2;
-/// Smallest number of pairs, however little time there is: a median of fewer means little.
-const LEAST_PAIRS: usize = 5;
 const SLOW_CALL: Duration = Duration::from_millis(100);
-/// Preempted pairs are repeated up to this many times the wanted number; beyond that, all pairs count.
-const MOST_REPEATED: usize = 4;
 /// If at least this many pairs were not preempted, only those count.
 const LEAST_CALM: usize = 3;
 /// KernelForge's protocol: numbers of warm-up calls and of timed calls.
@@ -60,12 +54,6 @@ pub(super) struct Timing {
     converged: bool,
 }
 
-/// A timed pair: for each side the milliseconds per call, and whether another process used the CPU meanwhile.
-struct Timed {
-    ms: Vec<f64>,
-    preempted: Vec<bool>,
-}
-
 impl Timing {
     pub(super) fn of(sides: usize) -> Self {
         Self {
@@ -85,30 +73,48 @@ impl Timing {
         draws: &mut Draws,
     ) -> Result<Made<()>, SessionError> {
         let started = now(sides);
-        let mut samples = std::mem::take(&mut self.samples);
-        let mut pairing =
-            Pairing { context, sides, samples: &mut samples, variation, memory, draws, called: [false; 2] };
-        let timed = match warm_up(&mut pairing)? {
-            Err(stop) => Err(stop),
-            Ok(warm) => match context.task.profile.protocol {
-                Protocol::Paired => paired(&mut pairing, warm, started)?,
-                Protocol::Kernelforge => kernelforge(&mut pairing)?,
-            },
+        let mut pairing = self.pairing(context, sides, variation, memory, draws);
+        let warm = match warm_up(&mut pairing)? {
+            Ok(warm) => warm,
+            Err(stop) => return Ok(Err(stop)),
         };
-        let timed = match timed {
-            Ok(timed) => idle_rounds(&mut pairing)?.map(|()| timed),
-            Err(stop) => Err(stop),
+        handoff::settle_waiting(pairing.sides, most_threads(pairing.samples), warm.busy)?;
+        let warm_up_time = now(pairing.sides) - started;
+        let mut pairs = Pairs::new(&pairing, warm.slow, warm_up_time);
+        let made = match context.task.profile.protocol {
+            Protocol::Paired => paired(&mut pairing, &mut pairs, started)?,
+            Protocol::Kernelforge => kernelforge(&mut pairing, &mut pairs)?,
         };
-        self.handoff = pairing.sides[CANDIDATE].session.clock().handoff();
-        self.spent += now(pairing.sides) - started;
-        self.samples = samples;
-        Ok(timed.map(|(timed, calls)| self.add(&timed, calls, context.task.depth)))
+        if let Err(stop) = made {
+            return Ok(Err(stop));
+        }
+        if let Err(stop) = idle_rounds(&mut pairing)? {
+            return Ok(Err(stop));
+        }
+        let spent = now(sides) - started;
+        self.add(&pairs, context.task.depth, sides, spent);
+        Ok(Ok(()))
     }
 
-    /// Adds the pairs of one pair of runners.
-    fn add(&mut self, timed: &[Timed], calls: u32, depth: Depth) {
-        self.calls = calls;
+    /// Everything that the blocks of one more pair of runners need.
+    pub(super) fn pairing<'p, 'b, M: VariantMemory>(
+        &'p mut self,
+        context: &'p Context<'p>,
+        sides: &'p mut [Side<'b>],
+        variation: &'p mut Variation,
+        memory: Option<&'p M>,
+        draws: &'p mut Draws,
+    ) -> Pairing<'p, 'b, M> {
+        Pairing { context, sides, samples: &mut self.samples, variation, memory, draws }
+    }
+
+    /// Adds the pairs of one pair of runners, which took `spent`.
+    pub(super) fn add(&mut self, pairs: &Pairs, depth: Depth, sides: &mut [Side<'_>], spent: Duration) {
+        let timed = &pairs.timed;
+        self.calls = pairs.calls;
         self.runners += 1;
+        self.spent += spent;
+        self.handoff = sides[CANDIDATE].session.clock().handoff();
         let used = believed(timed);
         self.disturbed |= used.iter().any(|pair| pair.preempted.contains(&true));
         let thrown_away = u32::try_from(timed.len() - used.len()).unwrap_or(u32::MAX);
@@ -207,7 +213,7 @@ impl Timing {
             speedup: self.speedup(),
             noise: self.estimate().map_or(f64::INFINITY, |estimate| half_width(&estimate)),
             converged: self.converged,
-            cache_state: if context.is_cold() { CacheStateReached::Cold } else { CacheStateReached::Warm },
+            cache_state: context.cache_state(),
             footprint,
             bytes_per_second,
             calls_per_block: self.calls,
@@ -243,8 +249,18 @@ fn believed(timed: &[Timed]) -> Vec<&Timed> {
     }
 }
 
-/// Makes plan calls, then pairs until the length of a block has settled. Returns whether calls are slow.
-fn warm_up<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<bool>, SessionError> {
+/// What the warm-up of an entry showed.
+pub(super) struct WarmUp {
+    /// Calls take so long that few pairs must do.
+    pub(super) slow: bool,
+    /// The largest number of CPUs that a side kept busy.
+    pub(super) busy: f64,
+}
+
+/// Makes plan calls, then pairs until the length of a block has settled.
+pub(super) fn warm_up<M: VariantMemory>(
+    pairing: &mut Pairing<'_, '_, M>,
+) -> Result<Made<WarmUp>, SessionError> {
     handoff::settle(pairing.sides)?;
     for number in 0..pairing.sides.len() {
         if pairing.sides[number].has_plan {
@@ -287,19 +303,17 @@ fn warm_up<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<bo
         settled = agree(calls, next);
         calls = next;
     }
-    handoff::settle_waiting(pairing.sides, most_threads(pairing.samples), busy);
-    handoff::settle(pairing.sides)?;
-    Ok(Ok(pairing.samples.iter().any(|side| SLOW_CALL <= side.estimate)))
+    let slow = pairing.samples.iter().any(|side| SLOW_CALL <= side.estimate);
+    Ok(Ok(WarmUp { slow, busy }))
 }
 
 /// By the candidate's clock.
-fn now(sides: &mut [Side<'_>]) -> Instant {
+pub(super) fn now(sides: &mut [Side<'_>]) -> Instant {
     sides[CANDIDATE].session.clock().now()
 }
 
-fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 {
-    // If caches are to be cold, a block is a single call, because the first call loads what later ones find.
-    if pairing.context.is_cold() {
+pub(super) fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 {
+    if pairing.context.has_single_calls() {
         return 1;
     }
     let slots = pairing.sides.iter().map(|side| side.session.slots(pairing.context.index)).min().unwrap_or(1);
@@ -307,15 +321,19 @@ fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 {
 }
 
 /// Both sides make the same number of calls in a block: as many as the faster side needs.
-fn fastest(samples: &[Samples]) -> Duration {
+pub(super) fn fastest(samples: &[Samples]) -> Duration {
     samples.iter().map(|side| side.estimate).min().unwrap_or_default()
 }
 
-fn most_threads(samples: &[Samples]) -> u32 {
+pub(super) fn most_threads(samples: &[Samples]) -> u32 {
     samples.iter().map(|side| side.threads).max().unwrap_or(1)
 }
 
-fn note_estimates<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>, blocks: &[Block], calls: u32) {
+pub(super) fn note_estimates<M: VariantMemory>(
+    pairing: &mut Pairing<'_, '_, M>,
+    blocks: &[Block],
+    calls: u32,
+) {
     for (number, block) in blocks.iter().enumerate() {
         let seen = longest_call(block.elapsed, pairing.sides[number].session.clock().handoff(), calls);
         let threads = &mut pairing.samples[number].threads;
@@ -325,77 +343,29 @@ fn note_estimates<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>, blocks: &[
     }
 }
 
-/// Makes pairs in balanced random order; returns them with the number of calls in their blocks.
+/// Makes pairs in balanced random order until there are enough.
 fn paired<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
-    slow: bool,
+    pairs: &mut Pairs,
     started: Instant,
-) -> Result<Made<(Vec<Timed>, u32)>, SessionError> {
-    let (wanted, least) = match pairing.context.task.depth {
-        _ if slow => (PAIRS_SLOW, PAIRS_SLOW),
-        Depth::Full => (PAIRS, LEAST_PAIRS),
-        Depth::Screen => (LEAST_PAIRS, LEAST_PAIRS),
-    };
-    let most = most_calls(pairing);
-    // Every runner gets its share of the time.
-    let limit = pairing.context.task.profile.entry_timeout / MIN_RUNNERS;
-    let (mut timed, mut calls, mut least_calls) = (Vec::new(), 1, 1);
-    let mut order = Vec::new();
-    while timed.len() < wanted * MOST_REPEATED {
-        let calm = timed.iter().filter(|pair: &&Timed| !pair.preempted.contains(&true)).count();
-        if wanted <= calm || (least <= timed.len() && limit <= now(pairing.sides) - started) {
-            break;
-        }
-        // Every block revises the number of calls, because the first ones may have been slow on purpose.
-        calls = calls_for_a_block(fastest(pairing.samples), most).max(least_calls);
-        // Orders are drawn two at a time, each of them once.
-        if order.is_empty() {
-            let first = pairing.draws.random.random::<bool>();
-            order.extend([first, !first]);
-        }
-        let baseline_first = order.pop().unwrap_or_default();
-        let blocks = match pairing.make(Order { calls, baseline_first, all_slots: false })? {
-            Ok(blocks) => blocks,
+) -> Result<Made<()>, SessionError> {
+    while !pairs.are_enough() {
+        let order = pairs.next(pairing);
+        match pairing.make(order)? {
+            Ok(blocks) => pairs.add(pairing, &blocks),
             Err(stop) => return Ok(Err(stop)),
-        };
-        note_estimates(pairing, &blocks, calls);
-        let nets: Vec<Duration> = blocks
-            .iter()
-            .zip(&mut *pairing.sides)
-            .map(|(block, side)| net(block, &mut *side.session))
-            .collect();
-        if nets.iter().any(|&net| too_short(net, calls, most)) {
-            least_calls = calls.saturating_mul(2).min(most);
-            continue;
         }
-        timed.push(note(pairing, &blocks, &nets, calls));
+        pairs.spent = now(pairing.sides) - started;
     }
-    Ok(Ok((timed, calls)))
-}
-
-fn note<M: VariantMemory>(
-    pairing: &mut Pairing<'_, '_, M>,
-    blocks: &[Block],
-    nets: &[Duration],
-    calls: u32,
-) -> Timed {
-    let of_a_call = |time: Duration| time.as_secs_f64() * 1e3 / f64::from(calls);
-    for ((block, &net), samples) in blocks.iter().zip(nets).zip(&mut *pairing.samples) {
-        samples.saw(block);
-        samples.most_ms.push(of_a_call(block.elapsed));
-        samples.claims.push(block.called.claimed.as_secs_f64() / net.as_secs_f64().max(1e-9));
-    }
-    Timed {
-        ms: nets.iter().map(|&net| of_a_call(net)).collect(),
-        preempted: blocks.iter().map(was_preempted).collect(),
-    }
+    Ok(Ok(()))
 }
 
 /// Makes 25 warm-up calls, then 100 calls in as few blocks as the ring and the variants allow. All are checked,
 /// and their mean is the only sample.
 fn kernelforge<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
-) -> Result<Made<(Vec<Timed>, u32)>, SessionError> {
+    pairs: &mut Pairs,
+) -> Result<Made<()>, SessionError> {
     // There may be only one block, and the position of the round among them must not be predictable.
     for number in 0..pairing.sides.len() {
         for _ in 0..pairing.draws.rounds.first_rounds() {
@@ -414,22 +384,22 @@ fn kernelforge<M: VariantMemory>(
             Ok(blocks) => blocks,
             Err(stop) => return Ok(Err(stop)),
         };
-        let nets: Vec<Duration> = blocks
-            .iter()
-            .zip(&mut *pairing.sides)
-            .map(|(block, side)| net(block, &mut *side.session))
-            .collect();
+        let nets = net_times(pairing, &blocks);
         let timed = note(pairing, &blocks, &nets, calls);
         totals.iter_mut().zip(&timed.ms).for_each(|(total, ms)| *total += ms * f64::from(calls));
         left -= calls;
     }
     let calls = KERNELFORGE_CALLS.1;
     let ms = totals.iter().map(|total| total / f64::from(calls)).collect();
-    Ok(Ok((vec![Timed { ms, preempted: vec![false; totals.len()] }], calls.min(most))))
+    pairs.timed.push(Timed { ms, preempted: vec![false; totals.len()] });
+    pairs.calls = calls.min(most);
+    Ok(Ok(()))
 }
 
 /// Makes this runner's share of the idle rounds that the proof needs.
-fn idle_rounds<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<()>, SessionError> {
+pub(super) fn idle_rounds<M: VariantMemory>(
+    pairing: &mut Pairing<'_, '_, M>,
+) -> Result<Made<()>, SessionError> {
     for number in 0..pairing.sides.len() {
         for _ in 0..LEAST_ROUNDS.div_ceil(MIN_RUNNERS as usize) {
             if let Err(stop) = pairing.idle_round(number)? {

@@ -22,8 +22,14 @@ pub(super) fn settle(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
 }
 
 /// Called after warm-up; `threads` and `cpus_busy` are the most that any side showed. This process spins while it
-/// waits for either side or for neither, because spinning takes time from a runner that needs all CPUs.
-pub(super) fn settle_waiting(sides: &mut [Side<'_>], threads: u32, cpus_busy: f64) {
+/// waits for either side or for neither, because spinning takes time from a runner that needs all CPUs. Then settles
+/// the hand-off for that way of waiting.
+pub(super) fn settle_waiting(
+    sides: &mut [Side<'_>],
+    threads: u32,
+    cpus_busy: f64,
+) -> Result<(), SessionError> {
     let spin = sides.iter_mut().all(|side| side.session.clock().leaves_room(threads, cpus_busy));
     sides.iter_mut().for_each(|side| side.session.clock().wait_spinning(spin));
+    settle(sides)
 }

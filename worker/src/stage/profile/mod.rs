@@ -11,7 +11,9 @@ mod idle;
 mod length;
 mod looks;
 mod pair;
+mod pairs;
 mod plausible;
+mod rotate;
 mod samples;
 #[cfg(test)]
 mod tests;
@@ -21,21 +23,22 @@ use opt_shared::batch::{Share, batches};
 use opt_shared::formula::{MAX_RUNNERS, load_timeout};
 use opt_shared::message::{Depth, EntryRef, ProfileTask};
 use opt_shared::outcome::{EntryFailure, Head, Mismatch, Profiled, Status};
-use opt_shared::settings::Vary;
+use opt_shared::settings::{CacheState, Protocol, Vary};
 use opt_shared::units::Bytes;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use self::entry::{Timing, no_figures};
 use self::idle::Draw;
-use self::pair::{Context, Draws};
+use self::pair::{Context, Draws, Made};
+use self::rotate::Rotation;
 use self::vary::Variation;
 use super::failure::{of, of_the_capture};
 use super::{Progress, kept};
 use crate::recorded::Recorded;
 use crate::session::{
-    Answer, Backend, Candidate, Ending, Group, Lifetime, Loaded, Session, SessionError, Variants, Varied,
-    Verdict, Wanted,
+    Answer, Backend, Candidate, Ending, Group, Lifetime, Loaded, Session, SessionError, VariantMemory,
+    Variants, Varied, Verdict, Wanted,
 };
 
 /// Indices of the sides.
@@ -165,6 +168,10 @@ impl<B: Backend> Profile<'_, B> {
                 return Ok(());
             }
         };
+        let profile = &self.task.profile;
+        // KernelForge's rules are fixed: it times one entry after another.
+        let rotates = profile.cache_state == CacheState::Rotate && profile.protocol == Protocol::Paired;
+        let timed = placed.iter().filter(|entry| !entry.as_ref().has_no_elements()).count();
         let contexts: Vec<Context<'_>> = placed
             .iter()
             .zip(&tolerances)
@@ -178,6 +185,7 @@ impl<B: Backend> Profile<'_, B> {
                     tolerances,
                     index,
                     weight: reference.weight,
+                    rotates: rotates && 1 < timed,
                 }
             })
             .collect();
@@ -227,15 +235,14 @@ impl<B: Backend> Profile<'_, B> {
         }
         if stopped.is_none() {
             let mut draws = Draws { random: StdRng::from_rng(&mut self.draws), rounds: Draw::new() };
-            for ((context, timing), variation) in contexts.iter().zip(&mut *timings).zip(variations) {
-                if timing.done {
-                    continue;
-                }
-                if let Err(stop) = timing.time(context, &mut sides, variation, memory, &mut draws)? {
-                    stopped = Some(stop);
-                    break;
-                }
-            }
+            timings.iter_mut().flat_map(|timing| &mut timing.samples).for_each(|side| side.called = false);
+            let sides = &mut sides;
+            let made = if contexts.iter().any(|context| context.rotates) {
+                Rotation { contexts, timings, variations, sides, memory, draws: &mut draws }.run()?
+            } else {
+                one_after_another(contexts, timings, variations, sides, memory, &mut draws)?
+            };
+            stopped = made.err();
         }
         if let Some((CANDIDATE, Stop::Disputed { .. })) = &stopped
             && let Some((_, Stop::Disputed { entry, slot, calls, poison, mismatch })) = stopped.take()
@@ -337,6 +344,25 @@ impl<B: Backend> Profile<'_, B> {
         self.report.baseline_failed = number == BASELINE;
         self.head.fail(failure);
     }
+}
+
+/// Times each unfinished entry before the next one.
+fn one_after_another<M: VariantMemory>(
+    contexts: &[Context<'_>],
+    timings: &mut [Timing],
+    variations: &mut [Variation],
+    sides: &mut [Side<'_>],
+    memory: Option<&M>,
+    draws: &mut Draws,
+) -> Result<Made<()>, SessionError> {
+    for ((context, timing), variation) in contexts.iter().zip(timings).zip(variations) {
+        if !timing.done
+            && let Err(stop) = timing.time(context, sides, variation, memory, draws)?
+        {
+            return Ok(Err(stop));
+        }
+    }
+    Ok(Ok(()))
 }
 
 /// A loaded session, and why it stopped if it is not ready.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use opt_shared::message::ProfileTask;
-use opt_shared::outcome::{Mismatch, Status};
+use opt_shared::outcome::{CacheStateReached, Mismatch, Status};
 use opt_shared::settings::CacheState;
 use opt_shared::units::Bytes;
 use rand::Rng;
@@ -13,7 +13,7 @@ use super::idle::Draw;
 use super::looks;
 use super::samples::{KeptBlock, Samples};
 use super::vary::Variation;
-use super::{CANDIDATE, Side, Stop};
+use super::{BASELINE, CANDIDATE, Side, Stop};
 use crate::judge::element::differs;
 use crate::judge::{BytesSource, Tolerance};
 use crate::recorded::Recorded;
@@ -41,11 +41,29 @@ pub(super) struct Context<'a> {
     /// Its index in the sessions.
     pub(super) index: usize,
     pub(super) weight: u64,
+    /// Whether the entries of its batch are timed in turns. Never true of a batch with one entry.
+    pub(super) rotates: bool,
 }
 
 impl Context<'_> {
-    pub(super) fn is_cold(&self) -> bool {
+    fn is_cold(&self) -> bool {
         self.task.profile.cache_state == CacheState::Cold
+    }
+
+    /// Whether a block is a single call. If caches are to be cold or to hold other entries' data, the first call
+    /// would load what later ones find.
+    pub(super) fn has_single_calls(&self) -> bool {
+        self.is_cold() || self.rotates
+    }
+
+    pub(super) fn cache_state(&self) -> CacheStateReached {
+        if self.is_cold() {
+            CacheStateReached::Cold
+        } else if self.rotates {
+            CacheStateReached::Rotate
+        } else {
+            CacheStateReached::Warm
+        }
     }
 }
 
@@ -73,8 +91,27 @@ pub(super) struct Pairing<'p, 'b, M> {
     pub(super) variation: &'p mut Variation,
     pub(super) memory: Option<&'p M>,
     pub(super) draws: &'p mut Draws,
-    /// For each side: whether this runner has called the entry. The first call may compile something.
-    pub(super) called: [bool; 2],
+}
+
+/// A pair whose blocks are being made: both sides get the same inputs and the same poison.
+pub(super) struct OpenPair {
+    order: Order,
+    /// Decides the values of its inputs.
+    seed: u64,
+    poison: u8,
+    /// For each side its block, and the elements looked at.
+    blocks: Vec<Option<(Block, Vec<Look>)>>,
+}
+
+impl OpenPair {
+    /// The sides in the order in which their blocks are made.
+    pub(super) fn numbers(&self, sides: usize) -> &'static [usize] {
+        match (sides, self.order.baseline_first) {
+            (1, _) => &[CANDIDATE],
+            (_, true) => &[BASELINE, CANDIDATE],
+            (_, false) => &[CANDIDATE, BASELINE],
+        }
+    }
 }
 
 /// A result, or the index of the side that stopped, with the reason.
@@ -83,36 +120,49 @@ pub(super) type Made<T> = Result<T, (usize, Stop)>;
 impl<M: VariantMemory> Pairing<'_, '_, M> {
     /// Makes and checks one block of each side. Returns the blocks in the order of the sides.
     pub(super) fn make(&mut self, order: Order) -> Result<Made<Vec<Block>>, SessionError> {
+        let mut pair = self.open(order);
+        for &number in pair.numbers(self.sides.len()) {
+            if let Err(stop) = self.time_side(&mut pair, number)? {
+                return Ok(Err(stop));
+            }
+        }
+        self.check(pair)
+    }
+
+    pub(super) fn open(&mut self, order: Order) -> OpenPair {
         let seed = self.draws.random.random();
         let poison = POISONS[self.draws.random.random_range(0..POISONS.len())];
-        let leaves = &self.context.recorded.leaves;
-        let mut blocks: Vec<Option<(Block, Vec<Look>)>> = self.sides.iter().map(|_| None).collect();
-        let numbers: &[usize] = match (self.sides.len(), order.baseline_first) {
-            (1, _) => &[0],
-            (_, true) => &[1, 0],
-            (_, false) => &[0, 1],
-        };
-        for &number in numbers {
-            while self.draws.rounds.is_round() {
-                if let Err(stop) = self.idle_round(number)? {
-                    return Ok(Err(stop));
-                }
+        OpenPair { order, seed, poison, blocks: self.sides.iter().map(|_| None).collect() }
+    }
+
+    /// Makes the block of one side.
+    pub(super) fn time_side(&mut self, pair: &mut OpenPair, number: usize) -> Result<Made<()>, SessionError> {
+        let calls = pair.order.calls;
+        while self.draws.rounds.is_round() {
+            if let Err(stop) = self.idle_round(number)? {
+                return Ok(Err(stop));
             }
-            // Both sides use the same input memory. It holds other values until the first stamp of a block, so that the side
-            // whose block comes later cannot read its inputs early.
-            let decoy = self.draws.random.random();
-            self.renew(order.calls, decoy)?;
-            let looks = looks::draw(leaves, order.calls, &mut self.draws.random);
-            self.sides[number].session.poison(self.context.index, order.calls, poison)?;
-            let block = match self.block(number, order.calls, Calls::Timed, &looks, seed)? {
-                Ok(block) => block,
-                Err(stop) => return Ok(Err(stop)),
-            };
-            if let Some(look) = block.changed.and_then(|at| looks.get(at)) {
-                return Ok(Err((number, self.deferred(look, order.calls))));
-            }
-            blocks[number] = Some((block, looks));
         }
+        // Both sides use the same input memory. It holds other values until the first stamp of a block, so that the side
+        // whose block comes later cannot read its inputs early.
+        let decoy = self.draws.random.random();
+        self.renew(calls, decoy)?;
+        let looks = looks::draw(&self.context.recorded.leaves, calls, &mut self.draws.random);
+        self.sides[number].session.poison(self.context.index, calls, pair.poison)?;
+        let block = match self.block(number, calls, Calls::Timed, &looks, pair.seed)? {
+            Ok(block) => block,
+            Err(stop) => return Ok(Err(stop)),
+        };
+        if let Some(look) = block.changed.and_then(|at| looks.get(at)) {
+            return Ok(Err((number, self.deferred(look, calls))));
+        }
+        pair.blocks[number] = Some((block, looks));
+        Ok(Ok(()))
+    }
+
+    /// Checks the outputs of both sides. Returns the blocks in the order of the sides.
+    pub(super) fn check(&mut self, pair: OpenPair) -> Result<Made<Vec<Block>>, SessionError> {
+        let OpenPair { order, seed, poison, blocks } = pair;
         let (blocks, looks): (Vec<Block>, Vec<Vec<Look>>) = blocks.into_iter().flatten().unzip();
         let checked = match (self.variation.varies(), self.sides.len()) {
             (true, 2..) => self.check_against_baseline(order, poison, &looks)?,
@@ -175,7 +225,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         Ok(match failure::of_calls(&block.called, calls, what) {
             Some(verdict) => Err((number, stop(self.context, verdict.status, verdict.detail))),
             None => {
-                self.called[number] |= what == Calls::Timed;
+                self.samples[number].called |= what == Calls::Timed;
                 Ok(block)
             }
         })
@@ -185,7 +235,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
     /// multiple of the time they took: a kernel that slows down on purpose would take time from all others.
     fn limit(&self, number: usize, calls: u32, what: Calls) -> Duration {
         let allowed = self.context.task.verify.call_timeout.saturating_mul(calls);
-        if what != Calls::Timed || !self.called[number] {
+        if what != Calls::Timed || !self.samples[number].called {
             return allowed;
         }
         let expected = self.samples[number].estimate.saturating_mul(calls);

@@ -24,6 +24,8 @@ pub(super) struct Samples {
     pub(super) plan_ms: Option<f64>,
     /// The shortest time that a call was seen to take.
     pub(super) estimate: Duration,
+    /// Whether the present runner has made a timed call. Its first one may compile something.
+    pub(super) called: bool,
     /// The largest number of threads seen.
     pub(super) threads: u32,
     /// Time in timed blocks; below, the part of it spent waiting for a CPU.

@@ -1,6 +1,8 @@
 //! Which blocks a profile asks for: how many, of how many calls, in which order, and under which limits.
 
 use super::*;
+use opt_shared::outcome::CacheStateReached;
+
 use crate::session::scripted::AskedBlock;
 
 /// The blocks of a candidate that is timed alone.
@@ -146,4 +148,57 @@ fn profile_takes_disturbed_pairs_again_up_to_four_times() {
     let report = profile(&backend, &task(&[0], false));
     let entry = &report.body.entries[0];
     assert_eq!((entry.times.samples, entry.discarded_blocks), (120, 0), "no pair was calm, so all count");
+}
+
+/// The order in which timed blocks were made: candidate and entry.
+fn order_of(blocks: &[AskedBlock]) -> Vec<(String, usize)> {
+    blocks.iter().map(|block| (block.candidate.clone(), block.entry)).collect()
+}
+
+#[test]
+fn profile_in_rotation_calls_every_entry_of_one_side_before_the_other_side() {
+    let mut task = task(&[0, 1, 2], true);
+    task.profile.cache_state = CacheState::Rotate;
+    let backend = beside(honest(3000 * US), honest(6000 * US));
+    let report = profile(&backend, &task);
+    assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
+    assert_eq!(report.body.entries.len(), 3);
+    for entry in &report.body.entries {
+        assert_eq!((entry.cache_state, entry.calls_per_block), (CacheStateReached::Rotate, 1));
+        assert!((entry.speedup.expect("paired").value - 2.0).abs() < 1e-6);
+        assert_eq!((entry.times.samples, entry.runners), (30, 3));
+    }
+    let blocks = asked_blocks(&backend);
+    for runner in blocks.chunks(blocks.len() / 3) {
+        // Ten rounds of three entries and two sides come after the warm-up.
+        let timed = order_of(&runner[runner.len() - 60..]);
+        let cycle: Vec<usize> = timed[..3].iter().map(|(_, entry)| *entry).collect();
+        let mut sorted = cycle.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, [0, 1, 2]);
+        for half in timed.chunks(3) {
+            assert!(half.iter().all(|(side, _)| *side == half[0].0), "one side at a time: {half:?}");
+            assert_eq!(half.iter().map(|(_, entry)| *entry).collect::<Vec<_>>(), cycle);
+        }
+        let sides: Vec<&str> = timed.chunks(3).map(|half| half[0].0.as_str()).collect();
+        assert!(sides.chunks(2).all(|round| round[0] != round[1]), "both sides in every round: {sides:?}");
+    }
+}
+
+#[test]
+fn profile_of_a_single_entry_cannot_rotate() {
+    let mut task = task(&[0], true);
+    task.profile.cache_state = CacheState::Rotate;
+    let report = profile(&beside(honest(100 * US), honest(200 * US)), &task);
+    let entry = &report.body.entries[0];
+    assert_eq!((entry.cache_state, entry.calls_per_block), (CacheStateReached::Warm, 5));
+}
+
+#[test]
+fn profile_in_rotation_names_the_entry_that_fails() {
+    let mut task = task(&[0, 1], true);
+    task.profile.cache_state = CacheState::Rotate;
+    let report = profile(&beside(playing(|_| Play::WrongFrom(0)), honest(100 * US)), &task);
+    assert_eq!(report.head.status, Status::Nondeterministic);
+    assert!(!report.body.baseline_failed && report.body.entries.is_empty());
 }

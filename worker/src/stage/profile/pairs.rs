@@ -1,0 +1,125 @@
+//! The timed pairs of one entry in one pair of runners: how many there are, how many calls their blocks have, and
+//! which side goes first.
+
+use std::time::Duration;
+
+use opt_shared::formula::MIN_RUNNERS;
+use opt_shared::message::Depth;
+use rand::Rng;
+
+use super::entry::{fastest, most_calls, note_estimates};
+use super::length::{calls_for_a_block, too_short};
+use super::pair::{Order, Pairing, net};
+use super::samples::was_preempted;
+use crate::session::{Block, VariantMemory};
+
+/// Pairs of blocks for each pair of runners; fewer if one call takes `SLOW_CALL`.
+const PAIRS: usize = 10;
+const PAIRS_SLOW: usize = 2;
+/// Smallest number of pairs, however little time there is: a median of fewer means little.
+const LEAST_PAIRS: usize = 5;
+/// Preempted pairs are repeated up to this many times the wanted number; beyond that, all pairs count.
+const MOST_REPEATED: usize = 4;
+
+/// A timed pair: for each side the milliseconds per call, and whether another process used the CPU meanwhile.
+pub(super) struct Timed {
+    pub(super) ms: Vec<f64>,
+    pub(super) preempted: Vec<bool>,
+}
+
+/// The pairs made so far.
+pub(super) struct Pairs {
+    pub(super) timed: Vec<Timed>,
+    /// Number of calls in a block of the last pair.
+    pub(super) calls: u32,
+    /// How long the entry has been timed in these runners.
+    pub(super) spent: Duration,
+    least_calls: u32,
+    most_calls: u32,
+    /// Whether the baseline goes first in each of the next pairs. Orders are drawn two at a time, each of them once.
+    order: Vec<bool>,
+    wanted: usize,
+    least: usize,
+    limit: Duration,
+}
+
+impl Pairs {
+    /// `slow`: calls take so long that few pairs must do. `spent`: how long warm-up took.
+    pub(super) fn new<M: VariantMemory>(pairing: &Pairing<'_, '_, M>, slow: bool, spent: Duration) -> Self {
+        let (wanted, least) = match pairing.context.task.depth {
+            _ if slow => (PAIRS_SLOW, PAIRS_SLOW),
+            Depth::Full => (PAIRS, LEAST_PAIRS),
+            Depth::Screen => (LEAST_PAIRS, LEAST_PAIRS),
+        };
+        Self {
+            timed: Vec::new(),
+            calls: 1,
+            spent,
+            least_calls: 1,
+            most_calls: most_calls(pairing),
+            order: Vec::new(),
+            wanted,
+            least,
+            // Every runner gets its share of the time.
+            limit: pairing.context.task.profile.entry_timeout / MIN_RUNNERS,
+        }
+    }
+
+    /// Whether there are enough undisturbed pairs, or no time is left for more.
+    pub(super) fn are_enough(&self) -> bool {
+        let calm = self.timed.iter().filter(|pair| !pair.preempted.contains(&true)).count();
+        self.wanted <= calm
+            || self.wanted * MOST_REPEATED <= self.timed.len()
+            || (self.least <= self.timed.len() && self.limit <= self.spent)
+    }
+
+    /// Decides how the next pair is made.
+    pub(super) fn next<M: VariantMemory>(&mut self, pairing: &mut Pairing<'_, '_, M>) -> Order {
+        // Every block revises the number of calls, because the first ones may have been slow on purpose.
+        self.calls = calls_for_a_block(fastest(pairing.samples), self.most_calls).max(self.least_calls);
+        if self.order.is_empty() {
+            let first = pairing.draws.random.random::<bool>();
+            self.order.extend([first, !first]);
+        }
+        let baseline_first = self.order.pop().unwrap_or_default();
+        Order { calls: self.calls, baseline_first, all_slots: false }
+    }
+
+    /// Adds a pair that was made and checked, unless its blocks are too short.
+    pub(super) fn add<M: VariantMemory>(&mut self, pairing: &mut Pairing<'_, '_, M>, blocks: &[Block]) {
+        note_estimates(pairing, blocks, self.calls);
+        let nets = net_times(pairing, blocks);
+        if nets.iter().any(|&net| too_short(net, self.calls, self.most_calls)) {
+            self.least_calls = self.calls.saturating_mul(2).min(self.most_calls);
+            return;
+        }
+        self.timed.push(note(pairing, blocks, &nets, self.calls));
+    }
+}
+
+/// Returns the time of each block without the hand-off.
+pub(super) fn net_times<M: VariantMemory>(
+    pairing: &mut Pairing<'_, '_, M>,
+    blocks: &[Block],
+) -> Vec<Duration> {
+    blocks.iter().zip(&mut *pairing.sides).map(|(block, side)| net(block, &mut *side.session)).collect()
+}
+
+/// Adds the blocks of a pair to the samples of both sides.
+pub(super) fn note<M: VariantMemory>(
+    pairing: &mut Pairing<'_, '_, M>,
+    blocks: &[Block],
+    nets: &[Duration],
+    calls: u32,
+) -> Timed {
+    let of_a_call = |time: Duration| time.as_secs_f64() * 1e3 / f64::from(calls);
+    for ((block, &net), samples) in blocks.iter().zip(nets).zip(&mut *pairing.samples) {
+        samples.saw(block);
+        samples.most_ms.push(of_a_call(block.elapsed));
+        samples.claims.push(block.called.claimed.as_secs_f64() / net.as_secs_f64().max(1e-9));
+    }
+    Timed {
+        ms: nets.iter().map(|&net| of_a_call(net)).collect(),
+        preempted: blocks.iter().map(was_preempted).collect(),
+    }
+}

@@ -1,0 +1,108 @@
+//! Times the entries of a batch in turns (`cache_state = "rotate"`), so that each call finds the caches as the
+//! calls of the other entries left them, as in a model that runs one layer after another.
+//!
+//! A round makes one call of every entry on one side, then on the other. If both sides called an entry one after
+//! the other, the second would find in the caches what the first had just read.
+
+use rand::seq::SliceRandom;
+
+use super::entry::{Timing, idle_rounds, most_threads, now, warm_up};
+use super::pair::{Context, Draws, Made, OpenPair, Order, Pairing};
+use super::pairs::Pairs;
+use super::vary::Variation;
+use super::{Side, handoff};
+use crate::session::{SessionError, VariantMemory};
+
+/// All entries of a batch that are timed together, in one pair of runners.
+pub(super) struct Rotation<'r, 'b, M> {
+    pub(super) contexts: &'r [Context<'r>],
+    pub(super) timings: &'r mut [Timing],
+    pub(super) variations: &'r mut [Variation],
+    pub(super) sides: &'r mut [Side<'b>],
+    pub(super) memory: Option<&'r M>,
+    pub(super) draws: &'r mut Draws,
+}
+
+impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
+    /// Times every entry that has elements: warm-up, then rounds until each entry has enough pairs.
+    pub(super) fn run(&mut self) -> Result<Made<()>, SessionError> {
+        let mut entries: Vec<usize> = (0..self.contexts.len())
+            .filter(|&index| !self.contexts[index].recorded.has_no_elements())
+            .collect();
+        // The cycle is the same in every round: an entry must never be called twice in succession.
+        entries.shuffle(&mut self.draws.random);
+        let mut turns = match self.warm_up(&entries)? {
+            Ok(turns) => turns,
+            Err(stop) => return Ok(Err(stop)),
+        };
+        while turns.iter().any(|(_, pairs)| !pairs.are_enough()) {
+            if let Err(stop) = self.round(&mut turns)? {
+                return Ok(Err(stop));
+            }
+        }
+        for (index, pairs) in turns {
+            let started = now(self.sides);
+            if let Err(stop) = idle_rounds(&mut self.pairing(index))? {
+                return Ok(Err(stop));
+            }
+            let spent = pairs.spent + (now(self.sides) - started);
+            self.timings[index].add(&pairs, self.contexts[index].task.depth, self.sides, spent);
+        }
+        Ok(Ok(()))
+    }
+
+    /// Returns the entries with their pairs, of which there are none yet.
+    fn warm_up(&mut self, entries: &[usize]) -> Result<Made<Vec<(usize, Pairs)>>, SessionError> {
+        let (mut busy, mut threads) = (0.0_f64, 1);
+        let mut turns = Vec::with_capacity(entries.len());
+        for &index in entries {
+            let started = now(self.sides);
+            let mut pairing = self.pairing(index);
+            let warm = match warm_up(&mut pairing)? {
+                Ok(warm) => warm,
+                Err(stop) => return Ok(Err(stop)),
+            };
+            busy = busy.max(warm.busy);
+            threads = most_threads(pairing.samples).max(threads);
+            let spent = now(pairing.sides) - started;
+            turns.push((index, Pairs::new(&pairing, warm.slow, spent)));
+        }
+        handoff::settle_waiting(self.sides, threads, busy)?;
+        Ok(Ok(turns))
+    }
+
+    fn round(&mut self, turns: &mut [(usize, Pairs)]) -> Result<Made<()>, SessionError> {
+        let mut open: Vec<OpenPair> = Vec::with_capacity(turns.len());
+        // One order for all entries; each side still goes first in every second round.
+        let mut first = None;
+        for (index, pairs) in turns.iter_mut() {
+            let mut pairing = self.pairing(*index);
+            let order = pairs.next(&mut pairing);
+            let baseline_first = *first.get_or_insert(order.baseline_first);
+            open.push(pairing.open(Order { baseline_first, ..order }));
+        }
+        let sides = open.first().map(|pair| pair.numbers(self.sides.len())).unwrap_or_default();
+        for &number in sides {
+            for (pair, (index, pairs)) in open.iter_mut().zip(&mut *turns) {
+                let started = now(self.sides);
+                if let Err(stop) = self.pairing(*index).time_side(pair, number)? {
+                    return Ok(Err(stop));
+                }
+                pairs.spent += now(self.sides) - started;
+            }
+        }
+        for (pair, (index, pairs)) in open.into_iter().zip(turns) {
+            let mut pairing = self.pairing(*index);
+            match pairing.check(pair)? {
+                Ok(blocks) => pairs.add(&mut pairing, &blocks),
+                Err(stop) => return Ok(Err(stop)),
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn pairing(&mut self, index: usize) -> Pairing<'_, 'b, M> {
+        let (context, variation) = (&self.contexts[index], &mut self.variations[index]);
+        self.timings[index].pairing(context, self.sides, variation, self.memory, self.draws)
+    }
+}
