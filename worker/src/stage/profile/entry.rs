@@ -10,16 +10,16 @@ use opt_shared::units::Bytes;
 use rand::Rng;
 
 use super::idle::LEAST_ROUNDS;
-use super::length::{agree, calls_for_a_block, longest_call};
+use super::length::{agree, calls_for_a_block};
 use super::pair::{Context, Draws, Made, Order, Pairing};
-use super::pairs::{Pairs, Timed, net_times, note};
+use super::pairs::{Pairs, Timed, fastest, most_calls, net_times, note, note_estimates};
 use super::plausible::{implausible, works_unasked};
 use super::samples::Samples;
 use super::vary::Variation;
 use super::{CANDIDATE, Side, Stop, handoff};
 use crate::judge::{at_a_glance, half_width, over_runners, quantile_of, summarise};
 use crate::recorded::allocated_bytes;
-use crate::session::{Block, SessionError, VariantMemory};
+use crate::session::{SessionError, VariantMemory};
 use crate::stage::failure::Calls;
 
 const WARM_UP_CALLS: u32 = 3;
@@ -312,35 +312,8 @@ pub(super) fn now(sides: &mut [Side<'_>]) -> Instant {
     sides[CANDIDATE].session.clock().now()
 }
 
-pub(super) fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 {
-    if pairing.context.has_single_calls() {
-        return 1;
-    }
-    let slots = pairing.sides.iter().map(|side| side.session.slots(pairing.context.index)).min().unwrap_or(1);
-    pairing.variation.most_calls(slots)
-}
-
-/// Both sides make the same number of calls in a block: as many as the faster side needs.
-pub(super) fn fastest(samples: &[Samples]) -> Duration {
-    samples.iter().map(|side| side.estimate).min().unwrap_or_default()
-}
-
 pub(super) fn most_threads(samples: &[Samples]) -> u32 {
     samples.iter().map(|side| side.threads).max().unwrap_or(1)
-}
-
-pub(super) fn note_estimates<M: VariantMemory>(
-    pairing: &mut Pairing<'_, '_, M>,
-    blocks: &[Block],
-    calls: u32,
-) {
-    for (number, block) in blocks.iter().enumerate() {
-        let seen = longest_call(block.elapsed, pairing.sides[number].session.clock().handoff(), calls);
-        let threads = &mut pairing.samples[number].threads;
-        *threads = block.wake.threads.max(*threads);
-        let known = &mut pairing.samples[number].estimate;
-        *known = if known.is_zero() { seen } else { seen.min(*known) };
-    }
 }
 
 /// Makes pairs in balanced random order until there are enough.

@@ -7,10 +7,9 @@ use opt_shared::formula::MIN_RUNNERS;
 use opt_shared::message::Depth;
 use rand::Rng;
 
-use super::entry::{fastest, most_calls, note_estimates};
-use super::length::{calls_for_a_block, too_short};
+use super::length::{calls_for_a_block, longest_call, too_short};
 use super::pair::{Order, Pairing, net};
-use super::samples::was_preempted;
+use super::samples::{Samples, was_preempted};
 use crate::session::{Block, VariantMemory};
 
 /// Pairs of blocks for each pair of runners; fewer if one call takes `SLOW_CALL`.
@@ -121,5 +120,32 @@ pub(super) fn note<M: VariantMemory>(
     Timed {
         ms: nets.iter().map(|&net| of_a_call(net)).collect(),
         preempted: blocks.iter().map(was_preempted).collect(),
+    }
+}
+
+pub(super) fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 {
+    if pairing.context.has_single_calls() {
+        return 1;
+    }
+    let slots = pairing.sides.iter().map(|side| side.session.slots(pairing.context.index)).min().unwrap_or(1);
+    pairing.variation.most_calls(slots)
+}
+
+/// Both sides make the same number of calls in a block: as many as the faster side needs.
+pub(super) fn fastest(samples: &[Samples]) -> Duration {
+    samples.iter().map(|side| side.estimate).min().unwrap_or_default()
+}
+
+pub(super) fn note_estimates<M: VariantMemory>(
+    pairing: &mut Pairing<'_, '_, M>,
+    blocks: &[Block],
+    calls: u32,
+) {
+    for (number, block) in blocks.iter().enumerate() {
+        let seen = longest_call(block.elapsed, pairing.sides[number].session.clock().handoff(), calls);
+        let threads = &mut pairing.samples[number].threads;
+        *threads = block.wake.threads.max(*threads);
+        let known = &mut pairing.samples[number].estimate;
+        *known = if known.is_zero() { seen } else { seen.min(*known) };
     }
 }
