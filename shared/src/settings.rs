@@ -71,6 +71,13 @@ pub struct ProfileSettings {
     pub vary: Vary,
 }
 
+impl ProfileSettings {
+    /// Whether a batch of this many entries is timed in turns. KernelForge's rules are fixed: one entry after another.
+    pub fn rotates(&self, entries: usize) -> bool {
+        self.cache_state == CacheState::Rotate && self.protocol == Protocol::Paired && 1 < entries
+    }
+}
+
 /// Which inputs have new values in every timed call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Vary {

@@ -263,16 +263,20 @@ fn candidates_that_cannot_be_timed_do_not_count_as_failed() {
 }
 
 #[test]
-fn cold_cache_state_is_reached_and_reported() {
-    let plan = Plan::softmax(&["fast"]);
-    let plan = Plan { profile: format!("{}cache_state = \"cold\"\n", plan.profile), ..plan };
-    let scenario = Scenario::with_plan(&plan.text());
-    let (outcome, summary) = scenario.run_plan(0, &[]);
-    let fast = &summary.candidate(SOFTMAX, "fast")["profile"];
-    outcome.expect_equal(fast["cache_state"].as_str(), Some("cold"), "the candidate's");
-    for entry in list(&fast["entries"]) {
-        outcome.expect_equal(entry["cache_state"].as_str(), Some("cold"), "an entry's");
-        outcome.expect_equal(entry["calls_per_block"].as_u64(), Some(1), "calls per block");
+fn cache_states_are_reached_and_reported() {
+    for state in ["cold", "rotate"] {
+        let plan = Plan::softmax(&["fast"]);
+        let plan = Plan { profile: format!("{}cache_state = \"{state}\"\n", plan.profile), ..plan };
+        let scenario = Scenario::with_plan(&plan.text());
+        let (outcome, summary) = scenario.run_plan(0, &[]);
+        let fast = &summary.candidate(SOFTMAX, "fast")["profile"];
+        outcome.expect_equal(fast["cache_state"].as_str(), Some(state), "the candidate's");
+        let entries = list(&fast["entries"]);
+        outcome.expect_equal(entries.len(), 2, "timed entries");
+        for entry in entries {
+            outcome.expect_equal(entry["cache_state"].as_str(), Some(state), "an entry's");
+            outcome.expect_equal(entry["calls_per_block"].as_u64(), Some(1), "calls per block");
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
 use crate::batch::{BatchSum, Constant};
 use crate::language::Launcher;
 use crate::numbers::EntryNumbers;
-use crate::settings::{InputMemory, LimitSettings, Vary};
+use crate::settings::{InputMemory, LimitSettings, ProfileSettings, Vary};
 use crate::units::Bytes;
 
 /// One term of a sum, with the name under which it is shown.
@@ -49,18 +49,23 @@ pub fn staged() -> Vec<Term> {
     vec![term("staging (k\u{b7}s)", STAGING_SLOT.saturating_mul(LOAD_SLOTS)), chunks()]
 }
 
-/// The memory of profiling a batch. Every side has U of the batch and the largest ring of outputs. All sides together have
-/// the largest V of an entry, the copies of inputs (tensors that entries share count once), k·s and 2c.
-pub fn profile(batch: &[EntryNumbers], inputs: InputMemory, vary: &Vary, sides: u64) -> Vec<Term> {
+/// The memory of profiling a batch. Every side has U of the batch and the largest ring of outputs, or one slot for each
+/// entry if they are timed in turns and need more. All sides together have the largest V of an entry, the copies of
+/// inputs (tensors that entries share count once), k·s and 2c.
+pub fn profile(batch: &[EntryNumbers], settings: &ProfileSettings, sides: u64) -> Vec<Term> {
     let unmapped: Bytes = batch.iter().map(|entry| entry.unmapped).sum();
-    let ring = batch.iter().map(|entry| entry.ring).max().unwrap_or_default();
+    let mut ring = batch.iter().map(|entry| entry.ring).max().unwrap_or_default();
+    if settings.rotates(batch.len()) {
+        // A slot takes as much as the guarded outputs of a verification. The trial of varied inputs has a ring.
+        ring = ring.max(batch.iter().map(|entry| entry.outputs).sum());
+    }
     // All sides and entries share one buffer for varied inputs, and one for the values from which these are drawn.
     let varied = match batch.iter().map(|entry| entry.varied).max().unwrap_or_default() {
         Bytes::ZERO => Bytes::ZERO,
-        _ if *vary == Vary::None => Bytes::ZERO,
+        _ if settings.vary == Vary::None => Bytes::ZERO,
         varied => varied + VALUES,
     };
-    let (copied, staging) = match inputs {
+    let (copied, staging) = match settings.inputs {
         InputMemory::Mapped => (Bytes::ZERO, Bytes::ZERO),
         InputMemory::Copied => (copied(batch), STAGING_SLOT.saturating_mul(LOAD_SLOTS)),
     };

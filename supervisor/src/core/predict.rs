@@ -242,7 +242,7 @@ fn profile_step(
 ) -> Prediction {
     let both: Vec<RunnerTerms<'_>> = std::iter::once(sides.candidate).chain(sides.baseline).collect();
     let count = both.len() as u64;
-    let terms = |batch: &[EntryNumbers]| formula::profile(batch, settings.inputs, &settings.vary, count);
+    let terms = |batch: &[EntryNumbers]| formula::profile(batch, settings, count);
     let worst = largest(batches.iter().map(|range| total(&terms(&entries[range.clone()]))));
     let batch = worst.map_or(0..0, |index| batches[index].clone());
     let heaviest =

@@ -92,13 +92,15 @@ pub(crate) trait Backend {
         entries: &'b [Self::Placed],
     ) -> Result<Box<dyn Session + 'b>, SessionError>;
 
-    /// Starts a session for timing, with a ring of at least two slots, one for each call of a block, and with the
-    /// variants of its inputs.
+    /// Starts a session for timing, with the variants of its inputs. Each entry has a ring of at least two slots, one
+    /// for each call of a block, in memory that the entries share. If they are called in turns, it has one slot in
+    /// memory of its own.
     fn start_timed<'b>(
         &'b self,
         candidate: &'b Self::Candidate,
         entries: &'b [Self::Placed],
         varied: Option<Varied<'b, Self::Variants>>,
+        in_turns: bool,
     ) -> Result<Box<dyn Session + 'b>, SessionError>;
 }
 

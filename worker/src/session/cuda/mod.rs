@@ -203,6 +203,7 @@ impl Backend for CudaBackend<'_> {
         candidate: &'b DeviceCode,
         _: &'b [OnDevice],
         _: Option<Varied<'b, NoMemory>>,
+        _: bool,
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
         Err(SessionError::Run { candidate: candidate.callee.candidate.clone(), source: NO_TIMES.into() })
     }

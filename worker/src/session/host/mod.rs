@@ -115,9 +115,11 @@ impl Backend for HostBackend<'_> {
         candidate: &'b Callable,
         entries: &'b [Placed],
         varied: Option<Varied<'b, HostVariants>>,
+        in_turns: bool,
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
         take_short_turns();
-        let session = HostSession::start(self.link, self.lease, candidate, entries, Slots::Ring, varied);
+        let slots = if in_turns { Slots::Separate } else { Slots::Ring };
+        let session = HostSession::start(self.link, self.lease, candidate, entries, slots, varied);
         Ok(Box::new(session?))
     }
 }

@@ -30,6 +30,8 @@ pub(crate) enum Slots {
     AgainstGuards,
     /// One slot for each call of a block, at least two.
     Ring,
+    /// One slot, in memory that no other entry uses.
+    Separate,
 }
 
 /// Where one output tensor lies in the memfd.
@@ -46,6 +48,8 @@ struct OutputSpan {
 
 pub(crate) struct Outputs {
     memfd: Arc<OwnedFd>,
+    /// The start of this layout in the memfd.
+    base: u64,
     /// The size of this layout; the memfd may be larger.
     bytes: u64,
     memfd_bytes: u64,
@@ -54,16 +58,25 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    /// Creates layouts for several entries over one memfd, whose size is that of the largest: only one entry is
-    /// called at a time.
+    /// Creates layouts for several entries over one memfd. Unless they are separate, its size is that of the largest:
+    /// only one entry is called at a time, and its outputs are read before the next is called.
     pub(crate) fn create_shared(entries: &[&[OutputTensor]], layout: Slots) -> rustix::io::Result<Vec<Self>> {
-        let layouts: Vec<_> = entries.iter().map(|leaves| Self::lay_out(leaves, layout)).collect();
-        let memfd_bytes = layouts.iter().map(|(_, bytes, _)| *bytes).max().unwrap_or(0);
+        let (mut base, mut memfd_bytes) = (0, 0);
+        let mut layouts = Vec::with_capacity(entries.len());
+        for leaves in entries {
+            let (places, bytes, slots) = Self::lay_out(leaves, layout, base);
+            memfd_bytes = memfd_bytes.max(base + bytes);
+            layouts.push((places, base, bytes, slots));
+            if layout == Slots::Separate {
+                base += bytes;
+            }
+        }
         let memfd = Arc::new(memfd::fixed("opt-outputs", Bytes::new(memfd_bytes))?);
         Ok(layouts
             .into_iter()
-            .map(|(places, bytes, slots)| Self {
+            .map(|(places, base, bytes, slots)| Self {
                 memfd: Arc::clone(&memfd),
+                base,
                 bytes,
                 memfd_bytes,
                 places,
@@ -72,14 +85,16 @@ impl Outputs {
             .collect())
     }
 
-    fn lay_out(leaves: &[OutputTensor], layout: Slots) -> (Vec<OutputSpan>, u64, u32) {
+    /// Returns the outputs of one entry, the size of their layout, and the number of slots.
+    fn lay_out(leaves: &[OutputTensor], layout: Slots, base: u64) -> (Vec<OutputSpan>, u64, u32) {
         let page = rustix::param::page_size() as u64;
         let extents = leaves.iter().map(|leaf| Bytes::new(allocated_bytes(&leaf.tensor)));
         let slots = match layout {
             Slots::AgainstGuards => 2,
             Slots::Ring => formula::ring_slots(extents),
+            Slots::Separate => 1,
         };
-        let mut offset = 0;
+        let mut offset = base;
         let mut places = Vec::with_capacity(leaves.len());
         for leaf in leaves {
             let tensor = &leaf.tensor;
@@ -97,7 +112,7 @@ impl Outputs {
                     };
                     (span, vec![region(0), region(span - stride)])
                 }
-                Slots::Ring => {
+                Slots::Ring | Slots::Separate => {
                     let span = (stride * u64::from(slots)).next_multiple_of(page);
                     let region = OutputRegion {
                         file_offset: offset,
@@ -118,7 +133,7 @@ impl Outputs {
             places.push(OutputSpan { file_offset: offset, span, extent, regions, wire });
             offset += span;
         }
-        (places, offset.max(page), slots)
+        (places, (offset - base).max(page), slots)
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -140,7 +155,7 @@ impl Outputs {
 
     /// Fills all slots and slack with the poison.
     pub(crate) fn poison(&self, pattern: u8) -> io::Result<()> {
-        self.poison_range(0, self.bytes, pattern)
+        self.poison_range(self.base, self.bytes, pattern)
     }
 
     /// Fills the slots that a block of `calls` calls will write.
@@ -282,6 +297,22 @@ mod tests {
             let taken = |slots| Outputs::create_shared(&[&leaves], slots).map(|outputs| outputs[0].memfd_bytes());
             prop_assert_eq!(taken(Slots::AgainstGuards), Ok(formula::guarded(extents(), page)));
             prop_assert_eq!(taken(Slots::Ring), Ok(formula::ring(extents(), page)));
+            prop_assert_eq!(taken(Slots::Separate), Ok(formula::guarded(extents(), page)));
+        }
+
+        #[test]
+        fn separate_outputs_of_entries_share_no_byte(sizes in prop::collection::vec(0u64..9000, 1..5)) {
+            let entries: Vec<[OutputTensor; 1]> = sizes.iter().map(|&elements| [leaf(elements)]).collect();
+            let entries: Vec<&[OutputTensor]> = entries.iter().map(<[_; 1]>::as_slice).collect();
+            let outputs = Outputs::create_shared(&entries, Slots::Separate).expect("memory");
+            for (number, entry) in outputs.iter().enumerate() {
+                entry.poison(u8::try_from(number).expect("few")).expect("written");
+            }
+            for (number, (entry, elements)) in outputs.iter().zip(&sizes).enumerate() {
+                let mut bytes = vec![0; usize::try_from(4 * elements).expect("few")];
+                entry.source(0, 0).read_at(0, &mut bytes).expect("read");
+                prop_assert!(bytes.iter().all(|&byte| usize::from(byte) == number));
+            }
         }
     }
 }

@@ -53,7 +53,7 @@ impl<'b> HostSession<'b> {
         let outputs = Outputs::create_shared(&leaves, slots)
             .map_err(|errno| outputs_error(entries, 0, errno.into()))?;
         let memory = outputs.first().map_or(Bytes::ZERO, Outputs::memfd_bytes);
-        let view = match outputs.first().filter(|_| slots == Slots::Ring) {
+        let view = match outputs.first().filter(|_| slots != Slots::AgainstGuards) {
             Some(first) => Some(
                 View::of(first.descriptor(), memory)
                     .map_err(|errno| outputs_error(entries, 0, errno.into()))?,

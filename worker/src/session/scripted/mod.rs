@@ -160,6 +160,7 @@ impl Backend for ScriptedBackend {
         candidate: &'b ScriptedCandidate,
         entries: &'b [Recorded],
         varied: Option<Varied<'b, ScriptedVariants>>,
+        _: bool,
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
         Ok(self.session(candidate, entries, true, varied))
     }

@@ -23,7 +23,7 @@ use opt_shared::batch::{Share, batches};
 use opt_shared::formula::{MAX_RUNNERS, load_timeout};
 use opt_shared::message::{Depth, EntryRef, ProfileTask};
 use opt_shared::outcome::{EntryFailure, Head, Mismatch, Profiled, Status};
-use opt_shared::settings::{CacheState, Protocol, Vary};
+use opt_shared::settings::Vary;
 use opt_shared::units::Bytes;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -168,10 +168,8 @@ impl<B: Backend> Profile<'_, B> {
                 return Ok(());
             }
         };
-        let profile = &self.task.profile;
-        // KernelForge's rules are fixed: it times one entry after another.
-        let rotates = profile.cache_state == CacheState::Rotate && profile.protocol == Protocol::Paired;
         let timed = placed.iter().filter(|entry| !entry.as_ref().has_no_elements()).count();
+        let rotates = self.task.profile.rotates(timed);
         let contexts: Vec<Context<'_>> = placed
             .iter()
             .zip(&tolerances)
@@ -185,7 +183,7 @@ impl<B: Backend> Profile<'_, B> {
                     tolerances,
                     index,
                     weight: reference.weight,
-                    rotates: rotates && 1 < timed,
+                    rotates,
                 }
             })
             .collect();
@@ -373,7 +371,7 @@ fn start<'b, B: Backend>(
     varied: Option<Varied<'b, B::Variants>>,
     task: &ProfileTask,
 ) -> Result<(Side<'b>, Option<Stop>), SessionError> {
-    let mut session = backend.start_timed(candidate, placed, varied)?;
+    let mut session = backend.start_timed(candidate, placed, varied, task.profile.rotates(placed.len()))?;
     let loaded = session.load(load_timeout(task.verify.call_timeout))?;
     let has_plan = matches!(loaded, Answer::Done(Loaded::Ready { has_plan: true, .. }));
     let stop = match loaded {

@@ -102,7 +102,7 @@ pub(in super::super) fn decide<B: Backend>(
             break;
         }
         let varied = Varied { memory, entries: &layouts };
-        let mut session = backend.start_timed(prober, placed, Some(varied))?;
+        let mut session = backend.start_timed(prober, placed, Some(varied), false)?;
         let loaded = session.load(load_timeout(task.verify.call_timeout))?;
         let has_plan = matches!(loaded, Answer::Done(Loaded::Ready { has_plan: true, .. }));
         let mut alive = matches!(loaded, Answer::Done(Loaded::Ready { .. }));
