@@ -4,8 +4,8 @@
  * `__tvm_ffi_`. It gets the inputs in the order of the signature, then one tensor for each output, allocated with the
  * captured strides. It writes the outputs and returns OPT_OK. Inputs are read-only, and `ret` must not be changed.
  *
- * OptAny has the layout of TVMFFIAny, and OptTensor that of DLTensor. Code built against either is called the same way,
- * and this header can be included beside theirs. */
+ * OptAny has the layout of TVMFFIAny, and OptTensor that of DLTensor. Code built with their headers is called in the same
+ * way, and this header can be included together with them. */
 #ifndef OPT_CANDIDATE_H
 #define OPT_CANDIDATE_H
 
@@ -21,10 +21,10 @@
 extern "C" {
 #endif
 
-/* What a candidate returns; anything else is a runtime error. */
+/* Return values of a candidate. Any other value is a runtime error. */
 enum OptStatus { OPT_OK = 0, OPT_UNSUPPORTED = -2 /* this kernel does not support this entry */ };
 
-/* What an OptAny holds. */
+/* The type of an OptAny's value. */
 enum OptTypeIndex {
     OPT_NONE = 0,
     OPT_INT = 1,        /* v_int64 */

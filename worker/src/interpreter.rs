@@ -19,9 +19,9 @@ const QUERY: &str = include_str!("interpreter.py");
 /// The query imports next to nothing, so a timeout means that the disk is slow to wake up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_ANSWER: u64 = 256 << 10;
-/// How much of its standard error is reported, in characters.
+/// The number of characters of its standard error that are reported.
 const MAX_COMPLAINT: usize = 300;
-/// How many interpreters on PATH are tried.
+/// The most interpreters on PATH that are tried.
 const MAX_CANDIDATES: usize = 16;
 /// The oldest Python version whose vectorcall protocol the runner can use.
 const MIN_VERSION: (u32, u32) = (3, 9);
@@ -32,7 +32,7 @@ pub(crate) struct Interpreter {
     pub(crate) executable: PathBuf,
     /// The path of its shared library.
     pub(crate) library: PathBuf,
-    /// Folders from which modules are imported, with the libraries beside them.
+    /// Folders from which modules are imported. They also contain the libraries of extension modules.
     pub(crate) folders: Vec<PathBuf>,
     pub(crate) libtorch: Libtorch,
     /// The version of its Triton, if it has one.
@@ -54,18 +54,18 @@ impl Interpreter {
     }
 }
 
-/// What is needed to compile against an interpreter's torch and to link to it.
+/// The paths and options with which to compile against an interpreter's torch and to link to it.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Libtorch {
-    /// Folders of headers: those of torch, and those of Python if they are installed.
+    /// Header folders of torch, and of Python if its headers are installed.
     pub(crate) include: Vec<PathBuf>,
-    /// Folders of shared libraries: those of libtorch, and those that it needs.
+    /// Folders of libtorch's shared libraries and of their dependencies.
     pub(crate) libraries: Vec<PathBuf>,
-    /// Options that its headers need to compile, and to match the ABI of its libraries.
+    /// Compiler options that its headers require, and that select the ABI of its libraries.
     pub(crate) flags: Vec<String>,
 }
 
-/// The answer of the query script.
+/// The output of the query script.
 #[derive(Debug, Deserialize)]
 struct Answer {
     version: (u32, u32, u32),
@@ -91,8 +91,8 @@ pub(crate) fn find(named: &str) -> Result<Arc<Interpreter>, String> {
     Ok(interpreter)
 }
 
-/// Answers in one line what a plan's `python` would use on this machine: `yes` and a description, or `no` and the reason.
-/// `triton` is true if candidates need Triton.
+/// Returns one line about the interpreter that a plan's `python` selects on this machine: `yes` and a description, or
+/// `no` and the reason. `triton` is true if candidates need Triton.
 pub(crate) fn tell(named: &str, path: &OsStr, triton: bool) -> String {
     let found = search(named, path).and_then(|found| {
         let what = if triton { found.with_triton()? } else { found.version.clone() };
@@ -101,7 +101,7 @@ pub(crate) fn tell(named: &str, path: &OsStr, triton: bool) -> String {
     found.map_or_else(|why| format!("no {why}"), |what| format!("yes {what}"))
 }
 
-/// `path` lists the folders in which a name is searched.
+/// Searches the folders of `path` for an interpreter called `named`.
 fn search(named: &str, path: &OsStr) -> Result<Interpreter, String> {
     if named.contains('/') {
         return ask(Path::new(named)).map_err(|why| format!("{named}: {why} ([build] python)"));
@@ -122,7 +122,7 @@ fn ask(program: &Path) -> Result<Interpreter, String> {
     let mut command = Command::new(program);
     command.args(["-I", "-c", QUERY]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = child::start(&mut command).map_err(|error| format!("it cannot be started: {error}"))?;
-    // Its output fits into a pipe; if it does not, the interpreter never ends and runs into the timeout.
+    // The output is expected to fit into the pipe. If it does not, the interpreter blocks until the timeout.
     match child::ends_within(&mut child, ANSWER_TIMEOUT) {
         Ok(true) => {}
         Ok(false) => return Err(format!("it did not answer within {ANSWER_TIMEOUT:?}")),
@@ -136,13 +136,13 @@ fn ask(program: &Path) -> Result<Interpreter, String> {
     interpreter_of(program, answer)
 }
 
-/// Reads what is in a pipe, up to a limit. Does not wait for other processes that hold the pipe open.
+/// Reads the bytes that are in a pipe now, up to a limit. Does not wait for other processes that have the pipe open.
 fn drain(pipe: Option<impl Read + AsFd>) -> String {
     let mut text = Vec::new();
     if let Some(pipe) = pipe {
         // If the pipe cannot be made non-blocking, this waits for its end.
         let _ = rustix::io::ioctl_fionbio(&pipe, true);
-        // Ends with an error when the pipe is empty; what was read until then is kept.
+        // Fails when the pipe is empty. The bytes read before are in `text`.
         let _ = pipe.take(MAX_ANSWER).read_to_end(&mut text);
     }
     String::from_utf8_lossy(&text).into_owned()

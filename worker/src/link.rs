@@ -1,7 +1,7 @@
 //! The worker's end of the channel to the supervisor.
 //!
-//! Owns the handshake, the reader thread and the few places that wait for a message. If the supervisor is gone, the
-//! worker ends: every wait is bounded, and a closed channel is an error.
+//! Owns the handshake, the reader thread and every wait for a message. A worker ends when the supervisor is gone: every
+//! wait is bounded, and a closed channel is an error.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -66,7 +66,7 @@ pub(crate) struct Link {
     held: Cell<[Bytes; 2]>,
 }
 
-/// What a worker holds in memory files that are not charged to a runner.
+/// Memory files of a worker that are not charged to a runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     /// Copies of inputs, or a replay's pool.
@@ -130,7 +130,7 @@ impl Link {
             match self.inbox.recv() {
                 Ok(ToWorker::Start(task)) => return Some(*task),
                 Ok(ToWorker::Shutdown) | Err(_) => return None,
-                // Messages about runners that were reaped meanwhile.
+                // All other messages are about runners that were reaped meanwhile.
                 Ok(ToWorker::RunnerWatched { .. } | ToWorker::MayReap { .. }) => {}
             }
         }
@@ -140,8 +140,8 @@ impl Link {
         self.outbox.send(message).map_err(LinkError::Send)
     }
 
-    /// Reports how much this worker holds, so that it is charged for it. If the supervisor is gone, the next receive
-    /// ends this worker.
+    /// Reports the size of this worker's memory files, which the supervisor charges to it. If the supervisor is gone,
+    /// the next receive ends this worker.
     pub(crate) fn holds(&self, what: Held, bytes: Bytes) {
         let mut held = self.held.get();
         held[what as usize] = bytes;

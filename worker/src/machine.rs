@@ -1,4 +1,4 @@
-//! What a worker needs to know about the machine: the CPUs that it may use, and the one on which it is running.
+//! Tells which CPUs a worker may use, and on which one it is running.
 
 use std::sync::OnceLock;
 
@@ -6,7 +6,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 
 /// The CPUs that this process was given at its start.
 pub(crate) fn cpus() -> Vec<u32> {
-    // Asked once, because `keep_off` changes the system's answer.
+    // The system is asked once, because `keep_off` changes its answer.
     static GIVEN: OnceLock<Vec<u32>> = OnceLock::new();
     GIVEN
         .get_or_init(|| match sched_getaffinity(None) {
@@ -29,7 +29,7 @@ pub(crate) fn keep_off(cpu: u32) {
     for other in cpus().into_iter().filter(|&other| other != cpu) {
         others.set(other as usize);
     }
-    // If this is refused, the price is noise, as with a single CPU.
+    // If this is refused, times are noisier, as with a single CPU.
     if others.count() != 0 {
         let _ = sched_setaffinity(None, &others);
     }
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn thread_leaves_the_given_cpu() {
-        // In a thread of its own, so that the changed mask ends with it.
+        // Runs in its own thread, so that the changed mask ends with it.
         let moved = std::thread::spawn(|| {
             let given = cpus();
             let here = u32::try_from(sched_getcpu()).expect("a number");

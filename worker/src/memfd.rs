@@ -1,4 +1,4 @@
-//! Memory files that cannot be resized, so that the end of a map never moves.
+//! Memory files that cannot be resized, so that the end of a mapping never moves.
 
 use std::os::fd::OwnedFd;
 
@@ -18,7 +18,7 @@ pub(crate) fn growing(name: &str) -> rustix::io::Result<OwnedFd> {
     memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
 }
 
-/// From now on, neither its size nor its contents can change. Fails while it is mapped writable.
+/// Seals the file: from now on neither its size nor its contents can change. Fails while it is mapped writable.
 pub(crate) fn freeze(memfd: &OwnedFd) -> rustix::io::Result<()> {
     fcntl_add_seals(memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)
 }

@@ -1,5 +1,5 @@
-//! Which processes the kernel ends first when the machine runs out of memory: runners and compilers, then workers, and the
-//! supervisor last.
+//! Which processes the kernel ends first when the machine runs out of memory: runners and compilers, then workers, and
+//! the supervisor last.
 
 use std::io;
 
@@ -8,8 +8,8 @@ pub(crate) const SANDBOXED: u16 = 1000;
 /// `oom_score_adj` of a worker.
 pub(crate) const WORKER: u16 = 500;
 
-/// Raises this process's own score; no privilege is needed for that. Call it before the process is made not dumpable: its
-/// files in /proc belong to root afterwards.
+/// Raises this process's own score; no privilege is needed for that. Call it before the process is made not dumpable:
+/// its files in /proc belong to root afterwards.
 pub(crate) fn raise_score(score: u16) -> io::Result<()> {
     std::fs::write("/proc/self/oom_score_adj", score.to_string())
 }

@@ -1,8 +1,9 @@
-//! Records what captures have in the page cache before a lease reads them, and drops what the lease added.
+//! Records which pages of captures are in the page cache before a lease reads them, and drops the pages that the lease
+//! added.
 //!
-//! Owns the guards of one entry, or of the entries that are timed together: one per file, however many entries it
-//! holds. The supervisor decides whether a job is large enough for this; `opt_shared::cache` decides what a guard
-//! drops.
+//! Owns the guards of one entry, or of the entries that are timed together: one guard per file, even if the file has
+//! several entries. The supervisor decides whether a job is large enough for guards; `opt_shared::cache` decides which
+//! pages a guard drops.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -20,7 +21,7 @@ use crate::recorded::Recorded;
 pub(crate) struct EntryGuards {
     /// Keyed by device and inode of the file.
     guards: BTreeMap<(u64, u64), CacheGuard>,
-    /// Whether to drop what the job brings in, because it is large.
+    /// True if the job is so large that the pages that it adds are dropped.
     drop: bool,
     /// Guards that were added with the last entry.
     newest: Vec<(u64, u64)>,
@@ -67,7 +68,8 @@ impl EntryGuards {
         }
     }
 
-    /// Drops what the last entry brought in and stops watching it, because it is not called with the others.
+    /// Drops the pages that the last entry added, and stops watching it. Used if that entry is not called with the
+    /// others.
     pub(crate) fn forget_newest(&mut self) {
         let forgotten = self.newest.drain(..).filter_map(|name| self.guards.remove(&name)).collect();
         CacheGuard::release_all(forgotten);

@@ -1,8 +1,8 @@
-//! One recorded call: the contents of its capture, independent of where its inputs are placed.
+//! One recorded call: the contents of its capture, independent of the location of its inputs.
 //!
-//! Opens the capture (directory and pickle only), binds the arguments and finds the outputs. Expected values are read
-//! on demand, by this process only. `session` decides where a candidate finds its inputs; `judge` and `stage` decide
-//! what a difference means.
+//! Opens the capture (directory and pickle only), binds the arguments and finds the outputs. Only this process reads
+//! expected values, and only when it needs them. `session` places a candidate's inputs; `judge` and `stage` judge
+//! differences.
 
 use std::fs::File;
 use std::io;
@@ -24,12 +24,13 @@ use rustix::fs::{Advice, fadvise};
 use crate::judge::check::tolerance_of;
 use crate::judge::{BytesSource, CompareError, Tolerance};
 
-/// Bytes of a recorded output that are requested while the previous piece is compared.
+/// The number of bytes of a recorded output that are requested while the piece before them is compared.
 const NEXT_PIECE: u64 = 1 << 20;
 /// The kernel reads at most one read-ahead window at a time; windows are at least 128 KiB.
 pub(crate) const READAHEAD_WINDOW: u64 = 128 << 10;
 
-/// The capture cannot be used. The capture is to blame, unless the cause is that the machine lacks descriptors or memory.
+/// The reason why a capture cannot be used. The capture is to blame, unless the machine has no descriptors or memory
+/// left.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecordedError {
     #[error("reading the capture {name}")]
@@ -100,7 +101,7 @@ impl Recorded {
         })
     }
 
-    /// Returns an error if the file is no longer the one that was opened, or was written since.
+    /// Returns an error if the file was replaced or written since it was opened.
     pub(crate) fn is_as_it_was_opened(&self) -> Result<(), RecordedError> {
         if FileIdentity::of(&self.path) == self.identity {
             Ok(())
@@ -122,8 +123,8 @@ impl Recorded {
         pieces(self.capture.storages(), self.tensors())
     }
 
-    /// Returns true if every input can be passed as it lies in the capture's own file: no capture store, no lazy
-    /// conjugates or negatives.
+    /// Returns true if every input can be mapped from the capture's own file. This excludes capture stores, and lazy
+    /// conjugates and negatives.
     pub(crate) fn is_in_place(&self) -> bool {
         !self.capture.is_packed() && !self.tensors().any(is_written_out)
     }
@@ -133,7 +134,7 @@ impl Recorded {
         self.capture.storages().iter().try_for_each(|storage| self.capture.check_crc(storage.id))
     }
 
-    /// Returns a reader of a recorded output, in the order of its storage.
+    /// Returns a reader of a recorded output, whose bytes are in the order of its storage.
     pub(crate) fn expected(&self, leaf: &Tensor) -> ExpectedSource<'_> {
         let range = leaf.byte_range();
         let storage = self.capture.storage(leaf.storage);
@@ -177,7 +178,7 @@ pub(crate) fn allocated_bytes(tensor: &Tensor) -> u64 {
     tensor.extent_elements() * tensor.dtype.size()
 }
 
-/// Returns true if the tensor's values differ from the stored bytes, so that they must be written out for a kernel.
+/// Returns true if the tensor's values differ from the stored bytes and so must be computed and stored for a kernel.
 pub(crate) fn is_written_out(tensor: &Tensor) -> bool {
     tensor.elements() != 0 && (tensor.conjugate || tensor.negative)
 }
@@ -204,7 +205,7 @@ pub(crate) struct ExpectedSource<'a> {
     end: u64,
     /// The location of the storage, for requesting the next piece.
     file: Option<(Arc<File>, u64)>,
-    /// Everything before this offset was requested already.
+    /// Everything before this offset has been requested.
     asked: u64,
 }
 

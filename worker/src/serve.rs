@@ -1,7 +1,7 @@
 //! The main loop of a worker: takes a task, carries it out and reports, until it is told to end.
 //!
-//! This is trusted code: it opens captures, compares outputs, reads the clock, and never loads a candidate. If an
-//! attempt fails for a reason of the worker's own, it is reported as INFRA_ERROR and the worker continues; the core
+//! This is trusted code: it opens captures, compares outputs, reads the clock, and never loads a candidate. If the
+//! worker itself makes an attempt fail, the attempt is reported as INFRA_ERROR and the worker continues. The core
 //! decides what to do next.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -60,26 +60,26 @@ pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     // Orphaned descendants of our runners become our children, so that none is lost.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
-    // Namespaces that are not available are dropped at the first clone, and the runners' protections report it.
+    // The first clone finds out which namespaces are available. Missing ones are reported in the runners' protections.
     let namespaces = Namespaces::ALL;
     let link = Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
     let mut host = Host { device: WorkerDevice::new(device), zygotes: Rc::default() };
     while let Some(task) = link.next_task() {
         let lease = task.lease;
         let report = perform(&link, &mut host, &task);
-        // The task is over, so its memory files are gone, however it ended.
+        // The task is over and has freed its memory files, also if it failed.
         link.holds_nothing().map_err(link_error)?;
         link.send(FromWorker::Finished { lease, report: Box::new(report) }).map_err(link_error)?;
     }
     Ok(())
 }
 
-/// Raises the limit on open files to the hard limit: a batch holds several descriptors for each entry. Runners have
-/// their own limit.
+/// Raises the limit on open files to the hard limit, because a batch needs several descriptors for each entry. Runners
+/// have their own limit.
 fn raise_open_files() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
-    // If this is refused, the old limit stays; exceeding it is then reported.
+    // If this is refused, the old limit stays, and an attempt that exceeds it reports an error.
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
 }
 
@@ -100,15 +100,14 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     if u32::try_from(parent) != Ok(supervisor) {
         return Err(WorkerError::Orphaned);
     }
-    // If this is refused, the kernel is less likely to kill this worker before the supervisor; nothing else depends
-    // on it.
+    // If this is refused, the kernel may kill the supervisor before this worker when memory runs out. Nothing else
+    // depends on it.
     let _ = oom::raise_score(oom::WORKER);
-    // A runner that is not in a namespace must not be able to read this process's memory, which holds expected
-    // outputs.
+    // A runner outside a namespace must not be able to read this process's memory, which contains expected outputs.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
     // Leaves the terminal's foreground group, so that Ctrl-C reaches the supervisor only.
     let _ = rustix::process::setsid();
-    // Signals that the supervisor reads from a descriptor are blocked there, and the mask is inherited.
+    // The supervisor blocks the signals that it reads from a descriptor, and this process inherits the mask.
     let _ = nix::sys::signal::SigSet::all().thread_unblock();
     Ok(())
 }
@@ -137,7 +136,7 @@ fn attempt(
         Work::Verify(verify) if host.device.runs_device_code() => {
             call(&CudaBackend::new(host.device.hold()?, verify.device_cap)?, link, task, head)
         }
-        // Nothing is timed on a device, and the backend says so.
+        // Timing on a device is not supported; the backend refuses it.
         Work::Profile(_) if host.device.runs_device_code() => {
             call(&CudaBackend::new(host.device.hold()?, Bytes::ZERO)?, link, task, head)
         }

@@ -1,4 +1,5 @@
-//! Compares one recorded output with one slot: the judge's `compare`, with what is known about the attempt.
+//! Compares one recorded output with one slot. Wraps the judge's `compare` with the facts of the attempt: tolerances,
+//! poison, strides.
 
 use opt_shared::capture::Tensor;
 use opt_shared::causes::is_shortage;
@@ -32,8 +33,8 @@ pub(crate) struct OutputCheck<'a> {
     pub(crate) tolerance: Tolerance,
     /// The poison that filled the slot before the call.
     pub(crate) poison: u8,
-    /// Whether a kernel wrote the expected values too. Then they are compared as stored, whatever flags the
-    /// captured tensor has.
+    /// True if a kernel wrote the expected values too. They are then compared as stored, and the flags of the captured
+    /// tensor are ignored.
     pub(crate) written: bool,
 }
 
@@ -64,7 +65,7 @@ impl OutputCheck<'_> {
     }
 }
 
-/// Whether a comparison failed because of the recorded data, which is the capture's fault and not the worker's.
+/// Returns true if the comparison failed because of the recorded data. The capture is then at fault, not the worker.
 pub(crate) fn is_the_captures(error: &CompareError) -> bool {
     matches!(
         error,

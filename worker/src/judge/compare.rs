@@ -1,19 +1,20 @@
-//! Compares an output with the recorded one. Both tensors are read as streams. The result is a verdict and, if the output is
-//! wrong, evidence.
+//! Compares an output with the recorded one. Both tensors are read as streams. The result is a verdict and, if the
+//! output is wrong, evidence.
 //!
-//! This module implements the rules of DESIGN, "Verdicts": elements are compared in f64, and the relative L2 error is limited
-//! for the whole tensor and for every chunk. There are at most two passes. The first is fast and decides. The second runs only
-//! for a wrong output and gathers facts that help people to understand it (`evidence`). Callers compare shape and type before.
+//! This module implements the rules of DESIGN, "Verdicts": elements are compared in f64, and the relative L2 error is
+//! limited for the whole tensor and for every chunk. There are at most two passes. The first is fast and decides. The
+//! second runs only for a wrong output and gathers facts that help people to understand it (`evidence`). Callers
+//! compare shape and type before.
 //!
-//! Some rules are settled here:
-//! - Errors are computed only for pairs of finite numbers; NaN and infinities are counted. A relative error exists only if
-//!   the expected number is not 0.
+//! Rules that DESIGN leaves open:
+//! - Errors are computed only for pairs of finite numbers; NaN and infinities are counted. A relative error exists only
+//!   if the expected number is not 0.
 //! - A NaN or an infinity in the wrong place fails, whatever `required_matched_ratio` allows.
-//! - Under `reject`, a recorded output that is not finite is an error of the capture, not of the candidate, because no output
-//!   could pass.
+//! - Under `reject`, a recorded output that is not finite is an error of the capture, not of the candidate, because no
+//!   output could pass.
 //! - Integers and bools must be equal, unless the plan sets a tolerance for their type. Norms are not checked for them.
-//! - The elements after the last full chunk of 64 Ki are part of the chunk before them, because the relative norm of a few
-//!   elements that nearly cancel means little.
+//! - The elements after the last full chunk of 64 Ki are part of the chunk before them, because the relative norm of a
+//!   few elements that nearly cancel means little.
 
 use opt_shared::capture::{DType, Kind};
 use opt_shared::outcome::{Mismatch, Pattern};
@@ -30,8 +31,8 @@ use super::unwritten::Poison;
 
 pub use opt_shared::formula::COMPARE_CHUNK;
 
-/// The chunk size, in elements, for relative L2 errors. Chunks are checked in addition to the whole tensor, so that a wrong
-/// corner of a large output is not averaged away.
+/// The chunk size, in elements, for relative L2 errors. Chunks are checked in addition to the whole tensor, so that a
+/// wrong corner of a large output is not averaged away.
 pub const L2_CHUNK_ELEMENTS: u64 = 64 << 10;
 
 /// A source of the bytes of one tensor. Offsets count from the first byte of its first element.
@@ -103,14 +104,14 @@ pub enum CompareError {
 /// The tensors that are compared.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// Path of the output leaf: `output`, or `output[1]`.
+    /// Path of the output tensor: `output`, or `output[1]`.
     pub output: &'a str,
     pub dtype: DType,
     pub shape: &'a [u64],
     /// Strides, in elements.
     pub expected_stride: &'a [u64],
     pub actual_stride: &'a [u64],
-    /// Flags of the captured tensor: its values are the conjugates or negatives of what is stored.
+    /// The captured tensor's flags: its values are the conjugates or negatives of the stored ones.
     pub expected_conjugate: bool,
     pub expected_negative: bool,
 }
@@ -121,12 +122,13 @@ impl Subject<'_> {
     }
 }
 
-/// How the tensors are compared.
+/// The rules of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     pub tolerance: Tolerance,
     pub nonfinite: Nonfinite,
-    /// What the output was filled with before the call. It affects only the reported pattern of a mismatch, not the verdict.
+    /// The poison that filled the output before the call. It affects the reported pattern of a mismatch, not the
+    /// verdict.
     pub poison: Option<Poison>,
     /// The size of the read buffer for each of the two tensors.
     pub chunk: Bytes,
@@ -147,7 +149,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// One line about what is wrong; `None` if the output passed.
+    /// Describes the mismatch in one line; `None` if the output passed.
     pub fn detail(&self) -> Option<String> {
         let found = self.mismatch.as_ref()?;
         let at = format!("{}{:?}", found.output, found.index);
@@ -223,12 +225,12 @@ pub(super) fn is_exact(dtype: DType) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ElementVerdict {
     pub(super) fails: bool,
-    /// Whether it fails because of a NaN or an infinity, which no ratio allows.
+    /// True if it fails because of a NaN or an infinity. No ratio allows such a failure.
     pub(super) not_finite: bool,
 }
 
-/// Judges one element of a float type by its parts. Calls `on_part` with the expected value and the error of every part whose
-/// two values are finite.
+/// Judges one element of a float type by its parts. Calls `on_part` with the expected value and the error of every part
+/// whose two values are finite.
 #[inline(always)]
 pub(super) fn judge_parts(
     expected: &[f64],
@@ -253,7 +255,8 @@ pub(super) fn judge_parts(
     verdict
 }
 
-/// Judges one integer or bool exactly; only the size of an error is rounded to an f64. `on_part` is called as in `judge_parts`.
+/// Judges one integer or bool exactly; only the size of an error is rounded to an f64. `on_part` is called as in
+/// `judge_parts`.
 #[inline(always)]
 pub(super) fn judge_whole(
     expected: i128,

@@ -1,17 +1,17 @@
 //! Decodes the bytes of an element to a number, for every dtype of a dense tensor.
 //!
-//! There are two ways to the same values: whole blocks into arrays for the hot loop, and single elements, exactly
-//! and with a text form, for the closer look. Bytes are little-endian, as torch writes them and every supported
-//! machine stores them.
+//! Two decoders return the same values. One decodes whole blocks into arrays for the hot loop; the other decodes a
+//! single element exactly and can print it. Bytes are little-endian, because torch writes them so and every supported
+//! machine stores them so.
 //!
-//! A bool is true if its byte is not 0, on both sides: torch itself reads such bytes as true, and captures
-//! contain them because uint8 tensors can be viewed as bool.
+//! A bool is true if its byte is not 0, in the expected and in the actual output. torch reads such bytes as true, and
+//! captures contain them because uint8 tensors can be viewed as bool.
 
 use opt_shared::capture::{DType, Kind};
 
 use super::fp8::fp8_table;
 
-/// Which flags of a captured tensor change the stored values.
+/// The flags of a captured tensor that change the stored values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Signs {
     pub(super) conjugate: bool,
@@ -31,7 +31,7 @@ pub(super) enum Number {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Part {
     pub(super) value: f64,
-    /// Whether it came from f32 or a smaller type; then it is shown with just enough digits to distinguish f32
+    /// True if it came from f32 or a smaller type. It is then printed with just enough digits to distinguish f32
     /// values.
     narrow: bool,
 }
@@ -73,7 +73,7 @@ impl Number {
         }
     }
 
-    /// The real numbers that it consists of: two for complex, otherwise one.
+    /// Its real parts: two for a complex number, otherwise one.
     pub(super) fn parts(self) -> impl Iterator<Item = f64> {
         #[expect(
             clippy::cast_precision_loss,
@@ -175,12 +175,12 @@ pub(super) fn parts_of(dtype: DType) -> usize {
     if dtype.kind() == Kind::Complex { 2 } else { 1 }
 }
 
-/// Whether the hot loop needs f64 for a part; the parts of other types fit f32 exactly.
+/// Returns true if the hot loop needs f64 for a part. The parts of other types fit f32 exactly.
 pub(super) fn is_wide(dtype: DType) -> bool {
     matches!(dtype, DType::Float64 | DType::Complex128)
 }
 
-/// Decodes a block of a type that is not wide. `out` holds one number per part.
+/// Decodes a block of a type that is not wide. `out` has room for one number per part.
 pub(super) fn decode_narrow(dtype: DType, bytes: &[u8], signs: Signs, out: &mut [f32]) {
     match dtype {
         DType::Float32 | DType::Complex64 => {
@@ -216,9 +216,9 @@ pub(super) fn decode_wide(dtype: DType, bytes: &[u8], signs: Signs, out: &mut [f
     apply(signs, parts_of(dtype), out, |value| *value = -*value);
 }
 
-/// Decodes floats of any type to f64, for closer looks. `out` holds one number per part.
+/// Decodes floats of any type to f64, for the element-by-element pass. `out` has room for one number per part.
 pub(super) fn decode_parts(dtype: DType, bytes: &[u8], signs: Signs, out: &mut [f64]) {
-    /// Numbers per piece: few enough for the stack, many enough to make the inner loops worthwhile.
+    /// Numbers per piece: few enough for the stack, many enough for efficient inner loops.
     const PIECE: usize = 64;
     if is_wide(dtype) {
         return decode_wide(dtype, bytes, signs, out);
@@ -247,14 +247,13 @@ fn bfloat(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// Like `half`'s conversion, but without branches, so that the compiler can vectorise a loop of it on any
-/// machine.
+/// Like `half`'s conversion, but without branches: the compiler can vectorise a loop over it on any machine.
 #[inline(always)]
 fn half_float(bits: u16) -> f32 {
     /// 112, the difference of the exponents' biases, shifted to the exponent field.
     const REBIAS: u32 = 112 << 23;
-    /// 2^-14 as f32, the smallest normal half. A subnormal half is this number with its mantissa added, minus
-    /// this number.
+    /// 2^-14 as f32, the smallest normal half. Adding a subnormal half's mantissa to its bits, and then subtracting it,
+    /// gives the half's value.
     const LEAST_NORMAL: u32 = 113 << 23;
     let magnitude = u32::from(bits & 0x7fff) << 13;
     let subnormal = (f32::from_bits(magnitude + LEAST_NORMAL) - f32::from_bits(LEAST_NORMAL)).to_bits();

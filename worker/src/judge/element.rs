@@ -1,4 +1,4 @@
-//! Single elements: whether two of them differ, and their values.
+//! Compares single elements and reads their values.
 
 use opt_shared::capture::DType;
 use opt_shared::settings::Nonfinite;
@@ -7,7 +7,7 @@ use super::compare::{COMPARE_CHUNK, Rules, judge_parts, judge_whole};
 use super::decode::Number;
 use super::tolerance::Tolerance;
 
-/// Whether an element differs from the expected one by more than the tolerance. Both are given as bytes.
+/// Returns true if an element differs from the expected one by more than the tolerance. Both are given as bytes.
 pub(crate) fn differs(dtype: DType, expected: &[u8], actual: &[u8], tolerance: Tolerance) -> bool {
     let rules = Rules { tolerance, nonfinite: Nonfinite::Match, poison: None, chunk: COMPARE_CHUNK };
     let (expected, actual) = (Number::read(dtype, expected), Number::read(dtype, actual));
@@ -25,7 +25,7 @@ pub(crate) fn value(dtype: DType, element: &[u8]) -> f64 {
     Number::read(dtype, element).parts().next().unwrap_or(f64::NAN)
 }
 
-/// Whether a part of the element is NaN or infinite.
+/// Returns true if a part of the element is NaN or infinite.
 pub(crate) fn is_not_finite(dtype: DType, element: &[u8]) -> bool {
     Number::read(dtype, element).parts().any(|part| !part.is_finite())
 }

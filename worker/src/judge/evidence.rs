@@ -1,4 +1,4 @@
-//! Gathers what a person needs to know about a wrong output: positions, values, counts, ranges, and the pattern.
+//! Gathers facts about a wrong output for its reader: positions, values, counts, ranges, and the pattern of the errors.
 //!
 //! This is a second pass over the same bytes, element by element. It runs only after a failure, so it may be
 //! slow. It does not change the verdict.
@@ -74,7 +74,7 @@ struct Bad {
     count: u64,
     /// The smallest positions, in ascending order.
     first: Vec<u64>,
-    /// Whether one of them does not hold the poison.
+    /// True if one of them differs from the poison.
     written: bool,
 }
 
@@ -89,7 +89,8 @@ impl Bad {
         self.first.truncate(BAD_PLACES);
     }
 
-    /// Exact: `Tail` and `FromRow` mean that every element from there on is bad, and none before.
+    /// The pattern is exact: `Tail` and `FromRow` mean that every element from that position on is bad and none before
+    /// it.
     fn pattern(&self, shape: &[u64], elements: u64) -> Pattern {
         let Some(&from) = self.first.first() else {
             return Pattern::Scattered;
@@ -113,7 +114,8 @@ impl Bad {
     }
 }
 
-/// The mismatch, and the relative L2 error over all finite pairs. `place` is the element to show if none fails.
+/// The mismatch, and the relative L2 error over all finite pairs. `place` is the position of the element to show if
+/// none fails.
 pub(super) fn gather(
     feed: &mut Feed<'_>,
     subject: &Subject<'_>,
@@ -214,7 +216,8 @@ pub(super) fn gather(
     Ok((mismatch, relative_l2))
 }
 
-/// Absolute and relative error of one element, the larger of its parts; NaN if either value is NaN.
+/// Absolute and relative error of one element; for a complex number, of the part with the larger error. NaN if either
+/// value is NaN.
 fn errors(expected: Number, actual: Number) -> (f64, f64) {
     if let (Some(expected), Some(actual)) = (expected.whole(), actual.whole()) {
         #[expect(clippy::cast_precision_loss, reason = "sizes of errors are figures")]

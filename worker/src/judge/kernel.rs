@@ -1,13 +1,13 @@
 //! The hot loop: compares two blocks of numbers in independent lanes.
 //!
-//! For each block it computes only what is cheap: whether a closer look is needed, and the sums of squares.
-//! `tally` does the closer look, element by element. Plain Rust: the compiler turns fixed-width lanes into vector
-//! code on x86-64 and aarch64 alike, and no lane waits for another one's sum.
+//! For each block it computes the sums of squares, and whether the block has to be examined element by element, which
+//! `tally` does. It is plain Rust. The compiler turns the fixed-width lanes into vector code on x86-64 and aarch64, and
+//! no lane waits for the sum of another.
 
 /// Number of independent accumulators: two vectors of 256 bits, or four of 128.
 const LANES: usize = 8;
 
-/// Limits within which a block needs no closer look.
+/// Limits within which a block need not be examined element by element.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) rtol: f64,
@@ -20,33 +20,33 @@ pub(super) struct Bounds {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct BlockSums {
-    /// An element fails, is not finite, or has the largest error so far: the block needs a closer look, and the
-    /// sums must not be used.
+    /// True if an element fails, is not finite, or has the largest error so far. The block must then be examined
+    /// element by element, and the sums must not be used.
     pub(super) remarkable: bool,
     pub(super) difference_squares: f64,
     pub(super) expected_squares: f64,
 }
 
-/// By how much a number exceeds its tolerance (at most 0 if it does not), and the two squares.
+/// Returns the amount by which the error exceeds the tolerance (0 or less if it does not), and the two squares.
 #[inline(always)]
 fn take(expected: f64, actual: f64, bounds: Bounds) -> (f64, f64, f64) {
     let difference = (actual - expected).abs();
     let magnitude = expected.abs();
     let tolerance = bounds.atol + bounds.rtol * magnitude;
-    // If 0 is expected there is no relative error, and so no record of it.
+    // If 0 is expected, there is no relative error.
     let relative = if magnitude == 0.0 { bounds.absolute } else { bounds.relative * magnitude };
     let bound = lesser(lesser(tolerance, relative), bounds.absolute);
     (difference - bound, difference * difference, expected * expected)
 }
 
-/// A single instruction, which `f64::min` is not because it handles NaN.
+/// The smaller number, in a single instruction. `f64::min` needs more, because it handles NaN.
 #[inline(always)]
 fn lesser(left: f64, right: f64) -> f64 {
     if left < right { left } else { right }
 }
 
 pub(super) fn examine<T: Copy + Into<f64>>(expected: &[T], actual: &[T], bounds: Bounds) -> BlockSums {
-    // An array per figure instead of a figure per lane, which is how vectors are laid out.
+    // One array per figure, because vectors are laid out like this.
     let (mut excess, mut differences, mut magnitudes) = ([0.0_f64; LANES], [0.0; LANES], [0.0; LANES]);
     let mut lane = |lane: usize, expected: T, actual: T| {
         let (over, difference_square, expected_square) = take(expected.into(), actual.into(), bounds);

@@ -1,14 +1,13 @@
 //! Walks two strided tensors of the same shape together, in bounded pieces.
 //!
-//! Owns the geometry: the order in which elements are visited, how the walk is divided into tiles that fit a
-//! buffer, how one side's elements of a tile are fetched with few reads, and which coordinates an element of a
-//! tile has. `decode` interprets the bytes, and a source provides them.
+//! Owns the geometry: the order of the elements, the division of the walk into tiles that fit a buffer, the reads that
+//! fetch one tensor's part of a tile, and the coordinates of an element. `decode` interprets the bytes, and a source
+//! provides them.
 //!
-//! Axes are visited in falling order of the first tensor's strides, so that it is read from front to back
-//! whatever its layout (channels_last, a transpose, an expanded axis). Axes that continue one another are merged:
-//! a tensor that is dense on both sides becomes one run of memory, read straight into the buffer. If the two
-//! layouts differ, tiles grow along the fast axes of both in turn, so that neither side is read one element at a
-//! time.
+//! Axes are visited in descending order of the first tensor's strides, so that it is read from front to back in any
+//! layout (channels_last, a transpose, an expanded axis). Axes that continue one another are merged. If both tensors
+//! are dense, the walk is one run of memory, read straight into the buffer. If the two layouts differ, tiles grow along
+//! the fast axes of both in turn, so that neither tensor is read one element at a time.
 
 use opt_shared::units::{Bytes, to_index};
 
@@ -18,7 +17,7 @@ use super::compare::BytesSource;
 /// that, a separate read is cheaper.
 const WASTE_PER_ELEMENT: u64 = 1024;
 
-/// Why a geometry cannot be walked.
+/// The reason why a geometry cannot be walked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     #[error("cannot walk shape {shape:?}: {strides} strides for {axes} axes (give one stride per axis)", axes = shape.len())]
@@ -46,7 +45,7 @@ pub(super) struct Walk {
     axes: Vec<Axis>,
     shape: Vec<u64>,
     elements: u64,
-    /// Whether both tensors lie in memory without gaps, in the order of the walk.
+    /// True if both tensors lie in memory without gaps, in the order of the walk.
     dense: bool,
 }
 
@@ -78,7 +77,7 @@ impl Walk {
             if stride.len() != shape.len() {
                 return Err(LayoutError::Rank { shape: shape.to_vec(), strides: stride.len() });
             }
-            // Everything below is a partial sum or product of these, so nothing can overflow.
+            // Everything computed below is a partial sum or product of these, so nothing can overflow.
             checked_extent_bytes(shape, stride, size)
                 .ok_or_else(|| LayoutError::Overflow { shape: shape.to_vec(), stride: stride.to_vec() })?;
         }
@@ -129,8 +128,8 @@ impl Walk {
         while grew {
             grew = false;
             for order in &fast_axes {
-                // Only the fastest axis that is not complete yet; growing along a slower one would change the
-                // order.
+                // Grow only along the fastest axis that is not complete yet. Growing along a slower one would change
+                // the order.
                 let Some(&axis) = order.iter().find(|&&axis| extent[axis] < self.axes[axis].size) else {
                     continue;
                 };
@@ -173,8 +172,8 @@ impl Walk {
         coordinates
     }
 
-    /// Fills `out` with one side's elements of a tile, in the tile's order. `scratch` receives unwanted bytes in
-    /// between; it must have room for at least one element, and is unused if the walk is dense.
+    /// Fills `out` with one tensor's elements of a tile, in the tile's order. `scratch` receives the unwanted bytes
+    /// between them. It must have room for at least one element, and is not used if the walk is dense.
     pub(super) fn fetch(
         &self,
         side: usize,
@@ -201,7 +200,7 @@ impl Walk {
                 1 + piece.extent.iter().zip(&strides).map(|(&e, &stride)| (e - 1) * stride).sum::<u64>();
             let in_order =
                 (0..strides.len()).all(|axis| piece.extent[axis] == 1 || strides[axis] == places[axis]);
-            // Offsets within buffers; both are bounded by buffer lengths, which are `usize`.
+            // Both are offsets within buffers, whose lengths are `usize`.
             let at = to_index(place) * size;
             let length = to_index(span) * size;
             if in_order && span == piece.elements() {
@@ -221,8 +220,8 @@ impl Walk {
         Ok(())
     }
 
-    /// How much of a tile one read fetches: axes in rising order of stride, as long as the span fits the scratch
-    /// buffer and is not mostly waste.
+    /// The part of a tile that one read fetches. It grows by axes in ascending order of stride, as long as the span
+    /// fits the scratch buffer and is not mostly waste.
     fn read_extent(&self, side: usize, tile: &Tile, width: u64, scratch: u64) -> Vec<u64> {
         let mut step = vec![1; self.axes.len()];
         let (mut span, mut count) = (1, 1);
@@ -252,7 +251,7 @@ impl Walk {
     }
 }
 
-/// A failed read, before it is known whose bytes they were.
+/// A failed read. The caller adds the tensor whose bytes it was.
 #[derive(Debug)]
 pub(super) struct ReadError {
     pub(super) offset: u64,
@@ -269,8 +268,8 @@ fn dot(left: &[u64], right: &[u64]) -> u64 {
     left.iter().zip(right).map(|(&l, &r)| l * r).sum()
 }
 
-/// Bytes from the first element to the last, if these and the bytes of all elements fit in 63 bits (file offsets
-/// are signed).
+/// The number of bytes from the first element to the last. `None` if this number or the size of all elements does not
+/// fit in 63 bits (file offsets are signed).
 fn checked_extent_bytes(shape: &[u64], stride: &[u64], size: u64) -> Option<u64> {
     if shape.contains(&0) {
         return Some(0);
@@ -331,7 +330,7 @@ fn scatter<const SIZE: usize>(
     }
 }
 
-/// Advances an odometer by `step` along its last axis; false at the end.
+/// Advances a multi-axis index by `step` along its last axis. Returns false at the end.
 fn advance(index: &mut [u64], sizes: &[u64], step: impl Fn(usize) -> u64) -> bool {
     for axis in (0..index.len()).rev() {
         index[axis] += step(axis);
@@ -469,7 +468,7 @@ mod tests {
         let stride = [20, 2];
         let [(reads, bytes), _] = walk_all(&[500, 5], [&stride, &stride], 4, 4096);
         assert!(reads <= 20 && bytes <= 500 * 20 * 4, "{reads} reads of {bytes} bytes");
-        // Far apart: a separate read for each element.
+        // Elements far apart get a separate read each.
         let stride = [10_000];
         assert_eq!(walk_all(&[50], [&stride, &stride], 4, 4096)[0], (50, 200));
     }

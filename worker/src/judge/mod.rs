@@ -1,8 +1,7 @@
-//! The judge: is this output the recorded one, was it written at all, and what do these times show.
+//! The judge: compares an output with the recorded one, detects elements that were never written, and evaluates times.
 //!
-//! Everything here is arithmetic over bytes and numbers that others fetch: bytes come through [`BytesSource`],
-//! times as slices. No file, no process, no clock, and no status: the caller decides which status of DESIGN
-//! "Verdicts" a result becomes.
+//! This module only computes. Callers pass bytes through [`BytesSource`] and times as slices. It uses no file, process
+//! or clock, and assigns no status: the caller maps a result to a status of DESIGN, "Verdicts".
 
 pub(crate) mod check;
 mod compare;

@@ -1,10 +1,10 @@
 //! Euclidean norms that neither overflow nor underflow.
 //!
 //! Squares of f64 overflow long before the values do. As in LAPACK 3.10's `dnrm2` (Blue's algorithm), values are
-//! squared in one of three bins by magnitude, and each bin has its own scale. The caller decides what is summed.
+//! squared in one of three bins by magnitude, and each bin has its own scale. The caller chooses the values.
 
-/// Values from this on go to the large bin, values below its inverse to the small one. Squares of the values in
-/// between are at most 2^960, so that 2^63 of them can be summed.
+/// Values of at least this go to the large bin, values below its inverse to the small one. Squares of the values in
+/// between are at most 2^960, so 2^63 of them can be summed.
 const LARGE: f64 = power_of_two(480);
 const SMALL: f64 = power_of_two(-480);
 /// Scale of the large bin: the largest f64 becomes 2^484, and its square 2^968.
@@ -66,7 +66,7 @@ impl SquareSum {
         if reference == 0.0 {
             return f64::INFINITY;
         }
-        // In two steps, because the power alone may overflow f64 although the ratio does not.
+        // Multiply in two steps, because the power alone may overflow f64 although the ratio does not.
         let exponent = up - down;
         difference / reference * power_of_two(exponent / 2) * power_of_two(exponent - exponent / 2)
     }

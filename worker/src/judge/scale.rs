@@ -1,7 +1,7 @@
 //! Estimates the scale S of a tensor: the median magnitude of a sample of its elements, computed before the
 //! comparison.
 //!
-//! Owns how the sample is drawn. `tolerance` uses S.
+//! Owns the choice of the sample. `tolerance` uses S.
 
 use opt_shared::capture::DType;
 use opt_shared::units::{Bytes, to_index};
@@ -26,8 +26,9 @@ const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
 /// S = max(1e-3, median |e|) over evenly spaced finite elements; the parts of complex numbers count separately.
 ///
-/// The tensor is divided into as many equal intervals as there are samples, and one element is taken from each.
-/// It is not always the first one: if sizes are powers of two, that would be a single column of a matrix.
+/// The tensor is divided into as many equal intervals as there are samples, and one element is taken from each. Its
+/// position in the interval varies: if sizes are powers of two, the first elements would all lie in one column of a
+/// matrix.
 pub fn estimate_scale(
     source: &mut dyn BytesSource,
     dtype: DType,

@@ -8,8 +8,8 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, RngCore, SeedableRng};
 
-/// Resamples of a bootstrap. Each bound of a 95 % interval then rests on 25 resamples beyond it, whose error is
-/// far smaller than the interval. With a hundred samples this takes well under a millisecond.
+/// Resamples of a bootstrap. Each bound of a 95 % interval then has 25 resamples beyond it, and its error is far
+/// smaller than the interval. With a hundred samples this takes well under a millisecond.
 const RESAMPLES: usize = 1000;
 
 /// Bounds of the 95 % interval.
@@ -21,7 +21,7 @@ pub fn summarise(samples_ms: &[f64], seed: u64) -> Option<TimeSummary> {
     let (&min_time_ms, &max_time_ms) = (sorted.first()?, sorted.last()?);
     #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
     let count = sorted.len() as f64;
-    // Relative to the minimum, so that times that differ only in their last digits keep them.
+    // Times are taken relative to the minimum, which preserves differences in their last digits.
     let mean = min_time_ms + sorted.iter().map(|time| time - min_time_ms).sum::<f64>() / count;
     let squares: f64 = sorted.iter().map(|time| (time - mean).powi(2)).sum();
     let std_time_ms = if sorted.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 };
@@ -42,18 +42,17 @@ pub fn summarise(samples_ms: &[f64], seed: u64) -> Option<TimeSummary> {
 
 /// The geometric mean of a time, or of a ratio of times, over several runners, with its 95 % interval.
 ///
-/// Processes differ in where their pages and code lie, so blocks of one process agree more than they should. The
-/// interval is therefore Student's over the logarithms of the runners' figures, and ignores single blocks. It contains
-/// the true value in at least 95 % of all cases even if runners are added until it is narrow. One
-/// runner shows nothing about others, so its interval is unbounded. `None` without figures, or if one is not
-/// positive and finite.
+/// Processes differ in the addresses of their pages and code, so the blocks of one process agree more closely than
+/// those of several. The interval is therefore Student's over the logarithms of the runners' figures, and ignores
+/// single blocks. It contains the true value in at least 95 % of all cases, even if runners are added until it is
+/// narrow. With one runner it is unbounded. `None` without figures, or if a figure is not positive and finite.
 pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
     if figures.is_empty() || !figures.iter().all(|&figure| figure > 0.0 && figure.is_finite()) {
         return None;
     }
     #[expect(clippy::cast_precision_loss, reason = "a handful of runners")]
     let count = figures.len() as f64;
-    // Relative to the first, so that figures that agree to the last digit keep it.
+    // Figures are taken relative to the first, which preserves differences in their last digits.
     let first = figures[0];
     let logarithms: Vec<f64> = figures.iter().map(|figure| (figure / first).ln()).collect();
     let mean = logarithms.iter().sum::<f64>() / count;
@@ -66,15 +65,15 @@ pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
     Some(Estimate { value, ci_low: value * (-half).exp(), ci_high: value * half.exp() })
 }
 
-/// How far a process may be from others with the same kernel, as a share; a single process cannot show this. A
-/// generous guess: keeping a candidate for it costs time, while dropping one without it could drop the winner.
+/// The share by which a process may differ from others with the same kernel; a single process cannot show it. The guess
+/// is generous: too large a value keeps a candidate longer than necessary, too small a value could drop the winner.
 const UNSEEN: f64 = 0.1;
 
-/// The median ratio of the pairs of a single process, with an interval that is rather too wide than too narrow.
-/// `None` without pairs, or if one is not positive and finite.
+/// The median ratio of the pairs of a single process, with an interval that is rather too wide than too narrow. `None`
+/// without pairs, or if a ratio is not positive and finite.
 ///
-/// In logarithms, the half-width is `√(m² + u²)`: m is the distance of the outermost pair from the median, on the
-/// side where it is larger, and u is `UNSEEN`.
+/// In logarithms, the half-width is `√(m² + u²)`: m is the larger of the distances of the smallest and the largest pair
+/// from the median, and u is `UNSEEN`.
 pub fn at_a_glance(ratios: &[f64]) -> Option<Estimate> {
     if !ratios.iter().all(|&ratio| ratio > 0.0 && ratio.is_finite()) {
         return None;
@@ -85,18 +84,18 @@ pub fn at_a_glance(ratios: &[f64]) -> Option<Estimate> {
     Some(Estimate { value, ci_low: value * (-half).exp(), ci_high: value * half.exp() })
 }
 
-/// The 98.75 % quantile of Student's distribution; `None` without a degree of freedom.
+/// The 98.75 % quantile of Student's distribution; `None` for 0 degrees of freedom.
 ///
 /// A 95 % interval of a fixed number of runners needs the 97.5 % quantile. But runners are added only until the
-/// interval is narrow, so those that agree by chance end the series. With that quantile, only 91 % of the intervals
-/// would contain the true ratio (runners that differ by 1 to 2 %, `max_noise` of 1 %).
+/// interval is narrow, so a chance agreement ends the series. With that quantile, only 91 % of the intervals would
+/// contain the true ratio, for runners that differ by 1 to 2 % and a `max_noise` of 1 %.
 fn student(degrees: usize) -> Option<f64> {
     const QUANTILES: [f64; 15] = [
         25.452, 6.205, 4.177, 3.495, 3.163, 2.969, 2.841, 2.752, 2.685, 2.634, 2.593, 2.560, 2.533, 2.510,
         2.490,
     ];
     let at = degrees.checked_sub(1)?;
-    // Beyond the table, its last value is slightly too large.
+    // Beyond the table its last value is used, which is slightly too large.
     Some(QUANTILES[at.min(QUANTILES.len() - 1)])
 }
 
@@ -111,8 +110,8 @@ pub fn half_width(estimate: &Estimate) -> f64 {
     if share.is_finite() { share } else { f64::INFINITY }
 }
 
-/// For each of `pairs` pairs of blocks, whether the baseline goes first: true for half of them, drawn at random.
-/// If the number is odd, the remaining pair is random too.
+/// Returns, for each of `pairs` pairs of blocks, true if the baseline goes first. Half of the pairs, drawn at random,
+/// get true. If the number is odd, the last pair is random too.
 pub fn balanced_order(pairs: usize, rng: &mut impl RngCore) -> Vec<bool> {
     let mut order: Vec<bool> = (0..pairs).map(|pair| pair % 2 == 0).collect();
     if pairs % 2 == 1 && rng.random() {
@@ -150,7 +149,7 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
 fn median_interval(sorted: &[f64], seed: u64) -> (f64, f64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let count = sorted.len();
-    // How often each sample was drawn. The median is then found by counting, without sorting the resample.
+    // Counts how often each sample was drawn. The median follows from the counts, without sorting the resample.
     let mut drawn = vec![0_usize; count];
     let mut medians = Vec::with_capacity(RESAMPLES);
     for _ in 0..RESAMPLES {
@@ -173,7 +172,7 @@ fn ranked(sorted: &[f64], drawn: &[usize], rank: usize) -> f64 {
             return value;
         }
     }
-    // Unreachable: as many were drawn as there are samples, and a rank is less than that.
+    // Unreachable: the counts add up to the number of samples, and a rank is below that.
     sorted[sorted.len() - 1]
 }
 

@@ -1,7 +1,8 @@
-//! The first pass over two tensors: block by block where nothing is remarkable, otherwise element by element.
+//! The first pass over two tensors. It goes block by block, and element by element only in blocks with a failure, a
+//! value that is not finite, or a new largest error.
 //!
-//! Owns the counts, the largest errors and the norms, from which the verdict follows. `compare` judges an
-//! element, and `kernel` has the hot loop.
+//! Owns the counts, the largest errors and the norms that decide the verdict. `compare` judges an element, and `kernel`
+//! contains the hot loop.
 
 use opt_shared::settings::Nonfinite;
 
@@ -17,7 +18,7 @@ use super::norm::SquareSum;
 /// Numbers per call of the hot loop: both sides, decoded, fit the first-level cache.
 const BLOCK_PARTS: usize = 1024;
 
-/// Plain sums of squares are accurate from this value on: beside a sum this large, underflow does not matter.
+/// The smallest plain sum of squares that is accurate: underflow is negligible in a sum this large.
 const LEAST_PLAIN_SQUARES: f64 = 1e-270;
 
 /// The element with the largest finite error and the first one that failed, by row-major position.
@@ -35,10 +36,10 @@ struct Records {
 }
 
 impl Records {
-    /// Whether the absolute error is the largest so far.
+    /// Returns true if the absolute error is the largest so far.
     #[inline(always)]
     fn take(&mut self, expected: f64, difference: f64) -> bool {
-        // Dividing only in this case is faster: most elements of a failing block set no record.
+        // Dividing only in this case is faster, because most elements of a failing block set no record.
         if difference > self.relative * expected.abs() && expected != 0.0 {
             self.relative = difference / expected.abs();
         }
@@ -95,7 +96,7 @@ impl Chunks {
 
     fn close(&mut self, norms: Option<Norms>) {
         let relative = norms.map_or(0.0, Norms::relative);
-        // An error too large for f64 is the worst of all, so NaN must not hide it.
+        // The error is too large for f64 and so the worst of all. As NaN it would be ignored by `max`.
         self.worst = if relative.is_nan() { f64::INFINITY } else { self.worst.max(relative) };
     }
 
@@ -169,12 +170,12 @@ impl<'a> Tally<'a> {
         Ok(())
     }
 
-    /// Integers are not judged by norms, so nothing is summed for them here.
+    /// Integers are not judged by norms, so nothing is summed for them.
     fn glance_exact(&self, pair: [&[u8]; 2]) -> Option<Norms> {
         (!self.signs.negative && pair[0] == pair[1]).then(Norms::default)
     }
 
-    /// The norms of a block in which nothing is remarkable.
+    /// The norms of a block; `None` if it must be examined element by element.
     fn glance(&mut self, pair: [&[u8]; 2], elements: usize) -> Option<Norms> {
         let dtype = self.subject.dtype;
         let parts = elements * parts_of(dtype);

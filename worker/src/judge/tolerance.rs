@@ -1,15 +1,14 @@
-//! How far an output may be from the recorded one: the table of DESIGN "Verdicts", with a row per profile and
-//! type.
+//! The tolerances of a comparison: the table of DESIGN, "Verdicts", with a row per profile and type.
 //!
-//! Owns the figures, and how the plan overrides them. `scale` computes a tensor's scale S, and `compare` applies
-//! the figures.
+//! Owns the figures, and the rules by which a plan overrides them. `scale` computes a tensor's scale S, and `compare`
+//! applies the figures.
 
 use opt_shared::capture::{DType, Kind};
 use opt_shared::outcome::ToleranceUsed;
 use opt_shared::settings::{ToleranceProfile, VerifySettings};
 
-/// Share of fp8 elements that must pass: neighbours on so coarse a grid differ by a whole step, and the same sum
-/// may legitimately be rounded to the next one.
+/// Share of fp8 elements that must pass. Neighbouring fp8 values are far apart, and a correct kernel may round a sum to
+/// the neighbour of the recorded value.
 const FP8_MATCHED_RATIO: f64 = 0.99;
 
 /// Lower bound of S, so that a tensor of almost only zeros does not require more than f32 accuracy.
@@ -29,7 +28,7 @@ pub struct Tolerance {
 struct Row {
     rtol: f64,
     atol: f64,
-    /// Whether `atol` is a multiple of S.
+    /// True if `atol` is a multiple of S.
     scaled: bool,
     rel_l2: f64,
 }
@@ -43,7 +42,7 @@ impl Row {
         Self { rtol, atol, scaled: true, rel_l2 }
     }
 
-    /// Integers and bools must be equal; no norm is bounded.
+    /// For integers and bools: values must be equal, and no norm is bounded.
     const EXACT: Self = Self::fixed(0.0, 0.0, f64::INFINITY);
 }
 
@@ -75,14 +74,14 @@ impl Tolerance {
         Self { used, required_matched_ratio }
     }
 
-    /// For comparing two outputs neither of which is the recorded one: each may be off by this much.
+    /// The tolerance between two computed outputs: each of them may be off by the single tolerance.
     pub(crate) fn doubled(self) -> Self {
         let ToleranceUsed { rtol, atol, rel_l2 } = self.used;
         let used = ToleranceUsed { rtol: 2.0 * rtol, atol: 2.0 * atol, rel_l2: 2.0 * rel_l2 };
         Self { used, ..self }
     }
 
-    /// Whether [`Tolerance::for_dtype`] uses the scale; if not, the tensor need not be read for it.
+    /// Returns true if [`Tolerance::for_dtype`] uses the scale. If not, the tensor need not be sampled.
     pub fn needs_scale(settings: &VerifySettings, dtype: DType) -> bool {
         row(settings.tolerance, dtype).scaled
             && settings.dtype.get(&dtype).is_none_or(|given| given.atol.is_none())
@@ -93,7 +92,7 @@ fn is_fp8(dtype: DType) -> bool {
     dtype.kind() == Kind::Float && dtype.size() == 1
 }
 
-/// Complex numbers are compared part by part.
+/// The type of a complex number's parts, which are compared one by one; other types are returned unchanged.
 fn part(dtype: DType) -> DType {
     match dtype {
         DType::Complex32 => DType::Float16,

@@ -1,8 +1,9 @@
-//! Detects elements that were never written: those that still hold two different poisons after two calls.
+//! Detects elements that were never written: after two calls with two different poisons, each call has left its poison
+//! in them.
 //!
-//! Owns poisons and the search for them. The caller fills buffers with them and calls twice. One call proves
-//! nothing, because a kernel may well compute the poison's value. If two calls leave two different poisons in the
-//! same element, nothing was stored there.
+//! Owns poisons and the search for them. The caller fills the buffers and makes the two calls. A single call proves
+//! nothing, because a kernel may compute the poison's value. If two calls leave two different poisons in the same
+//! element, the kernel does not write it.
 
 use opt_shared::capture::DType;
 use opt_shared::units::Bytes;
@@ -14,7 +15,7 @@ use super::layout::Walk;
 /// Size of the largest element, in bytes.
 const LARGEST_ELEMENT: usize = 16;
 
-/// The bytes that outputs are filled with before a call: every element of `n` bytes gets the first `n` of them.
+/// The bytes that fill outputs before a call. Every element of `n` bytes gets the first `n` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Poison([u8; LARGEST_ELEMENT]);
 
@@ -39,13 +40,13 @@ impl Poison {
         }
     }
 
-    /// Whether an element's bytes are the poison's.
+    /// Returns true if an element's bytes are the poison's.
     pub(super) fn is_in(&self, element: &[u8]) -> bool {
         self.0.get(..element.len()) == Some(element)
     }
 }
 
-/// Whether all of `bytes`, contiguous elements of `dtype`, still hold the poison.
+/// Returns true if all of `bytes`, contiguous elements of `dtype`, are still poison.
 pub fn is_poisoned(bytes: &[u8], dtype: DType, poison: &Poison) -> bool {
     bytes.chunks_exact(dtype.element_len()).all(|element| poison.is_in(element))
 }
@@ -58,7 +59,7 @@ pub struct Unwritten {
     pub first: Option<Vec<u64>>,
 }
 
-/// Looks for elements that hold `first`'s poison in one output and `second`'s in the other.
+/// Counts elements that still contain the poison in both outputs.
 pub fn scan_unwritten<'s>(
     first: (&'s mut dyn BytesSource, &Poison),
     second: (&'s mut dyn BytesSource, &Poison),
@@ -107,7 +108,7 @@ fn count_both(bytes: [&[u8]; 2], poisons: [&[u8]; 2], size: usize) -> u64 {
             let poison = |side: usize| poisons[side].as_chunks::<$size>().0.first().map(number);
             let elements = bytes[0].as_chunks::<$size>().0.iter().zip(bytes[1].as_chunks::<$size>().0);
             let (Some(first), Some(second)) = (poison(0), poison(1)) else { return 0 };
-            // Counting in steps that fit a narrow counter would be faster still, but memory is slower than this.
+            // A narrower counter would be faster still, but the loop is already limited by memory.
             elements.map(|(one, other)| u64::from((number(one) == first) & (number(other) == second))).sum()
         }};
     }

@@ -1,11 +1,12 @@
-//! Counts what a device holds, and keeps that within its capacity before anything is allocated. The host and a card count in the same way.
+//! Counts the allocated bytes of a device, and refuses an allocation that would exceed its capacity. The host and a
+//! card count in the same way.
 
 use opt_shared::placement::whole_grains;
 use opt_shared::units::Bytes;
 
 use super::device::{DeviceError, Marks};
 
-/// A device's capacity and what of it is taken.
+/// A device's capacity, and the part of it that is allocated.
 #[derive(Debug)]
 pub struct Budget {
     device: &'static str,
@@ -35,7 +36,7 @@ impl Budget {
         self.capacity - self.marks.placed
     }
 
-    /// The whole grains that `bytes` take, if that many are free.
+    /// Rounds `bytes` up to whole grains. Returns an error if that much is not free.
     pub fn whole(&self, bytes: Bytes) -> Result<Bytes, DeviceError> {
         let (asked, free) = (whole_grains(bytes, self.grain), self.free());
         if free < asked {
@@ -44,7 +45,7 @@ impl Budget {
         Ok(asked)
     }
 
-    /// `bytes`: whole grains that were found free.
+    /// Counts an allocation of `bytes`, which must be whole grains that were free.
     pub fn place(&mut self, bytes: Bytes) {
         self.marks.placed += bytes;
         self.marks.placed_peak = self.marks.placed_peak.max(self.marks.placed);
@@ -54,7 +55,7 @@ impl Budget {
         self.marks.placed = self.marks.placed - bytes;
     }
 
-    /// A slot of host memory of this size was allocated.
+    /// Counts an allocated slot of host memory of this size.
     pub fn stage(&mut self, bytes: Bytes) {
         self.marks.staged += bytes;
         self.marks.staged_peak = self.marks.staged_peak.max(self.marks.staged);
@@ -64,7 +65,7 @@ impl Budget {
         self.marks.staged = self.marks.staged - bytes;
     }
 
-    /// Resets the peaks to what is held now.
+    /// Resets the peaks to the current values.
     pub fn reset_peaks(&mut self) {
         self.marks.placed_peak = self.marks.placed;
         self.marks.staged_peak = self.marks.staged;

@@ -1,6 +1,6 @@
-//! A device that only counts: it allocates and copies nothing, and records requests for memory.
+//! A device for tests that allocates and copies nothing. It counts bytes and records requests for memory.
 //!
-//! Copies end when they are waited for, or at random times given by a seed.
+//! A copy ends when it is waited for, or at a random time that depends on a seed.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,8 @@
-//! The interface of a device on which bytes are placed: everything that the engine knows about a device.
+//! The interface of a device on which bytes are placed. The engine uses devices only through it.
 //!
-//! A device has a fixed capacity, allocates buffers within it, and copies in order on one queue, concurrently
-//! with its user. It keeps its own high-water marks, so that the ledger can be checked against them. Its users
-//! decide what is placed when, and what for.
+//! A device has a fixed capacity, allocates buffers within it, and copies in order on one queue, concurrently with its
+//! user. It keeps its own high-water marks, against which tests check the ledger. Its users decide which bytes are
+//! placed, and when.
 
 use std::io;
 
@@ -23,7 +23,7 @@ impl Buffer {
         Self { address, bytes, placed }
     }
 
-    /// Where it begins, in the device's own terms: an offset in an arena, or a pointer.
+    /// Its start: an offset in an arena or a pointer, depending on the device.
     pub const fn address(&self) -> u64 {
         self.address
     }
@@ -43,7 +43,7 @@ impl Buffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Event(pub u64);
 
-/// A device's own count of what it holds, and of the most that it has held.
+/// A device's own count of its allocated bytes, now and at their peak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     pub placed: Bytes,
@@ -83,9 +83,9 @@ pub enum DeviceError {
     Poisoned { device: &'static str, why: String },
 }
 
-/// A memory on which bytes are placed: a device's own, or host memory treated in the same way.
+/// Memory on which bytes are placed: that of a card, or host memory used in the same way.
 pub trait Device {
-    /// Host memory that the device copies from and to. It can be used only while no copy has it.
+    /// Host memory that the device copies from and to. It can be used only while no copy uses it.
     type Slot: AsRef<[u8]> + AsMut<[u8]> + Send;
 
     fn name(&self) -> &'static str;
@@ -130,8 +130,8 @@ pub trait Device {
     /// Queues a fill of all requested bytes with `value`.
     fn fill(&mut self, buffer: &Buffer, value: u8) -> Result<Event, DeviceError>;
 
-    /// Waits for the earliest copy whose slot was not returned yet, and returns its slot; `None` if no copy has
-    /// one.
+    /// Waits for the earliest copy whose slot was not returned yet, and returns the slot. `None` if all slots were
+    /// returned.
     fn reclaim(&mut self) -> Result<Option<Self::Slot>, DeviceError>;
 
     /// Returns true if an event is complete, without waiting.
@@ -141,6 +141,6 @@ pub trait Device {
 
     fn marks(&self) -> Marks;
 
-    /// Resets the peaks to what is held now.
+    /// Resets the peaks to the current values.
     fn reset_marks(&mut self);
 }

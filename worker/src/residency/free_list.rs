@@ -1,7 +1,7 @@
 //! Free address ranges of an arena: first fit, with neighbours merged.
 //!
-//! Addresses are not bytes: an arena may have more addresses than bytes, so that a large enough range is found
-//! however buffers came and went. The device counts the bytes.
+//! An arena may have more addresses than bytes, so that a buffer finds a large enough range however fragmented the
+//! arena is. The device counts the bytes.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Host memory as a device: an arena that a runner maps, and a thread that copies.
 //!
-//! The arena is a memfd sealed against resizing. It has pages only where there are buffers: releasing one removes
-//! its pages, so the kernel counts what is placed. Runners get a read-only descriptor and map only the ranges of
-//! buffers, because touching a page outside them would allocate it. This process does not map the arena.
+//! The arena is a memfd sealed against resizing. Only buffers have pages: releasing a buffer removes its pages, so the
+//! kernel counts exactly the placed buffers. Runners get a read-only descriptor and map only the ranges of buffers,
+//! because touching a page outside them would allocate it. This process does not map the arena.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -26,7 +26,7 @@ use crate::memfd;
 const NAME: &str = "host memory";
 /// A fill is written in pieces of this size.
 const FILL_PIECE: usize = 64 * 1024;
-/// Addresses per byte of capacity. First fit never needs more than the logarithm of the number of grains.
+/// Addresses per byte of capacity. First fit needs at most as many as the logarithm of the number of grains.
 const SPREAD: u64 = 32;
 /// The largest file size that every kernel supports, in bytes.
 const MAX_ADDRESSES: u64 = 1 << 46;
@@ -37,7 +37,7 @@ pub struct HostDevice {
     free_list: FreeList,
     /// Placed buffers by address.
     placed: BTreeMap<u64, Placed>,
-    /// The last event on the queue; below, the last completed one.
+    /// The last event on the queue.
     queued: Event,
     done: Event,
     /// The number of queued copies that hold a slot.
@@ -77,14 +77,14 @@ struct End {
 }
 
 impl HostDevice {
-    /// Creates an arena for `capacity` bytes, with so many addresses that a buffer within the capacity always
-    /// finds a range.
+    /// Creates an arena for `capacity` bytes. It has enough addresses for every sequence of allocations within the
+    /// capacity.
     pub fn create(capacity: Bytes) -> Result<Self, DeviceError> {
         Self::with_addresses(capacity, capacity.saturating_mul(SPREAD).min(Bytes::new(MAX_ADDRESSES)))
     }
 
-    /// Creates an arena with no more addresses than its capacity, so that mapping all of it cannot allocate more.
-    /// A buffer may find no range between others.
+    /// Creates an arena with as many addresses as its capacity, so that touching all of it cannot allocate more. An
+    /// allocation may fail because no free range is large enough.
     pub fn dense(capacity: Bytes) -> Result<Self, DeviceError> {
         Self::with_addresses(capacity, capacity)
     }
@@ -321,7 +321,7 @@ impl Device for HostDevice {
 
 impl Drop for HostDevice {
     fn drop(&mut self) {
-        // Dropping the sender ends the copier, which holds the arena and the slots until then.
+        // Dropping the sender ends the copier, which owns the arena and the slots.
         self.orders = None;
         if let Some(copier) = self.copier.take() {
             let _ = copier.join();

@@ -1,7 +1,7 @@
-//! The ledger: who holds how many bytes. Every allocation and release is recorded in order, with the total after
-//! it.
+//! The ledger of a device's memory. It records every allocation and release in order, with its kind, its size and the
+//! total after it.
 //!
-//! The total and the peak stay correct when the list is full. `Accounted` is the only way to a device's memory.
+//! The total and the peak stay correct when the list is full. All allocations go through `Accounted`.
 
 use opt_shared::units::Bytes;
 
@@ -10,7 +10,7 @@ use super::device::{Buffer, Device, DeviceError};
 /// The largest number of lines that are kept: several times what a load of a hundred thousand tensors writes.
 pub const MAX_LINES: usize = 1 << 20;
 
-/// What memory is used for.
+/// The use of a piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A storage that calls read.
@@ -21,7 +21,7 @@ pub enum Kind {
     Workspace,
     /// Slots for copies.
     Staging,
-    /// Host memory that holds a storage's bytes until they are uploaded.
+    /// Host memory with a storage's bytes, until they are uploaded.
     Source,
 }
 
@@ -130,7 +130,7 @@ impl<D: Device> Accounted<D> {
         self.ledger
     }
 
-    /// The device, for copies and queries; everything that allocates has a method here.
+    /// The device, for copies and queries. Use this type's own methods to allocate and release.
     pub fn device(&mut self) -> &mut D {
         &mut self.device
     }
@@ -160,7 +160,7 @@ impl<D: Device> Accounted<D> {
         self.ledger.give(Kind::Staging, bytes);
     }
 
-    /// Records host memory that a source holds.
+    /// Records host memory that a source has allocated.
     pub fn take_source(&mut self, bytes: Bytes) {
         self.ledger.take(Kind::Source, bytes);
     }

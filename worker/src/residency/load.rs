@@ -15,11 +15,11 @@ use super::device::{Buffer, Device, DeviceError, Event};
 use super::ledger::{Accounted, Kind, Ledger};
 use super::staging::{Ring, Source, StagingError};
 
-/// Opens a storage's bytes; describing it does not touch them.
+/// Describes a storage without touching its bytes, and opens them.
 pub trait Origin {
     fn bytes(&self) -> Bytes;
 
-    /// Host memory that its source holds from opening until it is dropped.
+    /// Host memory that an open source uses until it is dropped.
     fn held(&self) -> Bytes {
         Bytes::ZERO
     }
@@ -30,10 +30,10 @@ pub trait Origin {
     fn open(&self) -> io::Result<Box<dyn Source + '_>>;
 }
 
-/// What must be resident at the end of a load.
+/// The storages and buffers that must be resident at the end of a load.
 pub struct Load<'a, K> {
     pub storages: &'a [(K, &'a dyn Origin)],
-    /// For each tensor, the index in `storages` of the storage that holds it.
+    /// For each tensor, the index of its storage in `storages`.
     pub tensors: &'a [usize],
     /// Buffers to allocate after all tensors are resident.
     pub after: &'a [(Kind, Bytes)],
@@ -79,7 +79,7 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
                 .get_mut(storage)
                 .ok_or(StagingError::NoStorage { storage, storages: load.storages.len() })? += 1;
         }
-        // New uses are counted first, so that ending the old ones does not release what stays.
+        // New uses are counted first, so that ending the old ones does not release a storage that is still needed.
         let mut missing = Vec::new();
         for (index, (key, _)) in load.storages.iter().enumerate() {
             match self.resident.get_mut(key) {
@@ -137,7 +137,8 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         self.on.release(kind, buffer)
     }
 
-    /// Releases everything resident, and the slots. Returns the ledger, whose total is what others still hold.
+    /// Releases all resident storages and the slots. Returns the ledger; its total is the memory that the caller has
+    /// not released.
     pub fn dissolve(mut self) -> Result<Ledger, StagingError> {
         for resident in std::mem::take(&mut self.resident).into_values() {
             self.on.release(Kind::Weight, resident.buffer)?;

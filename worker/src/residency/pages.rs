@@ -1,5 +1,5 @@
-//! Anonymous memory in whole pages, which returns to the kernel as soon as it is dropped; an allocator might keep
-//! it.
+//! Anonymous memory in whole pages. Dropping it returns the pages to the kernel at once, while an allocator might keep
+//! them.
 
 use std::io;
 use std::ptr::NonNull;
@@ -10,19 +10,19 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 pub struct Pages {
     start: NonNull<u8>,
-    /// The requested length; the map has whole pages.
+    /// The requested length; the mapping has whole pages.
     length: usize,
     mapped: usize,
 }
 
-// SAFETY: it owns its pages, as a box would.
+// SAFETY: `Pages` owns its memory, like a `Box`.
 unsafe impl Send for Pages {}
 
 impl Pages {
     pub(super) fn new(bytes: Bytes) -> io::Result<Self> {
         let page = Bytes::from(rustix::param::page_size());
         let mapped = whole_grains(bytes.max(page), page).to_usize();
-        // SAFETY: a fresh map; the kernel chooses the address.
+        // SAFETY: a fresh mapping; the kernel chooses the address.
         let start = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -38,7 +38,7 @@ impl Pages {
 
 impl AsRef<[u8]> for Pages {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `length` bytes of a map of ours, readable as long as we live.
+        // SAFETY: `length` bytes of a mapping of ours, readable as long as we live.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 }
@@ -52,7 +52,7 @@ impl AsMut<[u8]> for Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our own map, whole, and no reference to it is left. If this fails, nothing can be done.
+        // SAFETY: our own mapping, whole, and no reference to it is left. If this fails, nothing can be done.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
     }
 }

@@ -1,8 +1,7 @@
 //! Copies bytes from a source to a device, in chunks, through at most k slots of s bytes.
 //!
-//! While one slot is filled, the others are being copied. Slots are allocated before the first chunk, and kept
-//! until the ring is dissolved. The ring reclaims its slots itself, so nothing else may have copies with slots on
-//! its device.
+//! While one slot is filled, the others are copied. Slots are allocated before the first chunk, and freed when the ring
+//! is dissolved. The ring reclaims its slots itself, so no other code may use slots of the same device.
 
 use std::io;
 
@@ -63,7 +62,7 @@ impl<D: Device> Ring<D> {
         Self { slots: slots.max(1), slot_bytes: slot_bytes.max(Bytes::new(1)), made: 0, idle: Vec::new() }
     }
 
-    /// Allocates as many slots as copying these pieces in chunks can use at once. Existing slots count.
+    /// Allocates as many slots as these copies can use at the same time. Existing slots count.
     pub fn prepare(
         &mut self,
         on: &mut Accounted<D>,

@@ -83,7 +83,7 @@ pub(crate) struct Arguments {
     count: i32,
     /// The word index in `live` of each output's `data` field.
     output_data: Vec<usize>,
-    /// The same for inputs, each with the index of its range.
+    /// The word index of each input's `data` field, with the index of its range.
     input_data: Vec<(usize, u32)>,
     /// Owns the strings that arguments point to.
     _texts: Vec<CString>,
@@ -98,8 +98,8 @@ impl Arguments {
         let mut layout = Layout::default();
         let any_at = layout.take(count * words::<Any>());
         let mut texts = Vec::new();
-        // First the layout of every tensor's structure, shape and strides, in argument order: addresses exist only
-        // once the block does.
+        // First lay out every tensor's structure, shape and strides, in argument order. Their addresses are known only
+        // when the block is allocated.
         let mut tensors = Vec::with_capacity(count);
         for argument in &setup.arguments {
             tensors.push(match argument {
@@ -170,7 +170,7 @@ impl Arguments {
         Ok(Self { live, pristine, count, output_data, input_data, _texts: texts, this: std::ptr::null_mut() })
     }
 
-    /// Sets the `self` argument: modules of an interpreter need their state for this entry.
+    /// Sets the `self` argument, through which a module of an interpreter gets its state for this entry.
     pub(crate) fn belong_to(&mut self, this: *mut c_void) {
         self.this = this;
     }
@@ -183,7 +183,7 @@ impl Arguments {
         }
     }
 
-    /// Points an input range to other bytes until the block is restored.
+    /// Redirects an input range to other bytes until the block is restored.
     pub(crate) fn show(&mut self, range: u32, data: *mut u8) {
         for &(word, _) in self.input_data.iter().filter(|(_, of)| *of == range) {
             self.live[word] = data as u64;
@@ -191,8 +191,8 @@ impl Arguments {
     }
 
     /// # Safety
-    /// `function` must have the signature of the candidate interface. What it does cannot break our safety: this
-    /// process holds nothing that must survive it.
+    /// `function` must have the signature of the candidate interface. The function may do anything else: this process
+    /// contains nothing that must survive it.
     pub(crate) unsafe fn call(&mut self, function: Function) -> (i32, i32) {
         let mut returned = any(type_index::NONE, Payload { int: 0 });
         // SAFETY: the block holds `count` arguments from its first word on; see above for the rest.

@@ -13,10 +13,10 @@ use crate::sandbox::confine::{self, Confinement, Descriptors};
 use crate::sandbox::policy;
 use crate::sandbox::spawn::SOCKET_FD;
 
-/// What the sandboxed process is to become.
+/// The compiler to run, and its sandbox.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CompileOrder {
-    /// A program, or the path of a library to load (NVRTC).
+    /// The program to execute, or the path of a library to load (NVRTC).
     pub program: PathBuf,
     pub is_nvrtc: bool,
     pub arguments: Vec<OsString>,
@@ -25,7 +25,7 @@ pub struct CompileOrder {
     pub confinement: Confinement,
 }
 
-/// The entry point behind the hidden argument: locks down and becomes the compiler.
+/// The entry point behind the hidden argument. Locks down and becomes the compiler.
 pub fn main() -> i32 {
     // SAFETY: the worker that started us put the socket here, and no other code uses it.
     let socket = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
@@ -37,7 +37,7 @@ pub fn main() -> i32 {
     2
 }
 
-/// Does not return if the compiler is a program. Returns the exit code if it is a library.
+/// Returns the exit code if the compiler is a library. Does not return if it is a program.
 fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     let order = match receive_from_worker(socket) {
         Ok((ToRunner::Compile(order), _)) => order,

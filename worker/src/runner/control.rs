@@ -1,8 +1,8 @@
 //! The control page: the only memory that a worker and its runner share for the timing hand-off.
 //!
-//! Owns its layout and its futex calls. `serve` (runner) and `session::host` (worker) define what commands mean. The
-//! runner is hostile from the moment its candidate is loaded, so the worker treats every field as a claim and clamps
-//! it before use. The page lies in a memfd that is sealed against resizing, so reading it cannot raise SIGBUS.
+//! Owns its layout and its futex calls. `serve` (runner) and `session::host` (worker) define the commands. The runner
+//! is hostile once its candidate is loaded, so the worker treats every field as a claim and clamps it before use. The
+//! page lies in a memfd that is sealed against resizing, so reading it cannot raise SIGBUS.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -43,16 +43,16 @@ impl Phase {
     }
 }
 
-/// What lies at the address of a fault, according to the runner's handler.
+/// The kind of memory at the address of a fault, according to the runner's handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum FaultPlace {
     Elsewhere = 0,
-    /// In an input, which is readable; so the fault was a store.
+    /// An input. It is readable, so the fault was a store.
     Input = 1,
-    /// In the guard page before or after an input.
+    /// The guard page before or after an input.
     InputGuard = 2,
-    /// In the guard page before or after an output.
+    /// The guard page before or after an output.
     OutputGuard = 3,
 }
 
@@ -74,7 +74,7 @@ pub const FLAG_PLAN: u32 = 2;
 /// Give each call the variant of its slot.
 pub const FLAG_VARIED: u32 = 4;
 
-/// The layout is fixed by `repr(C)`; both ends are the same executable.
+/// The page that a worker and its runner share. Both run the same executable, and `repr(C)` fixes the layout.
 #[repr(C, align(64))]
 pub struct ControlPage {
     // Worker to runner.
@@ -94,7 +94,7 @@ pub struct ControlPage {
     pub returned_value: AtomicU32,
     pub phase: AtomicU32,
     pub fault_signal: AtomicU32,
-    /// What lies at the address of the fault, as a `FaultPlace`.
+    /// The kind of memory at the address of the fault, as a `FaultPlace`.
     pub fault_place: AtomicU32,
     pub fault_index: AtomicU32,
     padding_2: u32,
@@ -116,7 +116,7 @@ pub struct RaisedText {
 }
 
 impl RaisedText {
-    /// Writes the text (runner). Cuts what does not fit.
+    /// Writes the text (runner). Truncates it if it does not fit.
     pub fn tell(&self, text: &str) {
         let length = text.len().min(MAX_RAISED);
         for (place, byte) in self.bytes.iter().zip(text.bytes()) {
@@ -167,7 +167,7 @@ impl ControlMap {
     /// Maps an existing page (runner). The descriptor may be closed afterwards.
     pub fn attach(descriptor: BorrowedFd<'_>) -> rustix::io::Result<Self> {
         let bytes = page_bytes();
-        // SAFETY: a fresh shared map of a whole sealed memfd; nothing is replaced.
+        // SAFETY: a fresh shared mapping of a whole sealed memfd; nothing is replaced.
         let address = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -187,7 +187,7 @@ impl ControlMap {
         unsafe { self.page.as_ref() }
     }
 
-    /// For a runner, whose maps live as long as its process.
+    /// Returns the page for the rest of the process's life (runner).
     pub fn leak(self) -> &'static ControlPage {
         let page = self.page;
         std::mem::forget(self);
@@ -202,7 +202,7 @@ impl ControlMap {
 
 impl Drop for ControlMap {
     fn drop(&mut self) {
-        // SAFETY: our own map, not used after this.
+        // SAFETY: our own mapping, not used after this.
         let _ = unsafe { munmap(self.page.as_ptr().cast(), self.bytes) };
     }
 }

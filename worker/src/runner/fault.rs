@@ -1,4 +1,4 @@
-//! Reports where a fault of the candidate lay: in an input, in a guard page, or elsewhere.
+//! Reports the address of a candidate's fault: in an input, in a guard page, or elsewhere.
 //!
 //! The handler only writes to the control page, and then lets the signal recur with its default action, so that the
 //! worker sees the true signal. If a candidate installs its own handlers, nothing is reported and its death is an
@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering;
 use super::control::{ControlPage, FaultPlace};
 use super::map::Mapped;
 
-/// The size of the handler's alternate stack, in bytes; with it, stack overflows can be reported too.
+/// The size of the handler's alternate stack, in bytes. The handler has its own stack because it also runs after a
+/// stack overflow.
 const HANDLER_STACK: usize = 64 * 1024;
 
 /// The address range of a mapped input or output.

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_void};
 
 /// `kTVMFFIError`.
 const ERROR_TYPE_INDEX: i32 = 67;
-/// How much of a kind or message is read, in bytes; less is shown.
+/// The number of bytes of a kind or message that are read. Fewer are shown.
 const MAX_PART: usize = 4096;
 
 /// `TVMFFIErrorMoveFromRaised`: takes the error of this thread; null if none was raised.
@@ -63,7 +63,7 @@ impl RaisedErrors {
     pub(crate) fn take(&self) -> Option<String> {
         let move_from_raised = self.move_from_raised?;
         let mut object: *mut c_void = std::ptr::null_mut();
-        // SAFETY: the ABI's function, given a place for one handle.
+        // SAFETY: the ABI's function, with a pointer to one handle.
         unsafe { move_from_raised(&raw mut object) };
         let object = object.cast::<Object>();
         // SAFETY: not null, so by the ABI it is an object. Its reference is never released, because the failed call

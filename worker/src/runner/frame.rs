@@ -1,8 +1,8 @@
 //! The frames between a worker and its runner, over a `SOCK_SEQPACKET` pair.
 //!
-//! Frames to the runner are postcard, trusted, with descriptors attached. Replies have one fixed size, and every
-//! field is checked, because a candidate may have written them. Descriptors in a reply are refused: the receiver
-//! offers no room for them.
+//! Frames to the runner are trusted; they are encoded with postcard and carry descriptors. Replies have a fixed size,
+//! and every field is checked, because a candidate may have written them. A reply cannot carry descriptors: the
+//! receiver offers no room for them.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -31,7 +31,7 @@ pub const MAX_DESCRIPTORS: usize = 253;
 const _: () = assert!(MAX_LIBRARIES < MAX_DESCRIPTORS && MAX_BLOBS + 4 <= MAX_DESCRIPTORS);
 /// The longest text of a reply, in bytes.
 pub const MAX_REPLY_TEXT: usize = 2048;
-/// Stands in a reply for "outputs are returned".
+/// The text of a reply that means "outputs are returned".
 const RETURNED: &str = "returned";
 const REPLY_BYTES: usize = 8 + MAX_REPLY_TEXT;
 
@@ -39,10 +39,10 @@ const REPLY_BYTES: usize = 8 + MAX_REPLY_TEXT;
 pub enum ToRunner {
     /// The first frame. Descriptor 0 is the artifact, followed by its libraries.
     Setup(Setup),
-    /// Descriptor 0 is the outputs. Then come the files that hold inputs, then materialised values and variants, if
-    /// there are any.
+    /// One entry. Descriptor 0 is the outputs' memory file. The files with inputs follow, then materialised values and
+    /// variants, if there are any.
     Entry(EntrySetup),
-    /// Replaces all other frames: become a compiler.
+    /// Become a compiler. No other frame is sent.
     Compile(crate::runner::compiler::CompileOrder),
     /// Everything is mapped: lock down, load, serve.
     Begin,
@@ -61,7 +61,7 @@ pub struct Setup {
     pub env: BTreeMap<String, String>,
     /// The interpreter, if the artifact needs one.
     pub python: Option<Python>,
-    /// The artifact's name in tracebacks; `None` if it is not loaded, because a function of torch is called.
+    /// The artifact's name in tracebacks. `None` if a function of torch is called, because then no artifact is loaded.
     pub module: Option<String>,
 }
 
@@ -79,23 +79,25 @@ pub struct EntrySetup {
     pub inputs: Vec<InputRange>,
     pub arguments: Vec<WireArgument>,
     pub outputs: Vec<WireOutput>,
-    /// Whether to map inputs without read-ahead, so that a fault reads only its own page.
+    /// True if inputs are mapped without read-ahead, so that a fault reads only its own page.
     pub page_by_page: bool,
-    /// Whether to map all pages of the inputs before the first call: they are in memory, and their size is accounted
-    /// for.
+    /// True if all pages of the inputs are mapped before the first call. They are in memory already, and their size is
+    /// accounted for.
     pub resident: bool,
-    /// Whether inputs lie in slots of a pool. Their whole pages are mapped in place, and each starts at its phase.
+    /// True if inputs lie in slots of a pool. Their whole pages are mapped in place, and each input starts at its
+    /// phase.
     pub pooled: bool,
-    /// Inputs that differ in every call; empty if none does.
+    /// Inputs with a different variant in every call.
     pub variants: Vec<VariantRange>,
-    /// The call that an interpreter makes.
+    /// The call, if an interpreter makes it.
     pub call: Option<WireCall>,
 }
 
-/// The call of an entry, as an interpreter makes it.
+/// An entry's call, in the form that an interpreter needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireCall {
-    /// JSON: `call` (an `opt_shared::arguments::Call`), `tensors` as below, and `outputs` with `path`, `dtype` and `shape`.
+    /// JSON: `call` (an `opt_shared::arguments::Call`), `tensors` as below, and `outputs` with `path`, `dtype` and
+    /// `shape`.
     pub text: String,
     /// The indices of the arguments that are tensors of the capture.
     pub tensors: Vec<u32>,
@@ -155,7 +157,8 @@ pub struct WireOutput {
     pub dtype: WireType,
     pub shape: Vec<i64>,
     pub stride: Vec<i64>,
-    /// Slots are numbered across all regions. Regions may map the same bytes at two addresses.
+    /// The regions that contain its slots, which are numbered across all of them. Regions may map the same bytes at two
+    /// addresses.
     pub regions: Vec<OutputRegion>,
 }
 
@@ -254,12 +257,12 @@ pub(crate) fn receive_frame<T: DeserializeOwned>(
 /// What a runner reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Locked down before any foreign code ran. Lists what is enforced (`+name: detail`) and what is not (`-name:
-    /// detail`).
+    /// The runner locked down before any foreign code ran. The text lists protections that are enforced (`+name:
+    /// detail`) and missing (`-name: detail`).
     Locked { protections: String },
     Loaded {
         has_plan: bool,
-        /// Whether it returns its outputs instead of writing them.
+        /// True if the candidate returns its outputs instead of writing them.
         returned: bool,
     },
     /// `dlopen` or `dlsym` failed; `text` is its message.
@@ -292,7 +295,8 @@ pub fn receive_reply(socket: BorrowedFd<'_>, timeout: Duration) -> Result<Option
     if !readable(socket, timeout).map_err(FrameError::Receive)? {
         return Ok(None);
     }
-    // One byte more than a frame, so that a longer frame is noticed. No room for descriptors, so none can arrive.
+    // The buffer is one byte longer than a frame, to detect longer frames. There is no room for descriptors, so none
+    // can arrive.
     let mut bytes = [0u8; REPLY_BYTES + 1];
     let length = match recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
         Ok((length, _)) => length,

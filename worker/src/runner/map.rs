@@ -1,11 +1,11 @@
-//! Maps a runner's inputs and outputs. Nothing is copied that can be mapped.
+//! Maps a runner's inputs and outputs. Data is copied only if it cannot be mapped.
 //!
-//! An input shows only its byte range of the capture. Pages that hold nothing else are mapped from the file, private
-//! and read-only. A page that also holds other bytes becomes an anonymous page into which only the range is read: a
-//! private copy-on-write page would show the file's bytes again after `MADV_DONTNEED`. Every input has a guard page
-//! on either side, and is sealed before the candidate is loaded.
+//! An input shows only its byte range of the capture. Pages that lie within the range are mapped from the file, private
+//! and read-only. A page that also contains other bytes is replaced by an anonymous page into which only the range is
+//! read: a private copy-on-write page would show the file's bytes again after `MADV_DONTNEED`. Every input has a guard
+//! page on either side, and is sealed before the candidate is loaded.
 //!
-//! Outputs are shared maps of a sealed memfd between guard pages. This module does not know what a tensor is.
+//! Outputs are shared mappings of a sealed memfd between guard pages. This module knows bytes, not tensors.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -41,18 +41,17 @@ pub(crate) struct Mapped {
 }
 
 impl Mapped {
-    /// Maps all of its pages, if the kernel can do that in one call (Linux 5.14). Otherwise pages are mapped one by
-    /// one when they are used.
+    /// Populates the page tables, if the kernel can do that in one call (Linux 5.14). Otherwise each page is mapped
+    /// when it is first used.
     pub(crate) fn touch(&self) {
         let page = rustix::param::page_size();
         let (start, length) = (self.start + page, (self.end - self.start).saturating_sub(2 * page));
-        // SAFETY: our own map without its guards; reading changes no content and no right.
+        // SAFETY: our own mapping without its guards; reading changes no content and no right.
         let _ =
             unsafe { rustix::mm::madvise(start as *mut _, length, rustix::mm::Advice::LinuxPopulateRead) };
     }
 
-    /// Turns read-ahead off, so that a fault reads only its own page. This is only advice: if the kernel ignores it,
-    /// more is read.
+    /// Turns read-ahead off, so that a fault reads only its own page. The kernel may ignore this advice and read more.
     pub(crate) fn without_read_ahead(&self) {
         // SAFETY: our own map and its guards; the advice changes no content and no right.
         let _ = unsafe {
@@ -67,7 +66,7 @@ pub(crate) fn map_input(file: &File, range: &InputRange) -> Result<Mapped, MapEr
     let bytes = usize::try_from(range.bytes).map_err(|_| MapError::TooLarge { bytes: range.bytes })?;
     let phase = usize::from(range.address_phase) % ALIGNMENT;
     let in_page = usize::try_from(range.file_offset % page as u64).unwrap_or(0);
-    // Mapping in place keeps the byte's offset in its page, so that must have the recorded phase.
+    // A byte that is mapped in place keeps its offset in the page, so the offset must have the recorded phase.
     let in_place = in_page % ALIGNMENT == phase;
     let lead = if in_place { in_page } else { phase };
     let body = (lead + bytes).next_multiple_of(page).max(page);
@@ -76,7 +75,7 @@ pub(crate) fn map_input(file: &File, range: &InputRange) -> Result<Mapped, MapEr
     let body_start = start + page;
     let data = body_start + lead;
     let end_of_data = data + bytes;
-    // The pages that belong to the range alone.
+    // The pages that contain only bytes of the range.
     let whole_from = data.next_multiple_of(page);
     let whole_to = end_of_data - end_of_data % page;
     if in_place && whole_from < whole_to {
@@ -102,7 +101,7 @@ pub(crate) fn map_input(file: &File, range: &InputRange) -> Result<Mapped, MapEr
     Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
 }
 
-/// Maps all pages of a pool's slot. The map shows what the pool holds at each moment.
+/// Maps all pages of a pool's slot. The mapping shows the current contents of the pool.
 pub(crate) fn map_slot(pool: &File, range: &InputRange) -> Result<Mapped, MapError> {
     let page = rustix::param::page_size();
     let bytes = usize::try_from(range.bytes).map_err(|_| MapError::TooLarge { bytes: range.bytes })?;
@@ -220,7 +219,7 @@ mod tests {
     }
 
     proptest! {
-        /// The range is mapped at its phase, and no page of the map shows any other byte of the file.
+        /// The range is mapped at its phase, and no page of the mapping shows any other byte of the file.
         #[test]
         fn mapped_input_shows_its_range_only(
             start in 0usize..9000, length in 1usize..40_000, phase in 0u8..64

@@ -1,7 +1,7 @@
 //! Runs NVRTC in a sandboxed process: loads the library, compiles one source, writes one file, and prints the log to
 //! standard error.
 //!
-//! It takes a compiler's command line (options, `-o FILE`, a source), so that the build command in a result is
+//! It takes a compiler's command line (options, `-o FILE`, a source), which makes the build command in a result
 //! readable.
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
@@ -21,7 +21,7 @@ type Compile = unsafe extern "C" fn(*mut c_void, c_int, *const *const c_char) ->
 type Size = unsafe extern "C" fn(*mut c_void, *mut usize) -> c_int;
 type Text = unsafe extern "C" fn(*mut c_void, *mut c_char) -> c_int;
 
-/// The suffix of an output file that should hold machine code instead of PTX.
+/// The suffix of an output file that selects machine code instead of PTX.
 const MACHINE_CODE: &str = "cubin";
 /// A compiler's exit code for an error in the source.
 const WRONG: i32 = 1;

@@ -1,8 +1,8 @@
 //! A runner's life: map inputs, lock down, load the candidate, serve calls, die.
 //!
-//! A runner is a process of its own. It holds only the inputs and the outputs of one candidate. It decides nothing, compares
-//! nothing, and nobody relies on its clock. Once the candidate is loaded, it controls everything in this process, so nothing
-//! that the process says can be relied upon.
+//! A runner is a separate process with only the inputs and the outputs of one candidate. It decides and compares
+//! nothing, and its clock is not used. Once the candidate is loaded, it controls the whole process, so no message from
+//! this process can be trusted.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -39,7 +39,7 @@ const MAX_ENTRIES: usize = 100_000;
 const HOST_MEMORY: &str = "opt.HostMemory: ";
 /// The prefix of an error that has no status of its own.
 const RAISED: &str = "opt.Raised: ";
-/// The longest single wait on the futex; waiting is repeated until a command comes.
+/// The longest single wait on the futex. The wait is repeated until a command arrives.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
 /// The entry point behind the hidden argument. Returns the process's exit code.
@@ -72,7 +72,7 @@ pub(super) fn begin(host: Option<Interpreter>) -> i32 {
     }
 }
 
-/// Runs from the first frame on. Returns the process's exit code.
+/// Receives all frames and runs the candidate. Returns the process's exit code.
 fn live(
     socket: BorrowedFd<'static>,
     page: &'static ControlPage,
@@ -130,7 +130,7 @@ struct Entry {
     variants: Vec<VariantMap>,
 }
 
-/// The map that holds all variants of one input.
+/// The mapping of all variants of one input.
 struct VariantMap {
     mapped: Mapped,
     range: VariantRange,
@@ -249,12 +249,12 @@ fn pin(cpus: &[u32]) {
         set.set(cpu as usize);
     }
     if !cpus.is_empty() {
-        // This fails only if the machine's CPUs have changed meanwhile. The kernel then chooses the CPU, and times are noisier.
+        // This fails only if the machine's CPUs have changed. The kernel then chooses the CPU, and times are noisier.
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }
 
-/// The inputs that are mapped already, by the file's device and inode number, the range, and the number of the input.
+/// The inputs that are mapped, keyed by the file's device and inode number, the range, and the number of the input.
 type Inputs = BTreeMap<(u64, u64, InputRange, usize), Mapped>;
 
 fn map_entry(
@@ -356,8 +356,8 @@ impl Runner {
         let first_slot = page.first_slot.load(Ordering::Relaxed);
         let function = if flags & FLAG_PLAN == 0 { Some(self.loaded.run) } else { self.loaded.plan };
         let number = page.entry.load(Ordering::Relaxed) as usize;
-        // The entries of a batch map the same pages for their outputs. Drop the previous entry's maps, or the pages would
-        // count once for each entry that touched them.
+        // The entries of a batch map the same pages for their outputs. Drop the previous entry's mappings, or the pages
+        // would count once for each entry that touched them.
         if let Some(last) = self.last.replace(number).filter(|last| *last != number)
             && let Some(former) = self.entries.get(last)
         {
@@ -396,7 +396,7 @@ impl Runner {
         let elapsed = start.elapsed().as_nanos();
         page.claimed_ns.store(u64::try_from(elapsed).unwrap_or(u64::MAX), Ordering::Relaxed);
         if flags & FLAG_VERIFY != 0 {
-            // Flush what the candidate printed, so that it is kept even if the candidate is killed later.
+            // Flush the candidate's output, so that it survives if the candidate is killed later.
             // SAFETY: this flushes all streams, and no other thread of ours closes one.
             unsafe { libc::fflush(std::ptr::null_mut()) };
             entry.let_go_of_outputs();
@@ -405,13 +405,13 @@ impl Runner {
 }
 
 impl Entry {
-    /// Drops the output pages from this process's maps, so that they count only once: as the memfd that the worker holds.
+    /// Drops the output pages from this process's mappings. They then count only once, for the worker's memfd.
     fn let_go_of_outputs(&self) {
         let page = rustix::param::page_size();
         for (mapped, region) in self.outputs.iter().flat_map(|output| &output.regions) {
             let bytes = usize::try_from(region.bytes).unwrap_or(0);
             if 0 < bytes {
-                // SAFETY: this is our own shared map, without its guard pages; its content stays in the memfd.
+                // SAFETY: this is our own shared mapping, without its guard pages; its content stays in the memfd.
                 let _ = unsafe {
                     rustix::mm::madvise(
                         (mapped.start + page) as *mut _,

@@ -5,9 +5,9 @@
 //!                                     ▲───── Cloned ──┘
 //! ```
 //!
-//! An import takes a second or two, a copy takes milliseconds. A candidate's code never runs in the zygote itself. It
-//! talks only to its worker, over a socket that copies close. It has a single thread, because a process with several
-//! cannot be copied. It ends with its worker.
+//! An import takes a second or two, a copy takes milliseconds. The zygote never runs a candidate's code. It talks only
+//! to its worker, over a socket that copies close. It has a single thread, because a process with several cannot be
+//! copied, and it ends with its worker.
 
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
@@ -75,7 +75,7 @@ fn failure(socket: BorrowedFd<'_>, text: &str) -> i32 {
     2
 }
 
-/// Copies itself whenever it is told to. Also returns in each copy, when that runner has ended.
+/// Copies this process each time the worker asks for it. Also returns in each copy, when that runner has ended.
 fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
     let threads = confine::threads();
     if 1 < threads {
@@ -88,7 +88,7 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
     let mut pidfd: Option<OwnedFd> = None;
     loop {
         let sent = send_frame(socket, &answer, pidfd.as_ref().map(AsFd::as_fd).as_slice());
-        // Or the copy would inherit it.
+        // The copy must not inherit it.
         drop(pidfd.take());
         if sent.is_err() {
             return 0;
@@ -133,11 +133,12 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
 /// In a copy: moves these descriptors to numbers 0 to 4 and closes all others, including the zygote's socket.
 fn take_places(descriptors: Vec<OwnedFd>) {
     let places = 0..RUNNER_DESCRIPTORS;
-    // Numbers from here on, because a received descriptor may have a number that another one must get.
+    // Duplicates get numbers above the final ones, because a received descriptor may have a number that another one
+    // must get.
     let received: Vec<RawFd> = descriptors.into_iter().map(IntoRawFd::into_raw_fd).collect();
     let kept: Vec<RawFd> = places.filter_map(|place| RawFd::try_from(place).ok()).collect();
-    // SAFETY: descriptors of a process that has just started, by number. The copy needs nothing else that the zygote
-    // had open, and no owner of it is used or dropped, because this function's caller never returns to the zygote's
+    // SAFETY: descriptors of a process that has just started, by number. The copy needs no other descriptor of the
+    // zygote. Their owners are neither used nor dropped, because this function's caller never returns to the zygote's
     // code.
     unsafe {
         let lifted: Vec<RawFd> = received
@@ -162,10 +163,10 @@ unsafe extern "C" {
 
 /// The zygote's own arguments, as process listings show them.
 const OWN_NAME: &[u8] = b"opt-zygote\0__zygote\0";
-/// Of the same length.
+/// A runner's arguments, with the same length.
 const RUNNERS_NAME: &[u8; OWN_NAME.len()] = b"opt-runner\0__runner\0";
 
-/// In a copy: shows up in process listings as a runner.
+/// In a copy: changes the name in process listings to a runner's.
 fn take_name() {
     // SAFETY: the worker started this process with exactly these arguments. They stay in place, and the new ones have
     // the same lengths.

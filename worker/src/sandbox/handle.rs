@@ -1,7 +1,7 @@
 //! A running runner: stops and continues it, reads its CPU clock, notices its end, and reaps it.
 //!
-//! This is the only place that reaps runners. Every signal goes through the pidfd, never to a pid. `spawn` starts
-//! runners; `session::host::death` decides what an end means for a verdict.
+//! Only this module reaps runners. Every signal goes through the pidfd, never to a pid. `spawn` starts runners;
+//! `session::host::death` derives the verdict from a runner's end.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_si
 use super::confine::abort::ABORT_STATUS;
 use super::spawn::{Namespaces, SpawnedRunner};
 
-/// A stop takes microseconds: for this long we only yield between two checks, then we sleep.
+/// A stop usually takes microseconds. For this long, checks are separated by yields, and after that by sleeps.
 const STOP_SPIN: Duration = Duration::from_micros(200);
 const STOP_PAUSE: Duration = Duration::from_micros(50);
 
@@ -112,14 +112,14 @@ impl RunnerHandle {
         &self.protections
     }
 
-    /// Sends SIGSTOP, and waits until the kernel reports that the last thread has stopped, and its clock stands
-    /// still.
+    /// Sends SIGSTOP, and waits until the kernel reports that the last thread has stopped and its clock has stopped
+    /// advancing.
     ///
-    /// After this, none of the runner's own instructions is executed. The kernel reports a stop just before it
-    /// switches away from the thread, though, and if that switch is preempted, the clock may still gain the
-    /// microseconds that it takes.
+    /// Afterwards, the runner executes no instructions of its own. But the kernel reports a stop just before it
+    /// switches away from the thread. If that switch is preempted, the clock may still gain the microseconds that it
+    /// takes.
     ///
-    /// A system call of the runner that cannot be interrupted delays this; after `timeout` it is an error.
+    /// An uninterruptible system call of the runner delays the stop. After `timeout`, an error is returned.
     pub fn stop(&mut self, timeout: Duration) -> Result<Stop, HandleError> {
         if self.stopped {
             return Ok(if self.peek_end()?.is_some() { Stop::Ended } else { Stop::Stopped });
@@ -128,7 +128,7 @@ impl RunnerHandle {
             return Ok(Stop::Ended);
         }
         let pause = Pause { pid: self.pid, started: Instant::now(), timeout };
-        // There is no wait with a time limit that leaves SIGCHLD alone, and a stop takes microseconds.
+        // This polls, because no wait with a time limit leaves SIGCHLD alone, and because a stop takes microseconds.
         loop {
             let looked = self.wait(WaitIdOptions::STOPPED | WaitIdOptions::NOHANG, "waiting for the stop")?;
             if looked.is_some_and(|status| status.stopped()) {
@@ -160,7 +160,7 @@ impl RunnerHandle {
         Ok(())
     }
 
-    /// Sends SIGKILL. The runner's death still has to be seen, and it has to be reaped.
+    /// Sends SIGKILL. The caller still has to wait for the death, and to reap the runner.
     pub fn kill(&self) -> Result<(), HandleError> {
         if self.reaped.is_none() {
             self.signal(Signal::KILL, "sending SIGKILL")?;
@@ -202,7 +202,7 @@ impl RunnerHandle {
 
     /// User and system time of all its threads, including ended ones, in nanoseconds.
     ///
-    /// Exact while it is stopped; otherwise it lags by up to a tick for every running thread.
+    /// Exact while it is stopped. While it runs, up to one scheduler tick per running thread is missing.
     pub fn cpu_time(&self) -> Result<Duration, HandleError> {
         let system = |source| HandleError::System { pid: self.pid, action: "reading its CPU clock", source };
         let pid =
@@ -210,7 +210,7 @@ impl RunnerHandle {
         if self.reaped.is_some() {
             return Err(system(io::Error::from_raw_os_error(libc::ESRCH)));
         }
-        // The pid is safe here: it cannot be reused before this process is reaped.
+        // The pid cannot be reused before this process is reaped.
         let mut clock: libc::clockid_t = 0;
         // SAFETY: writes one clock id to the given location.
         let result = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
@@ -273,14 +273,14 @@ impl RunnerHandle {
 impl Drop for RunnerHandle {
     fn drop(&mut self) {
         if self.reaped.is_none() {
-            // A failure cannot be reported here; a runner that survives this dies with the worker.
+            // A failure cannot be reported in `drop`. A runner that survives it dies with the worker.
             let _ = self.kill();
             let _ = self.reap();
         }
     }
 }
 
-/// Pauses between checks of something that takes microseconds: short at first, then longer, up to a limit.
+/// Pauses between two checks for a change that takes microseconds. The pauses grow, up to a time limit.
 struct Pause {
     pid: u32,
     started: Instant,
@@ -302,7 +302,7 @@ impl Pause {
     }
 }
 
-/// Field 22 of a `stat` line. The second field is a name in parentheses that may contain anything.
+/// Field 22 of a `stat` line. The second field is a name in parentheses, which may contain any characters.
 fn start_time_in(stat: &str) -> Option<u64> {
     const FIELDS_AFTER_NAME_BEFORE_START: usize = 19;
     let (_, after_name) = stat.rsplit_once(')')?;

@@ -1,9 +1,9 @@
-//! The allocation functions of this executable, which the libraries it loads use as well. They forward to the C
-//! library and note the size of refused requests, so that a candidate's failure for lack of memory can be proved.
+//! The allocation functions of this executable, which the libraries it loads use as well. They forward to the C library
+//! and record the size of refused requests, as proof that a candidate failed for lack of memory.
 //!
-//! A granted request costs one branch. Nothing is noted before [`note_refusals_in`] is called. `free` needs no
-//! wrapper, because the memory comes from the C library's own functions. The linker arguments that export these
-//! names come from `build.rs`, which must list each of them.
+//! A granted request costs one branch. Nothing is recorded before [`note_refusals_in`] is called. `free` needs no
+//! wrapper, because the C library allocated the memory. The linker arguments that export these names come from
+//! `build.rs`, which must list each of them.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
@@ -21,10 +21,10 @@ unsafe extern "C" {
     fn __sbrk(increment: libc::intptr_t) -> *mut c_void;
 }
 
-/// Where the largest refused size is noted; null until it is set.
+/// The location of the largest refused size; null until it is set.
 static NOTE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 
-/// From now on, `note` holds the largest size in bytes that was refused for lack of memory.
+/// Stores in `note`, from now on, the largest size in bytes that was refused for lack of memory.
 pub fn note_refusals_in(note: &'static AtomicU64) {
     NOTE.store(ptr::from_ref(note).cast_mut(), Ordering::Release);
 }
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 pub unsafe extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: the caller's obligation, passed on.
     let pointer = unsafe { __libc_realloc(old, size) };
-    // With size zero it frees, and null means success; errno may be left from another call.
+    // With size zero it frees and returns null on success. errno may be left over from another call.
     if size == 0 { pointer } else { checked(pointer, size) }
 }
 
@@ -126,8 +126,8 @@ pub unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, alignment: usi
     if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<*mut c_void>()) {
         return libc::EINVAL;
     }
-    // It reports errors only by its return value, and leaves errno as it was.
-    // SAFETY: errno belongs to this thread; the rest is the caller's obligation.
+    // `posix_memalign` reports errors only by its return value, and does not change errno. SAFETY: errno belongs to
+    // this thread; the rest is the caller's obligation.
     unsafe {
         let errno = libc::__errno_location();
         let before = *errno;
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
     checked(unsafe { __libc_pvalloc(size) }, size)
 }
 
-/// C's `sbrk`, for allocators within libraries. The C library's own calls do not come here.
+/// C's `sbrk`, for allocators within libraries. Calls within the C library do not use it.
 ///
 /// # Safety
 ///
@@ -193,9 +193,9 @@ pub unsafe extern "C" fn mmap(
     descriptor: c_int,
     offset: libc::off_t,
 ) -> *mut c_void {
-    // Calls the kernel directly, because the C library has no other public name for it; its own calls do not come
-    // here.
-    // SAFETY: the caller's obligation, passed on. The offset is in bytes on 64-bit architectures.
+    // Calls the kernel directly, because the C library has no other public name for `mmap`. Calls within the C library
+    // do not use this function. SAFETY: the caller's obligation, passed on. The offset is in bytes on 64-bit
+    // architectures.
     let mapped = unsafe {
         libc::syscall(
             libc::SYS_mmap,

@@ -1,7 +1,7 @@
 //! Sandboxed processes: started in namespaces, locked down by their own code, watched and reaped by the process that
 //! started them.
 //!
-//! This module does not depend on what runs in them.
+//! This module does not depend on the code that runs in them.
 
 pub mod canary;
 pub mod confine;

@@ -1,7 +1,7 @@
 //! Turns a plan's limits into the confinement that a runner applies in its own main.
 //!
-//! Memory limits given here come on top of what the runner holds when it locks down, which only the runner itself
-//! knows (`beyond_present`).
+//! Memory limits from this module are added to the memory that the runner uses when it locks down, which only the
+//! runner itself knows (`beyond_present`).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,19 +15,19 @@ use crate::sandbox::confine::{
     Confinement, ProcessLimit, Reach, ResourceLimits, SandboxKind, library_folders,
 };
 
-/// Address space that glibc reserves for each thread's arena, used or not.
+/// Address space that glibc reserves for each thread's arena.
 const ARENA: Bytes = Bytes::mib(128);
-/// Address space for libraries and their maps.
+/// Address space for libraries and their mappings.
 const LIBRARIES: Bytes = Bytes::mib(256);
 /// Processes per thread for `"auto"`.
 const TASKS_PER_THREAD: u32 = 4;
 /// Processes of a compiler: a driver with its parts, and a parallel linker.
 pub(crate) const COMPILER_TASKS: u32 = 256;
 const COMPILER_FILES: u32 = 1024;
-/// How many runners of a worker can exist at the same time with different user numbers.
+/// The number of runners of one worker that can have different user numbers at the same time.
 const USERS_PER_WORKER: u32 = 64;
 
-/// The value of `limits.processes = "auto"`, if only the runner's own tasks count.
+/// The value of `limits.processes = "auto"` if only the runner's own tasks are counted.
 pub(crate) fn tasks(threads: u32) -> u32 {
     TASKS_PER_THREAD.saturating_mul(threads)
 }
@@ -40,7 +40,8 @@ pub(crate) fn user_number() -> u32 {
     (std::process::id() % (1 << 22)) * USERS_PER_WORKER + number
 }
 
-/// `libraries` is the size of the files that are known to be loaded, besides those of the system.
+/// Returns a candidate's confinement. `libraries` is the size of the files that the runner loads in addition to those
+/// of the system.
 pub(crate) fn for_candidate(
     limits: &LimitSettings,
     threads: u32,
@@ -55,8 +56,8 @@ pub(crate) fn for_candidate(
             address_space: Some(
                 memory + ARENA.saturating_mul(u64::from(threads) + 1) + LIBRARIES + libraries,
             ),
-            // The standard streams are sealed memfds, to which the kernel applies this limit too. Beyond their
-            // size, the seal answers EPERM; with a limit of zero, the first printf would raise SIGXFSZ.
+            // The standard streams are sealed memfds, to which the kernel applies this limit too. A write beyond their
+            // size fails with EPERM because of the seal. With a limit of zero, the first printf would raise SIGXFSZ.
             file_size: limits.output.saturating_mul(2),
             open_files: limits.open_files,
             processes: Some(process_limit(limits.processes.unwrap_or_else(|| tasks(threads)))),
@@ -68,14 +69,14 @@ pub(crate) fn for_candidate(
     }
 }
 
-/// The paths that a compiler may access besides the system's folders.
+/// The paths that a compiler may access in addition to the system's folders.
 #[derive(Clone, Copy)]
 pub(crate) struct CompilerReach<'a> {
     pub(crate) scratch: &'a Path,
     pub(crate) readable: &'a [PathBuf],
     pub(crate) toolchain: &'a [PathBuf],
     pub(crate) closed: &'a Closed,
-    /// Where the candidate's files were copied from.
+    /// The folders from which the candidate's files were copied.
     pub(crate) files: &'a Path,
 }
 
@@ -103,11 +104,12 @@ pub(crate) fn for_compiler(reach: &CompilerReach<'_>, memory: Bytes, largest_fil
     }
 }
 
-/// Where a candidate's runners may read: the folders `readable`, and the shared libraries in `libraries`.
+/// The files that a candidate's runners may read: the folders `readable`, and the shared libraries in `libraries`.
 pub(crate) fn reach_of_candidate(readable: &[PathBuf], libraries: &[PathBuf], closed: &Closed) -> Reach {
     let open = without_links(readable.iter().chain(libraries)).into_iter().chain(library_folders());
     let open: Vec<PathBuf> = open.collect();
-    // A runner is told of its files in one frame, and elsewhere nothing is open anyway.
+    // Lists only the hidden paths inside readable folders, because the list must fit one frame and all other paths are
+    // inaccessible anyway.
     let mut hidden = without_links(&closed.files);
     hidden.retain(|hidden| open.iter().any(|folder| hidden.starts_with(folder)));
     Reach {
@@ -123,14 +125,15 @@ fn existing(paths: &[PathBuf]) -> Vec<PathBuf> {
     paths.iter().filter(|path| path.exists()).cloned().collect()
 }
 
-/// What does not exist is left out.
+/// Resolves links, and leaves out paths that do not exist.
 fn without_links<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Vec<PathBuf> {
     paths.into_iter().filter_map(|path| path.as_ref().canonicalize().ok()).collect()
 }
 
-/// A limit of `own` tasks beside those that this user has now; tasks that the user starts later count against it.
+/// A limit of `own` tasks in addition to those that this user has now. Tasks that the user starts later use up the
+/// limit.
 pub(crate) fn process_limit(own: u32) -> ProcessLimit {
-    ProcessLimit { own, beside: user_tasks() }
+    ProcessLimit { own, other_tasks: user_tasks() }
 }
 
 /// Threads and processes of this user now, because RLIMIT_NPROC counts them all.
@@ -152,7 +155,7 @@ fn user_tasks() -> u32 {
     tasks
 }
 
-/// In the runner: adds what it holds already to its memory limits.
+/// In the runner: adds the memory that it uses already to its memory limits.
 pub(crate) fn beyond_present(mut confinement: Confinement) -> Confinement {
     let (size, data) = present();
     confinement.limits.data += data;

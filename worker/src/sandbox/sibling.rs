@@ -1,6 +1,7 @@
-//! Copies this process into a sibling: its parent is our parent, which watches and reaps it like every other runner.
+//! Copies this process into a sibling. The sibling has the same parent as this process, which watches and reaps it like
+//! every other runner.
 //!
-//! Callers decide what the copy does, and when this process may be copied (while it has one thread).
+//! Callers decide what the copy does. They may copy this process only while it has one thread.
 
 use std::ffi::c_int;
 use std::io;
@@ -15,12 +16,12 @@ pub(crate) enum Sibling {
     Original(SpawnedRunner),
 }
 
-/// Clones this process into new namespaces, as far as they are granted.
+/// Clones this process into new namespaces, or into those of them that the kernel grants.
 ///
 /// # Safety
 ///
-/// This process must have one thread. Everything that it owns has two owners afterwards, and the copy must give up
-/// what is not its own.
+/// This process must have one thread. Afterwards, both processes own its resources, and the copy must give up those
+/// that are not meant for it.
 pub(crate) unsafe fn clone_sibling(wanted: Namespaces) -> Result<Sibling, SpawnError> {
     let number = thread_number()?;
     let flags = libc::CLONE_PARENT | libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
@@ -35,8 +36,8 @@ pub(crate) unsafe fn clone_sibling(wanted: Namespaces) -> Result<Sibling, SpawnE
     })
 }
 
-/// Returns the location of this thread's number in the C library. The copy has another number, and `clone` writes it
-/// there, as `fork` would.
+/// Returns the location of this thread's number in the C library. `clone` writes the copy's number there, as `fork`
+/// would.
 fn thread_number() -> Result<*mut c_int, SpawnError> {
     let refused = |source| SpawnError::Prepare { action: "looking for this thread's number", source };
     let mut place: *mut c_int = std::ptr::null_mut();

@@ -1,11 +1,12 @@
 //! Starts a runner: one `clone` with a pidfd and new namespaces, then `execveat` of a descriptor of our own
 //! executable.
 //!
-//! The runner's lock-down is in `sandbox::confine` (called from its main), and its life after the start in
-//! [`RunnerHandle`](super::handle::RunnerHandle).
+//! `sandbox::confine` locks the runner down, called from its main. [`RunnerHandle`](super::handle::RunnerHandle)
+//! controls it after the start.
 //!
-//! Written by hand because `std::process::Command` can neither create namespaces nor return a pidfd. It uses `clone`
-//! instead of `clone3`: all the flags needed fit it, and container filters that answer ENOSYS to `clone3` allow it.
+//! This is written by hand because `std::process::Command` can neither create namespaces nor return a pidfd. It uses
+//! `clone`, not `clone3`, because some container filters answer ENOSYS to `clone3`, and `clone` supports all the flags
+//! that are needed.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::{self, Read};
@@ -19,9 +20,10 @@ use opt_shared::message::Protection;
 /// The new namespaces that a runner gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespaces {
-    /// The runner is pid 1: it sees no other process, cannot kill itself, and everything it started ends with it.
+    /// A PID namespace. The runner is pid 1: it sees no other process, cannot kill itself, and all processes that it
+    /// started end with it.
     pub pid: bool,
-    /// It cannot reach System V segments and message queues of the host.
+    /// An IPC namespace. The runner cannot reach System V segments and message queues of the host.
     pub ipc: bool,
 }
 
@@ -37,8 +39,8 @@ impl Namespaces {
         if self.ipc {
             flags |= libc::CLONE_NEWIPC;
         }
-        // Without privileges, the other namespaces are available only inside a user namespace. It has no id maps:
-        // this does not affect permissions, and exec drops its capabilities because our id is not mapped to 0.
+        // Without privileges, the other namespaces are available only inside a user namespace. It has no id maps. That
+        // does not affect permissions, and exec drops the capabilities because our id is not mapped to 0.
         if flags != 0 && !rustix::process::geteuid().is_root() {
             flags |= libc::CLONE_NEWUSER;
         }
@@ -93,12 +95,12 @@ const EXEC_FAILED: c_int = 127;
 /// One more than the highest signal number of Linux.
 const SIGNAL_END: c_int = 65;
 
-/// Everything that the child needs, prepared before the clone, so that the child allocates nothing.
+/// Everything that the child needs. It is prepared before the clone, because the child must not allocate.
 struct ChildPlan<'a> {
     executable: RawFd,
     arguments: &'a [*const c_char],
     environment: &'a [*const c_char],
-    /// (source, target); no source is another one's target, see `spawn_runner`.
+    /// Pairs of source and target numbers. No source is the target of another pair; see `spawn_runner`.
     descriptors: &'a [(RawFd, RawFd)],
     /// Inclusive ranges to close: everything except targets, the executable and the report pipe.
     close: &'a [(u32, u32)],
@@ -109,7 +111,7 @@ struct ChildPlan<'a> {
 
 /// Starts `executable` with exactly the descriptors in `inherited`, each at the given number, and no others.
 ///
-/// The runner's parent-death signal is tied to the calling *thread*, so call this from one that lives as long as
+/// The runner's parent-death signal is tied to the calling *thread*, so call this from a thread that lives as long as
 /// the worker. The caller also provides the standard streams, as numbers 0, 1 and 2 of `inherited`.
 pub fn spawn_runner(
     executable: BorrowedFd<'_>,
@@ -120,7 +122,8 @@ pub fn spawn_runner(
 ) -> Result<SpawnedRunner, SpawnError> {
     let prepare =
         |action| move |source: rustix::io::Errno| SpawnError::Prepare { action, source: source.into() };
-    // Copies above all targets, so that placing one descriptor never overwrites one that is still to be placed.
+    // Duplicate the descriptors to numbers above all targets, so that placing one never overwrites another that is not
+    // placed yet.
     let floor = inherited.iter().map(|(_, target)| *target).max().unwrap_or(2).max(2).saturating_add(1);
     let lift = |fd: BorrowedFd<'_>| {
         rustix::io::fcntl_dupfd_cloexec(fd, floor).map_err(prepare("duplicating a descriptor"))
@@ -160,7 +163,7 @@ pub fn spawn_runner(
         with_fallback(namespaces, |namespaces| clone_child(&plan, namespaces.flags()))?;
     drop(lifted_report);
     if let Some(error) = read_report(report_read) {
-        // The child exits right after its report. It is ours alone, so this wait is short and reaps no other
+        // The child exits right after its report, so this wait is short. It waits for this pid only and reaps no other
         // process.
         let _ = rustix::io::retry_on_intr(|| {
             rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)
@@ -170,8 +173,8 @@ pub fn spawn_runner(
     Ok(SpawnedRunner { pid, pidfd, namespaces_used, protections })
 }
 
-/// Requests all namespaces, then only the PID namespace, then none, because a container may allow one of them. The answer
-/// says which were granted, as protections too.
+/// Requests all namespaces, then only the PID namespace, then none, because a container may allow only some. Also
+/// returns the granted namespaces, and the protections that they provide.
 pub(super) fn with_fallback<T>(
     wanted: Namespaces,
     mut clone: impl FnMut(Namespaces) -> io::Result<T>,
@@ -196,7 +199,7 @@ pub(super) fn with_fallback<T>(
     Err(SpawnError::Clone { source: refusal.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EPERM)) })
 }
 
-/// Errors that concern namespaces, and not a machine that is short of processes or memory.
+/// Returns true for errors about namespaces, and false for errors that mean a lack of processes or memory.
 fn is_namespace_refusal(error: &io::Error) -> bool {
     // ENOSPC: too many namespaces, or nested too deeply; EUSERS: the same on older kernels.
     matches!(
@@ -238,8 +241,8 @@ fn clone_child(plan: &ChildPlan<'_>, namespace_flags: c_int) -> io::Result<(u32,
     if masked != 0 {
         return Err(io::Error::from_raw_os_error(masked));
     }
-    // SAFETY: the child calls only `run_child`, which never returns and allocates nothing, because another thread may have
-    // held the allocator's lock. `plan` lies in its copy of memory.
+    // SAFETY: the child calls only `run_child`, which never returns and allocates nothing, because another thread may
+    // have held the allocator's lock. `plan` lies in its copy of memory.
     let cloned = unsafe {
         match clone(namespace_flags, std::ptr::null_mut()) {
             Ok(Cloned::Copy) => run_child(plan),
@@ -270,9 +273,9 @@ pub(super) enum Cloned {
 pub(super) unsafe fn clone(flags: c_int, child_tid: *mut c_int) -> io::Result<Cloned> {
     let flags = i64::from(libc::CLONE_PIDFD | libc::SIGCHLD | flags);
     let mut pidfd: c_int = -1;
-    // SAFETY: without CLONE_VM the child has a copy of our memory and a null stack means it goes on with its copy of
-    // this one, as after fork. With CLONE_PIDFD the third argument is where the kernel stores the descriptor, and
-    // `pidfd` outlives the call. The last two differ in their order, and no thread-local storage is given.
+    // SAFETY: without CLONE_VM the child has a copy of our memory. With a null stack it continues on its copy of this
+    // stack, as after fork. With CLONE_PIDFD the third argument is where the kernel stores the descriptor, and `pidfd`
+    // outlives the call. The last two differ in their order, and no thread-local storage is given.
     let result = unsafe {
         #[cfg(target_arch = "x86_64")]
         let result = libc::syscall(libc::SYS_clone, flags, 0_usize, &raw mut pidfd, child_tid, 0_usize);
@@ -306,8 +309,8 @@ unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
     // SAFETY: each call gets integers, or pointers into `plan`, which was built before the clone and is
     // null-terminated where the kernel expects it. Errors are reported; nothing unwinds.
     unsafe {
-        // Exec resets handlers but keeps ignored signals, and Rust ignores SIGPIPE. The C library refuses its own
-        // two signals and the two that cannot be changed; they need no reset.
+        // Exec resets handlers but keeps ignored signals, and Rust ignores SIGPIPE. The C library refuses to change its
+        // own two signals and the two unchangeable ones; they need no reset.
         for signal in 1..SIGNAL_END {
             libc::sigaction(signal, plan.default_action, std::ptr::null_mut());
         }
@@ -317,8 +320,8 @@ unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
             }
         }
         for (first, last) in plan.close {
-            // Kernels before 5.9 do not have this; there, our own descriptors are close-on-exec, and the runner
-            // closes the rest.
+            // Kernels before 5.9 do not have this call. Our own descriptors are close-on-exec, and the runner closes
+            // the others.
             libc::syscall(libc::SYS_close_range, *first, *last, 0_u32);
         }
         libc::sigprocmask(libc::SIG_SETMASK, plan.mask, std::ptr::null_mut());
@@ -349,7 +352,8 @@ unsafe fn give_up(report: RawFd, step: u32) -> ! {
     }
 }
 
-/// Waits for the end of the pipe. If nothing came, exec closed it; eight bytes are a failed child's report.
+/// Waits for the end of the pipe. Eight bytes are a failed child's report. No bytes mean that exec succeeded and closed
+/// the pipe.
 fn read_report(pipe: OwnedFd) -> Option<SpawnError> {
     let mut message = [0; 8];
     match std::fs::File::from(pipe).read_exact(&mut message) {

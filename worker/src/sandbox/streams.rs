@@ -1,5 +1,5 @@
-//! A runner's standard streams: small sealed memfds. Too much output neither blocks the candidate nor fills
-//! memory; writes beyond the size are refused and lost.
+//! A runner's standard streams: small sealed memfds. Excess output neither blocks the candidate nor fills memory:
+//! writes beyond the size fail, and their bytes are lost.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -27,18 +27,18 @@ impl Stream {
         Bytes::new(self.size)
     }
 
-    /// Bytes written so far: the position of the shared file description. A hostile writer may have moved it, so
-    /// it is only used clamped to the size.
+    /// Bytes written so far, read from the position of the shared file description. A hostile writer may have moved it,
+    /// so it is clamped to the size before use.
     fn written(&self) -> u64 {
         rustix::fs::seek(&self.memfd, rustix::fs::SeekFrom::Current(0)).unwrap_or(0).min(self.size)
     }
 
-    /// Returns true if more was written than is kept.
+    /// Returns true if output was lost.
     pub(crate) fn is_truncated(&self) -> bool {
         self.size <= self.written()
     }
 
-    /// The last `most` bytes that were kept, as text without control characters other than line ends and tabs.
+    /// The last `most` bytes of the output, as text without control characters other than line ends and tabs.
     pub(crate) fn tail(&self, most: usize) -> String {
         let written = self.written();
         let from = written.saturating_sub(most as u64);

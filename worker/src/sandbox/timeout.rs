@@ -1,8 +1,8 @@
 //! Measures how much of its time limit a runner has used.
 //!
-//! Time is counted in the waits of the process that waits for the runner, each at most at its nominal length: what a
-//! stopped machine, a frozen process tree or a worker without a CPU adds to a wait does not count. The time for which
-//! the runner's first thread waited for a CPU is added to its limit. Callers decide what happens when the limit is
+//! The worker sums up its own waits for the runner. Each counts with at most its nominal length, so time that a
+//! suspended machine, a frozen process tree or a worker without a CPU adds to a wait does not count. The time for which
+//! the runner's first thread waited for a CPU is added to the limit. Callers decide what happens when the limit is
 //! reached.
 
 use std::time::{Duration, Instant};
@@ -16,15 +16,15 @@ pub(crate) struct Timeout {
     limit: Duration,
     spent: Duration,
     since: Instant,
-    /// How long it had waited for a CPU when this was first read.
+    /// The time that it had waited for a CPU when this was first read.
     queued_before: Option<Duration>,
-    /// Time in waits at whose end the process was found stopped by another process.
+    /// The sum of the waits after which the process was found stopped by another process.
     stopped: Duration,
 }
 
-/// Time for another process that has stopped a runner to continue it.
+/// Time after which a runner that another process has stopped is ended.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(30);
-/// After shorter waits nothing is checked, because a process may be timed then, and a check costs some microseconds.
+/// No check is made after shorter waits: a block may be timed at that moment, and a check costs some microseconds.
 const LOOKED_AT: Duration = Duration::from_millis(5);
 
 impl Timeout {
@@ -48,7 +48,7 @@ impl Timeout {
             self.stopped += waited;
             return false;
         }
-        // Read after the first wait, so that it costs nothing if the process ends within it.
+        // Read after the first wait, because most processes end within it.
         let pid = self.pid;
         let before = *self.queued_before.get_or_insert_with(|| queued(pid).unwrap_or_default());
         self.spend(waited, || queued(pid).unwrap_or_default().saturating_sub(before))
@@ -65,14 +65,14 @@ pub(crate) fn reason(pid: u32, limit: Duration) -> KillReason {
     if is_stopped(pid) { KillReason::Stopped } else { KillReason::Timeout { limit } }
 }
 
-/// Returns true if the process is stopped by a signal or a tracer; a candidate can do neither to itself.
+/// Returns true if a signal or a tracer has stopped the process. A candidate cannot stop itself in either way.
 fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     matches!(state, Some('T' | 't'))
 }
 
-/// How long its first thread has waited for a CPU; `None` if the kernel does not count it.
+/// The time that its first thread has waited for a CPU; `None` if the kernel does not count it.
 fn queued(pid: u32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
     text.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
@@ -92,7 +92,7 @@ mod tests {
     fn pause_of_the_machine_counts_as_one_wait() {
         let mut limit = timeout(100 * MS);
         let asleep_for_an_hour = Instant::now().checked_sub(Duration::from_secs(3600));
-        // A machine that was started within the last hour has no such moment.
+        // `None` on a machine that was started within the last hour.
         limit.since = asleep_for_an_hour.unwrap_or(limit.since);
         limit.queued_before = Some(Duration::MAX);
         assert!(!limit.ends_after(90 * MS));

@@ -1,7 +1,7 @@
-//! Asks the scheduler for short time slices, for processes that time and for those that are timed.
+//! Requests short time slices from the scheduler, for workers and for the runners that they time.
 
-/// Asks for short time slices. A thread that shares a CPU then runs sooner after it wakes, but is interrupted more
-/// often. Needs no privilege. Threads that are started later inherit the setting.
+/// Requests short time slices for this thread. A thread that shares a CPU then runs sooner after it wakes, but is
+/// interrupted more often. Needs no privilege. Threads that are started later inherit the setting.
 ///
 /// Returns false if the kernel refuses the call. Before Linux 6.12, the value is accepted but has no effect.
 pub(crate) fn take_short_turns() -> bool {
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn short_turns_need_no_privilege() {
-        // In a separate thread, which keeps its setting to itself. Kernels have the call since 3.14.
+        // Runs in a separate thread, so that the setting does not affect others. The call exists since Linux 3.14.
         assert!(std::thread::spawn(take_short_turns).join().expect("the thread"));
     }
 }

@@ -1,4 +1,4 @@
-//! Opens the file that a build left, and compares it with the digest that the build recorded.
+//! Opens a built artifact, and compares it with the digest that the build recorded.
 
 use std::fs::File;
 
@@ -11,7 +11,8 @@ pub(super) fn open(callee: &Callee) -> Result<File, SessionError> {
         .map_err(|source| SessionError::Artifact { candidate: callee.candidate.clone(), source })
 }
 
-/// The timed artifact must be the verified one, so every task carries the digest of the build.
+/// Returns an error if the artifact is not the one that was built. The timed artifact must be the verified one, so
+/// every task carries the digest of the build.
 pub(super) fn compare(callee: &Callee, found: &blake3::Hash) -> Result<(), SessionError> {
     let found = found.to_hex().to_string();
     if found == callee.artifact.digest {

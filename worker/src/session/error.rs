@@ -12,7 +12,7 @@ use crate::residency::staging::StagingError;
 /// The backend's own error, which the policy does not inspect.
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// An error because of which the worker cannot finish an attempt.
+/// An error that prevents the worker from finishing an attempt.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
     #[error("running {candidate}")]
@@ -26,7 +26,7 @@ pub(crate) enum SessionError {
     #[error("copying the inputs of {candidate}")]
     Inputs { candidate: String, source: Cause },
     #[error(
-        "opening {entry}: not the capture's fault (raise the machine's limit on open files, or let it have more memory)"
+        "opening {entry}: not the capture's fault (raise the machine's limit on open files, or give it more memory)"
     )]
     Means { entry: String, source: Box<InputFault> },
     #[error("writing new inputs for {entry}")]
@@ -47,7 +47,7 @@ pub(crate) enum SessionError {
     NeverIdle { entry: String, exceeded: usize, rounds: usize },
 }
 
-/// An entry cannot be passed to a candidate. The capture is to blame, unless the machine lacks the means to read it.
+/// The reason why an entry cannot be passed to a candidate. The capture is to blame, unless the machine cannot read it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputFault {
     #[error(transparent)]

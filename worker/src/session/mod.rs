@@ -1,8 +1,8 @@
 //! Calls a candidate: the interface between policy (`stage`) and the code that runs kernels.
 //!
-//! A *backend* places recorded calls where a candidate can reach them, and starts *sessions*: one loaded candidate
-//! each, with its entries and its outputs. A session's *clock* times blocks of calls. The policy knows only these
-//! traits: no process, descriptor or pointer. Everything that a candidate could have written is a claim.
+//! A *backend* places recorded calls where a candidate can reach them, and starts *sessions*. A session is one loaded
+//! candidate, with its entries and its outputs. A session's *clock* times blocks of calls. The policy uses only these
+//! traits, and no process, descriptor or pointer. Data that a candidate could have written is treated as a claim.
 //!
 //! ```text
 //! start ──▶ load ──Ready──▶ (plan | call | block | idle)* ──▶ finish
@@ -10,7 +10,7 @@
 //!             └─────────────────────────┴────────────────────────┘
 //! ```
 //!
-//! Every method returns with the candidate stopped: none of its code runs until the next method is called.
+//! When a method returns, the candidate is stopped, and none of its code runs until the next method is called.
 
 mod artifact;
 pub(crate) mod cuda;
@@ -35,11 +35,11 @@ use crate::residency::device::{Device, DeviceError};
 
 /// Runs kernels on one device. A worker has one backend.
 pub(crate) trait Backend {
-    /// A recorded call whose inputs lie where a session can pass them to a candidate.
+    /// A recorded call with its inputs in memory that a session can pass to a candidate.
     type Placed: AsRef<Recorded>;
     /// Device memory in which a replay keeps its tensors.
     type Pool: Device + Send;
-    /// The same memory, as sessions map it.
+    /// The same memory, in the form in which sessions map it.
     type Arena;
     /// An opened artifact that still has the build's digest, with the limits of its sessions.
     type Candidate: Candidate;
@@ -49,8 +49,8 @@ pub(crate) trait Backend {
     /// Opens the artifact and compares its digest with that of the build.
     fn open(&self, callee: &Callee) -> Result<Self::Candidate, SessionError>;
 
-    /// Starts the parts of the candidate's next session that do not depend on its entries, in the background. `start`
-    /// does what could not be started.
+    /// Starts those parts of the candidate's next session that do not depend on its entries, in the background. `start`
+    /// does the rest.
     fn prepare(&self, candidate: &Self::Candidate);
 
     /// Opens the entries of a task in order, in groups that share a session. In verification, groups are opened ahead
@@ -93,8 +93,8 @@ pub(crate) trait Backend {
     ) -> Result<Box<dyn Session + 'b>, SessionError>;
 
     /// Starts a session for timing, with the variants of its inputs. Each entry has a ring of at least two slots, one
-    /// for each call of a block, in memory that the entries share. If they are called in turns, it has one slot in
-    /// memory of its own.
+    /// for each call of a block, in memory that the entries share. If the entries are called in turns, each has one
+    /// slot in separate memory.
     fn start_timed<'b>(
         &'b self,
         candidate: &'b Self::Candidate,
@@ -104,32 +104,32 @@ pub(crate) trait Backend {
     ) -> Result<Box<dyn Session + 'b>, SessionError>;
 }
 
-/// The properties of an opened artifact that the policy needs.
+/// An opened artifact, as the policy uses it.
 pub(crate) trait Candidate {
     /// The CPUs to which its sessions are pinned; empty if they do not run on a CPU.
     fn cpus(&self) -> &[u32];
 }
 
-/// Which entries are needed, and how to group them.
+/// The entries of a task, and the way to group them.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'b> {
     pub(crate) callee: &'b Callee,
     pub(crate) entries: &'b [EntryRef],
     pub(crate) lifetime: Lifetime<'b>,
-    /// Whether to drop every page of the captures that was not in the cache before.
+    /// True if every page of the captures that was not in the cache before is dropped.
     pub(crate) drop_cache: bool,
 }
 
-/// How many entries share a session.
+/// The number of entries that share a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lifetime<'b> {
     /// One entry, or several in a row if they owe at most `cap` together (unmapped inputs and outputs).
     Entry { cap: Bytes },
-    /// The entries of each of these ranges; `inputs` says which memory holds their inputs.
+    /// The entries of each of these ranges; `inputs` selects the memory of their inputs.
     Batch { batches: &'b [Range<usize>], inputs: InputMemory },
 }
 
-/// Iterates over the entries of a task. All reading ahead of a candidate happens here.
+/// Iterates over the entries of a task, and reads their inputs ahead of the candidate.
 pub(crate) trait Groups<P> {
     /// Returns the next group; `None` after the last. The previous group must have been given back.
     fn next(&mut self) -> Result<Option<Group<P>>, SessionError>;
@@ -137,7 +137,7 @@ pub(crate) trait Groups<P> {
     /// Takes the group's entries back, once no session uses them any more.
     fn give_back(&mut self, placed: Vec<P>);
 
-    /// Returns how the captures were read, over all groups.
+    /// Returns a report on the reads of the captures, over all groups.
     fn finish(self: Box<Self>) -> ReadReport;
 }
 
@@ -149,11 +149,11 @@ pub(crate) struct Group<P> {
     pub(crate) placed: Result<Vec<P>, (usize, InputFault)>,
 }
 
-/// Where an input lies in a pool's arena.
+/// The location of an input in a pool's arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PoolSlot {
     pub(crate) address: u64,
-    /// The offset of its first byte in its first 64 bytes.
+    /// The address of its first byte modulo 64.
     pub(crate) phase: u8,
     pub(crate) bytes: Bytes,
 }
@@ -186,12 +186,12 @@ pub(crate) struct Variants {
     pub(crate) inputs: Vec<VariedInput>,
 }
 
-/// Where the variants of one input lie.
+/// The location of the variants of one input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VariedInput {
     /// The index among the tensor arguments. A tensor that is passed twice has the same variant in both places.
     pub(crate) tensor: usize,
-    /// The page-aligned region that holds them.
+    /// The page-aligned region that contains them.
     pub(crate) region: Range64,
     /// The offset of the first variant in the region.
     pub(crate) data: u64,
@@ -217,7 +217,7 @@ pub(crate) struct Range64 {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Answer<T> {
     Done(T),
-    /// The candidate ended, or was killed because it reached a limit; `finish` returns which.
+    /// The candidate ended, or was killed because it reached a limit. `finish` returns the verdict.
     Died,
 }
 
@@ -227,7 +227,7 @@ pub(crate) enum Loaded {
     /// `has_plan`: it has a plan call, which is made once for each entry before its calls. `returned`: it returns its
     /// outputs, and they are copied before the call ends.
     Ready { has_plan: bool, returned: bool },
-    /// It cannot be called. `text` is the loader's message, with advice.
+    /// The candidate cannot be called. `text` is the loader's message, with advice.
     Refused { text: String },
 }
 
@@ -237,9 +237,9 @@ pub(crate) struct Called {
     /// The return value of the last call: 0 for success, `UNSUPPORTED` for an entry that it does not support.
     pub(crate) result: i32,
     pub(crate) calls_done: u32,
-    /// Whether a value was returned through `ret`.
+    /// True if a value was returned through `ret`.
     pub(crate) returned_value: bool,
-    /// The error that the candidate raised, if its language has a way to raise one.
+    /// The error that the candidate raised, if its language supports that.
     pub(crate) raised: Option<String>,
     /// Measured with the candidate's clock.
     pub(crate) claimed: Duration,
@@ -255,7 +255,7 @@ pub(crate) const UNSUPPORTED: i32 = -2;
 pub(crate) struct Trespass {
     /// The index of the output.
     pub(crate) output: usize,
-    /// How many bytes past its end; negative if before its start.
+    /// The distance past its end, in bytes; negative if before its start.
     pub(crate) past: i64,
 }
 
@@ -266,7 +266,7 @@ pub(crate) struct Verdict {
     pub(crate) detail: String,
 }
 
-/// How a session ended.
+/// The way in which a session ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Ending {
     /// The verdict on its death if it died by itself, in terms of the entry that was called last.
@@ -283,7 +283,7 @@ pub(crate) trait Session {
     /// Makes the plan call of an entry. Only if the candidate has one.
     fn plan(&mut self, entry: usize, limit: Duration) -> Result<Answer<Called>, SessionError>;
 
-    /// Makes one call into `slot`, after filling every output and the bytes beside it with `poison`.
+    /// Fills every output and the bytes beside it with `poison`, and makes one call into `slot`.
     fn call(
         &mut self,
         entry: usize,
@@ -298,7 +298,7 @@ pub(crate) trait Session {
     /// A reader of one output.
     fn output(&self, entry: usize, leaf: usize, slot: u32) -> Box<dyn BytesSource + '_>;
 
-    /// Returns the first byte beside an output that no longer holds `poison`. Only in verification.
+    /// Returns the first byte beside an output that is no longer `poison`. Only in verification.
     fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<Trespass>, SessionError>;
 
     /// Fills the slots that a block of `calls` calls will write.
@@ -324,11 +324,11 @@ pub(crate) trait Clock {
     /// The time that is subtracted from every block.
     fn handoff(&self) -> Duration;
 
-    /// Limits what is subtracted. Waking two sessions of one machine is the same work, so the shorter hand-off limits
-    /// both.
+    /// Limits the time that is subtracted. Waking any session on a machine is the same work, so the shortest hand-off
+    /// limits all.
     fn limit_handoff(&mut self, most: Duration);
 
-    /// Returns true if a CPU is left for this process to spin on, beside a candidate with this many threads that
+    /// Returns true if a CPU is left on which this process can spin, beside a candidate with this many threads that
     /// keeps this many CPUs busy.
     fn leaves_room(&self, threads: u32, cpus_busy: f64) -> bool;
 
@@ -345,7 +345,7 @@ pub(crate) trait Clock {
 /// Writes the inputs of a block. Called while the candidate is stopped, right before the clock starts.
 pub(crate) type Renew<'r> = &'r mut dyn FnMut() -> Result<(), SessionError>;
 
-/// For blocks whose inputs do not vary.
+/// A `Renew` for blocks whose inputs do not vary.
 pub(crate) fn nothing_new() -> Result<(), SessionError> {
     Ok(())
 }
@@ -356,11 +356,11 @@ pub(crate) struct BlockOrder<'b> {
     pub(crate) entry: usize,
     /// The number of calls, each into its own slot.
     pub(crate) calls: u32,
-    /// Whether to make the plan call instead.
+    /// True if the plan call is made instead.
     pub(crate) plan: bool,
-    /// Whether each call gets its own variant of the inputs; otherwise all get the captured ones.
+    /// True if each call gets its own variant of the inputs. Otherwise all calls get the captured inputs.
     pub(crate) varied: bool,
-    /// Whether inputs and outputs are evicted from the caches before the block.
+    /// True if inputs and outputs are evicted from the caches before the block.
     pub(crate) cold: bool,
     /// Elements that are read when the candidate reports that it is done, before the clock stops.
     pub(crate) looks: &'b [Look],
@@ -376,12 +376,12 @@ pub(crate) struct Look {
     pub(crate) slot: u32,
     /// The offset from the output's first byte.
     pub(crate) offset: u64,
-    /// In bytes, at most [`WIDEST_ELEMENT`].
+    /// The element's size in bytes, at most [`WIDEST_ELEMENT`].
     pub(crate) width: usize,
 }
 
-/// How many elements are checked in a block. Reading them takes some microseconds. If a candidate leaves a fiftieth
-/// of its output undone, twenty blocks fail to notice it with a probability of 1 in 1000.
+/// The number of elements that are checked in a block. Reading them takes some microseconds. If a candidate leaves a
+/// fiftieth of its output undone, twenty blocks miss it with a probability of 1 in 1000.
 pub(crate) const LOOKS: u32 = 64;
 
 /// The size of the largest element: two 64-bit floats.
@@ -396,17 +396,18 @@ pub(crate) struct Block {
     pub(crate) wake: WakeCost,
     /// The average number of CPUs that the candidate kept busy, from stop to stop.
     pub(crate) cpus_busy: f64,
-    /// How long the candidate's first thread and this process waited for a CPU; `None` if the kernel does not report
-    /// it.
+    /// The time that the candidate's first thread and this process waited for a CPU; `None` if the kernel does not
+    /// report it.
     pub(crate) waited: Option<Duration>,
-    /// The index of the first look whose element still changed afterwards: the candidate reported "done" too early.
+    /// The index of the first look whose element changed after the second reading, because the candidate reported
+    /// "done" too early.
     pub(crate) changed: Option<usize>,
 }
 
 /// A round in which the candidate was not asked for anything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IdleRound {
-    /// The candidate's CPU time, without the time for which it was told to spin.
+    /// The candidate's CPU time, without the time that it was ordered to spin.
     pub(crate) cpu: Duration,
     pub(crate) wake: WakeCost,
 }

@@ -1,7 +1,8 @@
-//! Builds: runs a compiler, whose input is untrusted, in a confined process, and keeps the artifact in
-//! `artifacts` under its digest.
+//! Builds a candidate: runs a compiler on untrusted input in a confined process, and stores the artifact in `artifacts`
+//! under its digest.
 //!
-//! Owns the work folder and the status of a compiler's end. `toolchain` decides which command makes an artifact.
+//! Owns the work folder, and maps the end of a compiler to a status. `toolchain` chooses the command that builds an
+//! artifact.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
@@ -27,14 +28,15 @@ use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerS
 use crate::toolchain::log::{lacking_resource, missing_header, part_was_killed, ran_out_of_memory};
 use crate::toolchain::{self, BuildError, Folders, Program, Recipe, Step, file};
 
-/// The header for kernels that do not have tvm-ffi's own; every build finds it as `opt_candidate.h`.
+/// The header for kernels that do not include tvm-ffi's. Every build finds it as `opt_candidate.h`.
 const CANDIDATE_HEADER: &str = include_str!("../../include/opt_candidate.h");
 /// The largest file that a compiler may write, as a multiple of the largest artifact.
 const LARGEST_FILE: u64 = 16;
-/// Bytes kept of a compiler's output.
+/// The number of bytes of a compiler's output that are kept.
 const LOG_HEAD: usize = 4096;
-/// Time for a compiler to print its version; below, the number of characters kept of it.
+/// The time limit for printing a compiler's version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
+/// The number of characters of a version that are kept.
 const MOST_VERSION: usize = 200;
 
 pub(crate) fn run(
@@ -54,7 +56,7 @@ pub(crate) fn run(
             Ok(copies) => copies,
             Err(CopyError::Write { path, source }) => return Err(file("copying to", &path)(source)),
             Err(error) => {
-                // A file that cannot be read now may be readable later, so nothing is known about the candidate.
+                // The file may be readable later, so the candidate is not to blame.
                 let unread = matches!(error, CopyError::Read { .. });
                 let status = if unread { Status::InfraError } else { Status::CompileError };
                 head.end_as(status, opt_shared::causes::chain(&error));
@@ -88,7 +90,7 @@ pub(crate) fn run(
     Ok(built)
 }
 
-/// Keeps a library, unless it exceeds the limit on its size or on that of all the run's libraries.
+/// Stores a library, unless it exceeds the limit on its size or on the total size of the run's libraries.
 fn keep_for(
     task: &BuildTask,
     library: &Path,
@@ -114,7 +116,7 @@ fn keep_for(
     Ok(())
 }
 
-/// Runs a build's command in a confined process, and keeps what it wrote.
+/// Runs a build's command in a confined process, and stores the file that it wrote.
 fn compile(
     link: &Link,
     lease: LeaseId,
@@ -152,7 +154,7 @@ fn compile(
             files: &folders.files.root,
         },
         memory: task.memory,
-        // An assembler reads text, which is many times as long as its output.
+        // A compiler also writes assembly text, which is many times as long as the library.
         largest_file: task.build.max_artifact.saturating_mul(LARGEST_FILE),
     };
     let failed = |source| BuildError::Compiler { compiler: compiler.clone(), source };
@@ -191,8 +193,8 @@ fn compile(
         (None, End::Exited { code: 0 }) => {
             (Status::CompileError, "the compiler ended well but wrote no library".to_owned())
         }
-        // A build does not run the source, so the candidate cannot have sent the signal. Its sender may be a
-        // machine out of memory, or a shutdown that ends everything; the build is repeated.
+        // A build does not run the source, so the candidate cannot have sent the signal. The cause may be a lack of
+        // memory or a shutdown. The build is repeated.
         (None, end @ End::Signalled { .. }) => (
             Status::InfraError,
             format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
@@ -218,8 +220,8 @@ fn compile(
     Ok(())
 }
 
-/// The end of a compiler that ran out of memory. The candidate is to blame only if the plan's whole limit was available to
-/// it, and not if a small ceiling left less.
+/// The end of a compiler that ran out of memory. The candidate is to blame only if the compiler could use all of the
+/// plan's limit. If the run's ceiling left less, it is not.
 fn out_of_memory(task: &BuildTask, what: &str) -> (Status, String) {
     let (left, limit) = (task.memory, task.build.memory_for(task.source.language));
     if left < limit {
@@ -250,7 +252,7 @@ fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {
         .collect()
 }
 
-/// The path of a step's program or library, or a description of what this machine lacks.
+/// Returns the path of a step's program or library, or a message about what this machine lacks.
 fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>, BuildError> {
     if let Program::Nvrtc(library) = &step.program {
         return Ok(Ok(library.clone()));
@@ -291,8 +293,8 @@ fn find_program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(OsStr::new(name))).find(|program| program.is_file())
 }
 
-/// First line of `--version`, asked once for each program. It is confined like a build, because a compiler may be
-/// a script and hang. `None` if there is no answer.
+/// Returns the first line of `--version`, requested once for each program. The program is confined like a build,
+/// because it may be a script and may hang. `None` if it does not answer.
 fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, CompilerError> {
     static KNOWN: Mutex<BTreeMap<PathBuf, Option<String>>> = Mutex::new(BTreeMap::new());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -327,7 +329,7 @@ impl Scratch {
         Ok(Self { path })
     }
 
-    /// A folder with the header for kernels that do not have tvm-ffi's own.
+    /// Creates a folder with the header for kernels that do not include tvm-ffi's.
     fn include(&self) -> Result<PathBuf, BuildError> {
         let include = self.path.join("include");
         fs::create_dir(&include).map_err(file("making the folder", &include))?;
@@ -339,7 +341,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // The next start removes what is left.
+        // The next start removes what remains.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

@@ -1,4 +1,4 @@
-//! Calls an entry and judges what each call left in the outputs: one rule for every stage.
+//! Calls an entry and judges the outputs of each call, in the same way for every stage.
 
 use opt_shared::causes::chain;
 use opt_shared::outcome::{EntryFailure, Mismatch, Status};
@@ -10,7 +10,7 @@ use crate::judge::{BytesSource, Tolerance};
 use crate::recorded::Recorded;
 use crate::session::{Answer, Called, Session, SessionError, Trespass};
 
-/// An entry that is called in some session.
+/// An entry that is called in a session.
 pub(crate) struct EntryCalls<'a> {
     pub(crate) settings: &'a VerifySettings,
     pub(crate) recorded: &'a Recorded,
@@ -32,11 +32,11 @@ pub(crate) struct Checked {
     pub(crate) worst: Option<(String, f64)>,
 }
 
-/// Why an entry's calls ended, in the cases that need no further judgement.
+/// The reason why an entry's calls ended, in cases that need no further judgement.
 #[derive(Debug)]
 pub(crate) enum Over {
     Failed(Box<EntryFailure>),
-    /// The candidate died; its session says how.
+    /// The candidate died. The end of its session contains the verdict.
     Died,
 }
 
@@ -57,13 +57,13 @@ impl<'a> EntryCalls<'a> {
         Self { settings, recorded, tolerances, number, checked: Checked::default(), wrong: None }
     }
 
-    /// Makes the plan call. Returns how the entry ended if the call failed.
+    /// Makes the plan call. If it fails, returns how the entry ended.
     pub(crate) fn plan(&self, session: &mut dyn Session) -> Result<Option<Over>, SessionError> {
         let planned = session.plan(self.number, self.settings.call_timeout)?;
         Ok(self.done(planned, Calls::Planned).err())
     }
 
-    /// Makes one call into `slot`, whose outputs hold `poison` beforehand.
+    /// Fills `slot` with `poison`, makes one call into it, and judges the result.
     pub(crate) fn call(
         &mut self,
         session: &mut dyn Session,
@@ -85,8 +85,8 @@ impl<'a> EntryCalls<'a> {
         })
     }
 
-    /// Compares every output with the recorded one, and returns the first that differs. An error is the capture's
-    /// fault.
+    /// Compares every output with the recorded one, and returns the first that differs. If reading fails, the capture
+    /// is to blame.
     pub(crate) fn compare(
         &mut self,
         session: &dyn Session,
@@ -96,7 +96,7 @@ impl<'a> EntryCalls<'a> {
         self.compare_with(session, slot, poison, None)
     }
 
-    /// Compares every output with what another session computed from the same inputs.
+    /// Compares every output with that of another session for the same inputs.
     pub(crate) fn compare_sessions(
         &mut self,
         session: &dyn Session,
@@ -104,7 +104,7 @@ impl<'a> EntryCalls<'a> {
         poison: u8,
         oracle: &dyn Session,
     ) -> Result<Option<Box<Mismatch>>, SessionError> {
-        // This reads none of the recorded data.
+        // This reads no recorded data, so the capture cannot be to blame.
         Ok(self.compare_with(session, slot, poison, Some(oracle))?.unwrap_or_default())
     }
 
@@ -155,7 +155,7 @@ impl<'a> EntryCalls<'a> {
         Ok(Ok(first))
     }
 
-    /// The entry ends with wrong values and no other finding.
+    /// The end of an entry with wrong values and no other finding.
     pub(crate) fn incorrect(&self, mismatch: Box<Mismatch>) -> Over {
         let detail = self.wrong.clone().unwrap_or_default();
         self.mismatched(Status::IncorrectNumerical, detail, mismatch)
@@ -167,7 +167,7 @@ impl<'a> EntryCalls<'a> {
         Over::Failed(failure)
     }
 
-    /// The call if it was made, otherwise how the entry ended.
+    /// Returns the call if it was made and succeeded, otherwise how the entry ended.
     fn done(&self, answer: Answer<Called>, calls: Calls) -> Result<Called, Over> {
         let Answer::Done(called) = answer else { return Err(Over::Died) };
         match failure::of_calls(&called, 1, calls) {

@@ -1,4 +1,4 @@
-//! Turns the result of a call into the failure of an entry: one rule for all stages.
+//! Turns the result of a call into the failure of an entry, in the same way for all stages.
 
 use opt_shared::capture::CaptureError;
 use opt_shared::causes::chain;
@@ -7,12 +7,12 @@ use opt_shared::outcome::{EntryFailure, Status};
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Called, InputFault, SessionError, UNSUPPORTED, Verdict};
 
-/// Which calls were made.
+/// The kind of calls that were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Calls {
     Verified,
     Planned,
-    /// Calls of an entry that was verified before: what the candidate supported then, it must support now.
+    /// Calls of an entry that was verified before. The candidate supported it then, so it must support it now.
     Timed,
     TimedPlan,
 }
@@ -22,8 +22,7 @@ pub(crate) fn of(recorded: &Recorded, status: Status, detail: String) -> EntryFa
     EntryFailure { entry: recorded.name.clone(), status, detail, args: recorded.describe(), mismatch: None }
 }
 
-/// The failure of an entry that no candidate can be called with, or an error of the worker if the machine is to
-/// blame.
+/// The failure of an entry whose capture cannot be used, or an error of the worker if the machine is to blame.
 pub(crate) fn of_the_capture(entry: &str, fault: InputFault) -> Result<EntryFailure, SessionError> {
     let fault = fault.of_the_capture(entry)?;
     Ok(EntryFailure {
@@ -71,8 +70,8 @@ pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verd
     }
 }
 
-/// The status that an error's kind names, if it names one. Our own glue code does this, and a candidate gains
-/// nothing by doing it.
+/// Returns the status that an error's kind names, if it names one. Our own glue code names statuses; a candidate would
+/// gain nothing by it.
 fn named(raised: &str) -> Option<(Status, &str)> {
     NAMED.iter().find_map(|(prefix, status)| Some((*status, raised.strip_prefix(prefix)?)))
 }
@@ -86,13 +85,14 @@ const NAMED: [(&str, Status); 4] = [
 
 /// Decides whether the capture is to blame. A file that is damaged or being overwritten may cause wrong values, values
 /// that differ between calls, changed inputs, and crashes on wrong indices. The file's identity and CRCs show this. If
-/// the machine lacks the resources to check, neither side is blamed. `elsewhere` are other captures that the call used.
+/// the machine lacks the resources for this check, neither is blamed. `elsewhere` checks other captures that the call
+/// used.
 pub(crate) fn unless_damaged(
     failure: EntryFailure,
     recorded: &Recorded,
     elsewhere: impl FnOnce() -> Result<(), CaptureError>,
 ) -> Result<EntryFailure, SessionError> {
-    // Input data cannot explain unwritten outputs, or writes outside them.
+    // Damaged inputs cannot explain unwritten outputs, or writes outside them.
     let may_be_damage = matches!(
         failure.status,
         Status::IncorrectNumerical
@@ -152,7 +152,7 @@ mod tests {
                 Calls::Planned,
                 Some((Status::Unsupported, "the candidate does not do this entry (it returned -2)")),
             ),
-            // It was supported a moment ago.
+            // The entry was supported in verification.
             (
                 code(-2),
                 1,

@@ -1,4 +1,4 @@
-//! The stages of a candidate, as policy only: `session` runs kernels, and nothing here deals with processes.
+//! The stages of a candidate. They contain only policy; `session` runs kernels and handles processes.
 
 pub(crate) mod build;
 pub(crate) mod calls;
@@ -10,12 +10,12 @@ pub(crate) mod verify;
 use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
 
-/// The poisons of successive calls. The first is NaN in every float type and -1 in every signed integer. No two
-/// share a byte, so an element that equals its poison twice was not written.
+/// The poisons of successive calls. The first is NaN in every float type and -1 in every signed integer. All differ, so
+/// an element that equals its poison in two calls was not written.
 pub(crate) const POISONS: [u8; 4] = [0xff, 0x5a, 0xa5, 0x3c];
 
-/// Reports how far a stage has come: entries done, all entries, captured bytes verified. It does not wait for an answer,
-/// because a worker ends with its supervisor.
+/// Reports the progress of a stage: entries done, all entries, captured bytes verified. Returns no error, because a
+/// worker ends with its supervisor.
 pub(crate) type Progress<'a> = &'a dyn Fn(u32, u32, Bytes);
 
 /// The part of a runner's end that a report keeps.

@@ -15,7 +15,7 @@ use super::{BuildError, file};
 #[derive(Debug)]
 pub(crate) enum Kept {
     Artifact(Artifact),
-    /// It exceeds the limit, and nothing was written.
+    /// The artifact exceeds the limit, and was not stored.
     TooLarge {
         bytes: Bytes,
     },
@@ -36,14 +36,14 @@ pub(crate) fn keep(
     if limit < bytes {
         return Ok(Kept::TooLarge { bytes });
     }
-    // If the file has grown since, the copy is cut, and does not load.
+    // If the file has grown since, the copy is truncated and does not load.
     let mut source = source.take(size);
     let part = artifacts.join(format!(".part-{}", std::process::id()));
     let mut target = fs::OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
-        // Readable by the runner's own user. Only the loader executes it, so it needs no execute bit.
+        // The runner's own user must be able to read it. Only the loader maps it, so it needs no execute bit.
         .mode(0o644)
         .open(&part)
         .map_err(file("writing", &part))?;
@@ -61,7 +61,7 @@ pub(crate) fn keep(
     let digest = hasher.finalize().to_hex().to_string();
     let path = artifacts.join(format!("{digest}.{}", kind.suffix()));
     fs::rename(&part, &path).map_err(file("renaming to", &path))?;
-    // A new name is durable only once its folder is synced.
+    // A new name survives a crash only if its folder is synced.
     fs::File::open(artifacts).and_then(|folder| folder.sync_all()).map_err(file("writing", artifacts))?;
     Ok(Kept::Artifact(Artifact { digest, path, bytes }))
 }

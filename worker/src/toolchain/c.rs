@@ -1,4 +1,4 @@
-//! C and C++: one command of a compiler driver, from sources to a shared library.
+//! C and C++: one command of a compiler driver builds a shared library from the sources.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(super) struct Parts {
     /// Placed before the plan's own flags, which can therefore override them.
     pub(super) flags: Vec<OsString>,
     pub(super) sources: Vec<OsString>,
-    /// Folders of headers that are searched last, and without warnings.
+    /// Header folders that are searched last. Warnings about their headers are off.
     pub(super) system_include: Vec<PathBuf>,
     pub(super) library_path: Vec<PathBuf>,
     /// Placed after the plan's own libraries.
@@ -91,7 +91,7 @@ pub(super) fn operand(relative: &Path) -> OsString {
     }
 }
 
-/// Maps paths in debug information back, so that debuggers find the original sources instead of the copies.
+/// The flag that maps paths in debug information back to the original sources, because the copies are deleted.
 fn debug_paths(flags: &[OsString], folders: &Folders<'_>) -> Option<OsString> {
     flags.iter().any(|flag| flag.as_encoded_bytes().starts_with(b"-g") && flag != "-g0").then(|| {
         let mut flag = OsString::from("-fdebug-prefix-map=");

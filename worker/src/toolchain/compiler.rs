@@ -22,16 +22,16 @@ use crate::sandbox::spawn::{SpawnError, spawn_runner};
 use crate::sandbox::streams::Stream;
 use crate::sandbox::timeout::Timeout;
 
-/// How much of a compiler's output is kept while it runs.
+/// The number of bytes of a compiler's output that are kept while it runs.
 const LOG_SIZE: Bytes = Bytes::kib(256);
 
-/// A compiler's use of the page cache: its programs and libraries, what it reads, and what it writes.
+/// The page cache that a compiler uses: its programs and libraries, and the files that it reads and writes.
 const COMPILER_FILES: Bytes = Bytes::mib(256);
 
-/// How often the end of a build is checked for.
+/// The pause between two checks for the end of a build.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
-/// The worker cannot run a compiler. No kernel is to blame.
+/// An error that prevents the worker from running a compiler. No kernel is to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CompilerError {
     #[error("starting its process")]
@@ -51,7 +51,7 @@ pub(crate) enum CompilerError {
 pub(crate) struct CompilerSpec<'a> {
     pub(crate) lease: LeaseId,
     pub(crate) program: &'a Path,
-    /// Whether the program is a library that our own process loads.
+    /// True if the program is a library that our own process loads.
     pub(crate) is_nvrtc: bool,
     pub(crate) arguments: &'a [OsString],
     pub(crate) env: Vec<CString>,
@@ -145,7 +145,7 @@ impl Compiler {
 
     pub(crate) fn finish(mut self, link: &Link, log_head: usize) -> Result<CompilerEnd, CompilerError> {
         let word = link.runner_died(self.handle.pid())?;
-        // Our own code replies only if it could not become the compiler.
+        // Our own code replies only if it could not execute the compiler.
         if let Ok(Some(Reply::Failed { text })) = receive_reply(self.socket.as_fd(), Duration::ZERO) {
             self.handle.reap()?;
             return Err(CompilerError::Setup { text });

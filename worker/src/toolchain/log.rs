@@ -2,15 +2,15 @@
 
 use opt_shared::kernel_files::LeftOut;
 
-/// Names that gcc and clang give to signals that come from outside. Signals that a compiler raises itself by
-/// crashing, such as SIGSEGV, are missing: they depend on the source and happen each time.
+/// Names that gcc and clang give to signals that come from outside. Signals of a crashing compiler, such as SIGSEGV,
+/// are not in the list: the source causes them, and they happen every time.
 const EXTERNAL_SIGNALS: [&str; 6] =
     ["Killed", "Terminated", "Hangup", "Interrupt", "Bus error", "File size limit exceeded"];
 
 /// Returns true if the compiler's driver reports that one of its parts was killed by a signal from outside. The
-/// driver's own lines start with its name; lines that a source can make the compiler print start with a location in
-/// it, so with a line number. (Only the assembler's `.print` prints any text. It gains a second build and an
-/// INFRA_ERROR, which passes nothing.)
+/// driver's own lines start with its name. Lines that a source can make the compiler print start with a location, which
+/// includes a line number. (Only the assembler's `.print` can print arbitrary text. A source gains nothing by it: the
+/// build is repeated and ends as an INFRA_ERROR.)
 pub(crate) fn part_was_killed(log: &str) -> bool {
     log.lines().any(|line| {
         let Some((driver, rest)) = line.split_once(": ") else { return false };
@@ -23,7 +23,7 @@ pub(crate) fn part_was_killed(log: &str) -> bool {
     })
 }
 
-/// What a machine can lack temporarily, in the C library's words.
+/// The C library's messages for resources that a machine may lack temporarily.
 const RESOURCES: [&str; 7] = [
     "No space left on device",
     "Disk quota exceeded",
@@ -34,7 +34,8 @@ const RESOURCES: [&str; 7] = [
     "Read-only file system",
 ];
 
-/// Returns what the compiler reports as lacking, at the end of one of its own lines, which a source cannot forge.
+/// Returns the resource that the compiler reports as missing at the end of one of its own lines, which a source cannot
+/// forge.
 pub(crate) fn lacking_resource(log: &str) -> Option<&'static str> {
     let complains = |line: &str| {
         let own = line.split_once(": ").is_some_and(|(driver, _)| !driver.contains([':', ' ']));
@@ -47,8 +48,8 @@ pub(crate) fn lacking_resource(log: &str) -> Option<&'static str> {
     log.lines().filter(|line| complains(line)).find_map(named)
 }
 
-/// Returns true if a compiler reports in one of its own lines that it ran out of memory. An allocation above its
-/// limit is refused before the compiler can owe it.
+/// Returns true if a compiler reports in one of its own lines that it ran out of memory. Such an allocation is refused,
+/// so the memory that the compiler owes never shows it.
 pub(crate) fn ran_out_of_memory(log: &str) -> bool {
     log.lines().any(|line| {
         let Some((driver, rest)) = line.split_once(": ") else { return false };
@@ -68,7 +69,7 @@ pub(crate) fn ran_out_of_memory(log: &str) -> bool {
 pub(crate) fn missing_header(log: &str, left_out: &[LeftOut]) -> Option<String> {
     let name = log.lines().find_map(|line| {
         let (_, complaint) = line.split_once("fatal error: ")?;
-        // The message of gcc, then that of clang.
+        // First gcc's message, then clang's.
         let gcc = complaint
             .strip_suffix(": No such file or directory")
             .or_else(|| complaint.strip_suffix(": Permission denied"));

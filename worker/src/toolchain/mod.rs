@@ -1,4 +1,4 @@
-//! Turns sources into an artifact: what each language's toolchain does.
+//! The toolchains of the languages, which turn sources into an artifact.
 //!
 //! A toolchain only describes the command that builds an artifact. `stage::build` runs it, in a sandboxed process
 //! (`compiler`). A new language needs a row in the language table of `opt_shared`, a toolchain in this module, and a
@@ -24,7 +24,7 @@ use opt_shared::outcome::Status;
 
 use self::compiler::CompilerError;
 
-/// The worker could not do its part of a build. No kernel is to blame.
+/// An error in the worker's part of a build. No kernel is to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BuildError {
     #[error("{action} {path}")]
@@ -38,7 +38,7 @@ pub(crate) fn file<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::
     move |source| BuildError::File { action, path: path.to_owned(), source }
 }
 
-/// How to get an artifact from some sources.
+/// The way to get an artifact from sources.
 pub(crate) enum Recipe {
     /// The file is the artifact already. `by` names the target for which it was built, if known.
     Keep { artifact: PathBuf, by: Option<String> },
@@ -46,7 +46,7 @@ pub(crate) enum Recipe {
     Run(Step),
     /// It cannot be built. The reason is for the candidate's author.
     Refused(String),
-    /// This machine lacks what is needed. The reason is for the user who runs it.
+    /// This machine lacks a program or a library. The reason is for the user who runs it.
     Unavailable(String),
 }
 
@@ -59,13 +59,13 @@ pub(crate) struct Step {
     /// The file that it writes.
     pub(crate) output: PathBuf,
     pub(crate) artifact: ArtifactKind,
-    /// Folders it may read, besides the system's and the scratch folder.
+    /// Folders that it may read, in addition to the system's and the scratch folder.
     pub(crate) readable: Vec<PathBuf>,
-    /// Folders whose programs and libraries it needs, besides those that the plan names.
+    /// Folders whose programs and libraries it needs, in addition to those that the plan names.
     pub(crate) toolchain: Vec<PathBuf>,
 }
 
-/// What runs a command.
+/// The program of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     /// The compiler at the given path, or the one on PATH.
@@ -80,7 +80,8 @@ pub(crate) struct Folders<'a> {
     pub(crate) include: &'a Path,
     /// Deleted when the build is over.
     pub(crate) scratch: &'a Path,
-    /// The candidate's files. The command finds copies of them in its working folder, at their relative paths.
+    /// The folder of the candidate's files. The command finds copies of them in its working folder, at their relative
+    /// paths.
     pub(crate) files: &'a KernelFiles,
 }
 

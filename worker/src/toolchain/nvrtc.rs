@@ -14,9 +14,9 @@ use opt_shared::message::BuildTask;
 
 use super::{Folders, Program, Recipe, Step, Toolchain};
 
-/// An architecture that every recent card and the emulated device can run.
+/// An architecture whose code every recent card and the emulated device can run.
 const PTX_FOR: &str = "compute_80";
-/// Where toolkits are usually installed.
+/// The usual folders of toolkits.
 const KNOWN_PLACES: [&str; 5] =
     ["/usr/local/cuda", "/opt/cuda", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
 /// Environment variables that name a toolkit's folder.
@@ -25,7 +25,7 @@ const VARIABLES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
 const LIBRARY_FOLDERS: [&str; 6] =
     ["", "lib64", "lib", "targets/*/lib", "nvidia/*/lib", "lib/python3*/site-packages/nvidia/*/lib"];
 const LIBRARY: &str = "libnvrtc.so";
-/// The folder of headers, beside that of the library.
+/// The name of the header folder, which lies beside the library's.
 const HEADERS: &str = "include";
 const NVCC: &str = "nvcc";
 
@@ -120,12 +120,12 @@ impl Compiler {
     /// The toolkit's headers (`cuda_fp16.h`), if it has any.
     fn headers(&self) -> Option<PathBuf> {
         let (Self::Library(path) | Self::Nvcc(path)) = self;
-        let beside = path.parent()?.parent()?.join(HEADERS);
-        beside.join("cuda_fp16.h").is_file().then_some(beside)
+        let headers = path.parent()?.parent()?.join(HEADERS);
+        headers.join("cuda_fp16.h").is_file().then_some(headers)
     }
 }
 
-/// Returns `yes WHAT` or `no WHY`: what a build with these folders would use.
+/// Returns the compiler that a build with these folders would use, as `yes NAME`, or `no` and the reason.
 pub(crate) fn tell(toolchain: &[PathBuf]) -> String {
     match find(toolchain) {
         Some(Compiler::Library(path)) => format!("yes NVRTC, {}", path.display()),

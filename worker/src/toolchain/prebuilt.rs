@@ -13,7 +13,7 @@ impl Toolchain for Prebuilt {
         }
         match task.source.sources.as_slice() {
             [library] => Recipe::Keep { artifact: library.clone(), by: None },
-            _ => Recipe::Refused("what was built elsewhere is one file".to_owned()),
+            _ => Recipe::Refused("a prebuilt artifact must be one file".to_owned()),
         }
     }
 }

@@ -24,7 +24,8 @@ impl Toolchain for Triton {
     }
 }
 
-/// Keeps the module. `describe` says which interpreter runs it, or what that one lacks.
+/// Uses the module itself as the artifact. `describe` returns a description of the interpreter that runs it, or what
+/// the interpreter lacks.
 fn keep(task: &BuildTask, describe: impl FnOnce(&Interpreter) -> Result<String, String>) -> Recipe {
     let [module] = task.source.sources.as_slice() else {
         return Recipe::Refused("a Python kernel is one file".to_owned());

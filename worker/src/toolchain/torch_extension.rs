@@ -1,5 +1,5 @@
-//! C++ on PyTorch tensors: compiled together with glue that calls the candidate's function through the candidate
-//! interface, and linked to the libtorch of the plan's interpreter.
+//! C++ on PyTorch tensors. The sources are compiled together with glue, which makes their function callable through the
+//! candidate interface, and are linked to the libtorch of the plan's interpreter.
 
 use std::ffi::OsString;
 use std::fs;
@@ -48,8 +48,8 @@ impl Toolchain for TorchExtension {
             format!("-DOPT_SOURCE=\"{source}\"").into(),
             format!("-DOPT_FUNCTION={symbol}").into(),
             format!("-DOPT_ENTRY={entry}").into(),
-            // For a PYBIND11_MODULE. It is never called and therefore left out of the library, so no interpreter is
-            // needed to load it.
+            // Makes a PYBIND11_MODULE compile. It is never called and therefore left out of the library, so that the
+            // library loads without an interpreter.
             "-DTORCH_EXTENSION_NAME=candidate".into(),
             "-ffunction-sections".into(),
             "-fdata-sections".into(),

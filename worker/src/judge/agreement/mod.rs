@@ -1,4 +1,5 @@
-//! Tests of the whole comparison: against a naive comparison (`properties`), and case by case (`verdicts`).
+//! Tests of the whole comparison: property tests against a naive comparison (`properties`), and single cases
+//! (`verdicts`).
 
 mod properties;
 mod verdicts;
@@ -101,8 +102,8 @@ fn floats() -> impl Iterator<Item = DType> {
     DType::ALL.iter().copied().filter(|dtype| matches!(dtype.kind(), Kind::Float | Kind::Complex))
 }
 
-/// The bytes of the value of `dtype` that is nearest to `value`. A complex number has `value` as its real part, and half of it
-/// as its imaginary part.
+/// The bytes of the value of `dtype` that is nearest to `value`. A complex number gets `value` as its real part and
+/// half of it as its imaginary part.
 #[expect(clippy::cast_possible_truncation, reason = "rounds to the type, or keeps the low bytes that it has")]
 fn encode(dtype: DType, value: f64) -> Vec<u8> {
     match dtype {

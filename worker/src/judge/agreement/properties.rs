@@ -1,5 +1,5 @@
-//! Property tests of the streaming comparison. For random shapes, types, layouts, chunk sizes and injected errors it must
-//! agree with a naive comparison, which holds both tensors in memory and uses a single loop.
+//! Property tests of the streaming comparison. For random shapes, types, layouts, chunk sizes and injected errors it
+//! must agree with a naive comparison, which keeps both tensors in memory and uses a single loop.
 
 use opt_shared::capture::extent_elements;
 use opt_shared::units::{Bytes, to_index};
@@ -61,8 +61,8 @@ fn is_infinite(number: &Number) -> bool {
     !is_nan(number) && number.parts().any(f64::is_infinite)
 }
 
-/// Strides, one for each axis: dense strides for the given order of the axes, multiplied by `stretch`. One axis may be expanded
-/// (stride 0).
+/// Strides, one for each axis: dense strides for the given order of the axes, multiplied by `stretch`. One axis may be
+/// expanded (stride 0).
 fn strides(shape: &[u64], order: &[usize], stretch: u64, expanded: Option<usize>) -> Vec<u64> {
     let mut stride = vec![0; shape.len()];
     let mut next = stretch;
@@ -141,7 +141,8 @@ prop_compose! {
             shape: shape.clone(),
             expected_stride: expected_stride.clone(),
             actual_stride: actual_stride.clone(),
-            // torch sets these flags on floats and complex numbers only, and the conjugate flag on complex numbers only.
+            // torch sets these flags on floats and complex numbers only, and the conjugate flag on complex numbers
+            // only.
             signs: Signs { conjugate: conjugate && complex, negative: negative && (complex || real) },
             rules: Rules { chunk: Bytes::new(chunk), ..rules(tolerance) },
         };
@@ -192,7 +193,7 @@ proptest! {
         let passed = matched >= case.rules.tolerance.required_matched_ratio * count(pairs.len())
             && !reference.not_finite
             && (exact || reference.relative_l2 <= case.rules.tolerance.used.rel_l2);
-        // Exactly at the bound, the result may depend on the order of summation.
+        // At the bound itself, the result may depend on the order of summation.
         if exact || !alike(reference.relative_l2, case.rules.tolerance.used.rel_l2) {
             prop_assert_eq!(found.passed, passed);
         }

@@ -1,4 +1,4 @@
-//! Which outputs pass, case by case, and what is reported about those that do not.
+//! Single cases: outputs that must pass, outputs that must fail, and the report of each failure.
 
 use opt_shared::outcome::{Pattern, ToleranceUsed};
 use opt_shared::units::to_index;
@@ -27,7 +27,7 @@ fn nine_percent_error_fails_standard_in_every_float_type() {
 #[test]
 fn zeros_for_tiny_expected_values_fail_by_their_norm() {
     for dtype in [DType::Float64, DType::Float32, DType::Float16, DType::BFloat16, DType::Complex64] {
-        // Within the absolute tolerance of every type.
+        // Every element is within the absolute tolerance of its type.
         let tiny = match dtype {
             DType::Float64 => 1e-9,
             DType::Float32 | DType::Complex64 => 1e-6,
@@ -64,7 +64,7 @@ fn nonzero_output_fails_where_zeros_are_expected() {
 fn wrong_corner_of_a_large_output_fails() {
     let elements = 4 * L2_CHUNK_ELEMENTS + 5;
     let mut case = Case::filled(DType::Float32, &[elements], |at| if at < 100 { 1e-3 } else { 100.0 });
-    // The elements after the last full chunk are part of it: five alone that nearly cancel would fail.
+    // The five elements after the last full chunk are added to it. Alone they would fail, because they nearly cancel.
     for at in 0..5 {
         let place = to_index(elements) - 1 - at;
         case.expected[place * 4..place * 4 + 4].copy_from_slice(&1e-6_f32.to_le_bytes());

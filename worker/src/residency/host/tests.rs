@@ -1,4 +1,4 @@
-//! The arena compared with what the kernel counts for it.
+//! Compares the device's count of its arena with the kernel's.
 
 use std::os::fd::AsFd;
 
@@ -35,7 +35,7 @@ impl Source for Pattern {
     }
 }
 
-/// Compares what the kernel counts for the arena with the device's own count.
+/// Checks that the kernel's count of the arena equals the device's own.
 fn agrees(device: &HostDevice) {
     assert_eq!(device.counted().expect("told"), device.marks().placed);
 }
@@ -125,12 +125,12 @@ fn arena_is_read_only_for_others_and_cannot_be_resized() {
     let reader = device.reader().expect("a reader");
     assert!(reader.write_at(&[1], 0).is_err());
     let map = |protection, flags| {
-        // SAFETY: a fresh map; only its success is checked.
+        // SAFETY: a fresh mapping; only its success is checked.
         unsafe { mmap(std::ptr::null_mut(), page(), protection, flags, reader.as_fd(), 0) }
     };
     assert!(map(ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).is_err());
     let mapped = map(ProtFlags::READ, MapFlags::SHARED).expect("readable");
-    // SAFETY: the map above, which is never writable: the kernel refuses the wider right.
+    // SAFETY: the mapping above. The kernel refuses to make it writable.
     let widened = unsafe {
         rustix::mm::mprotect(
             mapped,
@@ -141,7 +141,7 @@ fn arena_is_read_only_for_others_and_cannot_be_resized() {
     assert!(widened.is_err());
     // SAFETY: one readable byte of that map.
     assert_eq!(unsafe { mapped.cast::<u8>().read() }, 9);
-    // SAFETY: the map above, not used any more.
+    // SAFETY: the mapping above, not used any more.
     unsafe { rustix::mm::munmap(mapped, page()) }.expect("unmapped");
     assert!(rustix::fs::ftruncate(&*device.arena, 0).is_err());
     assert!(rustix::fs::ftruncate(&*device.arena, 1 << 50).is_err());

@@ -21,7 +21,7 @@ pub(crate) struct Storage {
     pub(crate) held: u64,
     pub(crate) opened: Cell<u32>,
     pub(crate) open_now: Cell<bool>,
-    /// Whether bytes are really written.
+    /// True if `read_at` writes the bytes.
     pub(crate) real: bool,
 }
 
@@ -94,7 +94,7 @@ impl Job {
             6..26 => (chance.random_range(1..12), true, 0..=most / 100),
             _ => (chance.random_range(1..24), false, 0..=most / 10),
         };
-        // The source holds no host memory, or some: as much as the storage, less, or more.
+        // The source uses no host memory, or less than its storage, as much, or more.
         let holding = chance.random_range(0..4);
         let mut storages: Vec<Storage> = (0..count)
             .map(|number| {
@@ -136,14 +136,14 @@ impl Job {
         Self { storages, tensors, after, terms }
     }
 
-    /// For each storage, the number of tensors that it holds.
+    /// For each storage, the number of tensors in it.
     pub(crate) fn uses(&self) -> Vec<usize> {
         let mut uses = vec![0; self.storages.len()];
         self.tensors.iter().for_each(|&storage| uses[storage] += 1);
         uses
     }
 
-    /// Computed from sizes alone.
+    /// The predicted peak, computed from sizes alone.
     pub(crate) fn peak(&self) -> Peak {
         let placings: Vec<Placing> = (self.storages.iter().zip(self.uses()))
             .filter(|(_, uses)| 0 < *uses)

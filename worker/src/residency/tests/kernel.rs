@@ -1,4 +1,4 @@
-//! The ledger compared with what the kernel counts, in a process that does nothing else.
+//! Compares the ledger with the kernel's count, in a process that does nothing else.
 
 use std::cell::Cell;
 use std::io;
@@ -18,17 +18,18 @@ use crate::residency::staging::Source;
 /// Set in the environment of the measured process.
 const ALONE: &str = "OPT_RESIDENCY_ALONE";
 const TERMS: Terms = Terms { grain: Bytes::kib(4), slots: 2, slot: Bytes::kib(256) };
-/// How many bytes are loaded between two looks at the kernel's count. The end of each storage is looked at too.
+/// The number of bytes loaded between two samples of the kernel's count. The count is also sampled at the end of each
+/// storage.
 const LOOK_EVERY: u64 = 32 << 20;
 
-/// The private pages of this process, exactly; the counters in `status` lag behind.
+/// The exact size of this process's private pages. The counters in `status` lag behind.
 fn anonymous() -> Bytes {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("Linux");
     let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("a figure");
     Bytes::kib(line.trim().trim_end_matches(" kB").parse().expect("a number"))
 }
 
-/// The kernel's highest count.
+/// Remembers the highest of the kernel's counts.
 struct Watch {
     arena: Arc<dyn Fn() -> Bytes>,
     before: Bytes,
@@ -42,7 +43,7 @@ impl Watch {
     }
 }
 
-/// A storage whose source has a copy in host memory if it is `held`.
+/// A storage. If it is `held`, its source keeps a copy in host memory.
 struct Storage<'a> {
     bytes: Bytes,
     held: bool,
@@ -99,8 +100,8 @@ impl Source for Copy<'_> {
     }
 }
 
-/// Storages (MiB, whether the source holds it, tensors) and outputs (MiB). Each case has 64 MiB or more at its
-/// peak.
+/// Storages (MiB, whether the source keeps a copy, tensors) and outputs (MiB). The peak of each case is at least 64
+/// MiB.
 type Case = (&'static [(u64, bool, usize)], &'static [u64]);
 const CASES: [Case; 4] = [
     (&[(64, false, 1), (96, false, 1), (64, false, 0)], &[80]),
@@ -168,14 +169,14 @@ fn measure(storages: &[(u64, bool, usize)], outputs: &[u64]) {
     let ledger = residency.ledger().peak();
     assert_eq!(ledger, formula.bytes());
     agrees(watch.most.get(), ledger);
-    // At rest they agree to the page.
+    // When nothing is being copied, they agree to the page.
     let marks = residency.device().marks();
     assert_eq!(residency.device().counted().expect("told"), marks.placed);
     agrees((watch.arena)() + (anonymous() - watch.before), residency.ledger().sum());
     residency.dissolve().expect("dissolved");
 }
 
-/// Checks that they agree within 1 %.
+/// Checks that the two counts agree within 1 %.
 fn agrees(kernel: Bytes, ledger: Bytes) {
     let (most, least) = (kernel.max(ledger), kernel.min(ledger));
     println!("the kernel counts {}, the ledger {}", kernel.get(), ledger.get());

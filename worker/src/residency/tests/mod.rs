@@ -1,4 +1,4 @@
-//! The order of a load compared with the formula, over random jobs: on a counting device, and on real memory.
+//! Compares the peak of a load with the formula, over random jobs, on a counting device and on real memory.
 
 pub(crate) mod jobs;
 mod kernel;
@@ -16,7 +16,7 @@ use super::load::{Load, Origin, Residency};
 
 const JOBS: u64 = 10_000;
 
-/// Loads a job; passes the residency and the buffers allocated after the tensors to `look`.
+/// Loads a job. Returns the residency, and the buffers that were allocated after the tensors.
 pub(crate) fn load<D: Device>(job: &Job, device: D) -> (Residency<D, usize>, Vec<super::device::Buffer>) {
     let mut residency = Residency::new(device, job.terms.slots, job.terms.slot);
     let storages: Vec<(usize, &dyn Origin)> =
@@ -46,7 +46,7 @@ fn peak_equals_the_formula_in_ten_thousand_jobs() {
     }
 }
 
-/// Checks the order, from the ledger's lines and the device's own record.
+/// Checks the order of a load, from the ledger's lines and the device's own record.
 fn check_lazy_order(job: &Job, residency: &mut Residency<Counting, usize>, seed: u64) {
     for (storage, uses) in job.storages.iter().zip(job.uses()) {
         assert_eq!(storage.opened.get(), u32::from(0 < uses), "job {seed}: {}", storage.number);
@@ -110,8 +110,8 @@ fn release_with_the_last_use(
     assert_eq!(ledger.beyond(), 0);
 }
 
-/// The same with real memory: a device that is just large enough suffices, its bytes are right, and the kernel counts
-/// as much.
+/// On real memory, a device with exactly the predicted capacity suffices, its bytes are right, and the kernel counts
+/// the same size.
 #[test]
 fn capacity_of_the_formula_suffices_and_a_grain_less_fails() {
     let page = rustix::param::page_size() as u64;
@@ -153,7 +153,7 @@ fn capacity_of_the_formula_suffices_and_a_grain_less_fails() {
     }
 }
 
-/// The uses of the next batch stay, and the rest is released before anything new is loaded.
+/// Storages that the next batch uses stay. The others are released before anything new is loaded.
 #[test]
 fn storages_shared_by_two_loads_are_loaded_once() {
     for seed in 0..2000 {

@@ -20,8 +20,8 @@ pub(super) fn load(
     open(setup, artifact, libraries, page).map(|(loaded, _)| loaded)
 }
 
-/// Does the same for an artifact with the torch glue, which reports how many parameters its function has: as many as
-/// there are inputs, or as there are inputs and outputs.
+/// Loads an artifact that was built with the torch glue. The glue reports the number of parameters of its function:
+/// that of the inputs, or that of inputs and outputs.
 pub(super) fn load_over_libtorch(
     setup: &Setup,
     artifact: OwnedFd,
@@ -56,8 +56,8 @@ fn open(
     page: &ControlPage,
 ) -> Result<(Loaded, *mut libc::c_void), String> {
     page.phase.store(Phase::Loading as u32, Ordering::SeqCst);
-    // The loader recognises a loaded library by its SONAME, so the artifact's dependencies are found. They are loaded
-    // globally, as the usual hosts of such libraries do, because some code generators leave them out of `DT_NEEDED`.
+    // The loader recognises a loaded library by its SONAME, so it finds the artifact's dependencies. They are loaded
+    // globally, as other hosts of such libraries load them, because some code generators leave them out of `DT_NEEDED`.
     for (name, library) in setup.libraries.iter().zip(libraries) {
         open_library(&library, libc::RTLD_NOW | libc::RTLD_GLOBAL, name)?;
     }
@@ -80,8 +80,8 @@ fn open(
     Ok((Loaded { run, plan, raised, returned: false, entries: Vec::new() }, handle))
 }
 
-/// Opens a library by descriptor, because this process's user may not be able to enter its folder. Errors call it
-/// `name`.
+/// Opens a library by descriptor, because this process's user may not be able to enter its folder. `name` is its name
+/// in error messages.
 fn open_library(library: &OwnedFd, flags: i32, name: &str) -> Result<*mut libc::c_void, String> {
     let place = format!("/proc/self/fd/{}", library.as_raw_fd());
     let path = CString::new(place.as_str()).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Turns an artifact into functions that can be called, with the launcher that its language needs.
+//! Loads an artifact with the launcher of its language, and returns functions that can be called.
 
 mod dlopen;
 mod interpreter;
@@ -19,13 +19,13 @@ pub(super) struct Loaded {
     pub(super) run: Function,
     pub(super) plan: Option<Function>,
     pub(super) raised: Raised,
-    /// Whether outputs are returned, and copied before the call ends.
+    /// True if outputs are returned. They are then copied before the call ends.
     pub(super) returned: bool,
     /// The `self` argument for each entry; empty if functions take none.
     pub(super) entries: Vec<*mut c_void>,
 }
 
-/// How to get the error of a failed call.
+/// The source of a failed call's error text.
 pub(super) enum Raised {
     Library(RaisedErrors),
     Interpreter,
@@ -41,7 +41,7 @@ impl Raised {
     }
 }
 
-/// What a launcher gets besides the setup.
+/// Arguments of a launcher in addition to the setup.
 pub(super) struct Given {
     pub(super) artifact: OwnedFd,
     pub(super) libraries: Vec<OwnedFd>,
@@ -65,7 +65,7 @@ pub(super) fn load(setup: &Setup, given: Given, page: &ControlPage) -> Result<Lo
         (Launcher::Interpreter | Launcher::Triton, None) => {
             Err("there is no interpreter in this process".to_owned())
         }
-        // A kernel without host code has nothing to run in a runner.
+        // A kernel without host code does not run in a runner.
         (Launcher::Kernel, _) => Err(NO_CUDA.to_owned()),
     }
 }

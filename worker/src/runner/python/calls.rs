@@ -36,11 +36,11 @@ pub(in crate::runner) fn take_raised() -> Option<String> {
 struct Managed {
     tensor: DlTensor,
     context: *mut c_void,
-    /// None: the memory stays mapped for the process's life.
+    /// Always `None`, because the memory stays mapped for the process's life.
     deleter: *mut c_void,
 }
 
-/// The state of one entry's calls. Lives as long as the process.
+/// The state of one entry's calls. It lives as long as the process.
 struct EntryCalls {
     api: &'static Api,
     call: *mut Object,
@@ -58,7 +58,7 @@ pub(in crate::runner) struct Calls {
     /// The `self` argument for each entry.
     pub(in crate::runner) entries: Vec<*mut c_void>,
     pub(in crate::runner) has_plan: bool,
-    /// Whether it returns its outputs, which are then copied.
+    /// True if it returns its outputs, which are then copied.
     pub(in crate::runner) returned: bool,
 }
 
@@ -104,7 +104,7 @@ pub(in crate::runner) fn load(
     }
 }
 
-/// Reads from offset 0: other runners share the open file, so its current position means nothing.
+/// Reads from offset 0 on, because other runners share the open file and move its position.
 fn read(artifact: &File) -> io::Result<Vec<u8>> {
     let size = Bytes::new(artifact.metadata()?.len());
     if MAX_SOURCE < size {

@@ -59,7 +59,7 @@ impl Interpreter {
 type Rest = Box<dyn FnOnce(Result<Interpreter, String>) -> i32>;
 
 thread_local! {
-    /// What this process does once its interpreter is ready.
+    /// The code to run once the interpreter is ready.
     static REST: RefCell<Option<(&'static Api, Rest)>> = const { RefCell::new(None) };
 }
 

@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 use super::confined::{GROWING_FD, tell};
 use crate::sandbox::confine::seal::seal_map;
 
-/// Largest number of threads to start; starting more would prove nothing further.
+/// The most threads to start. More would prove nothing further.
 const MAX_THREADS: u32 = 64;
 const THREAD_STACK: usize = 64 << 10;
 
@@ -19,7 +19,7 @@ pub(super) fn answer(result: i64) -> String {
 }
 
 fn map(bytes: Bytes, protection: i32, flags: i32) -> *mut libc::c_void {
-    // SAFETY: an anonymous map at an address of the kernel's choice replaces nothing.
+    // SAFETY: an anonymous mapping at an address of the kernel's choice replaces nothing.
     unsafe { libc::mmap(null_mut(), bytes.to_usize(), protection, flags | libc::MAP_ANONYMOUS, -1, 0) }
 }
 
@@ -28,7 +28,7 @@ fn try_map(name: &str, bytes: Bytes, protection: i32, flags: i32) {
     let got = map(bytes, protection, flags);
     tell(name, if got == libc::MAP_FAILED { -1 } else { 0 });
     if got != libc::MAP_FAILED {
-        // SAFETY: our own map, which nothing points into.
+        // SAFETY: our own mapping, which nothing points into.
         unsafe { libc::munmap(got, bytes.to_usize()) };
     }
 }
@@ -56,7 +56,7 @@ pub(super) fn before_the_lock_down(segment: i32) {
         Ok(()) => println!("seal_input=ok"),
         Err(error) => println!("seal_input=mseal: {error}"),
     }
-    // SAFETY: our own map, which nothing points into.
+    // SAFETY: our own mapping, which nothing points into.
     unsafe {
         let writable = libc::PROT_READ | libc::PROT_WRITE;
         tell("make_input_writable", libc::mprotect(input, page, writable).into());
@@ -77,10 +77,10 @@ pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
         tell("heap_beyond", if old.addr() == usize::MAX { -1 } else { 0 });
     }
     let reserve = map(beyond, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
-    // SAFETY: our own map; if there is none, this is refused too.
+    // SAFETY: our own mapping. If there is none, the call is refused.
     tell("reserve_beyond", unsafe { libc::mprotect(reserve, beyond.to_usize(), both) }.into());
     if reserve != libc::MAP_FAILED {
-        // SAFETY: our own map, which nothing points into.
+        // SAFETY: our own mapping, which nothing points into.
         unsafe { libc::munmap(reserve, beyond.to_usize()) };
     }
     try_map("share", Bytes::mib(1), both, libc::MAP_SHARED);

@@ -1,7 +1,7 @@
-//! The sandboxed process of a canary: it has a candidate's sandbox and tries what a candidate must not be able to
-//! do.
+//! The sandboxed process of a canary. It runs in a candidate's sandbox and attempts operations that a candidate must
+//! not be able to do.
 //!
-//! Prints `name=answer` for every attempt and `protection …` for what the lock-down claims, and ends by
+//! Prints `name=answer` for every attempt and `protection …` for every protection that the lock-down reports. Ends by
 //! overflowing its stack. `proof` knows the expected answers.
 
 use std::os::fd::BorrowedFd;
@@ -19,10 +19,11 @@ const FILE_SIZE: Bytes = Bytes::kib(64);
 const DATA: Bytes = Bytes::mib(8);
 const ADDRESS_SPACE: Bytes = Bytes::mib(48);
 const STACK: Bytes = Bytes::kib(512);
-/// Tasks allowed in addition to those of its user; if the process gets a user of its own, there are none.
+/// Tasks allowed in addition to the existing tasks of its user. If the process gets its own user, there are no existing
+/// tasks.
 const MORE_TASKS: u32 = 8;
 
-/// Like a candidate's, but small, so that little memory is needed to exceed its limits.
+/// Like a candidate's confinement, but with low limits, which a canary can exceed with little memory.
 fn confinement() -> Confinement {
     Confinement {
         kind: SandboxKind::Candidate,
@@ -48,7 +49,7 @@ pub(super) fn play(segment: i32, parent: i32) -> i32 {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     attempts::before_the_lock_down(segment);
     let confinement = confinement();
-    let tasks = confinement.limits.processes.map_or(0, |it| it.own.saturating_add(it.beside));
+    let tasks = confinement.limits.processes.map_or(0, |it| it.own.saturating_add(it.other_tasks));
     // SAFETY: `proof` put the socket there, and nothing closes it.
     let worker = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
     let kept = Descriptors { worker, artifact: None, libraries: &[] };

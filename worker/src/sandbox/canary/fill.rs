@@ -1,11 +1,11 @@
-//! Fills memory as fast as one thread can, when it is told to.
+//! Fills memory as fast as one thread can, on request.
 
 use std::io::{Read as _, Write as _};
 
 /// Bytes allocated at a time.
 const STEP: usize = 1 << 20;
 
-/// Fills this many MiB and keeps them until standard input ends. Dies with the process that started it.
+/// Fills `mib` MiB and keeps them until standard input ends. Dies with the process that started this one.
 pub(super) fn fill(mib: usize) -> i32 {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let mut input = std::io::stdin();

@@ -1,9 +1,12 @@
 //! Canaries: our own processes that try, before a run, to break the protections that confine a candidate.
 //!
-//! Owns the hidden command and its three parts: `confine` starts a process in a candidate's sandbox, compares
-//! what it could do with what it should be able to do, and prints one line per protection; `attempt` is that
-//! process; `fill` takes memory until it is stopped. None of them runs foreign code. The caller decides what a
-//! missing protection means.
+//! Owns the hidden command and its three parts:
+//! - `confine` starts a process in a candidate's sandbox, compares the results of its attempts with the expected ones,
+//!   and prints one line per protection.
+//! - `attempt` is that process.
+//! - `fill` allocates memory until it is stopped.
+//!
+//! None of them runs foreign code. The caller decides what a missing protection means.
 
 pub(crate) mod attempts;
 mod confined;
@@ -12,7 +15,8 @@ mod proof;
 
 use std::io::Write as _;
 
-/// `confine` prints protections; `fill MIB` waits for a byte, then fills; `attempt SEGMENT PID` is started by `confine`.
+/// `confine` prints protections; `fill MIB` waits for a byte, then fills; `attempt SEGMENT PID` is started by
+/// `confine`.
 pub fn main(arguments: &[String]) -> i32 {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let number = |text: &str| text.parse::<i32>().ok();

@@ -1,5 +1,5 @@
-//! Turns the attempts of the sandboxed process into protections: one is present if it was claimed and the
-//! attempts to break it failed.
+//! Derives protections from the attempts of the sandboxed process. A protection is present if the lock-down reported it
+//! and the attempts to break it failed.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -17,10 +17,10 @@ use crate::sandbox::handle::{End, RunnerHandle};
 use crate::sandbox::spawn::SOCKET_FD;
 use crate::sandbox::spawn::{Namespaces, spawn_runner};
 
-/// Most bytes read from it; it prints about fifty short lines.
+/// The most bytes of output that are read. The process prints about fifty short lines.
 const MAX_OUTPUT: u64 = 64 << 10;
 
-/// What the sandboxed process printed, and how it ended.
+/// The sandboxed process's output and the way it ended.
 #[derive(Debug, Default)]
 struct Heard {
     answers: BTreeMap<String, String>,
@@ -95,7 +95,7 @@ fn listen() -> Result<Heard, String> {
     File::from(read)
         .take(MAX_OUTPUT)
         .read_to_string(&mut said)
-        .map_err(|error| format!("hearing it: {error}"))?;
+        .map_err(|error| format!("reading its output: {error}"))?;
     let end = runner.reap().map_err(|error| opt_shared::causes::chain(&error))?;
     let mut heard = hear(&said, end);
     heard.claims.extend(runner.protections().iter().cloned());
@@ -111,7 +111,7 @@ fn hear(said: &str, end: End) -> Heard {
             heard.answers.insert(name.to_owned(), answer.to_owned());
         }
     }
-    // The overflow counts only if everything else was done before.
+    // The overflow counts only if all other attempts were made before it.
     if let Some(overflow) = heard.answers.get_mut("overflow") {
         *overflow = match end {
             End::Signalled { signal: libc::SIGSEGV } => "SIGSEGV".to_owned(),
@@ -160,10 +160,10 @@ mod tests {
         let it = protection(&broken, segv, "memory_limit");
         assert!(!it.present && it.detail.contains("`heap_beyond` was answered ok"), "{it:?}");
         assert_eq!(protection(SAID, segv, "own_user"), Protection::new("own_user", false, "not root"));
-        assert!(!protection(SAID, segv, "session").present, "nothing was said of it");
+        assert!(!protection(SAID, segv, "session").present, "the output does not mention it");
         assert!(protection(SAID, segv, "stack_limit").present);
         assert!(!protection(SAID, End::Exited { code: 0 }, "stack_limit").present, "it survived");
-        assert!(!protection("", segv, "stack_limit").present, "it died before it came to that");
+        assert!(!protection("", segv, "stack_limit").present, "it died before the attempt");
         assert!(protection("error=no filter\n", segv, "files").detail.contains("no filter"));
     }
 }

@@ -1,9 +1,9 @@
 //! SIGABRT in a process that is pid 1 of its namespace.
 //!
-//! The kernel drops every signal that the init process of a namespace sends to itself and does not handle, so
-//! `abort()` would end with whatever the C library's last resort raises. A handler turns it into an exit status,
-//! which the worker reads as SIGABRT. A candidate that exits with this status by itself counts as aborted; either
-//! way it ended itself.
+//! The kernel drops every signal that the init process of a namespace sends to itself and does not handle, so after
+//! `abort()` the C library would fall back to another fatal signal. Our handler exits with a status that the worker
+//! reads as SIGABRT. A candidate that exits with this status without aborting is reported as aborted. That is harmless,
+//! because it ended itself in both cases.
 
 use std::io;
 
@@ -29,6 +29,6 @@ pub(super) fn report_aborts() -> io::Result<()> {
 }
 
 extern "C" fn exit_as_aborted(_signal: libc::c_int) {
-    // SAFETY: async-signal-safe, and nothing of this process runs afterwards.
+    // SAFETY: async-signal-safe, and it does not return.
     unsafe { libc::_exit(ABORT_STATUS) }
 }

@@ -2,10 +2,10 @@
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Returns true if the process can get more CPUs. It tries to, because a control group may prevent it as well; then a
-/// request for CPUs, as libraries make it, is harmless.
+/// Returns true if the process can get more CPUs, by requesting them. If a control group prevents this, requests for
+/// CPUs by libraries are harmless and need not be refused.
 pub(super) fn can_be_left() -> bool {
-    // There are more CPUs than the fixed set holds.
+    // The machine has more CPUs than the fixed set can contain.
     let Ok(given) = sched_getaffinity(None) else { return true };
     let mut all = CpuSet::new();
     for cpu in 0..CpuSet::MAX_CPU {

@@ -1,8 +1,8 @@
-//! The system calls that sandboxed processes are refused, with their numbers on both architectures, grouped by
-//! what they could be used for.
+//! The system calls that are refused to sandboxed processes, with their numbers on both architectures, grouped by
+//! purpose.
 //!
-//! Both columns are written out, so that either machine can check them, and so that a call can be refused before
-//! the C library's headers know it. `calls` has those that are refused only for some arguments.
+//! Both columns are written out. A test on either architecture can check them, and calls can be refused that the C
+//! library's headers do not define yet. `calls` refuses further calls depending on their arguments.
 
 /// A system call. A number is `None` if the architecture never had the call.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Its number on the architecture that this was compiled for.
+    /// Its number on the architecture of this build.
     pub(super) fn number(&self) -> Option<i64> {
         let number = if cfg!(target_arch = "x86_64") { self.x86_64 } else { self.aarch64 };
         number.map(i64::from)
@@ -25,7 +25,7 @@ const fn both(name: &'static str, x86_64: u16, aarch64: u16) -> Call {
     Call { name, x86_64: Some(x86_64), aarch64: Some(aarch64) }
 }
 
-/// A call that only the older architecture has.
+/// A call that only x86-64 has.
 const fn x86(name: &'static str, x86_64: u16) -> Call {
     Call { name, x86_64: Some(x86_64), aarch64: None }
 }
@@ -64,8 +64,8 @@ pub(super) const MADVISE: Call = both("madvise", 28, 233);
 pub(super) const PROCESSES: &[Call] =
     &[x86("fork", 57), x86("vfork", 58), both("execve", 59, 221), both("execveat", 322, 281)];
 
-/// Open sockets beyond the inherited one. Receiving on that one is allowed; sending to an address or sending
-/// descriptors is not.
+/// Open sockets beyond the inherited one. Receiving on the inherited socket is allowed. Sending to an address or
+/// sending descriptors is not.
 pub(super) const NETWORK: &[Call] = &[
     both("socket", 41, 198),
     both("socketpair", 53, 199),
@@ -78,7 +78,7 @@ pub(super) const NETWORK: &[Call] = &[
     both("sendmmsg", 307, 269),
 ];
 
-/// Allocate memory that no limit counts, or move a sealed map.
+/// Allocate memory that no limit counts, or move a sealed mapping.
 pub(super) const MEMORY: &[Call] = &[
     both("memfd_create", 319, 279),
     everywhere("memfd_secret", 447),
@@ -190,9 +190,8 @@ pub(super) const ADMINISTRATION: &[Call] = &[
 /// stay as they are.
 pub(super) const TIMERS_AND_LIMITS: &[Call] = &[both("timer_create", 222, 107), x86("setrlimit", 160)];
 
-/// Allocate kernel memory, or keep pages that no longer belong to a process, in amounts that no limit on a
-/// process counts: pipes keep whole huge pages that were unmapped, and the number of locks, watches, rules and
-/// filters is not limited.
+/// Allocate kernel memory, or keep pages alive that were unmapped, in amounts that no limit on a process counts. A pipe
+/// can keep whole huge pages after they were unmapped. The number of locks, watches, rules and filters is not limited.
 pub(super) const HIDING_PLACES: &[Call] = &[
     both("vmsplice", 278, 75),
     both("splice", 275, 76),
@@ -205,12 +204,12 @@ pub(super) const HIDING_PLACES: &[Call] = &[
     everywhere("landlock_create_ruleset", 444),
     everywhere("landlock_add_rule", 445),
     everywhere("landlock_restrict_self", 446),
-    // Its own filter could also hold up a call, and so delay a stop, for any time.
+    // A candidate's own filter could also delay a call, and so a stop, for any time.
     both("seccomp", 317, 277),
 ];
 
-/// Disturb others while stopped: hundreds of timers that fire while a rival is timed, writing back the dirty
-/// pages of all processes, or files that the kernel goes on reading in the background.
+/// Disturb other processes even after the caller was stopped: hundreds of timers that fire while another candidate is
+/// timed, writing back the dirty pages of all processes, or background reads of files.
 pub(super) const DISTURBANCES: &[Call] = &[
     both("timerfd_create", 283, 85),
     both("sync", 162, 81),
@@ -220,8 +219,8 @@ pub(super) const DISTURBANCES: &[Call] = &[
     both("fadvise64", 221, 223),
 ];
 
-/// Change files. Landlock covers most of this, but not owner, mode, times and attributes, and not on every
-/// kernel.
+/// Change files. Landlock prevents most of this, but not changes of owner, mode, times and attributes, and not every
+/// kernel has Landlock.
 pub(super) const FILE_CHANGES: &[Call] = &[
     x86("creat", 85),
     both("truncate", 76, 45),

@@ -1,9 +1,8 @@
-//! The seccomp filter: which system calls a sandboxed process is refused, and with which arguments.
+//! The seccomp filter: refuses system calls to a sandboxed process, some of them only with certain arguments.
 //!
-//! It is a deny list that answers EPERM, so that a refused call is an error like any other to the candidate, and
-//! a new C library does not fail on calls that are unknown here. There are two programs: `by_number` refuses
-//! calls regardless of their arguments, and a program built by `seccompiler` refuses calls with certain
-//! arguments.
+//! It is a deny list that answers EPERM. To the candidate, a refused call is an ordinary error, and a newer C library
+//! may use calls that the list does not know. There are two programs. `by_number` refuses calls regardless of their
+//! arguments; a program built by `seccompiler` refuses calls with certain arguments.
 
 use std::collections::BTreeMap;
 
@@ -30,14 +29,14 @@ const FCNTL_LOCKS: [u64; 4] =
 /// Operations of fcntl that make the kernel send signals, lease files, enlarge pipes, or seal memory.
 const FCNTL_REFUSED: [u64; 7] = [
     libc::F_SETOWN as u64,
-    // F_SETSIG and F_SETOWN_EX, which not every libc defines. Otherwise a descriptor could send SIGCONT to a
-    // stopped runner.
+    // F_SETSIG and F_SETOWN_EX, which not every libc defines. With them, a descriptor could send SIGCONT to a stopped
+    // runner.
     10,
     15,
     libc::F_SETLEASE as u64,
     libc::F_NOTIFY as u64,
     libc::F_SETPIPE_SZ as u64,
-    // A seal on its output would make the worker's own writes fail, which would look like the worker's fault.
+    // If a candidate sealed its output, the worker's own writes would fail, and the worker would be blamed.
     libc::F_ADD_SEALS as u64,
 ];
 
@@ -56,9 +55,9 @@ const PRCTL_REFUSED: [u64; 5] = [
     libc::PR_SCHED_CORE as u64,
 ];
 
-/// The flags of mmap that determine the kind of a map.
+/// The flags of mmap that determine the kind of a mapping.
 const MAP_KIND: u64 = (libc::MAP_TYPE | libc::MAP_ANONYMOUS) as u64;
-/// Such memory can stay allocated after it was given back, and then no sample of resident memory shows it.
+/// Such memory can stay allocated after it was unmapped, and then no sample of resident memory shows it.
 const MAP_SHARED_ANONYMOUS: u64 = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
 
 /// Clone flags that create a namespace, or a sibling instead of a child.
@@ -80,7 +79,7 @@ pub(super) fn restrict(confinement: &Confinement) -> Result<Protection, ConfineE
     let programs =
         programs(confinement, std::process::id()).map_err(|source| ConfineError::Filter { source })?;
     let mut instructions = 0;
-    // The last program refuses to install another one.
+    // Installed last, because it refuses to install further programs.
     for program in &programs {
         install(program)?;
         instructions += program.len();
@@ -143,7 +142,7 @@ fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendE
         refused.always(group);
     }
     refused.when(table::PRCTL, &[(0, equals(word(libc::PR_SET_SECCOMP)))])?;
-    // On a map of a file, this is `readahead`.
+    // On a mapping of a file, this is `readahead`.
     refused.when(table::MADVISE, &[(2, equals(word(libc::MADV_WILLNEED)))])?;
     for option in FCNTL_LOCKS {
         refused.when(table::FCNTL, &[(1, equals(option))])?;
@@ -151,7 +150,7 @@ fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendE
     if affinity::can_be_left() {
         refused.always(&[table::SCHED_SETAFFINITY]);
     }
-    // Only threads.
+    // Only threads are allowed.
     refused.when(table::CLONE, &[(0, lacks(libc::CLONE_THREAD as u64))])?;
     // Reading a limit is allowed, setting one is not: RLIMIT_CPU could send a SIGKILL that looks like ours.
     refused.when(table::PRLIMIT64, &[(2, differs_wide(0))])?;
@@ -159,7 +158,7 @@ fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendE
     for call in [table::KILL, table::TKILL, table::TGKILL, table::RT_SIGQUEUEINFO, table::RT_TGSIGQUEUEINFO] {
         refused.when(call, &[(0, differs(own_pid))])?;
     }
-    // So a SIGKILL is never the candidate's own, and stopping or ending it is always the worker's doing.
+    // A candidate cannot send these to itself, so only the worker can have stopped or killed it.
     for (call, argument) in [
         (table::KILL, 1),
         (table::TKILL, 1),
@@ -171,8 +170,8 @@ fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendE
             refused.when(call, &[(argument, equals(word(signal)))])?;
         }
     }
-    // Without a user of its own, a candidate has the same user as the runner that it is compared with, and could
-    // change its priority.
+    // Unless each runner has its own user, a candidate has the same user as the runner that it is compared with, and
+    // could change that runner's priority.
     refused.when(table::SETPRIORITY, &[(0, differs(libc::PRIO_PROCESS.into()))])?;
     refused.when(table::SETPRIORITY, &[(1, differs(0))])?;
     refused.when(table::IOPRIO_SET, &[(1, differs(0))])?;
@@ -267,8 +266,8 @@ fn compile(rules: Rules, errno: i32) -> Result<BpfProgram, BackendError> {
 }
 
 pub(super) fn install(program: &BpfProgram) -> Result<(), ConfineError> {
-    // Not with `seccompiler::apply_filter`: before Linux 5.16, a filter without this flag also turns on
-    // speculation mitigations for the process, which would slow down the code that is to be timed.
+    // `seccompiler::apply_filter` does not set this flag. Before Linux 5.16, a filter without it also turns on
+    // speculation mitigations for the process, which would slow down the code that is timed.
     let flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     let header = libc::sock_fprog {
         len: u16::try_from(program.len()).unwrap_or(u16::MAX),

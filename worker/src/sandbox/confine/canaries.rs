@@ -1,8 +1,8 @@
-//! Tests of the lock-down: runners that try each forbidden thing and report the result.
+//! Tests of the lock-down: runners that attempt each forbidden operation and report the result.
 //!
-//! A test starts its own test executable as a runner. A constructor that runs before the test harness, and so
-//! before the first thread, sees an environment variable and plays the scenario that it names; the harness never
-//! starts in such a process. As root, each test also runs as an ordinary user.
+//! A test starts its own executable as a runner. There, a constructor runs before the test harness starts, and so
+//! before the first thread. It plays the scenario that an environment variable names, and exits. As root, each test
+//! also runs as an ordinary user.
 
 mod candidate;
 mod compiler;

@@ -1,4 +1,4 @@
-//! Closes every descriptor that a sandboxed process was not meant to have.
+//! Closes every descriptor that a sandboxed process must not have.
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -29,7 +29,7 @@ pub(super) fn close_all_but(kept: &Descriptors<'_>) -> Result<(), ConfineError> 
     Ok(())
 }
 
-/// For kernels before 5.9.
+/// Closes the descriptors listed in /proc, for kernels before 5.9.
 fn close_listed(kept: &[RawFd]) -> Result<(), ConfineError> {
     let listing = std::fs::read_dir("/proc/self/fd")
         .map_err(|source| ConfineError::Refused { action: "listing descriptors", source })?;

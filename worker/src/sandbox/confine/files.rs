@@ -1,7 +1,8 @@
-//! Uses Landlock to restrict which files a sandboxed process can open, and its access to TCP, signals and abstract sockets.
+//! Uses Landlock to restrict which files a sandboxed process can open, and its access to TCP, signals and abstract
+//! sockets.
 //!
-//! We request exactly the rules that the running kernel's ABI offers, and all of them must be enforced. Rules that an older
-//! ABI lacks are reported as missing.
+//! The rules use every access right of the running kernel's Landlock ABI, and the kernel must enforce all of them.
+//! Protections that an older ABI lacks are reported as missing.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +18,7 @@ use opt_shared::message::Protection;
 
 use super::{ConfineError, Confinement, Descriptors, SandboxKind, protection};
 
-/// Library folders of the distributions that we know. Those that exist are readable.
+/// Library folders of known distributions. The existing ones are readable.
 const LIBRARY_FOLDERS: [&str; 9] = [
     "/lib",
     "/lib32",
@@ -26,7 +27,7 @@ const LIBRARY_FOLDERS: [&str; 9] = [
     "/usr/lib32",
     "/usr/lib64",
     "/usr/local/lib",
-    // Nix and Guix keep each package in a folder of its own.
+    // Nix and Guix keep each package in a separate folder.
     "/nix/store",
     "/gnu/store",
 ];
@@ -57,16 +58,16 @@ const MAX_NEIGHBOURS: usize = 16_384;
 
 /// `libm.so`, `libm.so.6`.
 const LIBRARY_SUFFIX: &str = ".so";
-/// Where an ELF file says of what kind it is (`e_type`), and what a shared library says there (`ET_DYN`), in the machine's
-/// byte order.
+/// The offset of an ELF file's type (`e_type`), and the type of a shared library (`ET_DYN`), in the machine's byte
+/// order.
 const ELF_TYPE_AT: usize = 16;
 const ELF_SHARED: u16 = 3;
 
-/// The first ABI that can deny TCP, and the first that can deny signals and abstract sockets.
+/// The first Landlock ABI that can deny TCP, and the first that can deny signals and abstract sockets.
 const ABI_WITH_NETWORK: i32 = 4;
 const ABI_WITH_SCOPES: i32 = 6;
 
-/// Rules that are ready to be enforced. They hold open descriptors of the folders that they allow.
+/// Rules that are ready to be enforced. They keep descriptors of the allowed folders open.
 pub(super) struct Rules {
     made: Result<(RulesetCreated, i32), io::Error>,
 }
@@ -92,26 +93,26 @@ impl Rules {
         let mut writer = RuleWriter { ruleset: ruleset.create().map_err(refused)?, abi };
 
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
-        // To Landlock, mapping a library for execution is reading it. So a candidate, which may not start programs, needs no
-        // right to execute.
+        // Landlock treats mapping a library for execution as reading. A candidate may not start programs, so it needs
+        // no right to execute.
         let (folders, files, access): (&[&str], &[&str], _) = match confinement.kind {
             SandboxKind::Candidate => (&LIBRARY_FOLDERS, &LIBRARY_FILES, read),
             SandboxKind::Compiler => (&TOOL_FOLDERS, &TOOL_FILES, read | AccessFs::Execute),
         };
         let reach = &confinement.reach;
-        let around = Around { hidden: reach.hidden.iter().collect() };
-        let system = around.and(reach.homes.iter().filter(|home| !holds_any(home, folders)));
+        let rules = RulesExceptHidden { hidden: reach.hidden.iter().collect() };
+        let system = rules.with_hidden(reach.homes.iter().filter(|home| !holds_any(home, folders)));
         for path in folders.iter().chain(files).map(Path::new) {
             system.allow(&mut writer, path, access, Absent::NeedsNoRule)?;
         }
         for path in &reach.readable {
-            around.allow(&mut writer, path, read, Absent::IsAnError)?;
+            rules.allow(&mut writer, path, read, Absent::IsAnError)?;
         }
         for folder in &reach.libraries {
-            around.allow_libraries(&mut writer, folder)?;
+            rules.allow_libraries(&mut writer, folder)?;
         }
         for path in &reach.toolchain {
-            around.allow(&mut writer, path, access, Absent::IsAnError)?;
+            rules.allow(&mut writer, path, access, Absent::IsAnError)?;
         }
         let write = match confinement.kind {
             SandboxKind::Candidate => AccessFs::WriteFile | AccessFs::IoctlDev,
@@ -168,29 +169,30 @@ pub(super) fn library_folders() -> impl Iterator<Item = PathBuf> {
     LIBRARY_FOLDERS.iter().filter_map(|folder| Path::new(folder).canonicalize().ok())
 }
 
-/// Returns true if a plan's folder holds one of the system folders. Such a folder is not closed: a plan in `/usr`
-/// itself would otherwise close the compilers.
+/// Returns true if the plan's folder contains one of these system folders. Such a folder is not hidden, because a plan
+/// in `/usr` would otherwise hide the compilers.
 fn holds_any(home: &Path, folders: &[&str]) -> bool {
     folders.iter().any(|folder| Path::new(folder).canonicalize().is_ok_and(|real| real.starts_with(home)))
 }
 
-/// What to do if a path does not exist.
+/// How to treat a path that does not exist.
 #[derive(Clone, Copy)]
 enum Absent {
-    /// System folders differ between distributions.
+    /// Skip it. System folders differ between distributions.
     NeedsNoRule,
-    /// The plan names this path. If it were skipped, the build or the candidate would fail later for no visible reason.
+    /// Return an error. The plan names this path, and without it the build or the candidate would fail later for no
+    /// visible reason.
     IsAnError,
 }
 
-/// Makes rules around hidden files. Landlock rules can only allow, so a folder that holds a hidden file gets no rule, and each
-/// of its other files gets one.
-struct Around<'a> {
+/// Makes rules for folders except the hidden paths in them. Landlock rules can only allow access. A folder that
+/// contains a hidden path therefore gets no rule, and each other file in it gets its own rule.
+struct RulesExceptHidden<'a> {
     hidden: Vec<&'a PathBuf>,
 }
 
-impl<'a> Around<'a> {
-    fn and(&self, more: impl Iterator<Item = &'a PathBuf>) -> Self {
+impl<'a> RulesExceptHidden<'a> {
+    fn with_hidden(&self, more: impl Iterator<Item = &'a PathBuf>) -> Self {
         Self { hidden: self.hidden.iter().copied().chain(more).collect() }
     }
 
@@ -202,7 +204,7 @@ impl<'a> Around<'a> {
         absent: Absent,
     ) -> Result<(), ConfineError> {
         let whole = |path: &Path| {
-            // A path inside a hidden folder that is requested by name is allowed.
+            // A path inside a hidden folder is allowed if the caller names it.
             let holds = |real: &Path| self.hidden.iter().any(|hidden| hidden.starts_with(real));
             self.hidden.is_empty() || !path.canonicalize().is_ok_and(|real| holds(&real))
         };
@@ -215,10 +217,10 @@ impl<'a> Around<'a> {
         let mut room = MAX_NEIGHBOURS;
         let mut folders = vec![path.to_owned()];
         while let Some(folder) = folders.pop() {
-            // A folder that cannot be listed stays closed.
+            // A folder that cannot be listed gets no rule.
             for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
                 let path = entry.path();
-                // Links get no rule: access depends on the rules for the file that the link leads to.
+                // Symbolic links get no rule, because access depends on the rules for the link's target.
                 if entry.file_type().map_or(true, |kind| kind.is_symlink()) || self.is_hidden(&path) {
                     continue;
                 }
@@ -235,8 +237,8 @@ impl<'a> Around<'a> {
         Ok(())
     }
 
-    /// Allows reading the shared libraries that are directly in `folder`, under every name that the loader looks for. Whatever
-    /// else lies there stays closed, whether text or data, and the folder cannot be listed.
+    /// Allows reading the shared libraries that are directly in `folder`, under every name that the loader looks for.
+    /// All other files in it stay inaccessible, and the folder cannot be listed.
     fn allow_libraries(&self, writer: &mut RuleWriter, folder: &Path) -> Result<(), ConfineError> {
         let real = folder.canonicalize();
         if real.is_ok_and(|real| library_folders().any(|system| real.starts_with(system))) {
@@ -264,9 +266,10 @@ impl<'a> Around<'a> {
     }
 }
 
-/// Opens a file if it is a shared library. What cannot be read, the loader could not read either.
+/// Opens a file if it is a shared library. Returns `None` if it cannot be read, because then the loader could not read
+/// it either.
 fn open_library(path: &Path) -> Option<File> {
-    // Opening or reading a file of another kind might block.
+    // Opening a pipe or a device might block.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     let mut start = [0; ELF_TYPE_AT + 2];
     let is_library = file.metadata().ok()?.is_file()

@@ -1,4 +1,4 @@
-//! The identity of a sandboxed process: its own user without capabilities, opaque to other processes.
+//! The identity of a sandboxed process: its own user, without capabilities, and not readable by other processes.
 
 use opt_shared::message::Protection;
 use rustix::process::DumpableBehavior;
@@ -6,20 +6,22 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::{ConfineError, protection};
 
-/// User ids that no system assigns (systemd lists 0x7000_0000 and up as unused); runner n gets this plus n.
+/// The first of the user ids that no system assigns (systemd lists 0x7000_0000 and up as unused). Runner n gets this
+/// plus n.
 const OWN_USER_BASE: u32 = 0x7000_0000;
 const OWN_USER_COUNT: u32 = 0x0800_0000;
 
-/// For containers that map only 16 bits of users: the range for users of running services.
+/// The first user id in containers that map only 16 bits of user ids: the start of the range for users of running
+/// services.
 const SMALL_USER_BASE: u32 = 61_184;
 const SMALL_USER_COUNT: u32 = 65_519 - SMALL_USER_BASE + 1;
 
 /// The highest capability number that a 64-bit mask can hold.
 const CAPABILITY_END: u32 = 64;
 
-/// As root, becomes a user of the runner's own, which owns nothing, may signal no process, and is counted
-/// separately.
-pub(super) fn become_nobody_else(number: u32) -> Result<Vec<Protection>, ConfineError> {
+/// As root, changes to a user that only this runner has. The user owns no files, may not signal other processes, and
+/// its processes are counted separately.
+pub(super) fn become_own_user(number: u32) -> Result<Vec<Protection>, ConfineError> {
     if !rustix::process::geteuid().is_root() {
         let detail = "the worker is not root, so runners share its user";
         let mut protections = vec![protection("own_user", false, detail)];
@@ -39,7 +41,7 @@ pub(super) fn become_nobody_else(number: u32) -> Result<Vec<Protection>, Confine
             Err(error) => refusal = Some(error),
         }
     }
-    // The container has a single user, or does not allow changing users: the process stays uid 0 without its
+    // The container has a single user, or does not allow changing users. The process keeps uid 0 and loses its
     // privileges.
     let detail = refusal.map(|error| error.to_string()).unwrap_or_default();
     let mut protections =
@@ -49,8 +51,8 @@ pub(super) fn become_nobody_else(number: u32) -> Result<Vec<Protection>, Confine
 }
 
 fn change_user(id: u32) -> std::io::Result<()> {
-    // Calls of the C library are meant for a whole process; this one has a single thread.
-    // SAFETY: plain integers; an empty list needs no pointer.
+    // The C library's wrappers change all threads of a process. This process has a single thread, so plain system calls
+    // suffice. SAFETY: plain integers; an empty list needs no pointer.
     unsafe {
         for result in
             [libc::setresgid(id, id, id), libc::setgroups(0, std::ptr::null()), libc::setresuid(id, id, id)]
@@ -77,7 +79,8 @@ pub(super) fn give_up_capabilities() -> Result<Vec<Protection>, ConfineError> {
     Ok(vec![protection("no_capabilities", left.permitted.is_empty() && left.inheritable.is_empty(), "")])
 }
 
-/// Needs CAP_SETPCAP, which only root has. Without it, exec gains nothing anyway because of no_new_privs.
+/// Clears the capabilities that exec could gain. Needs CAP_SETPCAP, which only root has. Without it, no_new_privs
+/// already prevents exec from gaining any.
 fn clear_bounding_set() -> Result<(), ConfineError> {
     let held = rustix::thread::capabilities(None).map_err(ConfineError::refused("reading capabilities"))?;
     if !held.effective.contains(CapabilitySet::SETPCAP) {

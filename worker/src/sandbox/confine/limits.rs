@@ -1,15 +1,14 @@
-//! Resource limits: the only limits on memory that cannot be exceeded even briefly, and limits on other
-//! resources.
+//! Resource limits. Those on memory are the only memory limits that cannot be exceeded even briefly.
 
 use opt_shared::message::Protection;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{ConfineError, ProcessLimit, ResourceLimits, protection};
 
-/// Since this version of Linux, RLIMIT_NPROC counts a user's processes within its user namespace, and no others.
+/// Since this version of Linux, RLIMIT_NPROC counts only the user's processes in the same user namespace.
 const COUNTS_PER_NAMESPACE: (u32, u32) = (5, 14);
 
-/// The largest number of pending signals. Each takes kernel memory, and no program needs as many.
+/// The largest number of pending signals. Each takes kernel memory, and no program needs this many.
 const MAX_SIGNALS: u64 = 1024;
 
 pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineError> {
@@ -19,13 +18,13 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineE
         (Resource::Nofile, u64::from(limits.open_files), "limiting open files"),
         (Resource::Stack, limits.stack.get(), "limiting the stack"),
         (Resource::Memlock, limits.locked_memory.get(), "limiting locked memory"),
-        // The core dump of a large process takes longer than its run, and may go to a pipe.
+        // Writing the core dump of a large process takes longer than its run, and core dumps may go to a pipe.
         (Resource::Core, 0, "forbidding core dumps"),
         (Resource::Sigpending, MAX_SIGNALS, "limiting signals that wait"),
         // Message queues are kernel memory that would outlive the process.
         (Resource::Msgqueue, 0, "forbidding message queues"),
         // No sandboxed process gets a higher priority than the process that times it.
-        (Resource::Nice, 0, "forbidding higher priority"),
+        (Resource::Nice, 0, "forbidding a higher priority"),
         (Resource::Rtprio, 0, "forbidding real-time priority"),
     ];
     for (resource, value, action) in fixed {
@@ -43,7 +42,7 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineE
     Ok(protections)
 }
 
-/// Limits processes. Call it after the process has changed its user, because that decides which processes the
+/// Limits the number of processes. Call it after the process has changed its user: the user decides which processes the
 /// limit counts, and whether it has any effect.
 pub(super) fn limit_processes(limit: ProcessLimit, shares_user: bool) -> Result<Protection, ConfineError> {
     let (most, counted) = counted(limit, shares_user);
@@ -68,8 +67,7 @@ pub(super) fn counted_alone() -> bool {
     )
 }
 
-/// The namespace that a runner is cloned into has no id map; every other namespace in which a worker can run has
-/// one.
+/// Decides from the id map and the kernel release. Only the namespace that a runner is cloned into has no id map.
 fn is_counted_alone(id_map: Option<&str>, release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
     let version = numbers.next().zip(numbers.next());
@@ -79,16 +77,16 @@ fn is_counted_alone(id_map: Option<&str>, release: &str) -> bool {
 
 /// The limit to set, and a description of what it counts.
 fn counted(limit: ProcessLimit, shares_user: bool) -> (u64, String) {
-    let ProcessLimit { own, beside } = limit;
+    let ProcessLimit { own, other_tasks } = limit;
     if shares_user {
-        (u64::from(own) + u64::from(beside), format!("{own}, beside {beside} that its user has"))
+        (u64::from(own) + u64::from(other_tasks), format!("{own}, in addition to {other_tasks} of its user"))
     } else {
         (u64::from(own), own.to_string())
     }
 }
 
 fn lower(resource: Resource, value: u64, action: &'static str) -> Result<(), ConfineError> {
-    // The inherited hard limit may be lower, and raising it needs a privilege.
+    // The inherited hard limit may be lower, and only a privileged process may raise it.
     let value = getrlimit(resource).maximum.map_or(value, |born_with| born_with.min(value));
     setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })
         .map_err(ConfineError::refused(action))
@@ -100,10 +98,10 @@ mod tests {
 
     #[test]
     fn tasks_of_others_are_added_only_for_a_shared_user() {
-        let limit = ProcessLimit { own: 8, beside: 120 };
-        assert_eq!(counted(limit, true), (128, "8, beside 120 that its user has".to_owned()));
+        let limit = ProcessLimit { own: 8, other_tasks: 120 };
+        assert_eq!(counted(limit, true), (128, "8, in addition to 120 of its user".to_owned()));
         assert_eq!(counted(limit, false), (8, "8".to_owned()));
-        assert_eq!(counted(ProcessLimit { own: u32::MAX, beside: 1 }, true).0, 1 << 32);
+        assert_eq!(counted(ProcessLimit { own: u32::MAX, other_tasks: 1 }, true).0, 1 << 32);
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! The lock-down of a runner: everything that it gives up at the start of its own main, before any foreign code
-//! is loaded.
+//! The lock-down of a runner: at the start of its main, before any foreign code is loaded, it gives up every privilege
+//! that it does not need.
 //!
-//! Owns the order of the steps and the report of protections that this machine could not enforce. There is a file
-//! per step: `parent` (session, death with the worker), `limits`, `descriptors`, `identity` (user, capabilities),
-//! `files` (Landlock), `calls`, `call_table`, `by_number` and `affinity` (seccomp), `seal` (input maps), `abort`
-//! (makes `abort()` work in a process that is pid 1).
+//! Owns the order of the steps and the report of protections that this machine could not enforce. There is a file per
+//! step: `parent` (session, death with the worker), `limits`, `descriptors`, `identity` (user, capabilities), `files`
+//! (Landlock), `calls`, `call_table`, `by_number` and `affinity` (seccomp), `seal` (input mappings), `abort` (makes
+//! `abort()` work in a process that is pid 1).
 //!
 //! Namespaces are created by the cloning process (`sandbox::spawn`), and the environment is the one passed to exec.
 
@@ -53,29 +53,30 @@ pub struct Confinement {
     pub reach: Reach,
 }
 
-/// Which files a sandboxed process may open besides the system's and those that it gets as descriptors.
+/// The files that a sandboxed process may open, in addition to the system's and to those that it gets as descriptors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
-    /// Files and folders that may be read: an interpreter's folders; include and library folders of a compiler. They
+    /// Files and folders that may be read: an interpreter's folders, or a compiler's include and library folders. They
     /// must exist.
     pub readable: Vec<PathBuf>,
-    /// Folders whose shared libraries may be read, and no other file in them. They must exist.
+    /// Folders of which only the shared libraries may be read. They must exist.
     pub libraries: Vec<PathBuf>,
-    /// Folders whose programs a compiler may execute too. They must exist.
+    /// Folders whose programs a compiler may execute, in addition to the system's. They must exist.
     pub toolchain: Vec<PathBuf>,
-    /// Files and folders that stay closed even if they are in a readable folder: captures, results. Anything
-    /// listed in `readable` or `writable` itself stays accessible, and no library in them. Absolute paths without links.
+    /// Files and folders that stay inaccessible even if they are in a readable folder: captures and results. A path
+    /// that is itself listed in `readable` or `writable` stays accessible. Libraries in a hidden folder are not
+    /// readable. Absolute paths without links.
     pub hidden: Vec<PathBuf>,
-    /// Folders of the user that stay closed even if they are in a system folder. Absolute paths without links.
+    /// Folders of the user that stay inaccessible even if they are in a system folder. Absolute paths without links.
     pub homes: Vec<PathBuf>,
     /// Files and folders that may be written: a compiler's scratch folder, or a candidate's device nodes.
     pub writable: Vec<PathBuf>,
 }
 
-/// Values for both hard and soft limits. A lower limit that the worker itself has is not raised.
+/// Values for both hard and soft limits. If the worker itself has a lower limit, that one applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceLimits {
-    /// Private writable memory (RLIMIT_DATA). Shared and read-only maps do not count.
+    /// Private writable memory (RLIMIT_DATA). Shared and read-only mappings do not count.
     pub data: Bytes,
     /// The whole address space (RLIMIT_AS). `None` for a process with a CUDA context, whose driver reserves large
     /// ranges.
@@ -89,23 +90,25 @@ pub struct ResourceLimits {
     pub locked_memory: Bytes,
 }
 
-/// A limit on processes and threads. The kernel counts them per user (since Linux 5.14 per user namespace), and
-/// exempts uid 0.
+/// A limit on processes and threads. The kernel counts them per user, and since Linux 5.14 per user and user namespace.
+/// It exempts uid 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLimit {
-    /// How many threads and processes it may have itself.
+    /// The number of threads and processes that the sandboxed process may have.
     pub own: u32,
-    /// Other tasks of the worker's user. They count too, unless the process gets its own user or user namespace.
-    pub beside: u32,
+    /// The number of other tasks of the worker's user. The kernel counts them too, unless the process gets its own user
+    /// or user namespace.
+    pub other_tasks: u32,
 }
 
-/// The descriptors that a runner keeps, besides its standard streams.
+/// The descriptors that a runner keeps, in addition to its standard streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors<'a> {
-    /// The socket to the worker. An orphan notices its hang-up, so it must be a stream or seqpacket socket:
-    /// datagram sockets never hang up.
+    /// The socket to the worker. It must be a stream or seqpacket socket, because an orphaned runner is detected by the
+    /// hang-up, and datagram sockets never hang up.
     pub worker: BorrowedFd<'a>,
-    /// The library to load, opened for reading. The path of this descriptor may be read, whoever owns the file.
+    /// The library to load, opened for reading. The runner may open this file by the descriptor's path, whoever owns
+    /// it.
     pub artifact: Option<BorrowedFd<'a>>,
     /// Libraries that are loaded before the artifact, opened in the same way.
     pub libraries: &'a [BorrowedFd<'a>],
@@ -164,9 +167,9 @@ fn protection(name: &str, present: bool, detail: impl Into<String>) -> Protectio
 
 /// Gives up everything that a sandboxed process does not need. This cannot be undone, not even by our own code.
 ///
-/// Call it while the process has a single thread: Landlock and seccomp apply to the calling thread and what it
-/// starts. The result lists every requested protection, and the missing ones with `present: false`. An error
-/// means that a protection was refused that every supported kernel has; in that case, do not load anything.
+/// Call it while the process has a single thread: Landlock and seccomp apply to the calling thread and to everything
+/// that it starts. The result lists every requested protection; missing ones have `present: false`. An error means that
+/// the kernel refused a protection that every supported kernel has. In that case, do not load anything.
 pub fn lock_down(
     confinement: &Confinement,
     descriptors: &Descriptors<'_>,
@@ -174,8 +177,8 @@ pub fn lock_down(
     refuse_other_threads()?;
     let user = rustix::process::getuid();
     let mut protections = vec![parent::leave_session()?];
-    // When the machine runs out of memory, the kernel should kill sandboxed processes first. If this is refused, it
-    // chooses by size alone.
+    // When the machine runs out of memory, the kernel should kill sandboxed processes first. If this is refused, the
+    // kernel chooses by size alone.
     let _ = oom::raise_score(oom::SANDBOXED);
     protections.push(parent::die_with_the_worker(descriptors.worker)?);
     abort::report_aborts().map_err(|source| ConfineError::Refused { action: "handling SIGABRT", source })?;
@@ -184,7 +187,7 @@ pub fn lock_down(
     let files = files::Rules::prepare(confinement, descriptors)?;
     protections.extend(limits::apply(&confinement.limits)?);
     protections.extend(match confinement.kind {
-        SandboxKind::Candidate => identity::become_nobody_else(confinement.user_number)?,
+        SandboxKind::Candidate => identity::become_own_user(confinement.user_number)?,
         SandboxKind::Compiler => identity::give_up_capabilities()?,
     });
     if let Some(processes) = confinement.limits.processes {
@@ -200,8 +203,8 @@ pub fn lock_down(
     Ok(protections)
 }
 
-/// Ties one of our own processes, in which no candidate runs, to its worker: it leaves the terminal's session, dies
-/// with the worker, and is closed to other processes.
+/// Ties this process, in which no candidate runs, to its worker: it leaves the terminal's session, dies with the
+/// worker, and other processes may not inspect it.
 pub(crate) fn tie_to_worker(worker: BorrowedFd<'_>) -> Result<(), ConfineError> {
     parent::leave_session()?;
     parent::die_with_the_worker(worker)?;
@@ -210,22 +213,23 @@ pub(crate) fn tie_to_worker(worker: BorrowedFd<'_>) -> Result<(), ConfineError> 
 
 /// The number of threads of this process.
 pub(crate) fn threads() -> usize {
-    // Without /proc, threads cannot be counted, and one is assumed: callers ask before they start any themselves.
+    // Without /proc, threads cannot be counted. The function then returns 1, because callers have not started any
+    // threads yet.
     std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
 }
 
-/// Whether a compiler may execute this program: it is in a system folder or in a toolchain. `program` is an
-/// absolute path.
+/// Returns true if a compiler may execute this program, because it is in a system folder or in a toolchain. `program`
+/// is an absolute path.
 pub(crate) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bool {
     files::compilers_may_execute(program, toolchain)
 }
 
-/// The system's folders of libraries that exist here, which candidates may read. Paths without links.
+/// The system's library folders that exist on this machine, which candidates may read. Paths without links.
 pub(crate) fn library_folders() -> impl Iterator<Item = PathBuf> {
     files::library_folders()
 }
 
-/// Applies Landlock alone, for a probe that finds out which protection a driver does not tolerate.
+/// Applies only Landlock, for a probe that finds out which protection a driver does not tolerate.
 pub fn restrict_files(
     confinement: &Confinement,
     descriptors: &Descriptors<'_>,
@@ -235,7 +239,7 @@ pub fn restrict_files(
     files.enforce()
 }
 
-/// Applies the system call filter alone, for the same probe.
+/// Applies only the system call filter, for the same probe.
 pub fn restrict_calls(confinement: &Confinement) -> Result<Protection, ConfineError> {
     identity::refuse_new_privileges()?;
     calls::restrict(confinement)

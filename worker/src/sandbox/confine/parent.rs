@@ -12,7 +12,7 @@ use super::{ConfineError, protection};
 pub(super) fn leave_session() -> Result<Protection, ConfineError> {
     match rustix::process::setsid() {
         Ok(_) => Ok(protection("session", true, "")),
-        // Only a process group leader is refused, and leading its own session is what we want.
+        // Only a process group leader is refused. It already leads its own session, as intended.
         Err(_) if rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid()) => {
             Ok(protection("session", true, "already its own"))
         }

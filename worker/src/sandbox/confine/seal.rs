@@ -1,4 +1,5 @@
-//! `mseal`: a map that cannot be unmapped, moved or replaced any more, or get other permissions.
+//! `mseal`: makes a mapping permanent. It can no longer be unmapped, moved or replaced, and its permissions cannot
+//! change.
 
 use std::io;
 use std::ptr::NonNull;
@@ -12,7 +13,7 @@ const SYS_MSEAL: libc::c_long = 462;
 ///
 /// `Unsupported` if the kernel does not have the call (before 6.10, or built for 32 bits).
 pub fn seal_map(start: NonNull<u8>, length: Bytes) -> io::Result<()> {
-    // SAFETY: only takes access away from a range; the kernel checks that the range is mapped.
+    // SAFETY: this only forbids later changes to a range, and the kernel checks that the range is mapped.
     if unsafe { libc::syscall(SYS_MSEAL, start.as_ptr(), length.to_usize(), 0_usize) } == 0 {
         return Ok(());
     }

@@ -1,13 +1,13 @@
-//! Buffers with the bands beside them, which nothing may write to, and the names of buffers in messages.
+//! Buffers between two guard bands, to which a kernel must not write, and descriptions of buffers for messages.
 
 use opt_shared::formula::{DEVICE_ALIGNMENT, DEVICE_BAND};
 use opt_shared::units::Bytes;
 
 use super::driver::{Card, Driver, DriverError};
 
-/// The contents of bands beside inputs: a value that a kernel is unlikely to write.
+/// The byte in the bands of inputs, which a kernel is unlikely to write.
 pub(super) const BAND_BYTE: u8 = 0xb5;
-/// The largest distance, in bytes, at which an access is attributed to a buffer.
+/// The largest distance, in bytes, between a buffer and an access that is attributed to it.
 const NEAR: u64 = 64 << 10;
 /// The size of the pieces in which bands are read.
 const PIECE: usize = 4096;
@@ -33,7 +33,7 @@ impl Bands {
     }
 }
 
-/// A buffer that a kernel is given.
+/// A buffer that is passed to a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DeviceBuffer {
     /// The name in messages, such as: the input `weight`.
@@ -58,8 +58,8 @@ impl DeviceBuffer {
         self.address + self.bands.bytes
     }
 
-    /// The position of the first byte in its bands that is not `expected`: the distance past its end, or before its start if negative. The
-    /// band before it is checked first.
+    /// Returns the first byte of its bands that is not `expected`, as the distance past the buffer's end (negative:
+    /// before its start). The band before the buffer is checked first.
     pub(super) fn damage(&self, driver: &mut dyn Driver, expected: u8) -> Result<Option<i64>, DriverError> {
         let Bands { front, back, .. } = self.bands;
         let before = first_unlike(driver, self.address - front, front, expected)?;

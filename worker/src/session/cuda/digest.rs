@@ -1,4 +1,4 @@
-//! Digests of device memory, computed there by our own kernel. They show whether a call has changed its inputs.
+//! Digests of device memory, computed on the device by our own kernel. They show whether a call has changed its inputs.
 //!
 //! The seed is drawn for each lease, so a kernel cannot choose changes that leave the digest as it was.
 
@@ -14,9 +14,9 @@ const SYMBOL: &str = "opt_digest";
 /// A word of the digest.
 const WORD: u64 = 8;
 const THREADS: u32 = 256;
-/// The largest grid, which is enough for any card. Threads take several words of larger inputs.
+/// The largest grid, which occupies any card. For larger inputs, each thread processes several words.
 const MOST_BLOCKS: u64 = 4096;
-/// The emulated device takes some seconds for a gigabyte.
+/// The time limit. The emulated device takes some seconds for a gigabyte.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The size of a digest on the device.
@@ -52,7 +52,7 @@ impl Digester {
     }
 
     pub(super) fn unload(self, driver: &SharedDriver) {
-        // This fails only in a failed context, with which the module ends anyway.
+        // This fails only in a failed context, which releases the module anyway.
         let _ = driver.borrow_mut().unload(self.module);
     }
 

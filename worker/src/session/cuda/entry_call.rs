@@ -59,7 +59,7 @@ impl EntryCall {
         self.inputs.iter().chain(&self.outputs).chain(&self.workspaces)
     }
 
-    /// The address of an argument; zero if it has no elements, as in PyTorch.
+    /// The address of an argument; 0 if it has no elements, as in PyTorch.
     pub(super) fn address(&self, entry: &OnDevice, pointer: Pointer) -> u64 {
         match pointer {
             Pointer::Argument(argument) => {

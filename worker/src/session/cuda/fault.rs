@@ -1,4 +1,4 @@
-//! Turns an error of the driver into a verdict: a status, and one line with the proof. It never guesses.
+//! Derives a verdict from an error of the driver: a status, and one line with the proof.
 //!
 //! These are pure functions of the error, the failed operation and the buffers of the call.
 
@@ -67,7 +67,7 @@ pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBu
         Subject::Memory => verdict(
             Status::InfraError,
             format!(
-                "the device had no memory left {what}, under our own cap: somebody else has it ({error})"
+                "the device had no memory left {what}, under our own cap: another process uses it ({error})"
             ),
         ),
         _ => verdict(Status::InfraError, format!("the device failed {what}: {error}")),
@@ -94,7 +94,8 @@ fn of_kernel(error: &DriverError, what: &str, buffers: &[DeviceBuffer]) -> Verdi
         let _ = write!(detail, ": {place}");
     }
     if error.site.is_none() {
-        detail.push_str(" (a card does not tell where: the same plan with `device = \"emulated\"` does)");
+        detail
+            .push_str(" (a card does not report the place: the same plan with `device = \"emulated\"` does)");
     }
     Verdict { status, detail }
 }

@@ -1,4 +1,5 @@
-//! The entries of a task in order. Each has its own session, because a fault ends the context of all entries that share it.
+//! The entries of a task in order. Each has its own session, because a fault ends the context of all entries that share
+//! it.
 
 use opt_shared::message::EntryRef;
 use opt_shared::outcome::ReadReport;
@@ -13,7 +14,7 @@ pub(super) struct DeviceGroups<'b> {
     wanted: Wanted<'b>,
     card: Card,
     at: usize,
-    /// Watches what the current entry brings into the page cache.
+    /// Watches the pages that the current entry adds to the page cache.
     reading: Option<EntryGuards>,
     reads: ReadReport,
 }

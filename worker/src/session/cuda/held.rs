@@ -22,7 +22,7 @@ pub(crate) enum OpenError {
 /// A device with a context of this process.
 pub(crate) struct HeldDevice {
     pub(super) driver: SharedDriver,
-    /// Set when its context has failed and this process cannot have another.
+    /// Set when the context has failed and this process cannot have another.
     pub(super) lost: Cell<bool>,
 }
 
@@ -31,7 +31,7 @@ impl HeldDevice {
         Self { driver: Rc::new(RefCell::new(driver)), lost: Cell::new(false) }
     }
 
-    /// Whether sessions can be started in this process.
+    /// Returns true if sessions can be started in this process.
     pub(super) fn is_usable(&self) -> bool {
         !self.lost.get()
     }
@@ -48,7 +48,7 @@ impl WorkerDevice {
         Self { device, held: None }
     }
 
-    /// Whether candidates run on this device instead of the CPU.
+    /// Returns true if candidates run on this device instead of the CPU.
     pub(crate) fn runs_device_code(&self) -> bool {
         self.device.runs_device_code()
     }

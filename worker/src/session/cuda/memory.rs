@@ -1,7 +1,7 @@
 //! Device memory for the residency engine: buffers under a cap, and copies in order on their own queue.
 //!
-//! The cap is checked before the driver is asked, so the driver never holds a byte more for us, whatever it answers. Buffers that a failed
-//! load has left behind are released when this is dropped.
+//! The cap is checked before memory is requested from the driver, so the driver never allocates more for us. Dropping
+//! this releases buffers that a failed load has left behind.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -16,9 +16,10 @@ use crate::residency::budget::Budget;
 use crate::residency::device::{Buffer, Device, DeviceError, Event, Marks};
 
 const NAME: &str = "the device";
-/// Longest time of a copy. The bus moves gigabytes per second, so a copy that takes this long will not end.
+/// The time limit of a copy. The bus moves gigabytes per second, so a copy that takes longer will not end.
 const COPY_LIMIT: Duration = Duration::from_secs(60);
-/// The pauses between two polls, doubled each time: short for operations that end at once.
+/// The first and the longest pause between two polls. Pauses start short, for operations that end at once, and double
+/// each time.
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 
@@ -227,7 +228,8 @@ impl Device for CudaMemory {
         let event = self.order(to, at, bytes, Some(slot), |driver, to, slot| {
             let Some(slot) = slot else { return Ok(()) };
             let from = (*slot).as_ref().as_ptr();
-            // SAFETY: the slot is at least so long, and is kept in `under_way` until a mark after the copy is over.
+            // SAFETY: the slot has at least `bytes` bytes, and is kept in `under_way` until a mark after the copy is
+            // reached.
             unsafe { driver.upload(to, from, bytes.to_usize()) }
         })?;
         if at + bytes == to.bytes() {
@@ -246,7 +248,7 @@ impl Device for CudaMemory {
         self.order(from, at, bytes, Some(slot), |driver, from, slot| {
             let Some(slot) = slot else { return Ok(()) };
             let into = slot.as_mut().as_mut_ptr();
-            // SAFETY: as above; nobody else can reach the slot meanwhile.
+            // SAFETY: as above; no other code can reach the slot until then.
             unsafe { driver.download(into, from, bytes.to_usize()) }
         })
     }
@@ -296,7 +298,7 @@ impl Drop for CudaMemory {
         self.under_way.drain(..).for_each(|it| std::mem::forget(it.slot));
         let mut driver = self.driver.borrow_mut();
         for &address in self.live.keys() {
-            // Releasing fails in a failed context, whose memory is released as a whole.
+            // Releasing fails in a failed context, but that context's memory is released as a whole.
             let _ = driver.free(address);
         }
     }

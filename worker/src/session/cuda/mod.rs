@@ -1,9 +1,9 @@
-//! Kernels without host code on a device: a card through its driver, or the emulated one.
+//! Runs kernels without host code on a device: a card through its driver, or the emulated device.
 //!
-//! The worker holds the context and launches the kernels itself; nothing of the candidate runs on the CPU. A session uploads the inputs
-//! one by one, allocates outputs and workspaces, loads the module, and makes each call launch by launch on one queue. After every call it
-//! checks the bands beside all buffers and compares the digests of the inputs. `fault` turns errors into verdicts; `residency` places
-//! buffers, under a cap.
+//! The worker owns the context and launches the kernels itself. No code of the candidate runs on the CPU. A session
+//! uploads the inputs one by one, allocates outputs and workspaces, loads the module, and makes each call launch by
+//! launch on one queue. After every call it checks the bands beside all buffers and compares the digests of the inputs.
+//! `fault` turns errors into verdicts; `residency` places buffers, under a cap.
 
 mod buffers;
 mod candidate;
@@ -50,12 +50,12 @@ use crate::residency::device::{Device as _, DeviceError};
 use crate::residency::host::HostDevice;
 use crate::residency::load::Residency;
 
-/// The answer to a replay.
+/// The error of a replay.
 const NO_REPLAY: &str = "a replay on a device is not supported by this version";
-/// The answer to a profile.
+/// The error of a profile.
 const NO_TIMES: &str = "timing on a device is not supported by this version";
 
-/// The backend of one lease. Everything that it has placed on the device is released with it.
+/// The backend of one lease. Dropping it releases everything that it has placed on the device.
 pub(crate) struct CudaBackend<'d> {
     device: &'d HeldDevice,
     /// The most that may be placed on the device.
@@ -70,7 +70,7 @@ pub(crate) struct CudaBackend<'d> {
 #[derive(Default)]
 struct State {
     residency: Option<Residency<CudaMemory, Key>>,
-    /// The inputs of the current session. They stay until the next one has named its own.
+    /// The inputs of the current session. They stay until the next session has named its inputs.
     uses: Vec<Key>,
     /// The digests of inputs right after their upload.
     digests: BTreeMap<Key, Digest>,
@@ -94,14 +94,14 @@ impl<'d> CudaBackend<'d> {
         &self.device.driver
     }
 
-    /// Records memory at a point.
+    /// Records the memory in use at a named point.
     fn look(&self, point: MemoryPoint) {
         let mut state = self.state.borrow_mut();
         let placed = state.residency.as_mut().map_or(Bytes::ZERO, |it| it.device().marks().placed);
         self.points.look(point, placed, self.driver());
     }
 
-    /// Drops everything on the device, because it can no longer be relied on.
+    /// Drops all memory on the device, because its contents can no longer be relied on.
     fn clear(&self) {
         *self.state.borrow_mut() = State::default();
     }
@@ -124,7 +124,7 @@ impl Drop for CudaBackend<'_> {
             digester.unload(self.driver());
         }
         if let Some(residency) = residency {
-            // Buffers that cannot be released now go when the engine is dropped, or with the context.
+            // Buffers that cannot be released now are released when the engine is dropped, or with the context.
             let _ = residency.dissolve();
         }
     }
@@ -139,7 +139,7 @@ impl State {
     }
 }
 
-/// Memory for varied inputs, which this version does not have on a device.
+/// Memory for varied inputs. It does not exist on a device in this version.
 pub(crate) struct NoMemory(Infallible);
 
 impl VariantMemory for NoMemory {

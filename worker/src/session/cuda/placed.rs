@@ -31,7 +31,7 @@ pub(super) enum Key {
         storage: u32,
         start: u64,
     },
-    /// The values of an argument that the file does not contain as they are.
+    /// The values of an argument that the file does not contain in this form.
     Values {
         entry: EntryId,
         argument: usize,
@@ -42,7 +42,7 @@ pub(super) enum Key {
 pub(crate) struct OnDevice {
     recorded: Recorded,
     pub(super) inputs: Vec<Input>,
-    /// For each argument, the index of its input and the offset there. `None` if it is no tensor or has no elements.
+    /// For each argument, the index of its input and the offset in it. `None` if it is not a tensor or has no elements.
     pub(super) places: Vec<Option<(usize, u64)>>,
 }
 
@@ -56,7 +56,7 @@ impl AsRef<Recorded> for OnDevice {
 pub(super) struct Input {
     pub(super) key: Key,
     pub(super) bands: Bands,
-    /// The names of the arguments in it.
+    /// The names of the arguments that lie in it.
     pub(super) name: String,
     from: From,
 }
@@ -114,7 +114,7 @@ impl OnDevice {
     }
 }
 
-/// The index of the piece that contains a tensor, and the offset there.
+/// The index of the piece that contains a tensor, and the tensor's offset in it.
 fn place_of(recorded: &Recorded, pieces: &[Piece], tensor: &Tensor) -> Option<(usize, u64)> {
     let within = tensor.byte_range();
     let covers = |piece: &Piece| piece.range.start <= within.start && within.end <= piece.range.end;
@@ -128,7 +128,7 @@ fn place_of(recorded: &Recorded, pieces: &[Piece], tensor: &Tensor) -> Option<(u
     Some((at, within.start - pieces[at].range.start))
 }
 
-/// The bytes of an input with its bands, as they are copied to the device.
+/// An input as it is copied to the device: its bytes between its bands.
 pub(super) struct InputOrigin<'a> {
     recorded: &'a Recorded,
     input: &'a Input,

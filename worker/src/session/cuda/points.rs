@@ -13,7 +13,8 @@ use super::driver::SharedDriver;
 pub(super) struct Points(Rc<RefCell<Vec<DevicePoint>>>);
 
 impl Points {
-    /// Records the current figures. If the driver does not answer, its figure is zero, and the next operation reports the error.
+    /// Records the current figures. If the driver does not answer, its figure is zero, and the next operation reports
+    /// the error.
     pub(super) fn look(&self, point: MemoryPoint, placed: Bytes, driver: &SharedDriver) {
         let memory = driver.borrow_mut().memory().ok();
         let seen = DevicePoint {

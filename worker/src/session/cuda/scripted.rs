@@ -1,6 +1,7 @@
-//! A driver for tests that plays a card: memory of this process, kernels in Rust, and errors on command.
+//! A driver for tests that imitates a card. Its memory is this process's, its kernels are Rust functions, and it fails
+//! on request.
 //!
-//! It records every call and counts the memory that it has given out, for comparison with the cap.
+//! It records every call, and counts the allocated memory for comparison with the cap.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,12 +14,12 @@ use super::driver::{
     Card, DeviceMemory, Driver, DriverError, FunctionId, Launch, Mark, ModuleId, Pinned, Queue, Site,
 };
 
-/// The address of the first allocation. The next ones are so far away that no access reaches from one into another.
+/// The address of the first allocation. Allocations are so far apart that no access reaches from one into another.
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
 const GAP: u64 = 1 << 20;
 const DIGEST: &str = "opt_digest";
 
-/// The functions of a driver that can be told to fail.
+/// The functions of a driver that a test can make fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Asked {
     Memory,
@@ -68,17 +69,17 @@ impl FakeMemory {
 pub(super) struct Script {
     pub(super) memory: FakeMemory,
     pub(super) asked: Vec<Asked>,
-    /// The call of this kind that fails, counted from now (1 is the next), and how.
+    /// The call of this kind that fails, counted from now (1 is the next), and its error.
     pub(super) failing: Vec<(Asked, usize, Code)>,
     /// The sizes of the parameters and the function of each kernel, by symbol.
     pub(super) kernels: BTreeMap<String, (Vec<usize>, Kernel)>,
     /// Kernels whose launches never end.
     pub(super) endless: Vec<String>,
-    /// Whether a failed context can be replaced.
+    /// True if a failed context can be replaced.
     pub(super) replaceable: bool,
     pub(super) held: Bytes,
     pub(super) most_held: Bytes,
-    /// How often a mark is polled before it is reached.
+    /// The number of polls before a mark is reached.
     pub(super) polls: u32,
     functions: Vec<String>,
     next: u64,
@@ -199,7 +200,7 @@ impl Driver for ScriptedDriver {
 
     unsafe fn upload(&mut self, to: u64, from: *const u8, bytes: usize) -> Result<(), DriverError> {
         let mut script = self.ask(Asked::Upload)?;
-        // SAFETY: readable for so many bytes, as the caller has promised.
+        // SAFETY: the caller guarantees that this many bytes are readable.
         let bytes = unsafe { std::slice::from_raw_parts(from, bytes) };
         script.memory.write(to, bytes);
         Ok(())
@@ -208,7 +209,7 @@ impl Driver for ScriptedDriver {
     unsafe fn download(&mut self, into: *mut u8, from: u64, bytes: usize) -> Result<(), DriverError> {
         let mut script = self.ask(Asked::Download)?;
         let found = script.memory.read(from, bytes);
-        // SAFETY: writable for so many bytes by us alone, as the caller has promised.
+        // SAFETY: the caller guarantees that this many bytes are writable, and that no other code uses them.
         unsafe { std::slice::from_raw_parts_mut(into, bytes) }.copy_from_slice(&found);
         Ok(())
     }

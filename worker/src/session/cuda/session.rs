@@ -34,12 +34,12 @@ pub(super) struct DeviceSession<'b> {
     pub(super) candidate: &'b DeviceCode,
     entries: &'b [OnDevice],
     calls: Vec<EntryCall>,
-    /// Buffers of this session alone.
+    /// Buffers that only this session uses.
     allocated: Vec<(Kind, Buffer)>,
     /// The address of the digests of one entry's inputs.
     sums: u64,
     module: Option<ModuleId>,
-    /// Why the candidate cannot be launched, if so.
+    /// The reason why the candidate cannot be launched, if there is one.
     refusal: Option<String>,
     /// The verdict, once the session has ended.
     ended: Option<Verdict>,
@@ -171,7 +171,9 @@ impl<'b> DeviceSession<'b> {
                     let asked: Bytes = call.resolved.workspaces.iter().copied().sum();
                     self.ended = Some(Verdict {
                         status: Status::DeviceMemoryLimit,
-                        detail: format!("its workspaces take {asked} beside inputs and outputs: {error}"),
+                        detail: format!(
+                            "its workspaces take {asked} in addition to inputs and outputs: {error}"
+                        ),
                     });
                     // Only the engine knows the workspaces that were allocated, and it is dropped with them.
                     self.spoiled = true;
@@ -224,7 +226,8 @@ impl<'b> DeviceSession<'b> {
         self.end(fault::of_error(error, during, buffers))
     }
 
-    /// Loads the module and looks up the kernel of each step. Returns the reason if the plan's arguments do not match a kernel's parameters.
+    /// Loads the module and looks up the kernel of each step. Returns the reason if the plan's arguments do not match a
+    /// kernel's parameters.
     fn load_module(&mut self) -> Result<Option<String>, DriverError> {
         let mut driver = self.backend.device.driver.borrow_mut();
         let module = driver.load(&self.candidate.image)?;
@@ -276,7 +279,7 @@ impl<'b> DeviceSession<'b> {
             match over {
                 Ok(true) => {}
                 Ok(false) => {
-                    // Only the end of its context stops a kernel.
+                    // A kernel can be stopped only by ending its context.
                     self.context_failed = true;
                     let _: Answer<()> = self.end(fault::overdue(&during, limit));
                     return None;
@@ -306,9 +309,9 @@ impl<'b> DeviceSession<'b> {
     /// Checks inputs and workspaces after a call. Returns a verdict if the call wrote where it must not.
     fn look_over(&self, entry: usize, poison: u8) -> Result<Option<Verdict>, DriverError> {
         let call = &self.calls[entry];
-        let beside = call.inputs.iter().map(|it| (it, BAND_BYTE));
-        let beside = beside.chain(call.workspaces.iter().map(|it| (it, poison)));
-        for (buffer, expected) in beside {
+        let bands = call.inputs.iter().map(|it| (it, BAND_BYTE));
+        let bands = bands.chain(call.workspaces.iter().map(|it| (it, poison)));
+        for (buffer, expected) in bands {
             if let Some(past) = buffer.damage(&mut **self.driver().borrow_mut(), expected)? {
                 let (count, side) = if past < 0 {
                     (past.unsigned_abs(), "before the start")
@@ -443,7 +446,7 @@ impl Session for DeviceSession<'_> {
                 }));
             }
             Ok(Some(verdict)) => verdict,
-            Err(error) => return Ok(self.fail(&error, &During::Ours("looking over its inputs"), &[])),
+            Err(error) => return Ok(self.fail(&error, &During::Ours("checking its inputs"), &[])),
         };
         self.spoiled = true;
         Ok(self.end(verdict))

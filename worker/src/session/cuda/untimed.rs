@@ -1,4 +1,4 @@
-//! The clock of a session on a device. Nothing is timed there yet, so every request is refused.
+//! The clock of a session on a device. Timing is not supported yet, so every request is refused.
 
 use std::time::Duration;
 

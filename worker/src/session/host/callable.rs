@@ -1,4 +1,4 @@
-//! A candidate's artifact, ready for runners: checked against its digest, with the limits they get.
+//! A candidate's artifact, ready for runners: checked against its digest, with the limits of its runners.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,10 +27,10 @@ use crate::sandbox::confine::Reach;
 use crate::sandbox::policy;
 use crate::session::{Candidate, SessionError, artifact};
 
-/// Files outside the libraries that torch reads when it starts.
+/// Files that torch reads when it starts, in addition to its libraries.
 const TORCH_FILES: [&str; 4] = ["/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu", "/dev/urandom"];
 
-/// One candidate's artifact, opened and checked against its digest, with the limits its runners get.
+/// One candidate's artifact, opened and checked against its digest, with the limits of its runners.
 pub(crate) struct Callable {
     pub(crate) callee: Callee,
     artifact: OwnedFd,
@@ -39,12 +39,12 @@ pub(crate) struct Callable {
     interpreter: Option<Arc<Interpreter>>,
     /// Folders in which its libraries, and their dependencies, are searched.
     library_path: Vec<PathBuf>,
-    /// What its runners may read beyond the system's libraries and their own.
+    /// The files that its runners may read, in addition to the system's libraries and their own.
     reach: Reach,
     pub(crate) cpus: Vec<u32>,
     threads: u32,
     zygotes: Rc<Zygotes>,
-    /// A process that was started ahead for the next session.
+    /// A process that was started in advance for the next session.
     waiting: RefCell<Option<Process>>,
 }
 
@@ -76,7 +76,7 @@ impl Callable {
         let available = cpus();
         let cores = u32::try_from(available.len()).unwrap_or(1).max(1);
         let threads = callee.limits.threads_on(cores);
-        // Takes the last CPUs: if there is one to spare, the first is left to the worker and the supervisor.
+        // Runners get the last CPUs. If one is to spare, the worker and the supervisor use the first.
         let keep = (threads as usize).min(available.len());
         let pinned = available[available.len() - keep..].to_vec();
         Ok(Self {
@@ -98,7 +98,8 @@ impl Callable {
         self.cpus.len() < cpus().len()
     }
 
-    /// Returns what a runner with these entries gets. `outputs` is the size of the output memory files that it maps.
+    /// Returns the parameters of a runner with these entries. `outputs` is the size of the output memory files that it
+    /// maps.
     pub(super) fn spec<'b>(&'b self, lease: LeaseId, entries: &[Placed], outputs: Bytes) -> RunnerSpec<'b> {
         let sum = |bytes: fn(&Placed) -> Bytes| -> Bytes { entries.iter().map(bytes).sum() };
         let materialised = sum(Placed::materialised_bytes);
@@ -107,7 +108,7 @@ impl Callable {
         let memory = limits.memory_for(largest, self.threads);
         let mut private = limits.private_memory_for(largest, self.threads);
         if self.callee.launcher == Launcher::Libtorch {
-            // An interpreter imports torch before its runner locks down; a library loads it afterwards.
+            // An interpreter imports torch before its runner locks down. A library loads torch afterwards.
             private += runner_base(Launcher::Libtorch);
         }
         RunnerSpec {
@@ -196,7 +197,7 @@ impl Callable {
             ("LC_ALL".to_owned(), "C".to_owned()),
         ]);
         if self.callee.launcher.needs_python() {
-            // The runner must be single-threaded when it locks down, and CUDA must not look for a device.
+            // The runner must have one thread when it locks down, and CUDA must not look for a device.
             env.insert("OPENBLAS_NUM_THREADS".to_owned(), "1".to_owned());
             env.insert("CUDA_VISIBLE_DEVICES".to_owned(), String::new());
         }
@@ -236,7 +237,6 @@ mod tests {
     use super::*;
     use crate::session::scripted::{callee, entries_of};
 
-    /// The timed artifact must be the verified one, so every task carries the digest of the build.
     #[test]
     fn changed_artifact_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,11 +1,10 @@
 //! Times a runner: n calls between two readings of this process's clock, each call into its own output slot.
 //!
-//! The runner is stopped between blocks, so it cannot compete with another session, and its outputs are read only
-//! while it is stopped. Everything in the runner may be under the candidate's control, even the loop that waits for
-//! commands. So the first reading is taken before the runner is resumed: inputs and command are written while it is
-//! stopped, and all of its time counts from then on. The cost of waking it is measured with empty blocks and
-//! subtracted. An idle round begins just like a block, asks for no call, and then leaves the runner alone: work that
-//! it does then is work outside the timed region.
+//! The runner is stopped between blocks, so it cannot compete with another session, and its outputs are read only while
+//! it is stopped. The candidate may control everything in the runner, even the loop that waits for commands. Therefore
+//! inputs and command are written while the runner is stopped, and the first reading is taken before it is resumed. All
+//! of its time counts from that reading on. The cost of waking it is measured with empty blocks and subtracted. An idle
+//! round begins like a block but requests no call. Work that the runner does in it is work outside the timed region.
 
 use std::time::Duration;
 
@@ -20,37 +19,36 @@ use crate::session::{
     Answer, Block, BlockOrder, Clock, IdleRound, LOOKS, Look, Renew, SessionError, WakeCost, nothing_new,
 };
 
-/// The number of empty blocks whose median is the hand-off. The median, because a wake-up is sometimes longer and
-/// sometimes shorter. A candidate that slows its empty blocks down gains nothing on the baseline: the shorter
-/// hand-off of the two is subtracted from both.
+/// The number of empty blocks whose median is the hand-off. The median is used because some wake-ups are longer and
+/// some shorter. A candidate gains nothing by slowing down its empty blocks, because the shorter hand-off of candidate
+/// and baseline is subtracted from both.
 const HANDOFF_BLOCKS: usize = 51;
-/// After this time, fewer blocks are enough, because a candidate can make each of them slow.
+/// After this time, fewer blocks are enough, because a candidate could make each of them slow.
 const HANDOFF_TIME: Duration = Duration::from_secs(1);
 /// The longest hand-off that is ever subtracted. A wake-up through a futex takes some tens of microseconds. Longer
 /// ones come from a busy machine, or from a candidate that slows empty blocks down to make its own look fast.
 const MAX_HANDOFF: Duration = Duration::from_micros(100);
-/// How long a runner is left alone in an idle round: a thread that keeps working uses many times the allowed CPU
-/// time.
+/// The length of an idle round. A thread that works during all of it uses many times the allowed CPU time.
 const IDLE_TIME: Duration = Duration::from_millis(1);
-/// How long this process spins while it waits for an empty block.
+/// The time for which this process spins while it waits for an empty block.
 const WAKE_SPIN: Duration = Duration::from_micros(200);
 /// Bounds of the time for which this process spins at the start of a block (an empty block takes microseconds).
 const MIN_SPIN: Duration = Duration::from_micros(200);
 const MAX_SPIN: Duration = Duration::from_secs(1);
 /// The share of all CPUs above which a candidate is assumed to need the last one too.
 const MAX_BUSY: f64 = 0.6;
-/// How long an idle runner may take to answer an empty block. It answered until it was loaded, so a longer delay is
-/// the candidate's fault.
+/// The time limit for an empty block. The runner answered before the candidate was loaded, so a longer delay is the
+/// candidate's fault.
 const WAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a session's clock carries over from block to block.
+/// The state that a session's clock keeps from block to block.
 pub(super) struct Stopwatch {
     handoff: Duration,
-    /// The most that is subtracted.
+    /// The longest time that is subtracted.
     max_handoff: Duration,
-    /// Whether this process may spin while it waits. False if a candidate of the pair needs every CPU.
+    /// True if this process may spin while it waits. False if a candidate of the pair needs every CPU.
     may_spin: bool,
-    /// The candidate's limits leave a CPU. If they do not, the busy CPUs are observed instead.
+    /// True if the candidate's limits leave a CPU. If not, the number of busy CPUs decides.
     leaves_a_cpu: bool,
     /// The value of `may_spin` when the hand-off was measured; `None` before that.
     handoff_spun: Option<bool>,
@@ -133,7 +131,7 @@ impl HostSession<'_> {
             }
             match self.timed(&empty, &mut Written::new(&mut nothing_new))? {
                 Heard::Done(block) => seen.push(block.elapsed),
-                // The first real block will find it dead and report that.
+                // The first real block will notice the death and report it.
                 Heard::Died => return Ok(()),
                 Heard::TimedOut => return self.end_for::<()>(WAKE_TIMEOUT).map(drop),
             }
@@ -171,7 +169,7 @@ impl HostSession<'_> {
         Ok(Answer::Done(IdleRound { cpu, wake: still.cost }))
     }
 
-    /// Returns as many looks as a timed block has, one byte each, spread over the slots of the first output that has
+    /// Returns as many looks as a timed block has, of one byte each, spread over the slots of the first output that has
     /// elements.
     fn looks_of_an_empty_block(&self) -> Vec<Look> {
         let leaves = &self.entries[0].as_ref().leaves;
@@ -195,7 +193,7 @@ impl HostSession<'_> {
         let timed = self.stamped(block, &offsets, &mut seen, inputs);
         let Some(view) = &self.view else { return timed };
         let changed = match &timed {
-            // The runner is stopped: what is in the outputs now is what it wrote.
+            // The runner is stopped, so the outputs do not change any more.
             Ok(Heard::Done(_)) => offsets.iter().zip(block.looks).zip(&seen).position(
                 |((&offset, look), then): ((&u64, &Look), &Element)| view.read(offset, look.width) != *then,
             ),
@@ -212,8 +210,7 @@ impl HostSession<'_> {
         self.outputs[entry].slot_start(look.leaf, look.slot) + look.offset
     }
 
-    /// Times one block. `seen` is filled with the elements at `offsets` as they were at the second reading of the
-    /// clock.
+    /// Times one block. Fills `seen` with the elements at `offsets`, read at the second reading of the clock.
     fn stamped(
         &mut self,
         block: &BlockOrder<'_>,
@@ -232,8 +229,8 @@ impl HostSession<'_> {
         self.runner.command(entry, block.calls, 0, flags, Duration::ZERO);
         self.go_on()?;
         let heard = self.runner.wait_done(spin, block.limit)?;
-        // "Done" is only a claim. An element that is missing now was not finished; it is compared again once the
-        // runner is stopped.
+        // "Done" is only a claim. These elements are compared again once the runner is stopped, and a difference shows
+        // that it was not done.
         if let Some(view) = &self.view {
             seen.extend(offsets.iter().zip(block.looks).map(|(&offset, look)| view.read(offset, look.width)));
         }
@@ -260,20 +257,20 @@ impl HostSession<'_> {
         }))
     }
 
-    /// Stops the runner and writes the inputs of the next block. Returns `None` if it died.
+    /// Stops the runner and writes the inputs of the next block. Returns `None` if the runner died.
     fn prepare(&mut self, inputs: &mut Written<'_>) -> Result<Option<StoppedRunner>, RunnerError> {
         // The runner may have been stopped without its CPU time being read.
         if !self.stand()? {
             return Ok(None);
         }
-        // Waking and stopping it at once measures the kernel's cost, which depends on threads and CPUs.
+        // Waking the runner and stopping it at once measures the kernel's own cost, which depends on threads and CPUs.
         let before = self.watch.stopped_at;
         self.go_on()?;
         if !self.stand()? {
             return Ok(None);
         }
         let stopped_at = self.watch.stopped_at;
-        // Until now the runner had other inputs: whatever it did when it was woken, it did without these.
+        // Only now does the runner get the new inputs. It could not use them when it was woken above.
         inputs.write();
         let counts = self.runner.counts();
         if let Some(counts) = counts.filter(|_| self.watch.may_spin) {
@@ -285,7 +282,7 @@ impl HostSession<'_> {
         Ok(Some(StoppedRunner { cost, stopped_at, waited: waited(&self.runner) }))
     }
 
-    /// Stops the runner and reads its CPU time. Returns false if it died.
+    /// Stops the runner and reads its CPU time. Returns false if the runner died.
     fn stand(&mut self) -> Result<bool, RunnerError> {
         let stands = self.settle()?;
         if stands {
@@ -295,7 +292,7 @@ impl HostSession<'_> {
     }
 }
 
-/// Writes new inputs, and keeps the result.
+/// Writes the inputs of a block, and stores an error.
 struct Written<'r> {
     renew: Renew<'r>,
     result: Result<(), SessionError>,
@@ -318,25 +315,25 @@ struct StoppedRunner {
     cost: WakeCost,
     /// The runner's CPU time.
     stopped_at: Duration,
-    /// How long it has waited for a CPU so far.
+    /// The time that it has waited for a CPU so far.
     waited: Option<Duration>,
 }
 
-/// Returns how long the runner's first thread and this thread have waited for a CPU, in total.
+/// Returns the total time that the runner's first thread and this thread have waited for a CPU.
 fn waited(runner: &Runner) -> Option<Duration> {
     Some(runner.waited()? + run_delay("/proc/thread-self/schedstat")?)
 }
 
 /// Returns one and a half times the expected duration of the block, within bounds (DESIGN, "Timing"). On a busy
-/// machine, this process and the runner can end up on one CPU. Spinning for longer would then take a whole time slice
-/// from the runner in every block.
+/// machine, this process and the runner can end up on one CPU. Longer spinning would then take a whole time slice from
+/// the runner in every block.
 fn spin_for(expected: Duration) -> Duration {
     (expected * 3 / 2).clamp(MIN_SPIN, MAX_SPIN)
 }
 
-/// Returns true if a CPU is left for spinning beside a candidate with this many threads that was seen to keep this
-/// many CPUs busy. Both are checked: threads may come and go within a call, and while this process spins, the
-/// candidate cannot keep all CPUs busy.
+/// Returns true if a CPU is left for spinning beside a candidate with this many threads, which kept this many CPUs
+/// busy. Both numbers are needed. Threads may start and end within a call, so their number can be too low. While this
+/// process spins, the candidate cannot keep all CPUs busy, so that number can be too low as well.
 fn leaves_room(cpus: usize, threads: u32, busy: f64) -> bool {
     #[expect(clippy::cast_precision_loss, reason = "a handful of CPUs")]
     let max_busy = cpus as f64 * MAX_BUSY;

@@ -1,8 +1,7 @@
 //! Inputs that are timed from memory instead of from their files: copied once for both sides of a profile.
 //!
-//! If several entries share a part of a storage (by digest), it is loaded once, and stays from batch to batch as long
-//! as the next one needs it. Runners map the arena as they would map a file: read-only, and only their own ranges.
-//! `residency` decides where the copies lie.
+//! A part of a storage that several entries share (by digest) is loaded once. It stays for the next batch if that batch
+//! needs it. Runners map the arena like a file: read-only, and only their own ranges. `residency` places the copies.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -36,7 +35,7 @@ pub(crate) struct Uncopied {
     pub(crate) error: StagingError,
 }
 
-/// Identifies bytes: by content if the content is known, otherwise by where they are stored.
+/// Identifies bytes by their content if it is known, otherwise by their location.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Content { blob: BlobId, begins: u64, start: u64, end: u64 },
@@ -58,7 +57,7 @@ pub(crate) struct CopiedInputs {
     residency: Residency<HostDevice, Key>,
     /// Opened read-only.
     arena: Arc<File>,
-    /// What the current batch uses.
+    /// The keys of the current batch.
     uses: Vec<Key>,
 }
 
@@ -100,7 +99,7 @@ impl CopiedInputs {
         let storages: Vec<(Key, &dyn Origin)> =
             origins.iter().map(|(key, origin)| (key.clone(), origin as &dyn Origin)).collect();
         let load = Load { storages: &storages, tensors: &tensors, after: &[], instead_of: &self.uses };
-        // Reported before the memory is taken, and until after it is freed.
+        // The supervisor must charge the memory from before it is allocated until after it is freed.
         let coming: Bytes = origins.iter().map(|(_, origin)| origin.piece.placed(page)).sum();
         link.holds(Held::Inputs, coming.max(self.held()));
         self.residency.load(&load).map_err(|error| Uncopied { entry: failed.get(), error })?;
@@ -125,7 +124,7 @@ impl CopiedInputs {
     }
 }
 
-/// The size of a batch's copies. Bytes that its entries share count once.
+/// The size of a batch's copies. Bytes that several entries share count once.
 fn placed_bytes(entries: &[EntryRef]) -> Bytes {
     let mut sum = BatchSum::default();
     entries

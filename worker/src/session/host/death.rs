@@ -1,8 +1,8 @@
-//! Maps the way a runner ended to one status. It relies on proof, never on a guess.
+//! Maps the way in which a runner ended to a status. It needs proof and never guesses.
 //!
-//! Pure: takes facts (the result of `waitid`, the supervisor's orders, the runner's last notes) and returns a status
-//! with one line of detail. A status that blames the memory limit needs proof: our own kill, or an allocation that
-//! was refused.
+//! Pure. It takes facts (the result of `waitid`, the supervisor's orders, the runner's last reports) and returns a
+//! status with one line of detail. A status that blames the memory limit requires our own kill or a refused allocation
+//! as proof.
 
 use opt_shared::message::KillReason;
 use opt_shared::outcome::Status;
@@ -90,7 +90,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         );
     }
     if let Some(fault) = &death.fault {
-        // A store cannot raise this signal on an input: a page of the mapped file could not be read.
+        // A store into an input cannot raise this signal. It means that a page of the mapped file could not be read.
         if matches!(fault.place, FaultPlace::Input | FaultPlace::InputGuard) && fault.signal == libc::SIGBUS {
             let what = (names.inputs)(fault.index);
             return verdict(
@@ -129,10 +129,10 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         );
     }
     match death.end {
-        // A service manager that ends all of its processes sends one of the other three.
+        // The other three signals are those with which a service manager ends all of its processes.
         End::Signalled { signal: signal @ (libc::SIGKILL | libc::SIGTERM | libc::SIGINT | libc::SIGHUP) } => {
-            // Pid 1 of a namespace cannot be killed from inside, so the sender is outside. Without a namespace the
-            // sender is unknown, and the core decides after a second death on the same entry.
+            // Pid 1 of a namespace cannot be killed from inside, so the sender is a process outside. Without a
+            // namespace the sender is unknown. The core then decides after a second death on the same entry.
             let sender =
                 if death.namespaced { "by a process outside its namespace" } else { "by an unknown sender" };
             let how = if signal == libc::SIGKILL { "killed" } else { "ended" };

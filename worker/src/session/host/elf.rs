@@ -1,22 +1,22 @@
-//! Reads what a shared library tells the loader: which libraries it needs, and which symbol names it contains.
+//! Reads a shared library's dynamic section: the libraries that it needs, its own name, and its symbol names.
 //!
 //! The file is untrusted. It is read with `pread` and never mapped, so a file that shrinks is an error, not a signal.
-//! Only the program headers, the dynamic section and its strings are read, each within a limit; the rest of ELF is
-//! left to the loader in the runner. `libraries` decides which libraries the runner gets.
+//! Only the program headers, the dynamic section and its strings are read, each within a limit. The loader in the
+//! runner handles the rest. `libraries` decides which libraries the runner gets.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Linkers write about a dozen program headers.
+/// The most program headers. Linkers write about a dozen.
 const MAX_PROGRAM_HEADERS: u16 = 256;
-/// In bytes. Linkers write about thirty entries of 16 bytes.
+/// The largest dynamic section, in bytes. Linkers write about thirty entries of 16 bytes.
 const MAX_DYNAMIC: u64 = 64 * 1024;
-/// In bytes. The names of all symbols; large C++ libraries have a few MiB of them.
+/// The largest string table, in bytes. It contains the names of all symbols; large C++ libraries have a few MiB.
 const MAX_STRINGS: u64 = 64 << 20;
 /// The longest file name on Linux, in bytes.
 const MAX_NAME: usize = 255;
-/// More libraries than anyone links by hand.
+/// The most needed libraries, far more than real libraries have.
 const MAX_NEEDED: usize = 256;
 
 const HEADER: usize = 64;
@@ -34,12 +34,12 @@ const DT_SONAME: u64 = 14;
 pub(crate) enum ElfError {
     #[error("reading {bytes} bytes at offset {offset}")]
     Read { bytes: u64, offset: u64, source: io::Error },
-    /// Reported by the loader, whose messages users know.
+    /// The loader reports this as well, in a message that users know.
     #[error("not a 64-bit little-endian shared library, or a damaged one ({what})")]
     Malformed { what: &'static str },
 }
 
-/// The loader's view of a library.
+/// The parts of a library that the loader uses to find it and its dependencies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dynamic {
     /// `DT_NEEDED`, in order, without entries that are not plain file names.
@@ -135,7 +135,7 @@ fn name_at(strings: &[u8], at: u64) -> Option<String> {
 
 fn bytes(file: &File, offset: u64, bytes: u64) -> Result<Vec<u8>, ElfError> {
     let size = file.metadata().map_err(|source| ElfError::Read { bytes, offset, source })?.len();
-    // Checked before allocating, because the numbers are untrusted.
+    // Checked before the allocation, because the numbers are untrusted.
     if offset.checked_add(bytes).is_none_or(|end| size < end) {
         return Err(ElfError::Malformed { what: "a part lies beyond its end" });
     }
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn dynamic_section_gives_plain_names_only() {
         let found = read(&sample_library()).expect("well formed");
-        assert_eq!(found.needed, ["libtvm_ffi.so"], "paths, dots, and names without an end are none");
+        assert_eq!(found.needed, ["libtvm_ffi.so"], "paths, dots, and names without an end are left out");
         assert_eq!(found.soname.as_deref(), Some("self.so"));
         assert!(found.mentions("TVMFFI"));
         assert!(!found.mentions("RaisedX") && !found.mentions("ErrorSetRaised"));
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn dynamic_reads_our_own_executable() {
         let file = File::open("/proc/self/exe").expect("ourselves");
-        let found = Dynamic::read(&file).expect("the linker writes good ones");
+        let found = Dynamic::read(&file).expect("our own executable is well-formed");
         assert!(cfg!(target_feature = "crt-static") || found.needed.iter().any(|name| name.contains("libc")));
     }
 

@@ -1,7 +1,7 @@
 //! Flushes bytes from the caches of every CPU, so that a block has to read them from memory.
 //!
-//! Caches use physical addresses, so flushing a line through one map of a page flushes it for all maps of that page. Pages
-//! that are not in memory are left alone.
+//! Caches use physical addresses, so flushing a line through one mapping of a page flushes it for all mappings. Pages
+//! that are not in memory are skipped.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,10 +11,11 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// The smallest cache line, in bytes, of the processors that we support.
 const LINE: usize = 64;
-/// How many bytes are mapped at a time. Resident pages of the map count as this process's memory.
+/// The number of bytes that are mapped at a time. Resident pages of the mapping count as this process's memory.
 const WINDOW: u64 = 1 << 20;
 
-/// Flushes `bytes` bytes of a file or memory file, from offset `from` on. A range beyond the end of the file is ignored.
+/// Flushes `bytes` bytes of a file or memory file, from offset `from` on. A range beyond the end of the file is
+/// ignored.
 pub(super) fn evict(file: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<(), Errno> {
     let page = rustix::param::page_size() as u64;
     let length = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);
@@ -29,11 +30,11 @@ pub(super) fn evict(file: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<(), E
 }
 
 fn evict_window(file: BorrowedFd<'_>, at: u64, bytes: usize) -> Result<(), Errno> {
-    // SAFETY: a fresh shared map; nothing is replaced.
+    // SAFETY: a fresh shared mapping; nothing is replaced.
     let start = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, at)? };
     let page = rustix::param::page_size();
     let mut resident = vec![0_u8; bytes.div_ceil(page)];
-    // SAFETY: `start` is our own map of `bytes` bytes, and `resident` has a byte for each of its pages.
+    // SAFETY: `start` is our own mapping of `bytes` bytes, and `resident` has a byte for each of its pages.
     let known = unsafe { libc::mincore(start, bytes, resident.as_mut_ptr()) } == 0;
     for (number, _) in resident.iter().enumerate().filter(|(_, state)| known && **state & 1 != 0) {
         let first = number * page;
@@ -42,13 +43,13 @@ fn evict_window(file: BorrowedFd<'_>, at: u64, bytes: usize) -> Result<(), Errno
         }
     }
     fence();
-    // SAFETY: our own map, not used after this.
+    // SAFETY: our own mapping, not used after this.
     unsafe { munmap(start, bytes) }
 }
 
 #[cfg(target_arch = "x86_64")]
 fn flush(line: *const u8) {
-    // SAFETY: the address is in a map of ours that can be read; flushing changes no content.
+    // SAFETY: the address is in a mapping of ours that can be read; flushing changes no content.
     unsafe { std::arch::x86_64::_mm_clflush(line) };
 }
 
@@ -60,7 +61,7 @@ fn fence() {
 
 #[cfg(target_arch = "aarch64")]
 fn flush(line: *const u8) {
-    // SAFETY: the address is in a map of ours that can be read; Linux lets programs clean and invalidate lines.
+    // SAFETY: the address is in a mapping of ours that can be read; Linux lets programs clean and invalidate lines.
     unsafe { std::arch::asm!("dc civac, {}", in(reg) line, options(nostack, preserves_flags)) };
 }
 

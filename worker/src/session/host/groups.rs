@@ -1,10 +1,10 @@
-//! Opens the entries of a task in order: decides which of them share a runner, and which are opened ahead of their
+//! Opens the entries of a task in order, and decides which of them share a runner and which are opened ahead of their
 //! turn.
 //!
-//! While one group is called, a thread opens the entries of the next one, so that disk and candidate need not wait
-//! for each other. Another thread drops the pages that the previous group left in the page cache. Some things must
-//! exist only once, so they are opened only in their group's turn: values that are written out cost memory, and files
-//! that entries of a store share are watched for pages that the current group brings in.
+//! While one group is called, a thread opens the entries of the next one, so that disk and candidate work at the same
+//! time. Another thread drops the pages that the previous group left in the page cache. Two kinds of entries are opened
+//! only in their group's turn. Entries with materialised values cost memory. Entries of a store share files, which are
+//! watched for pages that the current group adds.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Group, Groups, Lifetime, SessionError, Wanted};
 
-/// Descriptors reserved for one entry of a group: its own file, and the files that hold its tensors in a store, once
-/// for reading and once for watching. The groups before and after it are open as well.
+/// Descriptors reserved for one entry of a group: its own file, and its tensors' files in a store, once for reading and
+/// once for watching. The groups before and after it are open at the same time.
 const DESCRIPTORS_PER_ENTRY: u64 = 32;
 
-/// Splits groups if this process could not open all of their files at once.
+/// Splits groups whose files this process could not open all at once.
 fn within_descriptors(groups: Vec<Range<usize>>, open_files: u64) -> Vec<Range<usize>> {
     let most = usize::try_from(open_files / DESCRIPTORS_PER_ENTRY).unwrap_or(usize::MAX).max(1);
     let cut = |group: Range<usize>| {
@@ -51,14 +51,14 @@ pub(super) struct HostGroups<'b> {
     drop_cache: bool,
     /// The entries that share a runner.
     ranges: Vec<Range<usize>>,
-    /// The first entry that was not handed out yet.
+    /// The first entry that has not been returned yet.
     at: usize,
-    /// Used if inputs are timed from memory.
+    /// Copies of the inputs, if they are timed from memory.
     copied: Option<CopiedInputs>,
-    /// Whether candidates are called while inputs are read; if so, the page cache is watched.
+    /// True if candidates are called while inputs are read. The page cache is then watched.
     watched: bool,
     ahead: Option<JoinHandle<Option<Opened>>>,
-    /// What the current group reads of its captures.
+    /// The guards of the captures of the current group.
     reading: Option<EntryGuards>,
     /// The guards of the previous group. Its runner is dead, and its pages are dropped while the next group is
     /// called.
@@ -73,13 +73,13 @@ pub(super) struct HostGroups<'b> {
 struct Opened {
     range: Range<usize>,
     placed: Result<Vec<Placed>, (usize, RecordedError)>,
-    /// Created before anything was read.
+    /// The guards, created before anything was read.
     guards: EntryGuards,
     /// Signals that the disk has nothing left to read for these entries.
     turn: Option<Turn>,
 }
 
-/// What a thread needs to open entries.
+/// Everything that a thread needs to open entries.
 #[derive(Clone)]
 struct Opener {
     entries: Arc<[EntryRef]>,
@@ -88,7 +88,7 @@ struct Opener {
     watched: bool,
 }
 
-/// One open entry, and what to read ahead of the candidate.
+/// One open entry, and the inputs to read ahead of the candidate.
 struct OpenEntry {
     placed: Placed,
     ahead: Option<ReadAhead>,
@@ -97,9 +97,8 @@ struct OpenEntry {
 impl Opener {
     /// Opens the first entries of the range: all of them if they can share a runner.
     ///
-    /// An entry that must be watched while it is read gets its own runner, because its touches are recognised by new
-    /// pages in the cache, and the previous entry predicts which inputs it reads as a whole. An entry that cannot be
-    /// opened gets its own group too.
+    /// An entry whose reads must be watched gets its own runner: new pages in the cache show its touches, and the
+    /// previous entry predicts which inputs it reads as a whole. An entry that cannot be opened gets its own group too.
     fn open(&self, range: Range<usize>, expected: Expected) -> Opened {
         let first = &self.entries[range.start];
         let mut guards = EntryGuards::watch(std::slice::from_ref(first), self.drop_cache);
@@ -113,8 +112,8 @@ impl Opener {
         self.open_others(range, opened, guards, expected)
     }
 
-    /// Like `open`, ahead of the group's turn. Returns `None` if the first entry must be opened in its turn; an error
-    /// is found then as well.
+    /// Like `open`, but ahead of the group's turn. Returns `None` if the first entry must be opened in its turn, or if
+    /// opening it fails. The error is then found in its turn.
     fn open_ahead(&self, range: Range<usize>, expected: Expected) -> Option<Opened> {
         let first = &self.entries[range.start];
         let guards = EntryGuards::watch(std::slice::from_ref(first), self.drop_cache);
@@ -228,7 +227,7 @@ impl<'b> HostGroups<'b> {
             reads: ReadReport::default(),
         };
         if let Some(first) = groups.next_range().filter(|_| groups.watched) {
-            // Errors can be reported now: it is this group's turn.
+            // It is this group's turn, so errors can be reported.
             groups.open_beside(|opener| Some(opener.open(first, Expected::default())));
         }
         Ok(groups)
@@ -260,8 +259,8 @@ impl<'b> HostGroups<'b> {
     fn open_next(&mut self, opened: &mut Opened) {
         let Some(next) = self.next_range().filter(|_| self.watched) else { return };
         let Ok(placed) = &opened.placed else { return };
-        // If another entry of the same file were opened now, its pages would look as if they had been in the cache
-        // before. All entries of a store share files.
+        // All entries of a store share files. If the next entry were opened now, pages that the current one adds would
+        // look as if they had been in the cache before.
         let packed = placed.iter().any(|entry| entry.as_ref().capture.is_packed());
         let same_file = self.entries[next.clone()].iter().any(|entry| opened.guards.watches(&entry.path));
         if packed || same_file {
@@ -271,7 +270,7 @@ impl<'b> HostGroups<'b> {
         self.open_beside(|opener| opener.open_ahead(next, expected));
     }
 
-    /// Drops the pages that the previous group brought into the page cache, on another thread.
+    /// Drops the pages that the previous group added to the page cache, on another thread.
     fn release_in_the_background(&mut self) {
         self.await_release();
         let Some(guards) = self.over.take() else { return };
@@ -343,7 +342,7 @@ impl Groups<Placed> for HostGroups<'_> {
         }
         self.whole = whole;
         self.over = self.reading.take();
-        // Nothing of ours may run while candidates are timed.
+        // No thread of this process may work while candidates are timed.
         if !self.watched {
             self.release();
         }
@@ -351,7 +350,7 @@ impl Groups<Placed> for HostGroups<'_> {
 
     fn finish(mut self: Box<Self>) -> ReadReport {
         self.await_release();
-        // This group was opened but is not called any more. The disk may still be reading for it.
+        // This group was opened ahead, but will not be called. The disk may still be reading for it.
         if let Some(Opened { placed, guards, .. }) = self.ahead.take().and_then(|it| it.join().ok().flatten())
         {
             drop(placed);
@@ -365,7 +364,7 @@ impl Groups<Placed> for HostGroups<'_> {
 }
 
 impl Drop for HostGroups<'_> {
-    /// No thread may outlive its lease, however that ends.
+    /// No thread may outlive its lease, even after an error.
     fn drop(&mut self) {
         self.await_release();
         drop(self.ahead.take().map(JoinHandle::join));

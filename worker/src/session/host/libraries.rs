@@ -1,9 +1,9 @@
 //! Finds the libraries in the plan's `library_path` that an artifact needs, and opens them for the runner.
 //!
-//! If the worker is root, each runner has its own user, who may not be able to enter these folders. So the worker opens the
-//! libraries, and the runner loads them by descriptor. When the loader looks for a library by its name (`DT_SONAME`), it is
-//! loaded already. Libraries that are not found here are left to the loader, which finds the system's libraries. If the loader
-//! fails, users get its familiar message, and `advice` adds what to do about it.
+//! If the worker is root, each runner has its own user, which may not be able to enter these folders. So the worker
+//! opens the libraries, and the runner loads them by descriptor. When the loader then needs a library by its name
+//! (`DT_SONAME`), it is already loaded. Libraries that are in none of the folders are left to the loader, which finds
+//! those of the system. If the loader fails, users get its message, and `advice` adds how to fix the problem.
 
 use std::fs::File;
 use std::io;
@@ -16,8 +16,8 @@ use opt_shared::units::Bytes;
 use super::elf::Dynamic;
 use crate::runner::frame::MAX_LIBRARIES;
 
-/// Every library that is built with tvm-ffi's headers needs this one. Some code generators leave it out of `DT_NEEDED`, because
-/// the programs for which they are written have loaded it already.
+/// The library that every artifact built with tvm-ffi's headers needs. Some code generators leave it out of
+/// `DT_NEEDED`, because their usual host programs have already loaded it.
 const TVM_FFI: &str = "libtvm_ffi.so";
 const TVM_FFI_SYMBOLS: &str = "TVMFFI";
 /// The largest library that is copied: the size limit of an artifact.
@@ -35,7 +35,7 @@ impl Library {
     }
 }
 
-/// Libraries in the order in which they must be loaded: each one after the libraries that it needs.
+/// Libraries in loading order: each one comes after the libraries that it needs.
 #[derive(Default)]
 pub(crate) struct Libraries {
     found: Vec<Library>,
@@ -44,8 +44,8 @@ pub(crate) struct Libraries {
 }
 
 impl Libraries {
-    /// Searches `folders` for the libraries that `artifact` needs, and for those that these need in turn. If a runner's own
-    /// user could not read a library, a copy is made in the folder `copies`.
+    /// Searches `folders` for the libraries that `artifact` needs, and for their dependencies. Copies a library to the
+    /// folder `copies` if a runner's own user could not read it.
     pub(crate) fn find(artifact: &File, folders: &[PathBuf], copies: &Path) -> Self {
         let mut search = Search { folders, copies, seen: Vec::new(), libraries: Self::default() };
         if folders.is_empty() {
@@ -66,7 +66,7 @@ impl Libraries {
         &self.found
     }
 
-    /// The size of the files, which is what they take of an address space, and of the page cache at most.
+    /// The total size of the files. They take this much address space, and at most this much of the page cache.
     pub(crate) fn bytes(&self) -> Bytes {
         let size = |it: &Library| it.file.metadata().map(|about| Bytes::new(about.len())).unwrap_or_default();
         self.found.iter().map(size).sum()
@@ -104,7 +104,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn add(&mut self, name: &str) {
-        // Each name is searched once, because libraries may need each other in circles. This also bounds the depth.
+        // Each name is searched once, because dependencies may be circular. This also bounds the depth.
         if self.seen.len() >= MAX_LIBRARIES || self.seen.iter().any(|seen| seen == name) {
             return;
         }
@@ -139,8 +139,8 @@ fn open(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
-/// Makes a library readable for the runner's user, as whom the loader opens the descriptor's path again. A file that only root
-/// may read is copied into an unnamed file, which disappears with its last descriptor.
+/// Makes a library readable for the runner's user, because the loader opens the descriptor's path again as that user. A
+/// file that only root may read is copied into an unnamed file, which disappears with its last descriptor.
 fn readable_by_runners(file: File, copies: &Path) -> io::Result<File> {
     let metadata = file.metadata()?;
     let own_user = rustix::process::geteuid().is_root();

@@ -1,8 +1,8 @@
-//! Runs kernels on the CPU: each session is a sandboxed runner process, controlled from here.
+//! Runs kernels on the CPU. Each session is a sandboxed runner process that this module controls.
 //!
-//! Owns the trusted side of a runner: what it maps (`placed`, `copied`, `outputs`), its start, commands and end
-//! (`process`, `session`), its timing (`clock`), the verdict on its death (`death`), and how captures are read for it
-//! (`groups`, `read_ahead`).
+//! Owns the trusted side of a runner: the memory that it maps (`placed`, `copied`, `outputs`), its start, commands and
+//! end (`process`, `session`), its timing (`clock`), the verdict on its death (`death`), and the reading of its
+//! captures (`groups`, `read_ahead`).
 
 mod callable;
 mod clock;

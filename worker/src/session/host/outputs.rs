@@ -1,8 +1,8 @@
-//! The outputs of one session's entries: a memfd that is sealed against resizing, poisoned and read by the worker,
-//! and mapped by the runner.
+//! The outputs of one session's entries, in a memfd that is sealed against resizing. The worker poisons and reads it,
+//! and the runner maps it.
 //!
-//! Owns the layout (where each output lies, in which slots, between which slack bytes) and the poison. Outputs are
-//! read with `pread`, so a hostile runner cannot raise SIGBUS in this process, and shared memory is counted once.
+//! Owns the layout (each output's slots and the slack bytes around them) and the poison. Outputs are read with `pread`,
+//! not mapped: a hostile runner cannot raise SIGBUS in this process, and the memory is counted once.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,10 +20,10 @@ use crate::recorded::allocated_bytes;
 use crate::runner::frame::{OutputRegion, WireOutput};
 use crate::session::Trespass;
 
-/// Poison and slack are written and read through a buffer of this size, in bytes.
+/// The size, in bytes, of the buffer through which poison and slack are written and read.
 const CHUNK: usize = 64 * 1024;
 
-/// How the outputs of several calls are laid out.
+/// The layout of the outputs of several calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slots {
     /// Two slots in the same memory, alternately flush with the guard page at either end.
@@ -34,7 +34,7 @@ pub(crate) enum Slots {
     Separate,
 }
 
-/// Where one output tensor lies in the memfd.
+/// The location of one output tensor in the memfd.
 #[derive(Clone, Debug)]
 struct OutputSpan {
     /// The start of the tensor's pages, slack included.
@@ -58,8 +58,8 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    /// Creates layouts for several entries over one memfd. Unless they are separate, its size is that of the largest:
-    /// only one entry is called at a time, and its outputs are read before the next is called.
+    /// Creates layouts for several entries over one memfd. Unless they are separate, it has the size of the largest
+    /// layout: only one entry is called at a time, and its outputs are read before the next entry is called.
     pub(crate) fn create_shared(entries: &[&[OutputTensor]], layout: Slots) -> rustix::io::Result<Vec<Self>> {
         let (mut base, mut memfd_bytes) = (0, 0);
         let mut layouts = Vec::with_capacity(entries.len());
@@ -179,7 +179,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Returns the first slack byte that no longer holds the poison. Only for `AgainstGuards`.
+    /// Returns the first slack byte that is no longer poison. Only for `AgainstGuards`.
     pub(crate) fn damaged_slack(&self, slot: u32, pattern: u8) -> io::Result<Option<Trespass>> {
         for (index, place) in self.places.iter().enumerate() {
             let Some(region) = place.regions.get(slot as usize) else { continue };
@@ -288,7 +288,7 @@ mod tests {
     }
 
     proptest! {
-        /// The predicted size must match the real one to the byte.
+        /// The predicted size must match the real one exactly.
         #[test]
         fn outputs_take_the_predicted_size(sizes in prop::collection::vec(0u64..3_000_000, 0..4)) {
             let leaves: Vec<_> = sizes.iter().copied().map(leaf).collect();

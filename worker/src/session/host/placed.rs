@@ -1,7 +1,7 @@
-//! Where the inputs of an entry lie for a runner: byte ranges of files, or slots of an arena.
+//! Places the inputs of an entry for a runner: in byte ranges of files, or in slots of an arena.
 //!
-//! Decides which bytes a runner can see, in the capture's files or in memory of this worker. Values that are not
-//! stored as such in the file (lazy conjugates and negatives) are written into a sealed memfd.
+//! Decides which bytes a runner can see, in the capture's files or in memory of this worker. Values that the file does
+//! not contain in this form (lazy conjugates and negatives) are materialised in a sealed memfd.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -28,7 +28,8 @@ use crate::recorded::{Recorded, RecordedError, is_written_out};
 use crate::runner::frame::{EntrySetup, InputRange, VariantRange, WireArgument, WireOutput, WireType};
 use crate::session::{PoolSlot, Variants, VariedInput};
 
-/// A placeholder for the source that comes after all files, until the number of files is known.
+/// A placeholder for the index of the materialised values. They come after all files, whose number is not known at
+/// first.
 const MATERIALISED: u8 = u8::MAX;
 
 /// A part of a storage.
@@ -38,10 +39,10 @@ pub(crate) struct Reached {
     pub(crate) within: Range<u64>,
 }
 
-/// Which memory an entry's inputs are mapped from.
+/// The memory from which an entry's inputs are mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InputMemory {
-    /// The capture's own files, or values that were written out.
+    /// The capture's own files, or materialised values.
     Files,
     /// Copies in this worker's memory.
     Copied,
@@ -49,7 +50,7 @@ enum InputMemory {
     Pool,
 }
 
-/// What was learned about how an entry is read, while it was watched.
+/// The result of watching the reads of an entry.
 #[derive(Default)]
 pub(crate) struct Learned {
     pub(crate) reads: ReadReport,
@@ -60,7 +61,7 @@ pub(crate) struct Learned {
 pub(crate) struct Placed {
     recorded: Recorded,
     inputs: Vec<InputRange>,
-    /// For each input, the part of a storage that it shows; `None` for materialised values.
+    /// For each input, the part of a storage in it; `None` for materialised values.
     reached: Vec<Option<Reached>>,
     wire: Vec<WireArgument>,
     /// The files that `InputRange::source` indexes; materialised values come after them.
@@ -69,9 +70,9 @@ pub(crate) struct Placed {
     materialised_bytes: Bytes,
     input_bytes: Bytes,
     memory: InputMemory,
-    /// Whether a runner maps its inputs without the kernel's read-ahead.
+    /// True if a runner maps its inputs without the kernel's read-ahead.
     pub(super) page_by_page: bool,
-    /// The thread that reads ahead of the runner, while it does.
+    /// The thread that reads ahead of the runner, if there is one.
     watch: RefCell<Option<Watch>>,
     learned: RefCell<Learned>,
 }
@@ -119,8 +120,8 @@ impl Placed {
         })
     }
 
-    /// Moves the inputs to `arena`, each to the offset that `place` returns for it. If it returns `None` for one of
-    /// them, this returns `None` and nothing is moved.
+    /// Moves the inputs to `arena`, each to the offset that `place` returns for it. If `place` returns `None` for one
+    /// of them, moves none and returns `None`.
     pub(crate) fn move_inputs(
         &mut self,
         arena: &Arc<File>,
@@ -194,7 +195,7 @@ impl Placed {
         }
     }
 
-    /// The ranges in which a runner finds the variants of its inputs.
+    /// The ranges of the variants of its inputs, for a runner.
     pub(super) fn variant_ranges(&self, variants: &Variants) -> Vec<VariantRange> {
         let ranges: Vec<u32> = self.tensor_ranges().collect();
         let of = |input: &VariedInput| {
@@ -211,8 +212,8 @@ impl Placed {
         variants.inputs.iter().filter_map(of).collect()
     }
 
-    /// The descriptors that go to the runner with the entry: the outputs, the files that hold inputs, and
-    /// materialised values if there are any.
+    /// The descriptors that are sent to the runner with the entry: the outputs, the files with inputs, and materialised
+    /// values if there are any.
     pub(super) fn descriptors<'a>(&'a self, outputs: BorrowedFd<'a>) -> Vec<BorrowedFd<'a>> {
         let mut descriptors = vec![outputs];
         descriptors.extend(self.files.iter().map(|file| file.as_fd()));
@@ -231,7 +232,7 @@ impl Placed {
         Ok(())
     }
 
-    /// The capture file that holds inputs of this source; `None` for materialised values.
+    /// The capture file of this source; `None` for materialised values.
     pub(super) fn file(&self, source: u8) -> Option<&Arc<File>> {
         self.files.get(usize::from(source))
     }
@@ -241,12 +242,12 @@ impl Placed {
         self.input_bytes
     }
 
-    /// The bytes that are mapped from files, and so lie in the page cache.
+    /// The number of bytes that are mapped from files, and so are in the page cache.
     pub(super) fn mapped_bytes(&self) -> Bytes {
         if self.memory == InputMemory::Pool { Bytes::ZERO } else { self.input_bytes() }
     }
 
-    /// The bytes of inputs that are private pages of the runner: partial pages and unaligned placements.
+    /// The number of bytes of inputs in private pages of the runner: partial pages and unaligned placements.
     pub(super) fn unmapped_bytes(&self) -> Bytes {
         if self.memory == InputMemory::Pool {
             return Bytes::ZERO;
@@ -255,7 +256,7 @@ impl Placed {
         self.inputs.iter().map(|range| unmapped(range, page)).sum()
     }
 
-    /// The size of values that were written out to memory.
+    /// The size of materialised values.
     pub(super) fn materialised_bytes(&self) -> Bytes {
         self.materialised_bytes
     }
@@ -271,7 +272,7 @@ impl Placed {
         }
     }
 
-    /// Stops reading ahead. Must be called while the runner is alive, or its touches are not counted.
+    /// Stops reading ahead. Must be called while the runner is alive, because its touches cannot be counted afterwards.
     pub(super) fn stop_watching(&self) {
         if let Some(watch) = self.watch.take() {
             let (reads, whole) = watch.stop_and_learn();
@@ -286,9 +287,9 @@ impl Placed {
     }
 }
 
-/// The bytes of this worker's memory that a runner maps. For copies: whole pages in its page tables; an input that
-/// several entries share is mapped once. For a pool: every map of a slot counts, or the runner could owe as much
-/// unseen.
+/// The number of bytes of this worker's memory that a runner maps. For copies, these are whole pages, and an input that
+/// several entries share is mapped once. For a pool, every mapping of a slot counts, because otherwise the runner could
+/// owe this memory uncounted.
 pub(super) fn of_worker(entries: &[Placed]) -> Bytes {
     let pooled = entries.iter().filter(|entry| entry.memory == InputMemory::Pool);
     let pooled: Bytes = pooled.flat_map(|entry| &entry.inputs).map(|range| Bytes::new(range.bytes)).sum();
@@ -306,7 +307,7 @@ pub(super) fn of_worker(entries: &[Placed]) -> Bytes {
     pooled + copied.into_iter().map(|(_, range)| whole_pages(range)).sum::<Bytes>()
 }
 
-/// The bytes of anonymous pages that mapping this range costs.
+/// The number of bytes of anonymous pages that are needed to map this range.
 fn unmapped(range: &InputRange, page: u64) -> Bytes {
     let phase = u64::from(range.address_phase);
     formula::unmapped(range.file_offset, Bytes::new(range.bytes), phase, Bytes::new(page))
@@ -326,7 +327,7 @@ struct Ranges<'a> {
     capture: &'a CaptureFile,
     inputs: Vec<InputRange>,
     reached: Vec<Option<Reached>>,
-    /// The files that hold inputs: one, unless the capture lies in a store.
+    /// The files with inputs. There is one, unless the capture lies in a store.
     sources: Vec<(Option<BlobId>, Arc<File>)>,
     memfd: Option<OwnedFd>,
     written: u64,
@@ -439,7 +440,8 @@ fn plain_argument(value: &PlainValue) -> WireArgument {
         PlainValue::Float(value) => WireArgument::Float(*value),
         PlainValue::Str(value) => WireArgument::Str(value.clone()),
         PlainValue::DType(dtype) => WireArgument::DType(wire_type(*dtype)),
-        // A kernel on the CPU computes on the CPU, on whatever device the model ran. In DLPack, type 1 is the CPU.
+        // A kernel on the CPU gets the CPU as device, even if the model ran on another one. In DLPack, type 1 is the
+        // CPU.
         PlainValue::Device(_) => WireArgument::Device { kind: 1, index: 0 },
         PlainValue::Ints(values) => {
             array(DType::Int64, values.len(), values.iter().flat_map(|value| value.to_le_bytes()).collect())

@@ -1,8 +1,7 @@
-//! The worker's control over one runner: start it, send it entries, let it call, stop it, and reap it once it is
-//! dead.
+//! Controls one runner: starts it, sends it entries, requests calls, stops it, and reaps it once it is dead.
 //!
-//! Owns the order of these steps. `stage` interprets the calls, and `death` the way it ended. Everything that the
-//! runner sends is a claim; only its pidfd and the result of `waitid` are facts.
+//! Owns the order of these steps. `stage` interprets the calls, and `death` the way in which the runner ended.
+//! Everything that the runner sends is a claim; only its pidfd and the result of `waitid` are facts.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,44 +27,46 @@ use crate::sandbox::streams::Stream;
 use crate::sandbox::timeout::Timeout;
 use crate::session::{Called, Loaded};
 
-/// How much of standard error is reported, in bytes.
+/// The number of bytes of standard error that are reported.
 const STDERR_TAIL: usize = 2048;
-/// A stop takes microseconds unless the runner hangs in the kernel.
+/// The time limit of a stop. It takes microseconds unless the runner hangs in the kernel.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// A killed runner that is not dead after this time is stuck in the kernel (D state), and the worker gives up.
+/// The time limit for the death of a killed runner. After it, the runner is stuck in the kernel (D state), and the
+/// worker gives up.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
-/// Waiting for the end of a command also checks the pidfd: often at first, then every 100 ms.
+/// While the worker waits for the end of a command, it also checks the pidfd: often at first, then every 100 ms.
 const FIRST_SLICE: Duration = Duration::from_millis(2);
 const LAST_SLICE: Duration = Duration::from_millis(100);
 
-/// Mapping and copying inputs runs our own code at the disk's rate, so a timeout means that the disk hangs.
+/// The time limit for mapping and copying inputs. Our own code does that at the disk's rate, so a timeout means that
+/// the disk hangs.
 const SETUP_TIMEOUT: Duration = Duration::from_mins(10);
-/// How long after its socket closed a dying runner may take to be dead.
+/// The longest time between the closing of a dying runner's socket and its death.
 const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
-/// The verdict on a library that writes to its runner's socket while it is being loaded.
+/// The details of verdicts on libraries that use their runner's socket while they are being loaded.
 const FORGED_REPLY: &str = "the library wrote to its runner's socket while it was being loaded";
 const CLOSED_SOCKET: &str = "the library closed its runner's socket while it was being loaded";
 
-/// What a new runner gets.
+/// The parameters of a new runner.
 pub(crate) struct RunnerSpec<'a> {
     pub(crate) lease: LeaseId,
     pub(crate) setup: Setup,
     pub(crate) artifact: BorrowedFd<'a>,
     /// Libraries that are loaded before the artifact.
     pub(crate) libraries: &'a [Library],
-    /// How much the runner may owe beyond its base memory, maps included.
+    /// The memory that the runner may owe in addition to its base memory, mappings included.
     pub(crate) limit: Bytes,
     /// The size of the output memfds and materialised values that it maps.
     pub(crate) shared: Bytes,
-    /// How much it maps of memory that this worker holds and is charged for.
+    /// The size of its mappings of memory that this worker owns and is charged for.
     pub(crate) of_worker: Bytes,
     /// The size of capture files that are mapped in place.
     pub(crate) mapped: Bytes,
-    /// How many threads it may have, where a control group counts them.
+    /// The number of threads that it may have, if a control group counts them.
     pub(crate) tasks: u32,
 }
 
-/// An error that stops the worker from going on with this runner. It is not the candidate's fault.
+/// An error after which the worker cannot continue with this runner. The candidate is not to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunnerError {
     #[error("starting a runner")]
@@ -82,7 +83,7 @@ pub(crate) enum RunnerError {
     NotSetUp,
     #[error("holding a runner")]
     Handle(#[from] HandleError),
-    #[error("throwing inputs and outputs out of the caches (profile with cache_state = \"warm\")")]
+    #[error("evicting inputs and outputs from the caches (profile with cache_state = \"warm\")")]
     Evict(#[source] rustix::io::Errno),
     #[error("a killed runner did not end within {DEATH_TIMEOUT:?}")]
     Undead,
@@ -92,7 +93,7 @@ pub(crate) enum RunnerError {
 #[derive(Debug)]
 pub(crate) enum Heard<T> {
     Done(T),
-    /// The runner is dead; see `Runner::finish`.
+    /// The runner is dead. `Runner::finish` returns the details.
     Died,
     TimedOut,
 }
@@ -109,7 +110,7 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 pub(crate) struct Death {
     pub(crate) end: End,
-    /// Set if the supervisor killed it.
+    /// The reason, if the supervisor killed it.
     pub(crate) killed: Option<KillReason>,
     pub(crate) peak_owed: Bytes,
     pub(crate) report: RunnerEnd,
@@ -117,8 +118,8 @@ pub(crate) struct Death {
     pub(crate) refused: Option<Bytes>,
     pub(crate) fault: Option<Fault>,
     pub(crate) phase: Phase,
-    /// The runner reported that it was locked down, so the candidate's code may have run. Until then only our code
-    /// had, so the report can be trusted.
+    /// True if the runner reported that it was locked down. The candidate's code may have run since. The report itself
+    /// can be trusted, because only our code had run before it.
     pub(crate) locked: bool,
     pub(crate) namespaced: bool,
 }
@@ -135,7 +136,7 @@ pub(crate) struct Fault {
 /// it.
 pub(crate) struct Process {
     handle: RunnerHandle,
-    /// What it owes before its candidate runs.
+    /// The memory that it owes before its candidate runs.
     base: Bytes,
     /// The memory that it shares with the zygote from which it was copied.
     inherited: Bytes,
@@ -156,7 +157,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// `output` is how much of each standard stream is kept.
+    /// `output` is the number of bytes of each standard stream that are kept.
     pub(super) fn create(output: Bytes) -> Result<Self, RunnerError> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -183,7 +184,7 @@ impl Parts {
         ])
     }
 
-    /// Starts the process with exec. `base` is what it will owe before its candidate runs.
+    /// Starts the process with exec. `base` is the memory that it will owe before its candidate runs.
     pub(super) fn start(
         self,
         link: &Link,
@@ -258,7 +259,7 @@ impl Runner {
         self.tell(&ToRunner::Entry(setup.clone()), descriptors)
     }
 
-    /// Sends a frame. Ignores a runner that is already dead; `begin` will notice.
+    /// Sends a frame. Returns no error if the runner is dead, because `begin` will notice that.
     fn tell(&self, frame: &ToRunner, descriptors: &[BorrowedFd<'_>]) -> Result<(), RunnerError> {
         match send_to_runner(self.socket.as_fd(), frame, descriptors) {
             Ok(()) | Err(FrameError::Closed) => Ok(()),
@@ -266,7 +267,7 @@ impl Runner {
         }
     }
 
-    /// Lets the runner lock down and load, once the supervisor watches it. `timeout` is the candidate's own; it
+    /// Lets the runner lock down and load, once the supervisor watches it. `timeout` is the candidate's time limit. It
     /// starts when the candidate's code may run.
     pub(crate) fn begin(&mut self, link: &Link, timeout: Duration) -> Result<Heard<Loaded>, RunnerError> {
         link.wait_watched(self.handle.pid())?;
@@ -275,7 +276,7 @@ impl Runner {
         let mut slice = FIRST_SLICE;
         // Until the runner reports that it is locked down, only our code has run, and its replies can be trusted.
         let mut locked = false;
-        // Replies that a dead runner had sent are read first.
+        // If the runner is dead, replies that it sent before are read first.
         let mut dead = false;
         loop {
             match receive_reply(self.socket.as_fd(), slice) {
@@ -298,11 +299,11 @@ impl Runner {
                 }
                 Ok(None) if dead => return Ok(Heard::Died),
                 Ok(None) => {}
-                // A constructor can write anything to the socket, or close it. That is the candidate's fault.
+                // A constructor of the candidate can write to the socket or close it. The candidate is then to blame.
                 Ok(Some(_)) | Err(FrameError::Malformed { .. }) if locked => {
                     return Ok(Heard::Done(Loaded::Refused { text: FORGED_REPLY.to_owned() }));
                 }
-                // A runner that ends closes its socket before it is seen to be dead.
+                // The socket of an ending runner closes before its death can be observed.
                 Err(FrameError::Closed) => {
                     if self.handle.wait_dead(CLOSED_TIMEOUT)? {
                         return Ok(Heard::Died);
@@ -348,7 +349,7 @@ impl Runner {
         loop {
             let page = self.control.page();
             if wait_for_change(&page.done, &page.worker_waits, before, spin, slice) {
-                // Any value but the current sequence number is forged, and the calls count as not done.
+                // Any value except the current sequence number is forged. The calls then count as not done.
                 if page.done.load(Ordering::Acquire) == self.sequence {
                     return Ok(Heard::Done(Called {
                         result: page.result.load(Ordering::Relaxed),
@@ -384,8 +385,8 @@ impl Runner {
         Ok(self.handle.cont()?)
     }
 
-    /// The CPU time of all its threads, including those that ended. Exact while it is stopped. While it runs, the
-    /// time that threads on other CPUs used since the last scheduler tick is missing.
+    /// The CPU time of all its threads, including those that have ended. It is exact while the runner is stopped. While
+    /// it runs, the time since the last scheduler tick is missing for threads on other CPUs.
     pub(crate) fn cpu_time(&self) -> Result<Duration, RunnerError> {
         Ok(self.handle.cpu_time()?)
     }
@@ -400,7 +401,8 @@ impl Runner {
         })
     }
 
-    /// How long its first thread was ready to run but waited for a CPU; `None` if the kernel does not report it.
+    /// The time for which its first thread was ready to run but waited for a CPU; `None` if the kernel does not report
+    /// it.
     pub(crate) fn waited(&self) -> Option<Duration> {
         run_delay(&format!("/proc/{}/schedstat", self.handle.pid()))
     }
@@ -413,7 +415,7 @@ impl Runner {
         if self.handle.wait_dead(DEATH_TIMEOUT)? { Ok(()) } else { Err(RunnerError::Undead) }
     }
 
-    /// Asks the supervisor to kill it. The reason is recorded first.
+    /// Asks the supervisor to kill the runner. The reason is recorded first.
     pub(crate) fn end_for(&mut self, link: &Link, reason: KillReason) -> Result<(), RunnerError> {
         link.kill_wanted(self.handle.pid(), reason)?;
         if !self.handle.wait_dead(link.answer_timeout())? {

@@ -1,4 +1,4 @@
-//! A session that is one runner: its commands, its outputs, its end.
+//! A session on the CPU. It is one runner, with its commands, its outputs and its end.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
@@ -31,9 +31,9 @@ pub(super) struct HostSession<'b> {
     pub(super) runner: Runner,
     /// Present if the session is timed.
     pub(super) view: Option<View>,
-    /// The file that holds variants of its inputs, and its size.
+    /// The file with the variants of its inputs, and its size.
     variants: Option<(OwnedFd, Bytes)>,
-    /// True if the runner was seen stopped and has not been continued since.
+    /// True if the runner has stopped and has not been continued since.
     pub(super) stopped: bool,
     /// The entry that was called last.
     called: usize,
@@ -132,7 +132,7 @@ impl<'b> HostSession<'b> {
         Ok(Answer::Died)
     }
 
-    /// Stops the runner, whatever it is doing. Returns false if it is dead.
+    /// Stops the runner. Returns false if it is dead.
     pub(super) fn settle(&mut self) -> Result<bool, RunnerError> {
         if !self.stopped {
             self.stopped = self.runner.stop()?;

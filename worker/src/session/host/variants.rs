@@ -1,4 +1,4 @@
-//! Inputs that differ in every timed call: memory that this worker writes and that runners map read-only.
+//! Memory for inputs that differ in every timed call. This worker writes it, and runners map it read-only.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use crate::memfd;
 use crate::residency::device::DeviceError;
 use crate::session::VariantMemory;
 
-/// Shared by all sessions that are timed together, so they see the same bytes.
+/// Memory for variants. All sessions that are timed together share it, so they get the same bytes.
 pub(crate) struct HostVariants {
     memory: File,
     /// Opened read-only.

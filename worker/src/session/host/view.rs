@@ -1,8 +1,8 @@
-//! A view of outputs while their runner runs: reads single elements at the moment at which a candidate reports that
-//! it is done.
+//! A view of outputs while their runner runs. It reads single elements at the moment when a candidate reports that it
+//! is done.
 //!
-//! All other reads of outputs use `pread` while the runner is stopped. That takes ten times as long, and a timed
-//! block ends only after these reads.
+//! All other reads of outputs use `pread` while the runner is stopped. `pread` would take ten times as long, and a
+//! timed block ends only after the reads of this view.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -24,7 +24,7 @@ pub(super) struct View {
 impl View {
     pub(super) fn of(memfd: BorrowedFd<'_>, bytes: Bytes) -> rustix::io::Result<Self> {
         let bytes = to_index(bytes.get());
-        // SAFETY: a fresh shared map of a whole sealed memfd; nothing is replaced.
+        // SAFETY: a fresh shared mapping of a whole sealed memfd; nothing is replaced.
         let address = unsafe {
             mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, memfd, 0)?
         };
@@ -32,16 +32,16 @@ impl View {
         Ok(Self { start, bytes })
     }
 
-    /// Faults in the pages of these elements and no others. A write fault maps no neighbouring pages, which would
-    /// count as this process's memory. Nothing is written.
+    /// Faults in the pages of these elements, without writing to them. It uses write faults because a read fault would
+    /// also map neighbouring pages, which would count as this process's memory.
     pub(super) fn prepare(&self, elements: impl Iterator<Item = u64>) {
         let page = rustix::param::page_size();
         for offset in elements.map(to_index).filter(|&offset| offset < self.bytes) {
             let from = offset - offset % page;
-            // SAFETY: a page of our own map; the advice changes no content.
+            // SAFETY: a page of our own mapping; the advice changes no content.
             let populated = unsafe { madvise(self.at(from), page, Advice::LinuxPopulateWrite) };
             if populated.is_err() {
-                // Before Linux 5.14: a read fault, which maps neighbours too.
+                // Before Linux 5.14, only a read fault is possible, which maps neighbours too.
                 self.read(offset as u64, 1);
             }
         }
@@ -54,7 +54,7 @@ impl View {
         for (number, byte) in element.iter_mut().enumerate().take(width) {
             let at = from.saturating_add(number);
             if at < self.bytes {
-                // SAFETY: inside our own map, which lives as long as `self`. Another process may write to it at any
+                // SAFETY: inside our own mapping, which lives as long as `self`. Another process may write to it at any
                 // time, so it is read byte by byte with volatile reads, and every value is valid.
                 *byte = unsafe { self.start.as_ptr().add(at).read_volatile() };
             }
@@ -64,7 +64,7 @@ impl View {
 
     /// Unmaps all of its pages, so that they no longer count as this process's memory.
     pub(super) fn forget(&self) {
-        // SAFETY: our own shared map; its content stays in the memfd.
+        // SAFETY: our own shared mapping; its content stays in the memfd.
         let _ = unsafe { madvise(self.at(0), self.bytes, Advice::LinuxDontNeed) };
     }
 
@@ -75,7 +75,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: our own map, not used after this.
+        // SAFETY: our own mapping, not used after this.
         let _ = unsafe { munmap(self.at(0), self.bytes) };
     }
 }
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(view.read(40_000, 4), expected);
         view.forget();
         assert_eq!(view.read(40_000, 4), expected);
-        // Outside the map: zeros, and no fault.
+        // Reads outside the mapping return zeros and do not fault.
         assert_eq!(view.read(1 << 40, 16), Element::default());
         assert_eq!(view.read(u64::MAX, 16), Element::default());
     }

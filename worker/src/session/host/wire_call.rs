@@ -1,4 +1,4 @@
-//! Describes to a runner's interpreter how to call an entry.
+//! Writes the description of an entry's call for a runner's interpreter.
 
 use opt_shared::arguments::{ArgumentValue, BindError, Call, Entry, EntryError, Form, Signature, call};
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! This worker's zygote: an interpreter that has imported torch, from which runners are copied.
 //!
-//! There is at most one. If another interpreter or environment is asked for, a new zygote replaces it. If none can be
-//! started, runners start their own interpreter, and the supervisor is told why.
+//! There is at most one. A request for another interpreter or environment replaces it. If no zygote can be started,
+//! runners start their own interpreter, and the reason is reported to the supervisor.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CString;
@@ -21,17 +21,17 @@ use crate::sandbox::spawn::{Namespaces, SOCKET_FD, SpawnedRunner, spawn_runner};
 use crate::sandbox::streams::Stream;
 use crate::sandbox::timeout::Timeout;
 
-/// An import reads some hundred megabytes at the disk's rate; a timeout means that the disk hangs.
+/// The time limit for importing torch. An import reads some hundred megabytes, so a timeout means that the disk hangs.
 const READY_TIMEOUT: Duration = Duration::from_mins(10);
-/// A copy takes milliseconds; a timeout means that the machine is overloaded.
+/// The time limit for a copy, which takes milliseconds. A timeout means that the machine is overloaded.
 const CLONE_TIMEOUT: Duration = Duration::from_mins(1);
 const WAIT_SLICE: Duration = Duration::from_millis(100);
-/// How much of its output is kept. It prints nothing unless it fails.
+/// The number of bytes of its output that are kept. It prints only if it fails.
 const OUTPUT: Bytes = Bytes::kib(64);
-/// How much of its last output, in characters, goes into the reason why there is no zygote.
+/// The number of characters of its last output that the reason for a missing zygote quotes.
 const PRINTED: usize = 300;
 
-/// What decides which zygote serves a runner.
+/// The properties of a runner that decide whether a zygote can serve it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) python: Python,
@@ -43,18 +43,18 @@ pub(super) struct Wanted {
 #[derive(Default)]
 pub(crate) struct Zygotes {
     current: RefCell<Option<Zygote>>,
-    /// Failed before, so not tried again.
+    /// Zygotes that failed before and are not tried again.
     given_up: RefCell<Vec<Wanted>>,
 }
 
 /// A copied process that waits for its setup.
 pub(super) struct Copied {
     pub(super) handle: RunnerHandle,
-    /// Private memory of the zygote that the copy shares with it until it writes there.
+    /// Private memory of the zygote that the copy shares until it writes to it.
     pub(super) inherited: Bytes,
 }
 
-/// Why a zygote cannot be used.
+/// The reason why a zygote cannot be used.
 enum ZygoteError {
     /// It has ended or does not answer; another one may work.
     Lost(String),
@@ -67,12 +67,12 @@ struct Zygote {
     handle: RunnerHandle,
     socket: OwnedFd,
     printed: Stream,
-    /// Whether it has reported that it is ready.
+    /// True if it has reported that it is ready.
     ready: Cell<bool>,
 }
 
 impl Zygotes {
-    /// Starts the zygote that will be needed, without waiting for it.
+    /// Starts the wanted zygote without waiting for it.
     pub(super) fn prepare(&self, link: &Link, wanted: &Wanted) {
         if !self.given_up.borrow().contains(wanted) {
             // The error is reported when a zygote is needed.
@@ -119,7 +119,7 @@ impl Zygotes {
         if current.as_ref().is_some_and(|zygote| zygote.wanted == *wanted && !zygote.is_dead()) {
             return Ok(());
         }
-        // The former one is ended first, because the prediction has no room for two.
+        // The former zygote is ended first, because the memory prediction covers only one.
         *current = None;
         *current = Some(Zygote::start(link, wanted).map_err(|error| {
             ZygoteError::Useless(format!("it cannot be started: {}", opt_shared::causes::chain(&error)))
@@ -141,7 +141,7 @@ impl Zygote {
             (printed.descriptor(), 2),
             (theirs.as_fd(), SOCKET_FD),
         ];
-        // Not as the first process of a namespace, because that cannot have siblings.
+        // The zygote must not be the first process of a namespace, because that process cannot have siblings.
         let handle: RunnerHandle = spawn_runner(
             link.executable(),
             &[c"opt-zygote", crate::ZYGOTE_ARGUMENT],

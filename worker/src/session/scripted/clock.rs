@@ -1,4 +1,4 @@
-//! The clock of a scripted session: blocks take what the script says, and nothing else takes time.
+//! The clock of a scripted session. The script sets the duration of blocks, and nothing else takes time.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,8 @@
-//! A backend that plays a script, so that policies can be tested against every possible answer without a process.
+//! A backend that plays a script, to test policies with every possible answer of a candidate, without processes.
 //!
-//! Entries are real captures from `tests/data`, so outputs are compared with recorded ones. A script says what each
-//! call of a session does to the outputs and what is claimed about it; the log records what the policy asked for.
+//! Entries are real captures from `tests/data`, and outputs are compared with recorded ones. A script defines the
+//! effect of each call of a session on the outputs, and the candidate's claims about it. The log records the requests
+//! of the policy.
 
 mod clock;
 mod plays;
@@ -32,8 +33,7 @@ use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
 
 pub(crate) struct ScriptedBackend {
-    /// The scripts of sessions, in the order in which these are started. A script with a name is for that candidate
-    /// only.
+    /// The scripts of sessions, in the order of their start. A script with a name is only for that candidate.
     scripts: RefCell<VecDeque<(Option<String>, Script)>>,
     /// Candidates whose last script has been played at least once.
     lasting: RefCell<BTreeSet<String>>,
@@ -44,7 +44,7 @@ pub(crate) struct ScriptedBackend {
     pub(crate) broken: Vec<usize>,
     /// Files that are truncated once they are open.
     pub(crate) emptied: Vec<PathBuf>,
-    /// The number of sessions after which no other one can be started.
+    /// The number of sessions that can be started.
     pub(crate) lost_after: usize,
 }
 
@@ -166,7 +166,7 @@ impl Backend for ScriptedBackend {
     }
 }
 
-/// Memory that sessions read as instructed.
+/// Memory for variants, which scripted sessions read.
 pub(crate) struct ScriptedVariants {
     bytes: Rc<RefCell<Vec<u8>>>,
 }
@@ -208,7 +208,7 @@ impl ScriptedBackend {
             timed,
             varied,
             outputs: BTreeMap::new(),
-            beside: None,
+            trespass: None,
             unreadable: false,
             calls: 0,
             blocks: 0,
@@ -264,15 +264,15 @@ struct ScriptedSession<'b> {
     script: Script,
     timed: bool,
     varied: Option<Varied<'b, ScriptedVariants>>,
-    /// Keyed by entry, output and slot. In verification, all slots share one memory.
+    /// Keyed by entry, output and slot. In verification, all slots share the same memory.
     outputs: BTreeMap<(usize, usize, u32), Vec<u8>>,
-    beside: Option<Trespass>,
+    trespass: Option<Trespass>,
     unreadable: bool,
     calls: usize,
     blocks: usize,
     rounds: usize,
     started: Instant,
-    /// The sum of its blocks: nothing else takes time.
+    /// The sum of the durations of its blocks.
     passed: Duration,
     most_handoff: Duration,
     dead: bool,
@@ -304,7 +304,7 @@ impl ScriptedSession<'_> {
         Some(varied.memory.bytes.borrow()[at..at + bytes].to_vec())
     }
 
-    /// Does what the play says to the outputs, and returns its claims; `None` if it dies.
+    /// Applies the play to the outputs, and returns its claims; `None` if it dies.
     fn play(
         &mut self,
         entry: usize,
@@ -318,7 +318,7 @@ impl ScriptedSession<'_> {
             Play::WrongFrom(element) => (element, true),
             Play::UnwrittenFrom(element) => (element, false),
             Play::Beside(trespass) => {
-                self.beside = Some(trespass);
+                self.trespass = Some(trespass);
                 (usize::MAX, false)
             }
             Play::Unreadable => {
@@ -385,7 +385,7 @@ impl Session for ScriptedSession<'_> {
         assert!(!self.dead, "a dead candidate is called");
         self.asked.borrow_mut().push(Asked::Call(entry, slot, poison));
         self.fill(entry, slot, poison);
-        self.beside = None;
+        self.trespass = None;
         let play = nth(&self.script.calls, self.calls);
         self.calls += 1;
         Ok(self.play(entry, slot, play, false)?.map_or(Answer::Died, Answer::Done))
@@ -404,7 +404,7 @@ impl Session for ScriptedSession<'_> {
     }
 
     fn damage(&self, _: usize, _: u32, _: u8) -> Result<Option<Trespass>, SessionError> {
-        Ok(self.beside)
+        Ok(self.trespass)
     }
 
     fn poison(&mut self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError> {
@@ -424,7 +424,7 @@ impl Session for ScriptedSession<'_> {
     }
 }
 
-/// Computes `relu` on one tensor of 32-bit floats: entries with varied inputs are calls of it.
+/// Computes `relu` on one tensor of 32-bit floats. All entries with varied inputs are calls of `relu`.
 fn relu_of(input: &[u8], output: &mut [u8]) {
     for (to, from) in output.chunks_exact_mut(4).zip(input.chunks_exact(4)) {
         let value = f32::from_le_bytes([from[0], from[1], from[2], from[3]]);

@@ -1,4 +1,4 @@
-//! The parts of a script: what a call does, the result of a block, the course of a session.
+//! The parts of a script: the effect of a call, the result of a block, the course of a session.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use opt_shared::units::Bytes;
 
 use crate::session::{Answer, Called, Loaded, Trespass};
 
-/// What a call does.
+/// The effect of a call.
 #[derive(Clone, Debug)]
 pub(crate) enum Play {
     /// Writes the right output for the current inputs.
     Right,
-    /// Writes the recorded output, whatever the inputs are.
+    /// Writes the recorded output, even if the inputs have other values.
     Remembered,
     /// Writes the recorded output, but wrong values from this element on.
     WrongFrom(usize),
@@ -22,7 +22,7 @@ pub(crate) enum Play {
     Beside(Trespass),
     /// Writes nothing, and makes these claims.
     Claims(Called),
-    /// Writes the recorded output, but the worker cannot read it.
+    /// Writes the recorded output, and the worker's read of it fails.
     Unreadable,
     Dies,
     /// Fails with an error of the worker.
@@ -39,12 +39,12 @@ impl Play {
 /// The course of a timed block.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockPlay {
-    /// What each call does, by its number in the block.
+    /// The effect of each call, by its number in the block.
     pub(crate) play: fn(u32) -> Play,
     pub(crate) per_call: Duration,
     /// The time on the candidate's clock, relative to ours.
     pub(crate) claim: f64,
-    /// The time for which it waited for a CPU.
+    /// The time that it waited for a CPU.
     pub(crate) waited: Duration,
     pub(crate) threads: u32,
     /// The index of the look whose element has changed once the candidate is stopped.
@@ -72,7 +72,7 @@ pub(crate) struct Script {
     pub(crate) calls: Vec<Play>,
     pub(crate) handoff: Duration,
     pub(crate) blocks: Vec<BlockPlay>,
-    /// Whether this process may spin beside it.
+    /// True if this process may spin beside it.
     pub(crate) leaves_room: bool,
     /// CPU time in idle rounds; `None` if it dies in one.
     pub(crate) idle: Vec<Option<Duration>>,
@@ -132,7 +132,7 @@ pub(crate) enum Asked {
     Plan(usize),
     /// Entry, slot, poison.
     Call(usize, u32, u8),
-    /// Whether this process may spin while it waits.
+    /// Sets whether this process may spin while it waits.
     Spin(bool),
     /// Memory for inputs that vary.
     Variants(Bytes),

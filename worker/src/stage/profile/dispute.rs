@@ -1,4 +1,4 @@
-//! Decides, with a fresh runner, which side's outputs are right where nothing was recorded.
+//! Decides, with a fresh runner, which side is right about outputs that were not recorded.
 
 use opt_shared::outcome::{Mismatch, Status};
 use rand::seq::SliceRandom;
@@ -40,7 +40,7 @@ impl<'a, B: Backend> Profile<'a, B> {
         let Disputed { context, slot, calls, poison, mismatch } = disputed;
         if let Some(former) = sides.pop() {
             let ending = former.session.finish()?;
-            self.saw(BASELINE, &ending);
+            self.note_end(BASELINE, &ending);
         }
         let (fresh, stopped) = start(self.backend, self.candidates[BASELINE], placed, varied, self.task)?;
         sides.push(fresh);
@@ -66,8 +66,8 @@ impl<'a, B: Backend> Profile<'a, B> {
         })
     }
 
-    /// Without a baseline: a fresh runner of the candidate repeats the kept blocks, each once and in another
-    /// order. It cannot remember what it never saw.
+    /// Repeats the kept blocks in a fresh runner of the candidate, each once and in another order. Used if there is no
+    /// baseline. A fresh runner cannot reuse earlier results, so a difference shows that the candidate did.
     pub(super) fn repeat_kept(
         &mut self,
         placed: &[B::Placed],
@@ -98,12 +98,12 @@ impl<'a, B: Backend> Profile<'a, B> {
             stopped = repeated(context, &mut side, block)?;
         }
         let ending = side.session.finish()?;
-        self.saw(CANDIDATE, &ending);
+        self.note_end(CANDIDATE, &ending);
         Ok(stopped.map(|stop| (stop, Some(ending))))
     }
 }
 
-/// Repeats a block without a clock; returns why it stopped, if it did.
+/// Repeats a block without timing it. Returns the reason if it stopped.
 fn again(
     context: &Context<'_>,
     session: &mut dyn Session,
@@ -136,7 +136,7 @@ fn again(
     Ok(None)
 }
 
-/// Whether a fresh runner computes the same elements as those that were kept.
+/// Checks whether a fresh runner computes the same elements as those that were kept.
 fn repeated(
     context: &Context<'_>,
     side: &mut Side<'_>,

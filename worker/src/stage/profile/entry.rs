@@ -1,4 +1,4 @@
-//! Times one entry: which blocks each runner makes, when there are enough, and the resulting figures.
+//! Times one entry: chooses the blocks of each runner, decides when there are enough, and computes the figures.
 
 use std::time::{Duration, Instant};
 
@@ -24,24 +24,24 @@ use crate::stage::failure::Calls;
 
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(10);
-/// Largest number of warm-up pairs, whatever the clock shows.
+/// Largest number of warm-up pairs.
 const MOST_WARM_UP_PAIRS: u32 = 1000;
 const SLOW_CALL: Duration = Duration::from_millis(100);
 /// If at least this many pairs were not preempted, only those count.
 const LEAST_CALM: usize = 3;
-/// KernelForge's protocol: numbers of warm-up calls and of timed calls.
+/// The numbers of warm-up calls and of timed calls in KernelForge's protocol.
 const KERNELFORGE_CALLS: (u32, u32) = (25, 100);
 
 /// Everything measured about one entry's times.
 #[derive(Default)]
 pub(super) struct Timing {
-    /// The candidate's, then the baseline's if there is one.
+    /// The candidate's samples, then the baseline's if there is one.
     pub(super) samples: Vec<Samples>,
     /// The ratio baseline / candidate for each pair of runners.
     ratios: Vec<f64>,
     /// The ratio of each pair of blocks in a screen, which has only one pair of runners.
     pairs: Vec<f64>,
-    /// Whether some pair of runners had too few undisturbed pairs.
+    /// True if a pair of runners had too few undisturbed pairs of blocks.
     disturbed: bool,
     /// For each side, the median of each runner's blocks, in milliseconds.
     medians: Vec<Vec<f64>>,
@@ -49,7 +49,7 @@ pub(super) struct Timing {
     spent: Duration,
     calls: u32,
     handoff: Duration,
-    /// Whether the entry needs no more blocks.
+    /// True if the entry needs no more blocks.
     pub(super) done: bool,
     converged: bool,
 }
@@ -63,7 +63,7 @@ impl Timing {
         }
     }
 
-    /// Times one runner of each side: warm-up, then its pairs.
+    /// Times one runner of each side: first the warm-up, then the pairs.
     pub(super) fn time<M: VariantMemory>(
         &mut self,
         context: &Context<'_>,
@@ -96,7 +96,7 @@ impl Timing {
         Ok(Ok(()))
     }
 
-    /// Everything that the blocks of one more pair of runners need.
+    /// Borrows everything that the blocks of another pair of runners need.
     pub(super) fn pairing<'p, 'b, M: VariantMemory>(
         &'p mut self,
         context: &'p Context<'p>,
@@ -150,13 +150,14 @@ impl Timing {
             narrow || profile.protocol == Protocol::Kernelforge || profile.entry_timeout <= self.spent;
     }
 
-    /// The figure whose interval is to narrow: the ratio or, without a baseline, the time.
+    /// The figure whose interval decides when the entry is done: the ratio or, without a baseline, the time.
     fn estimate(&self) -> Option<Estimate> {
         if self.samples.len() == 1 { over_runners(&self.medians[CANDIDATE]) } else { self.speedup() }
     }
 
-    /// If all pairs were disturbed, the slower side was disturbed more, because its blocks are longer. The
-    /// interval is then extended to the ratio of the shortest blocks, which may have been undisturbed.
+    /// The speed-up over the baseline. The speed-up over the baseline. If all pairs were disturbed, the slower side was
+    /// disturbed more, because its blocks are longer. The interval is then extended to the ratio of the shortest
+    /// blocks, which may have been undisturbed.
     fn speedup(&self) -> Option<Estimate> {
         let estimate =
             if self.pairs.is_empty() { over_runners(&self.ratios) } else { at_a_glance(&self.pairs) }?;
@@ -172,7 +173,7 @@ impl Timing {
         })
     }
 
-    /// The side whose figures cannot be true, and why.
+    /// Returns the side whose figures cannot be true, and the reason.
     pub(super) fn doubt(&self, context: &Context<'_>) -> Result<Option<(usize, Stop)>, SessionError> {
         for (number, samples) in self.samples.iter().enumerate() {
             let stopped = match implausible(context, samples, self.calls, self.handoff)? {
@@ -186,7 +187,7 @@ impl Timing {
         Ok(None)
     }
 
-    /// `None` if the times give no figures.
+    /// Returns the figures; `None` if they cannot be computed from the times.
     pub(super) fn figures(&self, context: &Context<'_>, variation: &Variation) -> Option<EntryProfile> {
         let [seed, ..] = context.task.seed.as_chunks().0 else { return None };
         let seed = u64::from_le_bytes(*seed);
@@ -231,13 +232,13 @@ impl Timing {
     }
 }
 
-/// Eleven figures, whatever the number of blocks.
+/// The deciles of the times: always eleven figures.
 fn deciles(ms: &[f64]) -> Vec<f64> {
     (0..=10).filter_map(|tenth| quantile_of(ms, f64::from(tenth) / 10.0)).collect()
 }
 
-/// The pairs that count: those that were not preempted. All pairs count if too few of these are left, or if the
-/// candidate is preempted more often than its baseline, since it might make itself wait whenever it is slow.
+/// The pairs that count. Preempted pairs do not, unless too few others are left, or the candidate was preempted more
+/// often than its baseline. Otherwise a candidate could discard its slow blocks by waiting in them.
 fn believed(timed: &[Timed]) -> Vec<&Timed> {
     let preempted = |side: usize| timed.iter().filter(|pair| pair.preempted.get(side) == Some(&true)).count();
     let calm: Vec<&Timed> = timed.iter().filter(|pair| !pair.preempted.contains(&true)).collect();
@@ -249,9 +250,9 @@ fn believed(timed: &[Timed]) -> Vec<&Timed> {
     }
 }
 
-/// What the warm-up of an entry showed.
+/// The result of an entry's warm-up.
 pub(super) struct WarmUp {
-    /// Calls take so long that few pairs must do.
+    /// True if calls take so long that only few pairs are made.
     pub(super) slow: bool,
     /// The largest number of CPUs that a side kept busy.
     pub(super) busy: f64,
@@ -264,7 +265,7 @@ pub(super) fn warm_up<M: VariantMemory>(
     handoff::settle(pairing.sides)?;
     for number in 0..pairing.sides.len() {
         if pairing.sides[number].has_plan {
-            // The values differ from those of every timed call.
+            // These input values differ from those of every timed call.
             let seed = pairing.draws.random.random();
             match pairing.block(number, 1, Calls::TimedPlan, &[], seed)? {
                 Ok(block) => pairing.samples[number].plan_ms = Some(block.elapsed.as_secs_f64() * 1e3),
@@ -276,7 +277,7 @@ pub(super) fn warm_up<M: VariantMemory>(
     let started = now(pairing.sides);
     let (mut done, mut in_blocks, mut calls) = (0u32, Duration::ZERO, 1u32);
     let mut settled = false;
-    // Taken from the least disturbed blocks. One thread never uses more than one CPU.
+    // The least disturbed blocks decide. A single thread never uses more than one CPU.
     let mut busy = 0.0_f64;
     let (least_calls, least_time) = match pairing.context.task.profile.protocol {
         Protocol::Paired => (WARM_UP_CALLS, WARM_UP_TIME),
@@ -307,7 +308,7 @@ pub(super) fn warm_up<M: VariantMemory>(
     Ok(Ok(WarmUp { slow, busy }))
 }
 
-/// By the candidate's clock.
+/// The current time of the candidate's clock.
 pub(super) fn now(sides: &mut [Side<'_>]) -> Instant {
     sides[CANDIDATE].session.clock().now()
 }
@@ -339,7 +340,7 @@ fn kernelforge<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
     pairs: &mut Pairs,
 ) -> Result<Made<()>, SessionError> {
-    // There may be only one block, and the position of the round among them must not be predictable.
+    // There may be only one block, and the candidate must not be able to predict when a round takes place.
     for number in 0..pairing.sides.len() {
         for _ in 0..pairing.draws.rounds.first_rounds() {
             if let Err(stop) = pairing.idle_round(number)? {
@@ -369,7 +370,7 @@ fn kernelforge<M: VariantMemory>(
     Ok(Ok(()))
 }
 
-/// Makes this runner's share of the idle rounds that the proof needs.
+/// Makes this runner's share of the idle rounds that a proof needs.
 pub(super) fn idle_rounds<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
 ) -> Result<Made<()>, SessionError> {

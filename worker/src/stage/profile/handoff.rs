@@ -1,12 +1,12 @@
-//! Sets one hand-off time for all sides of a profile, and one way of waiting.
+//! Sets the hand-off time and the way of waiting, which are the same for all sides of a profile.
 
 use std::time::Duration;
 
 use super::Side;
 use crate::session::SessionError;
 
-/// Measures the hand-off of each side if it is not known, and takes the shortest. The work is the same for all
-/// sides, so a side gains nothing by making its empty blocks slow.
+/// Measures the hand-off of each side if it is not known, and uses the shortest for all. The work is the same for all
+/// sides, so a side gains nothing by slowing down its empty blocks.
 pub(super) fn settle(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     let mut least: Option<Duration> = None;
     for side in &mut *sides {
@@ -21,8 +21,8 @@ pub(super) fn settle(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     Ok(())
 }
 
-/// Called after warm-up; `threads` and `cpus_busy` are the most that any side showed. This process spins while it
-/// waits for either side or for neither, because spinning takes time from a runner that needs all CPUs. Then settles
+/// Decides after warm-up whether this process spins while it waits: for both sides or for neither. Spinning would take
+/// time from a runner that needs all CPUs. `threads` and `cpus_busy` are the largest values of any side. Then settles
 /// the hand-off for that way of waiting.
 pub(super) fn settle_waiting(
     sides: &mut [Side<'_>],

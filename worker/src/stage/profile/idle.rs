@@ -1,10 +1,10 @@
-//! Detects whether a runner works after its calls have returned, when there is nothing to do. (Before its calls,
-//! its time counts from the waking on.)
+//! Detects whether a runner works after its calls have returned. (Work before its calls is timed, because the time
+//! counts from the moment when it is woken.)
 //!
-//! A round wakes a runner exactly as for a timed block, and then asks for nothing. Rounds are placed among the
-//! blocks at random. The runner is stopped at both ends of a round; there the clock of its process is exact, and
-//! includes threads that have ended. One round proves nothing: an interrupt, or a host that takes the CPU away,
-//! is charged to whatever was running. Only work that shows in most rounds is the candidate's own.
+//! An idle round wakes a runner exactly as for a timed block, but requests no call. Rounds are placed among the blocks
+//! at random. The runner is stopped at both ends of a round. Its CPU clock is exact then, and includes threads that
+//! have ended. One round proves nothing, because an interrupt, or a hypervisor that takes the CPU away, is charged to
+//! the running process. Only work in most of the rounds is attributed to the candidate.
 //!
 //! Pure, except for the random numbers. The session's clock makes the rounds.
 
@@ -16,16 +16,16 @@ use rand::{Rng, SeedableRng};
 
 use crate::session::{IdleRound, WakeCost};
 
-/// Fewer rounds than this prove nothing.
+/// The number of rounds that a proof needs.
 pub(super) const LEAST_ROUNDS: usize = 9;
-/// CPU time allowed for falling asleep and waking up (DESIGN, "Timing"); for long blocks, a share of the block.
-/// Gaining less than this does not matter.
+/// CPU time allowed for falling asleep and waking up (DESIGN, "Timing"). For long blocks, a share of the block is
+/// allowed. A smaller gain does not matter.
 const LEAST_ALLOWANCE: Duration = Duration::from_micros(200);
 const LEAST_ALLOWANCE_OF_THREADS: Duration = Duration::from_micros(50);
 const ALLOWED_SHARE: u32 = 20;
-/// Being stopped and woken was measured to cost 1 us per thread; a round, in which each thread falls asleep and
-/// is stopped again, costs 3 to 6 us. Many threads on many CPUs contend with each other, so the first figure is
-/// measured in every round.
+/// CPU time allowed per thread, as a multiple of a bare wake-up. By measurement, a bare wake-up costs 1 us per thread.
+/// A round, in which each thread also falls asleep and is stopped again, costs 3 to 6 us. Many threads on many CPUs
+/// contend with each other, so the bare wake-up is measured in every round.
 const BARE_FACTOR: u32 = 6;
 const MOST_BARE_FOR_A_THREAD: Duration = Duration::from_micros(100);
 const FOR_A_THREAD: Duration = Duration::from_micros(5);
@@ -41,12 +41,11 @@ fn allowance(block: Duration, wake: WakeCost) -> Duration {
 /// The conclusion from the rounds of one side.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Idleness {
-    /// So few rounds exceeded the allowance that disturbances of that kind cannot affect the median of the
-    /// blocks.
+    /// So few rounds exceeded the allowance that such disturbances cannot affect the median of the blocks.
     Idle,
-    /// Neither proof nor quiet.
+    /// Too many rounds exceeded the allowance to trust the times, and too few for proof.
     Disturbed { exceeded: usize, rounds: usize },
-    /// At least three rounds in four show this much, which is more than is allowed.
+    /// At least three rounds in four show this much CPU time, which is more than the allowance.
     Works { least: Duration, rounds: usize },
 }
 
@@ -54,7 +53,7 @@ pub(super) fn judge(rounds: &[IdleRound], block: Duration) -> Idleness {
     let count = rounds.len();
     let mut bares: Vec<Duration> = rounds.iter().map(|round| round.wake.cpu).collect();
     bares.sort_unstable();
-    // The bare wake-up of a single round may have been disturbed like the round itself.
+    // The median is used because the bare wake-up of a single round may have been disturbed, like the round itself.
     let bare = bares.get(count / 2).copied().unwrap_or_default();
     let mut over: Vec<Duration> = rounds
         .iter()
@@ -72,8 +71,8 @@ pub(super) fn judge(rounds: &[IdleRound], block: Duration) -> Idleness {
     }
 }
 
-/// A generator whose numbers no candidate can predict: it does not use the plan's seed, which a candidate's
-/// author may know, and its next numbers do not follow from earlier ones.
+/// A random number generator that no candidate can predict. It does not use the plan's seed, which a candidate's author
+/// may know, and its next numbers cannot be computed from earlier ones.
 pub(super) fn unforeseen() -> StdRng {
     // `RandomState` has random keys from the operating system.
     let keys = RandomState::new();
@@ -84,7 +83,7 @@ pub(super) fn unforeseen() -> StdRng {
     StdRng::from_seed(seed)
 }
 
-/// Decides at random when there is a round, so that a candidate cannot predict it.
+/// Decides at random when a round takes place, so that a candidate cannot predict it.
 pub(super) struct Draw(StdRng);
 
 impl Draw {
@@ -92,13 +91,12 @@ impl Draw {
         Self(unforeseen())
     }
 
-    /// Asked before every wake-up of a runner: it is a round one time in three, independently of what came
-    /// before.
+    /// Returns true if the next wake-up of a runner is an idle round: one in three, independently of earlier results.
     pub(super) fn is_round(&mut self) -> bool {
         self.0.random_range(0..3) == 0
     }
 
-    /// Number of rounds before a block that is the only one.
+    /// The number of rounds before the first block, if it is the only one.
     pub(super) fn first_rounds(&mut self) -> usize {
         self.0.random_range(0..=LEAST_ROUNDS)
     }
@@ -127,9 +125,9 @@ mod tests {
 
     #[test]
     fn no_number_of_disturbances_short_of_most_is_blamed() {
-        // As measured under load: an occasional wake-up takes 0.9 ms.
+        // Measured under load: some wake-ups take 0.9 ms.
         assert_eq!(judge(&rounds(&[20, 25, 913, 20, 19, 865, 20, 20, 30], 1, 1), BLOCK), Idleness::Idle);
-        // A single round, and as many as possible without proof.
+        // A single round, and as many as possible without a proof.
         let disturbed = |exceeded, rounds| Idleness::Disturbed { exceeded, rounds };
         assert_eq!(judge(&rounds(&[913], 1, 1), BLOCK), disturbed(1, 1));
         assert_eq!(judge(&rounds(&[913; LEAST_ROUNDS - 1], 1, 1), BLOCK), disturbed(8, 8));
@@ -140,7 +138,7 @@ mod tests {
 
     #[test]
     fn sleeping_threads_that_are_woken_do_not_work() {
-        // As measured on two CPUs: number of threads, CPU time of a bare wake-up, CPU time of a round.
+        // Measured on two CPUs: number of threads, CPU time of a bare wake-up, CPU time of a round.
         for (threads, bare_us, cpu_us) in [
             (1, 1, 9),
             (5, 6, 34),
@@ -162,7 +160,7 @@ mod tests {
     fn longer_blocks_allow_more() {
         assert!(matches!(judge(&rounds(&[900; 9], 1, 1), BLOCK), Idleness::Works { .. }));
         assert_eq!(judge(&rounds(&[900; 9], 1, 1), 20 * BLOCK), Idleness::Idle);
-        // A disturbed bare wake-up buys a single thread no more than a hundred microseconds.
+        // A disturbed bare wake-up raises the allowance of a single thread by at most a hundred microseconds.
         assert_eq!(allowance(BLOCK, WakeCost { cpu: Duration::from_secs(1), threads: 1 }), 305 * US);
     }
 

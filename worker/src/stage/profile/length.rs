@@ -1,25 +1,25 @@
-//! Determines how many calls make a block, so that starting it does not matter. The blocks that show this may
-//! have been disturbed. Pure.
+//! Determines the number of calls in a block, so that the time to start it is negligible. It copes with disturbed
+//! measurements. Pure.
 
 use std::time::Duration;
 
-/// Shortest block: long enough that waking a runner (some ten microseconds) is a small part of it, and short
-/// enough that few blocks are preempted on a busy machine.
+/// Shortest block. It is so long that waking a runner (some ten microseconds) is a small part of it, and so short that
+/// few blocks are preempted on a busy machine.
 const LEAST_BLOCK: Duration = Duration::from_micros(500);
-/// A shorter block is discarded if it could have more calls: earlier calls were slower.
+/// A block shorter than this is discarded if it could have more calls. Earlier calls were slower, so it got too few.
 const SHORTEST_BLOCK: Duration = Duration::from_micros(250);
 
-/// The longest that a call in this block can have taken. The shortest of these over the warm-up determines the
-/// number of calls: a block that the machine disturbed makes calls look slow, and blocks would become so short
-/// that they consist of little but hand-off.
+/// The longest time that a call in this block can have taken. The shortest of these times over the warm-up determines
+/// the number of calls. A disturbed block must not determine it: calls would look slow, and blocks would become so
+/// short that they consist mostly of hand-off.
 pub(super) fn longest_call(elapsed: Duration, handoff: Duration, calls: u32) -> Duration {
     let net = elapsed.saturating_sub(handoff);
-    // If most of the block is hand-off, the error of the hand-off would dominate the result.
+    // If the hand-off is most of the block, its error would dominate the result.
     let time = if handoff < net { net } else { elapsed };
     (time / calls).max(Duration::from_nanos(1))
 }
 
-/// Whether a block of `calls` calls confirmed that number.
+/// Returns true if a block of `calls` calls confirmed that number.
 pub(super) fn agree(calls: u32, next: u32) -> bool {
     calls.max(next) <= calls.min(next).saturating_mul(2)
 }
@@ -29,7 +29,7 @@ pub(super) fn calls_for_a_block(per_call: Duration, slots: u32) -> u32 {
     u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, slots)
 }
 
-/// Whether a block is too short to trust and could have more calls.
+/// Returns true if a block is too short to trust and could have more calls.
 pub(super) fn too_short(net: Duration, calls: u32, most: u32) -> bool {
     calls < most && net < SHORTEST_BLOCK
 }
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn disturbed_block_does_not_set_the_number_of_calls() {
-        // 4 us a call and 5 us of hand-off: a block has 125 calls, whatever single blocks show.
+        // With calls of 4 us and a hand-off of 5 us, a block has 125 calls, even if single blocks show other times.
         let (slots, handoff) = (512, Duration::from_micros(5));
         let blocks = [(20_000, 1), (9, 1), (105, 25), (30_000, 50), (205, 50)];
         let estimate = blocks

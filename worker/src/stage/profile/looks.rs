@@ -1,7 +1,8 @@
 //! Chooses the output elements of a block that are read when a candidate reports that it is done. Pure.
 //!
-//! They are drawn before the block from unpredictable random numbers, one from each of as many parts of the
-//! block. A candidate that has done only a share f of the block by then is caught with a probability of 1 − f^n.
+//! The block is divided into n parts of equal size, and one element is drawn from each before the block starts, with
+//! unpredictable random numbers. A candidate that has done only a share f of the block when it reports "done" is
+//! detected with a probability of 1 − f^n.
 
 use opt_shared::arguments::OutputTensor;
 use opt_shared::capture::Tensor;
@@ -21,7 +22,7 @@ pub(super) fn draw(leaves: &[OutputTensor], calls: u32, random: &mut impl Rng) -
     let mut looks: Vec<Look> = (0..LOOKS)
         .map(|number| {
             let (leaf, tensor) = filled[random.random_range(0..filled.len())];
-            // The elements of all calls in a row, divided into as many parts as there are looks.
+            // The elements of all calls, in a row, are divided into one part per look.
             let elements = u128::from(tensor.elements());
             let all = elements * u128::from(calls);
             let (from, to) = (
@@ -38,7 +39,7 @@ pub(super) fn draw(leaves: &[OutputTensor], calls: u32, random: &mut impl Rng) -
     looks
 }
 
-/// Converts a number that is derived from one that fits.
+/// Converts a number that is known to fit.
 fn narrow(number: u128) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
@@ -98,7 +99,7 @@ mod tests {
             let looks = draw(&leaves, calls, &mut SmallRng::seed_from_u64(seed));
             prop_assert_eq!(looks.len(), LOOKS as usize);
             let slots: BTreeSet<u32> = looks.iter().map(|look| look.slot).collect();
-            // A part that begins within a call shares that call with the previous part.
+            // A part that begins in the middle of a call shares that call with the previous part.
             prop_assert!(calls.min(LOOKS) as usize <= 2 * slots.len(), "{} of {}", slots.len(), calls);
             for look in &looks {
                 prop_assert!(look.slot < calls && look.offset + 4 <= elements * 4, "{:?}", look);

@@ -1,8 +1,8 @@
-//! Profile: measures how long a call takes, by a clock that the candidate cannot reach.
+//! Profile: measures the duration of a call, with a clock that the candidate cannot influence.
 //!
-//! Owns batches and their sides: the candidate and its baseline, in several successive runners, over all entries
-//! of the batch. `entry` decides when an entry is done, `pair` makes and checks one block of each side, `vary`
-//! decides which inputs get new values, the session has the clock, and the judge computes the figures.
+//! Owns batches and their sides. The sides are the candidate and its baseline, each in several successive runners, over
+//! all entries of the batch. `entry` decides when an entry is done, `pair` makes and checks one block of each side, and
+//! `vary` decides which inputs get new values. The session provides the clock, and the judge computes the figures.
 
 mod dispute;
 mod entry;
@@ -104,9 +104,9 @@ pub(crate) fn run<B: Backend>(
     Ok(report)
 }
 
-/// Why a side stopped.
+/// The reason why a side stopped.
 enum Stop {
-    /// Its candidate died; the session's end says how.
+    /// Its candidate died. The session's end contains the verdict.
     Died {
         entry: usize,
     },
@@ -137,14 +137,14 @@ struct Profile<'a, B: Backend> {
     report: Profiled,
     /// Memory for inputs that vary.
     memory: Option<&'a B::Variants>,
-    /// A screen lacks figures for some entry, so those of the other entries must not stand for all.
+    /// True if a screen has no figures for some entry. The figures of the other entries are then not representative.
     blind: bool,
-    /// Generator with the candidate's seed; each pair of runners derives its own from it.
+    /// A random number generator with the candidate's seed. Each pair of runners derives its own from it.
     draws: StdRng,
 }
 
 impl<B: Backend> Profile<'_, B> {
-    /// Times entries together; `first` is the index of the first of them among all entries.
+    /// Times a batch of entries. `first` is the index of its first entry among all entries.
     fn batch(&mut self, placed: &[B::Placed], first: usize) -> Result<(), SessionError> {
         let mut tolerances = Vec::with_capacity(placed.len());
         for entry in placed {
@@ -253,7 +253,7 @@ impl<B: Backend> Profile<'_, B> {
         Ok(well)
     }
 
-    /// Checks that the times can be true, repeats kept blocks in a fresh runner, and reports.
+    /// Checks that the times are plausible, repeats kept blocks in a fresh runner, and reports the figures.
     fn conclude(
         &mut self,
         placed: &[B::Placed],
@@ -268,7 +268,7 @@ impl<B: Backend> Profile<'_, B> {
         {
             match timing.doubt(context) {
                 Ok(None) => {}
-                // So few blocks prove nothing, so a doubtful candidate is profiled in full.
+                // The few blocks of a screen prove nothing, so a doubtful candidate is profiled in full.
                 Ok(Some(_)) | Err(_) if screened => self.blind = true,
                 Ok(Some((number, stop))) => {
                     self.fail(placed, number, stop, None);
@@ -289,7 +289,7 @@ impl<B: Backend> Profile<'_, B> {
             }
             match timing.figures(context, &variations[index]) {
                 Some(figures) => self.report.entries.push(figures),
-                // A full profile will show why.
+                // A full profile will show the reason.
                 None if screened => self.blind = true,
                 None => return Err(no_figures(context)),
             }
@@ -308,7 +308,7 @@ impl<B: Backend> Profile<'_, B> {
     ) -> Result<(), SessionError> {
         for (number, side) in sides.into_iter().enumerate() {
             let ending = side.session.finish()?;
-            self.saw(number, &ending);
+            self.note_end(number, &ending);
             if let Some((_, stop)) = stopped.take_if(|(stopped, _)| *stopped == number) {
                 self.fail(placed, number, stop, Some(ending));
             }
@@ -316,14 +316,15 @@ impl<B: Backend> Profile<'_, B> {
         Ok(())
     }
 
-    fn saw(&mut self, number: usize, ending: &Ending) {
+    /// Adds the peak memory of a session to the report, and whether its output was cut.
+    fn note_end(&mut self, number: usize, ending: &Ending) {
         self.head.saw(ending.peak_owed);
         if number != BASELINE {
             self.head.output_truncated |= ending.end.output_truncated;
         }
     }
 
-    /// `ending` is that of the side's session, if it died.
+    /// Reports the failure of a side. `ending` is the end of its session, if it died.
     fn fail(&mut self, placed: &[B::Placed], number: usize, stop: Stop, ending: Option<Ending>) {
         let failure = match (stop, ending) {
             (Stop::Failed(failure), _) => *failure,
@@ -344,7 +345,7 @@ impl<B: Backend> Profile<'_, B> {
     }
 }
 
-/// Times each unfinished entry before the next one.
+/// Times the unfinished entries, one after another.
 fn one_after_another<M: VariantMemory>(
     contexts: &[Context<'_>],
     timings: &mut [Timing],
@@ -363,7 +364,7 @@ fn one_after_another<M: VariantMemory>(
     Ok(Ok(()))
 }
 
-/// A loaded session, and why it stopped if it is not ready.
+/// Returns a session with the candidate loaded, and the reason if loading failed.
 fn start<'b, B: Backend>(
     backend: &'b B,
     candidate: &'b B::Candidate,

@@ -24,11 +24,11 @@ use crate::stage::POISONS;
 use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{self, Calls};
 
-/// A block may take this multiple of the time that its calls took before …
+/// The time limit of a block is this multiple of the time that its calls took before …
 const LIMIT_FACTOR: u32 = 20;
 /// … plus this.
 const LEAST_LIMIT: Duration = Duration::from_secs(5);
-/// In one pair of this many, every output slot is checked.
+/// Every output slot is checked in one pair out of this many.
 const ALL_SLOTS_ONE_IN: u32 = 16;
 
 /// An entry of the batch.
@@ -41,7 +41,7 @@ pub(super) struct Context<'a> {
     /// Its index in the sessions.
     pub(super) index: usize,
     pub(super) weight: u64,
-    /// Whether the entries of its batch are timed in turns. Never true of a batch with one entry.
+    /// True if the entries of its batch are timed in turns. Always false if the batch has one entry.
     pub(super) rotates: bool,
 }
 
@@ -50,8 +50,8 @@ impl Context<'_> {
         self.task.profile.cache_state == CacheState::Cold
     }
 
-    /// Whether a block is a single call. If caches are to be cold or to hold other entries' data, the first call
-    /// would load what later ones find.
+    /// Returns true if a block is a single call. That is so if the caches must be cold or contain other entries' data,
+    /// because a first call would fill them for the next ones.
     pub(super) fn has_single_calls(&self) -> bool {
         self.is_cold() || self.rotates
     }
@@ -67,8 +67,8 @@ impl Context<'_> {
     }
 }
 
-/// Random numbers that no candidate can predict. They decide the order of blocks, poisons, which elements and slots are
-/// checked, new inputs, and when idle rounds take place.
+/// Random numbers that no candidate can predict. They determine the order of blocks, the poisons, the elements and
+/// slots to check, new inputs, and the times of idle rounds.
 pub(super) struct Draws {
     pub(super) random: StdRng,
     pub(super) rounds: Draw,
@@ -79,7 +79,7 @@ pub(super) struct Draws {
 pub(super) struct Order {
     pub(super) calls: u32,
     pub(super) baseline_first: bool,
-    /// Whether every slot is compared, instead of a random one.
+    /// True if every slot is compared, instead of a random one.
     pub(super) all_slots: bool,
 }
 
@@ -93,13 +93,13 @@ pub(super) struct Pairing<'p, 'b, M> {
     pub(super) draws: &'p mut Draws,
 }
 
-/// A pair whose blocks are being made: both sides get the same inputs and the same poison.
+/// A pair whose blocks are being made. Both sides get the same inputs and the same poison.
 pub(super) struct OpenPair {
     order: Order,
-    /// Decides the values of its inputs.
+    /// The seed of its input values.
     seed: u64,
     poison: u8,
-    /// For each side its block, and the elements looked at.
+    /// For each side, its block and the elements that were checked in it.
     blocks: Vec<Option<(Block, Vec<Look>)>>,
 }
 
@@ -114,7 +114,7 @@ impl OpenPair {
     }
 }
 
-/// A result, or the index of the side that stopped, with the reason.
+/// A result, or the index of the side that stopped and the reason.
 pub(super) type Made<T> = Result<T, (usize, Stop)>;
 
 impl<M: VariantMemory> Pairing<'_, '_, M> {
@@ -143,8 +143,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
                 return Ok(Err(stop));
             }
         }
-        // Both sides use the same input memory. It holds other values until the first stamp of a block, so that the side
-        // whose block comes later cannot read its inputs early.
+        // Both sides use the same input memory. Until a block is timed, it contains decoy values, so that the side that
+        // goes second cannot read its inputs early.
         let decoy = self.draws.random.random();
         self.renew(calls, decoy)?;
         let looks = looks::draw(&self.context.recorded.leaves, calls, &mut self.draws.random);
@@ -231,8 +231,9 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         })
     }
 
-    /// `call_timeout` for each call. Once this runner has made a call and calls are known to be quick, also a
-    /// multiple of the time they took: a kernel that slows down on purpose would take time from all others.
+    /// The time limit of a block: `call_timeout` for each call. Once this runner has called the entry and the duration
+    /// of calls is known, the limit is also a multiple of that duration. A kernel that slows down on purpose would
+    /// otherwise take time from all others.
     fn limit(&self, number: usize, calls: u32, what: Calls) -> Duration {
         let allowed = self.context.task.verify.call_timeout.saturating_mul(calls);
         if what != Calls::Timed || !self.samples[number].called {
@@ -255,7 +256,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         stop(self.context, Status::DeferredWork, detail)
     }
 
-    /// The slots to compare: a random one or all, and every slot in which a looked-at element was wrong.
+    /// The slots to compare: a random one or all, and every slot with a wrong element among the looks.
     fn judged(&mut self, order: Order, wrong: impl Iterator<Item = u32>) -> Vec<u32> {
         let random = &mut self.draws.random;
         let mut slots: Vec<u32> = if order.all_slots || random.random_range(0..ALL_SLOTS_ONE_IN) == 0 {
@@ -274,7 +275,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         EntryCalls::new(&context.task.verify, context.recorded, context.tolerances, context.index)
     }
 
-    /// Compares with what the baseline computed from the same inputs. A difference is disputed: a fresh runner of the baseline
+    /// Compares the outputs with the baseline's for the same inputs. If they differ, a fresh runner of the baseline
     /// decides which side was wrong.
     fn check_against_baseline(
         &mut self,
@@ -342,7 +343,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         Ok(Ok(()))
     }
 
-    /// Keeps elements of some blocks, for use without a baseline: after all timing, a fresh runner repeats these blocks.
+    /// Keeps elements of some blocks. Used if there is no baseline: after all timing, a fresh runner repeats these
+    /// blocks.
     fn keep(&mut self, calls: u32, seed: u64, looks: &[Vec<Look>]) -> Result<Made<()>, SessionError> {
         let mut elements = Vec::with_capacity(looks[CANDIDATE].len());
         let session = &self.sides[CANDIDATE].session;
@@ -375,8 +377,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         differs(self.context.recorded.leaves[look.leaf].tensor.dtype, expected, found, tolerance)
     }
 
-    /// Whether an element differs from the recorded one. One that cannot be read counts as different. Conjugate and negative
-    /// tensors count as equal here; they are compared only with their whole slot.
+    /// Returns true if an element differs from the recorded one, or if the recorded one cannot be read. Always false
+    /// for conjugate and negative tensors, which are compared only with their whole slot.
     fn is_not_the_recorded(&self, look: &Look, found: &[u8]) -> bool {
         let tensor = &self.context.recorded.leaves[look.leaf].tensor;
         if tensor.conjugate || tensor.negative {
@@ -393,8 +395,8 @@ pub(super) fn stop(context: &Context<'_>, status: Status, detail: String) -> Sto
     Stop::Failed(Box::new(failure::of(context.recorded, status, detail)))
 }
 
-/// The failure of an output that was right in verification and wrong in a timed call. Such an output depends on how often or
-/// when the candidate is called, so this is no numerical error.
+/// The failure of an output that was right in verification and wrong in a timed call. Such an output depends on the
+/// number or the time of the calls, so this is not a numerical error.
 pub(super) fn wrong_in_time(context: &Context<'_>, mismatch: Box<Mismatch>, slot: u32, calls: u32) -> Stop {
     let detail = format!(
         "verified, then wrong in timed call {} of a block of {calls}: {} of {} elements of `{}`",
@@ -408,7 +410,7 @@ pub(super) fn wrong_in_time(context: &Context<'_>, mismatch: Box<Mismatch>, slot
     Stop::Failed(Box::new(failure))
 }
 
-/// A block's time without the hand-off, which passes between its time stamps in addition to the calls.
+/// A block's time without the hand-off.
 pub(super) fn net(block: &Block, session: &mut dyn Session) -> Duration {
     block.elapsed.saturating_sub(session.clock().handoff())
 }

@@ -1,4 +1,4 @@
-//! The timed pairs of one entry in one pair of runners: how many there are, how many calls their blocks have, and
+//! The timed pairs of one entry in one pair of runners. Decides their number, the number of calls in their blocks, and
 //! which side goes first.
 
 use std::time::Duration;
@@ -12,15 +12,15 @@ use super::pair::{Order, Pairing, net};
 use super::samples::{Samples, was_preempted};
 use crate::session::{Block, VariantMemory};
 
-/// Pairs of blocks for each pair of runners; fewer if one call takes `SLOW_CALL`.
+/// Pairs of blocks for each pair of runners. Fewer are made if one call takes `SLOW_CALL`.
 const PAIRS: usize = 10;
 const PAIRS_SLOW: usize = 2;
-/// Smallest number of pairs, however little time there is: a median of fewer means little.
+/// Smallest number of pairs, even if time is short. A median of fewer pairs means little.
 const LEAST_PAIRS: usize = 5;
-/// Preempted pairs are repeated up to this many times the wanted number; beyond that, all pairs count.
+/// Preempted pairs are repeated until this many times the wanted number were made. After that, all pairs count.
 const MOST_REPEATED: usize = 4;
 
-/// A timed pair: for each side the milliseconds per call, and whether another process used the CPU meanwhile.
+/// A timed pair: for each side the milliseconds per call, and whether another process preempted the block.
 pub(super) struct Timed {
     pub(super) ms: Vec<f64>,
     pub(super) preempted: Vec<bool>,
@@ -29,13 +29,14 @@ pub(super) struct Timed {
 /// The pairs made so far.
 pub(super) struct Pairs {
     pub(super) timed: Vec<Timed>,
-    /// Number of calls in a block of the last pair.
+    /// The number of calls in a block of the last pair.
     pub(super) calls: u32,
-    /// How long the entry has been timed in these runners.
+    /// The time that the entry has taken in these runners so far.
     pub(super) spent: Duration,
     least_calls: u32,
     most_calls: u32,
-    /// Whether the baseline goes first in each of the next pairs. Orders are drawn two at a time, each of them once.
+    /// For each of the next pairs, true if the baseline goes first. Orders are drawn for two pairs at a time, and each
+    /// side goes first in one of them.
     order: Vec<bool>,
     wanted: usize,
     least: usize,
@@ -43,7 +44,7 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
-    /// `slow`: calls take so long that few pairs must do. `spent`: how long warm-up took.
+    /// `slow` is true if calls take so long that only few pairs are made. `spent` is the duration of the warm-up.
     pub(super) fn new<M: VariantMemory>(pairing: &Pairing<'_, '_, M>, slow: bool, spent: Duration) -> Self {
         let (wanted, least) = match pairing.context.task.depth {
             _ if slow => (PAIRS_SLOW, PAIRS_SLOW),
@@ -59,12 +60,12 @@ impl Pairs {
             order: Vec::new(),
             wanted,
             least,
-            // Every runner gets its share of the time.
+            // Every runner gets an equal share of the time.
             limit: pairing.context.task.profile.entry_timeout / MIN_RUNNERS,
         }
     }
 
-    /// Whether there are enough undisturbed pairs, or no time is left for more.
+    /// Returns true if there are enough undisturbed pairs, or if no time is left for more.
     pub(super) fn are_enough(&self) -> bool {
         let calm = self.timed.iter().filter(|pair| !pair.preempted.contains(&true)).count();
         self.wanted <= calm
@@ -72,9 +73,9 @@ impl Pairs {
             || (self.least <= self.timed.len() && self.limit <= self.spent)
     }
 
-    /// Decides how the next pair is made.
+    /// Returns the order for the next pair.
     pub(super) fn next<M: VariantMemory>(&mut self, pairing: &mut Pairing<'_, '_, M>) -> Order {
-        // Every block revises the number of calls, because the first ones may have been slow on purpose.
+        // Every block revises the number of calls, because a candidate may have slowed down the first ones on purpose.
         self.calls = calls_for_a_block(fastest(pairing.samples), self.most_calls).max(self.least_calls);
         if self.order.is_empty() {
             let first = pairing.draws.random.random::<bool>();
@@ -113,7 +114,7 @@ pub(super) fn note<M: VariantMemory>(
 ) -> Timed {
     let of_a_call = |time: Duration| time.as_secs_f64() * 1e3 / f64::from(calls);
     for ((block, &net), samples) in blocks.iter().zip(nets).zip(&mut *pairing.samples) {
-        samples.saw(block);
+        samples.add(block);
         samples.most_ms.push(of_a_call(block.elapsed));
         samples.claims.push(block.called.claimed.as_secs_f64() / net.as_secs_f64().max(1e-9));
     }
@@ -131,7 +132,7 @@ pub(super) fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 
     pairing.variation.most_calls(slots)
 }
 
-/// Both sides make the same number of calls in a block: as many as the faster side needs.
+/// The shortest call of both sides. It determines the number of calls in a block, which is the same for both.
 pub(super) fn fastest(samples: &[Samples]) -> Duration {
     samples.iter().map(|side| side.estimate).min().unwrap_or_default()
 }

@@ -1,7 +1,7 @@
-//! Checks whether the figures of an entry can be true: compared with the runner's own clock, with what a machine
-//! can do, and with what the runner did when it had nothing to do.
+//! Checks whether the figures of an entry are plausible. Compares them with the runner's own clock, with the limits of
+//! a machine, and with the runner's work in idle rounds.
 //!
-//! Judges finished samples; times and compares nothing itself.
+//! Judges finished samples. It does not time anything, and does not compare outputs.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use super::pair::{Context, stop};
 use super::samples::Samples;
 use crate::session::SessionError;
 
-/// No CPU of today writes outputs faster than this: 16 channels of DDR5 reach 0.7 TB/s, the caches of a whole
-/// socket a few TB/s. A call whose outputs would need 20 TB/s did not write them.
+/// More than any current CPU can write: 16 channels of DDR5 reach 0.7 TB/s, and the caches of a whole socket a few
+/// TB/s. A call that would need 20 TB/s did not write its outputs.
 const FASTEST_WRITE_BYTES_PER_SECOND: f64 = 20e12;
-/// A runner that claims this much more time in a block than our clock shows reported "done" too early.
+/// A runner that claims this much more time in a block than our clock shows has reported "done" too early.
 const EXCESS_CLAIM_MS: f64 = 0.2;
 
 /// Checks for work during idle rounds, which the clock does not see.
@@ -59,8 +59,8 @@ pub(super) fn implausible(
     if ms <= 0.0 {
         return Err(SessionError::NoTime { entry: context.recorded.name.clone(), handoff });
     }
-    // The runner's clock starts after ours and stops before it. On a busy machine it may show much less, which is
-    // noise; if it shows more, "done" was reported before the calls were finished.
+    // The runner's clock starts after ours and stops before it. On a busy machine it may show much less. If it shows
+    // more, "done" was reported before the calls were finished.
     let claim = median(&samples.claims);
     let excess_ms = (claim - 1.0) * ms * f64::from(calls);
     if EXCESS_CLAIM_MS + handoff.as_secs_f64() * 1e3 < excess_ms && 1.1 < claim {
@@ -79,7 +79,8 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Uses the time that includes the hand-off, so that subtracting too much does not look like haste.
+/// Returns true if a call was too fast to write its outputs. Uses the time with the hand-off, so that an overestimated
+/// hand-off does not make a call look too fast.
 fn too_fast(most_ms: f64, outputs: u64) -> bool {
     #[expect(clippy::cast_precision_loss, reason = "an order of magnitude is enough")]
     let rate = outputs as f64 / (most_ms / 1e3);

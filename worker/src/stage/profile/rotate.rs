@@ -1,8 +1,8 @@
-//! Times the entries of a batch in turns (`cache_state = "rotate"`), so that each call finds the caches as the
-//! calls of the other entries left them, as in a model that runs one layer after another.
+//! Times the entries of a batch in turns (`cache_state = "rotate"`). Before each call, the caches contain data of the
+//! other entries' calls, as in a model that runs one layer after another.
 //!
-//! A round makes one call of every entry on one side, then on the other. If both sides called an entry one after
-//! the other, the second would find in the caches what the first had just read.
+//! A round makes one call of every entry on one side, then on the other. If both sides called an entry one after the
+//! other, the second side would find the first one's data in the caches.
 
 use rand::seq::SliceRandom;
 
@@ -13,7 +13,7 @@ use super::vary::Variation;
 use super::{Side, handoff};
 use crate::session::{SessionError, VariantMemory};
 
-/// All entries of a batch that are timed together, in one pair of runners.
+/// The entries of a batch, which are timed in turns in one pair of runners.
 pub(super) struct Rotation<'r, 'b, M> {
     pub(super) contexts: &'r [Context<'r>],
     pub(super) timings: &'r mut [Timing],
@@ -24,12 +24,12 @@ pub(super) struct Rotation<'r, 'b, M> {
 }
 
 impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
-    /// Times every entry that has elements: warm-up, then rounds until each entry has enough pairs.
+    /// Times every entry that has elements. After the warm-up, makes rounds until each entry has enough pairs.
     pub(super) fn run(&mut self) -> Result<Made<()>, SessionError> {
         let mut entries: Vec<usize> = (0..self.contexts.len())
             .filter(|&index| !self.contexts[index].recorded.has_no_elements())
             .collect();
-        // The cycle is the same in every round: an entry must never be called twice in succession.
+        // The order of entries is the same in every round, so that no entry is called twice in succession.
         entries.shuffle(&mut self.draws.random);
         let mut turns = match self.warm_up(&entries)? {
             Ok(turns) => turns,
@@ -51,7 +51,7 @@ impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
         Ok(Ok(()))
     }
 
-    /// Returns the entries with their pairs, of which there are none yet.
+    /// Warms up the entries. Returns them, each with an empty list of pairs.
     fn warm_up(&mut self, entries: &[usize]) -> Result<Made<Vec<(usize, Pairs)>>, SessionError> {
         let (mut busy, mut threads) = (0.0_f64, 1);
         let mut turns = Vec::with_capacity(entries.len());
@@ -73,7 +73,7 @@ impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
 
     fn round(&mut self, turns: &mut [(usize, Pairs)]) -> Result<Made<()>, SessionError> {
         let mut open: Vec<OpenPair> = Vec::with_capacity(turns.len());
-        // One order for all entries; each side still goes first in every second round.
+        // The order of the sides is the same for all entries of a round. Each side goes first in half of the rounds.
         let mut first = None;
         for (index, pairs) in turns.iter_mut() {
             let mut pairing = self.pairing(*index);

@@ -13,32 +13,32 @@ const MOST_KEPT: usize = 24;
 pub(super) struct Samples {
     /// Milliseconds per call, without the hand-off.
     pub(super) ms: Vec<f64>,
-    /// The same including the hand-off: the longest that a call can have taken.
+    /// The same with the hand-off included: the longest time that a call can have taken.
     pub(super) most_ms: Vec<f64>,
-    /// The time that the runner's clock shows, divided by the time that ours shows less the hand-off.
+    /// The runner's own figure for the time of a block, divided by ours without the hand-off.
     pub(super) claims: Vec<f64>,
     /// The CPU time that the runner used in idle rounds.
     pub(super) rounds: Vec<IdleRound>,
     pub(super) discarded: u32,
     pub(super) slots_checked: u64,
     pub(super) plan_ms: Option<f64>,
-    /// The shortest time that a call was seen to take.
+    /// The shortest time of a call so far.
     pub(super) estimate: Duration,
-    /// Whether the present runner has made a timed call. Its first one may compile something.
+    /// True if the current runner has made a timed call. A first call may compile.
     pub(super) called: bool,
     /// The largest number of threads seen.
     pub(super) threads: u32,
-    /// Time in timed blocks; below, the part of it spent waiting for a CPU.
+    /// The total time of the timed blocks.
     elapsed: Duration,
     waited: Option<Duration>,
     pub(super) kept: Vec<KeptBlock>,
-    /// Number of blocks that could have been kept.
+    /// The number of blocks that were candidates for keeping.
     offered: usize,
 }
 
 /// A block whose outputs are later compared with those of a fresh runner.
 pub(super) struct KeptBlock {
-    /// Seed of its inputs.
+    /// The seed of its inputs.
     pub(super) seed: u64,
     pub(super) calls: u32,
     pub(super) looks: Vec<Look>,
@@ -47,7 +47,7 @@ pub(super) struct KeptBlock {
 
 impl Samples {
     /// Adds the elapsed and the waiting time of a timed block.
-    pub(super) fn saw(&mut self, block: &Block) {
+    pub(super) fn add(&mut self, block: &Block) {
         self.elapsed += block.elapsed;
         if let Some(waited) = block.waited {
             *self.waited.get_or_insert_default() += waited;
@@ -61,7 +61,7 @@ impl Samples {
         share.is_finite().then_some(share.min(1.0))
     }
 
-    /// Keeps as many blocks as there is room for; each has the same probability of being kept.
+    /// Keeps a random sample of the blocks, in which each block has the same probability.
     pub(super) fn keep(&mut self, block: KeptBlock, random: &mut impl Rng) {
         self.offered += 1;
         if self.kept.len() < MOST_KEPT {
@@ -78,8 +78,8 @@ impl Samples {
 /// A block counts as preempted if it spent more than one part in this many waiting for a CPU.
 const PREEMPTED_ONE_IN: u32 = 50;
 
-/// Whether another process had the CPU for a while. Only known for a single-threaded process, because several
-/// threads can wait for each other.
+/// Returns true if another process used the CPU during the block. Known only for single-threaded processes, because
+/// several threads can wait for each other.
 pub(super) fn was_preempted(block: &Block) -> bool {
     block.wake.threads == 1 && block.waited.is_some_and(|waited| block.elapsed / PREEMPTED_ONE_IN < waited)
 }
@@ -111,8 +111,8 @@ mod tests {
         assert!(!was_preempted(&Block { waited: None, ..block(1, 150) }));
         let mut samples = Samples::default();
         assert_eq!(samples.wait_share(), None);
-        samples.saw(&block(1, 50));
-        samples.saw(&block(1, 150));
+        samples.add(&block(1, 50));
+        samples.add(&block(1, 150));
         assert_eq!(samples.wait_share(), Some(0.5));
     }
 

@@ -1,4 +1,4 @@
-//! Makes the calls of a replay: a session for each step over the pool's slots, with its outputs compared with the
+//! Makes the calls of a replay. Each step gets a session over the pool's slots, and its outputs are compared with the
 //! capture.
 //!
 //! A candidate sees only the slots of its own step, which are ready before it starts.
@@ -21,14 +21,14 @@ use crate::stage::calls::{CallEnd, EntryCalls, Over};
 use crate::stage::failure::{of, of_the_capture, unless_damaged};
 use crate::stage::{POISONS, Progress, kept};
 
-/// The slot that a step's only call writes; below, its poison.
+/// The slot that a step's only call writes.
 const SLOT: u32 = 0;
 const POISON: u8 = POISONS[0];
 
-/// Bytes of an output digested at a time.
+/// The number of bytes of an output that are digested at a time.
 const CHUNK: usize = 1 << 16;
 
-/// Why a step ended the replay.
+/// The reason why a step ended the replay.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
     #[error(transparent)]
@@ -53,14 +53,14 @@ pub(crate) struct Calls<'a, B: Backend> {
     pub(crate) task: &'a ReplayTask,
     /// The candidates of the task's callees, in the same order.
     pub(crate) candidates: Vec<B::Candidate>,
-    /// The source from which the pool loads.
+    /// The locations of the tensors that the pool loads.
     pub(crate) locations: &'a Locations,
     /// The pool's memory, which sessions map.
     pub(crate) arena: B::Arena,
     /// The entry of the current step.
     pub(crate) looked: Option<Looked>,
-    /// In a large job, guards for what the current step reads of its capture beside the pool, mainly expected
-    /// outputs.
+    /// In a large job, guards for the parts of the capture that the current step reads outside the pool, mainly
+    /// expected outputs.
     pub(crate) guards: Option<EntryGuards>,
     pub(crate) steps: Vec<ReplayStep>,
     pub(crate) outputs_digest: blake3::Hasher,
@@ -73,9 +73,9 @@ impl<B: Backend> Caller for Calls<'_, B> {
 
     fn needs(&mut self, step: usize) -> Result<Option<(Step, Vec<Need>)>, StepError> {
         let Some(call) = self.task.steps.get(step) else { return Ok(None) };
-        // While its headers are read and its loads are awaited.
+        // The session's process starts while headers are read and loads are awaited.
         self.backend.prepare(&self.candidates[call.callee as usize]);
-        // Before anything of this entry is read; the previous step's pages are dropped now.
+        // Watch this entry before any of it is read, and drop the previous step's pages.
         self.guards = None;
         let watch = || EntryGuards::watch(std::slice::from_ref(&call.entry), true);
         let mut guards = self.task.drop_cache.then(watch);
@@ -118,7 +118,7 @@ impl<B: Backend> Calls<'_, B> {
         &self.task.callees[self.task.steps[step].callee as usize]
     }
 
-    /// Time of the call, including its hand-off.
+    /// Makes the step's call, and returns its time, including the hand-off.
     fn one_call(&mut self, step: usize, looked: Looked, places: &[ReadySlot]) -> Result<Duration, StepError> {
         let Looked { recorded, needs, need_of_tensor } = looked;
         let name = recorded.name.clone();
@@ -135,7 +135,7 @@ impl<B: Backend> Calls<'_, B> {
             }
         };
         let recorded: &Recorded = placed[0].as_ref();
-        // Taken out while its session lives, so that the rest of `self` stays usable.
+        // Taken out of `self` while the session lives, so that the rest of `self` stays usable.
         let candidate = &self.candidates[number];
         let mut session = backend.start(candidate, &placed)?;
         let called = drive(&self.task.callees[number], recorded, &mut *session, &mut self.outputs_digest);
@@ -147,8 +147,8 @@ impl<B: Backend> Calls<'_, B> {
             Err(over) => over,
         };
         let (failure, end) = named(recorded, over, ending);
-        // A failure ends the replay, so there is time to check whether the captures are damaged. A constant is
-        // loaded from the first capture that has it, which need not be the step's own.
+        // A failure ends the replay, so there is time to check whether the captures are damaged. A constant is loaded
+        // from the first capture that contains it, which may not be the step's own.
         let elsewhere = || self.locations.check_crcs(&needs, recorded.capture.path());
         let failure = unless_damaged(failure, recorded, elsewhere)?;
         Err(StepError::Failed(Box::new(Failed { step, failure, end })))
@@ -165,7 +165,7 @@ fn named(recorded: &Recorded, over: Over, ending: Ending) -> (EntryFailure, Opti
     }
 }
 
-/// Loads, plans and calls once; correct outputs are added to the digest of all outputs.
+/// Loads, plans and calls once, and adds correct outputs to the digest of all outputs.
 fn drive(
     callee: &ReplayCallee,
     recorded: &Recorded,

@@ -1,7 +1,7 @@
-//! The parts of its captures that a replay reads: which tensors each entry needs, where they are, and their digests.
+//! The captures of a replay: the tensors that each entry needs, their locations and their digests.
 //!
-//! Makes the recording, or relies on an existing one; then only headers are read, and compared with the schedule
-//! step by step. Bytes are read in chunks, and dropped from the page cache if the task asks for it.
+//! Makes the recording, or uses an existing one. With an existing one, only headers are read, and compared with the
+//! schedule step by step. Bytes are read in chunks, and dropped from the page cache if the task requires it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,7 +27,7 @@ use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::residency::staging::Source;
 
-/// The capture is to blame.
+/// An error for which a capture is to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CapturesError {
     #[error(transparent)]
@@ -40,7 +40,7 @@ pub(crate) enum CapturesError {
     Read { entry: String, source: io::Error },
 }
 
-/// The recording's file failed; the host is to blame.
+/// An error of the recording's file, for which the host is to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
     #[error("reading the recording {}", path.display())]
@@ -73,7 +73,7 @@ pub(crate) struct Locations {
 pub(crate) struct Looked {
     pub(crate) recorded: Recorded,
     pub(crate) needs: Vec<Need>,
-    /// For every tensor argument the index of its need, if it has any bytes.
+    /// For every tensor argument, the index of its need; `None` if it has no bytes.
     pub(crate) need_of_tensor: Vec<Option<usize>>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn look(entry: &EntryRef, signature: &Signature) -> Result<Looked, Ca
     Ok(Looked { recorded, needs, need_of_tensor })
 }
 
-/// Opens every entry once.
+/// Opens every entry once, and collects the uses and the locations of its tensors.
 pub(crate) fn survey(task: &ReplayTask) -> Result<(Recorder, Locations), CapturesError> {
     let mut recorder = Recorder::default();
     let mut locations = Locations::default();
@@ -108,7 +108,7 @@ pub(crate) fn survey(task: &ReplayTask) -> Result<(Recorder, Locations), Capture
     Ok((recorder, locations))
 }
 
-/// Reads every distinct tensor once.
+/// Reads every distinct tensor once, and returns the recording with their digests.
 pub(crate) fn record(
     recorder: Recorder,
     locations: &Locations,
@@ -128,7 +128,7 @@ pub(crate) fn record(
     Ok(recorder.finish(&digests))
 }
 
-/// `None` if there is no recording yet.
+/// Reads a recording; `None` if there is none yet.
 pub(crate) fn read_recording(path: &Path) -> Result<Option<Recording>, FileError> {
     let failed = |source| FileError::Read { path: path.to_owned(), source };
     let file = match File::open(path) {
@@ -149,7 +149,7 @@ pub(crate) fn read_recording(path: &Path) -> Result<Option<Recording>, FileError
 
 /// Writes the file completely or not at all.
 pub(crate) fn write_recording(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    // The reader would refuse it.
+    // The reader would refuse a larger file.
     if MAX_FILE_BYTES < bytes.len() as u64 {
         return Err(FileError::TooLarge { path: path.to_owned() });
     }
@@ -164,12 +164,12 @@ pub(crate) fn write_recording(path: &Path, bytes: &[u8]) -> Result<(), FileError
 }
 
 impl Locations {
-    /// Checks the CRCs of storages that the pool loads for these needs from captures other than `own`.
+    /// Checks the CRCs of the storages that the pool loads for these needs from captures other than `own`.
     pub(crate) fn check_crcs(&self, needs: &[Need], own: &Path) -> Result<(), CaptureError> {
         let places = needs.iter().filter_map(|need| self.of.get(&need.key));
         places.filter(|place| place.capture != own).try_for_each(|place| {
             let capture = CaptureFile::open(&place.capture)?;
-            // A file that was replaced meanwhile may have fewer.
+            // A file that was replaced in the meantime may have fewer storages.
             capture
                 .storages()
                 .get(place.storage.index())
@@ -230,7 +230,7 @@ impl Source for FileSource {
     }
 }
 
-/// The captures as the pool reads them.
+/// The captures as a source of constants for the pool.
 pub(crate) struct Outside<'a> {
     pub(crate) locations: &'a Locations,
     pub(crate) constants: &'a [Constant],

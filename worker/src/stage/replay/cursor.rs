@@ -1,7 +1,7 @@
-//! Compares the schedule with the actual uses, one after the other.
+//! Compares the actual uses with the schedule, one after the other.
 //!
-//! Strict: the first difference is final, with its index, the expected and the actual use. Every later question
-//! gets the same answer. Pure: the caller looks at the entries, not at the schedule, and reports the uses.
+//! The first difference is final: it is reported with its index, the expected and the actual use, and every later call
+//! returns it again. Pure. The caller finds the uses in the entries, without consulting the schedule.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub struct Disagreement {
     pub actual: String,
 }
 
-/// A use, as scheduled or as made.
+/// A scheduled or an actual use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ScheduledUse {
     Use {
@@ -62,7 +62,7 @@ pub struct Cursor<'a> {
     recording: &'a Recording,
     at: usize,
     step: u32,
-    /// How often each constant was used, counted independently of the schedule.
+    /// The number of uses of each constant, counted independently of the schedule.
     epochs: HashMap<Key, u32>,
     parted: Option<Disagreement>,
 }
@@ -99,7 +99,7 @@ impl<'a> Cursor<'a> {
             self.at += 1;
         }
         let expected = match self.recording.uses.get(self.at) {
-            // Whether the next use belongs to the next step is checked there.
+            // The next step checks that the next use belongs to it.
             Some(it) if it.step == self.step => self.expected(),
             _ => ScheduledUse::StepEnds { step: self.step },
         };
@@ -134,7 +134,7 @@ impl<'a> Cursor<'a> {
         let Some(it) = self.recording.uses.get(self.at) else { return ScheduledUse::Over };
         let constant = self.recording.constants.get(it.constant as usize);
         let name = self.recording.names.get(it.name as usize).cloned().unwrap_or_default();
-        // If the size differs from the constant's, it is not that constant.
+        // A different size means that it is not that constant.
         let key = constant.filter(|constant| constant.bytes == it.bytes).map(|constant| constant.key);
         ScheduledUse::Use { id: it.id, step: it.step, epoch: it.epoch, name, key, bytes: it.bytes.get() }
     }

@@ -1,9 +1,9 @@
-//! Replay under a budget: recorded calls in order. Their tensors stay on disk, and only those needed are in a
-//! pool of limited size.
+//! Replay under a budget: makes recorded calls in order. Their tensors stay on disk, and a pool of limited size
+//! contains only those that are needed.
 //!
-//! Owns the stage from its task to its report. `planner` decides what moves when, `cursor` compares the actual
-//! uses with the schedule, `pool` makes the copies, and `calls` the calls. A report has a result only if every
-//! step went as scheduled.
+//! Owns the stage from its task to its report. `planner` decides when each tensor is loaded and evicted, `cursor`
+//! compares the actual uses with the schedule, `pool` makes the copies, and `calls` makes the calls. A report has a
+//! result only if every step matched the schedule.
 
 mod calls;
 mod captures;
@@ -31,7 +31,7 @@ use crate::residency::device::DeviceError;
 use crate::session::{Backend, SessionError};
 use crate::stage::Progress;
 
-/// Why a replay has no result.
+/// The reason why a replay has no result.
 #[derive(Debug, thiserror::Error)]
 enum ReplayError {
     #[error(transparent)]
@@ -80,7 +80,7 @@ fn attempt<B: Backend>(
     };
     let plan = planner::plan(wanted)?;
     let candidates = task.callees.iter().map(|it| backend.open(&it.callee)).collect::<Result<Vec<_>, _>>()?;
-    // A pool larger than all constants together would waste memory.
+    // A pool never needs to be larger than all constants together.
     let size = task.budget.min(slots.iter().copied().sum());
     let (device, arena) = backend.pool(size)?;
     let outside =
@@ -162,7 +162,7 @@ fn result<B: Backend>(
     }
 }
 
-/// Sets the status and blame of an error, and removes any result.
+/// Sets the status and the blame of an error.
 fn name(error: ReplayError, head: &mut Head) {
     head.detail = chain(&error);
     head.status = match error {

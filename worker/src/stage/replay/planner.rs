@@ -1,8 +1,8 @@
-//! Plans what a pool of a given size holds when: the moves of every step, computed before the first one.
+//! Plans the contents of a pool of a given size: computes the moves of every step before the first step.
 //!
-//! The whole schedule is known, so the constant that is used again last is evicted first (Belady). Prefetching
-//! evicts nothing that is used before the prefetched constant, or by the running step. Pure: no device, file or
-//! clock. Moves depend only on the schedule and the budget, never on timing.
+//! The whole schedule is known, so the constant whose next use is farthest away is evicted first (Belady). Prefetching
+//! a constant does not evict constants that are used before it or by the running step. Pure: moves depend only on the
+//! schedule and the budget, never on timing.
 
 use opt_shared::replay::PoolFloor;
 use opt_shared::units::Bytes;
@@ -17,9 +17,9 @@ pub enum Move {
 /// The moves of one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepMoves {
-    /// Between the previous step and this one: loads what this step misses.
+    /// Moves between the previous step and this one, which load the constants that this step still lacks.
     pub before: Vec<Move>,
-    /// While it runs: prefetches what later steps will use.
+    /// Moves while it runs, which prefetch constants of later steps.
     pub during: Vec<Move>,
     pub hits: u32,
     pub misses: u32,
@@ -33,7 +33,7 @@ pub struct MovePlan {
     pub peak: Bytes,
 }
 
-/// The budget is below the floor, so some step could not be fetched while the previous one runs.
+/// The budget is below the floor, so the constants of some step could not be loaded while the previous step runs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a budget of {budget} is below the floor of {} ({} bytes): {} that two steps in a row use, {} for the largest tensor, {} pinned (raise `budget`)",
@@ -44,16 +44,16 @@ pub struct BelowFloor {
     pub floor: PoolFloor,
 }
 
-/// The input of the plan: which constants each step uses, how much each takes, and which are pinned.
+/// The planner's input: the constants that each step uses, their sizes, and which of them are pinned.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     pub sets: &'a [Vec<u32>],
     pub slots: &'a [Bytes],
-    /// Bytes copied for each constant.
+    /// The number of bytes copied for each constant.
     pub bytes: &'a [Bytes],
     pub pinned: &'a [bool],
     pub budget: Bytes,
-    /// Number of steps ahead of the running one that are prefetched.
+    /// The number of steps after the running one that are prefetched.
     pub depth: u32,
 }
 
@@ -70,7 +70,7 @@ pub fn plan(wanted: Wanted<'_>) -> Result<MovePlan, BelowFloor> {
 
 struct Planner<'a> {
     wanted: Wanted<'a>,
-    /// For each constant the steps that use it, in reverse, down to the first that is not over.
+    /// For each constant the steps that still use it, the last one first.
     uses: Vec<Vec<usize>>,
     /// Constants in the pool that may be evicted.
     resident: Vec<u32>,
@@ -110,7 +110,7 @@ impl<'a> Planner<'a> {
                 continue;
             }
             moves.misses += 1;
-            // Above the floor, everything that a step uses fits, so only its own constants must stay.
+            // Above the floor, all constants of a step fit, so only its own constants must stay.
             self.fetch(constant, step, step, &mut moves.before);
         }
         for &constant in set {
@@ -130,8 +130,8 @@ impl<'a> Planner<'a> {
         moves
     }
 
-    /// Fetches for step `next` while `step` runs. Returns false if that would evict something in use, or used no
-    /// later.
+    /// Prefetches for step `next` while `step` runs. Returns false if that would evict a constant that is in use, or
+    /// that is used before `next` or in it.
     fn fetch(&mut self, constant: u32, step: usize, next: usize, moves: &mut Vec<Move>) -> bool {
         let wanted = self.wanted.slots[constant as usize];
         let mut missing = (self.held + wanted) - self.wanted.budget;
@@ -174,7 +174,7 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// The next step that uses it, from the running one on; never, if it is not used again.
+    /// The next step that uses the constant, starting with the running one; `usize::MAX` if there is none.
     fn next_use(&self, constant: u32) -> usize {
         self.uses[constant as usize].last().copied().unwrap_or(usize::MAX)
     }

@@ -1,8 +1,7 @@
 //! The pool: a thread that owns the device and executes the plan's moves, one step ahead of the calls.
 //!
-//! Owns the order of the copy queue and counts what it does. A slot holds poison from its allocation until its
-//! bytes have arrived, and every load is compared with the catalog's digest. The source decides where bytes come
-//! from.
+//! Owns the order of the copy queue and counts its work. A slot contains poison from its allocation until its bytes
+//! have arrived. Every load is compared with the catalog's digest. The source provides the bytes.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender};
@@ -18,7 +17,8 @@ use crate::residency::ledger::{Accounted, Kind};
 use crate::residency::staging::{Ring, Source, StagingError};
 use crate::session::PoolSlot;
 
-/// NaN in every float type, -1 in every signed integer, and no valid bool: no kernel mistakes it for a weight.
+/// NaN in every float type, -1 in every signed integer, and not a valid bool, so that no kernel can mistake it for a
+/// weight.
 pub const POISON: u8 = 0xff;
 
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum PoolError {
     Ended,
 }
 
-/// The location of a constant's bytes. It is opened for each load, so that no descriptor is held in between.
+/// Opens the bytes of a constant. They are opened for each load, so that no descriptor stays open between loads.
 pub trait ConstantReader: Send {
     fn open(&mut self, constant: u32) -> std::io::Result<Box<dyn Source + '_>>;
 }
@@ -62,10 +62,10 @@ impl ReadySlot {
     }
 }
 
-/// Sent to the caller: everything that a step uses is in the pool.
+/// The message that all constants of a step are in the pool, or the error.
 pub type Ready = Result<Vec<ReadySlot>, PoolError>;
 
-/// The work that the copy queue has done.
+/// The work of the copy queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     pub bytes: Bytes,
@@ -75,7 +75,7 @@ pub struct Moved {
     pub peak: Bytes,
     /// Peak use as counted by the ledger, including staging.
     pub ledger_peak: Bytes,
-    /// Time during which something was moved.
+    /// The time during which bytes were moved.
     pub busy: Duration,
 }
 
@@ -110,8 +110,8 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         }
     }
 
-    /// Serves every step in order: reports when it is ready, prefetches, and waits until the step is over before
-    /// it touches that step's slots. Ends when the receiver is gone, or at the first error.
+    /// Serves every step in order: reports when its constants are ready, prefetches for later steps, and waits until
+    /// the step is over before it changes that step's slots. Ends when the receiver is gone, or at the first error.
     pub fn serve(mut self, over: &Receiver<()>, ready: &Sender<Ready>) -> Moved {
         for (number, moves) in self.plan.steps.iter().enumerate() {
             if 0 < number && over.recv().is_err() {
@@ -123,7 +123,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
                 break;
             }
             if let Err(error) = self.carry_out(&moves.during) {
-                // The error is reported in place of the next step, which could not have started.
+                // The error is reported in place of the next step, which cannot start.
                 let _ = over.recv();
                 let _ = ready.send(Err(error));
                 break;
@@ -135,7 +135,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     }
 
     fn close(mut self) -> Moved {
-        // The queue finishes first; then all buffers are released, and the device.
+        // The queue must finish before the buffers and the device are released.
         let Self { on, ring, placed, moved, .. } = &mut self;
         let ring = std::mem::replace(ring, Ring::new(1, Bytes::new(1)));
         let _ = ring.dissolve(on);
@@ -147,7 +147,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         *moved
     }
 
-    /// Executes moves; all their copies are done when it returns.
+    /// Executes moves, and returns when all their copies are complete.
     fn carry_out(&mut self, moves: &[Move]) -> Result<(), PoolError> {
         let started = Instant::now();
         let mut last = None;
@@ -208,7 +208,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     }
 }
 
-/// The bytes as they lie in the slot, with poison in front; they are digested from front to back as they pass.
+/// A source of a slot's contents: poison, then the constant's bytes. It digests the bytes in order as they are read.
 struct Hashed<'s> {
     source: Box<dyn Source + 's>,
     phase: usize,

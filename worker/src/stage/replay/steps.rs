@@ -1,7 +1,7 @@
-//! Runs a replay from its first step to its last: keeps the cursor, the pool and the calls in step.
+//! Runs a replay from its first step to its last, and synchronises the cursor, the pool and the calls.
 //!
-//! Owns the clock of a replay. It has no result until the last step agreed with the schedule; an error leaves
-//! none, and a failed session gives no other answer.
+//! Owns the clock of a replay. A replay has a result only after its last step agreed with the schedule, and none after
+//! an error.
 
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -33,23 +33,24 @@ pub enum StepsError<E: std::error::Error + 'static> {
     Thread(#[source] std::io::Error),
 }
 
-/// Looks at entries and calls kernels.
+/// Reads the headers of entries and calls kernels.
 pub trait Caller {
     type Error: std::error::Error + 'static;
 
-    /// The step's name, and what its entry needs according to its own headers; `None` if there is no such step.
+    /// Returns the step's name, and the needs of its entry according to the entry's own headers; `None` after the last
+    /// step.
     fn needs(&mut self, step: usize) -> Result<Option<(Step, Vec<Need>)>, Self::Error>;
 
-    /// Makes the step's call. `places` are in the order of the needs.
+    /// Makes the step's call. `places` has the slots in the order of the needs.
     fn call(&mut self, step: usize, places: &[ReadySlot]) -> Result<(), Self::Error>;
 }
 
 /// The times of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTime {
-    /// From the end of the previous step to the end of this one.
+    /// The time from the end of the previous step to the end of this one.
     pub whole: Duration,
-    /// The part of it spent waiting for tensors.
+    /// The part of it that was spent waiting for tensors.
     pub stall: Duration,
 }
 
@@ -81,7 +82,7 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
         let walked = (|| {
             for step in 0.. {
                 if 0 < step {
-                    // A pool that has ended reports why instead.
+                    // If the pool has ended, it reports the reason instead.
                     let _ = say_over.send(());
                 }
                 let asked = caller.needs(step).map_err(|source| StepsError::Call { step, source })?;

@@ -1,4 +1,4 @@
-//! Replays over scripted sessions: every answer that a step's candidate can give, and what remains of the replay.
+//! Tests of replays with scripted sessions: every answer of a step's candidate, and the resulting report.
 
 use opt_shared::message::{ReplayCall, ReplayCallee};
 use opt_shared::outcome::RunnerEnd;
@@ -76,14 +76,14 @@ fn replay_calls_every_step_once_and_adds_up() {
     assert!(0 < result.hits && result.unique_bytes <= result.bytes_moved);
     let calls: Vec<&Asked> = report.asked.iter().filter(|it| matches!(it, Asked::Call(..))).collect();
     assert_eq!(calls, [&Asked::Call(0, 0, 0xff); 3]);
-    // The same bytes have the same digest, in a replay that relies on the first one's recording.
+    // A replay that uses the first one's recording gets the same digest for the same bytes.
     let again = replay(&task, &scripts);
     assert_eq!(again.result.expect("right again").outputs_digest, result.outputs_digest);
     let other = replay(&task_of(&folder, &task, &[1]), &[right()]);
     assert_ne!(other.result.expect("right").outputs_digest, result.outputs_digest);
 }
 
-/// A task with another schedule, and so another recording.
+/// A task with a different schedule and so a different recording.
 fn task_of(folder: &tempfile::TempDir, like: &ReplayTask, numbers: &[u32]) -> ReplayTask {
     ReplayTask {
         recording: folder.path().join("other.rec"),
@@ -91,7 +91,7 @@ fn task_of(folder: &tempfile::TempDir, like: &ReplayTask, numbers: &[u32]) -> Re
     }
 }
 
-/// The output is larger than one read, and no multiple of it.
+/// The output is larger than one read, and its size is not a multiple of a read's.
 #[test]
 fn replay_digests_all_of_a_large_output() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -126,7 +126,7 @@ fn replay_reports_truncated_output_of_any_step() {
     }
 }
 
-/// A capture that could not be read for lack of descriptors or memory is not to blame.
+/// A capture is not to blame if it cannot be read for lack of descriptors or memory.
 #[test]
 fn replay_blames_the_host_for_missing_resources() {
     for (errno, status) in [(Errno::MFILE, Status::InfraError), (Errno::IO, Status::CaptureError)] {
@@ -200,7 +200,7 @@ fn replay_names_every_answer_of_a_step() {
         assert_eq!(report.head.status, status, "{name}: {}", report.head.detail);
         assert!(report.head.detail.starts_with("step 1, entry_000001: "), "{name}: {}", report.head.detail);
         assert!(report.head.detail.contains(detail), "{name}: {}", report.head.detail);
-        assert!(report.result.is_none(), "{name}: nothing stands of a replay that did not end");
+        assert!(report.result.is_none(), "{name}: an unfinished replay has no result");
         assert_eq!(report.head.failures.len(), 1, "{name}");
         assert_eq!(report.head.end.is_some(), status == Status::Crashed, "{name}");
         let finished = report.asked.iter().filter(|it| **it == Asked::Finish).count();

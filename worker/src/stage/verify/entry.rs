@@ -1,6 +1,6 @@
-//! Decides the status of an entry whose differently poisoned calls may disagree.
+//! Decides the status of an entry from several calls, whose outputs are filled with different poisons.
 //!
-//! Leaves single calls to `calls`, and the session's start and end, and other entries, to `verify`.
+//! `calls` makes single calls. `verify` starts and ends the session, and handles other entries.
 
 use opt_shared::outcome::{Mismatch, Pattern, Status};
 
@@ -8,7 +8,7 @@ use crate::session::{Session, SessionError};
 use crate::stage::POISONS;
 use crate::stage::calls::{CallEnd, EntryCalls, Over};
 
-/// Calls an entry as often as the settings say. Returns `None` if every call was right.
+/// Calls an entry as often as the settings require. Returns `None` if every call was right.
 pub(super) fn drive(
     entry: &mut EntryCalls<'_>,
     session: &mut dyn Session,
@@ -33,7 +33,7 @@ pub(super) fn drive(
                 return right_then_wrong(entry, session, number, mismatch).map(Some);
             }
             CallEnd::Wrong(mismatch) => match first_wrong {
-                // Wrong in the same way twice is enough.
+                // Two equally wrong calls are enough.
                 Some(first) => return Ok(Some(wrong_twice(entry, first, &mismatch))),
                 None => first_wrong = Some(mismatch),
             },
@@ -43,7 +43,7 @@ pub(super) fn drive(
     Ok(None)
 }
 
-/// Makes one call; slots alternate, and poisons rotate.
+/// Makes one call. Slots alternate, and poisons rotate.
 fn call(entry: &mut EntryCalls<'_>, session: &mut dyn Session, number: u32) -> Result<CallEnd, SessionError> {
     let slot = number % session.slots(entry.number);
     entry.call(session, slot, POISONS[number as usize % POISONS.len()])
@@ -57,10 +57,10 @@ fn wrong_twice(entry: &EntryCalls<'_>, first: Box<Mismatch>, second: &Mismatch) 
     entry.incorrect(first)
 }
 
-/// The entry was right before and is wrong now. If the wrong values are poison, and the first poison would have
-/// passed by itself (it is NaN, and NaN was recorded there), the elements were never written. Two more calls into
-/// the first slot tell: if the first poison gives a right result and another one a wrong result. A call that is
-/// right with both depends on its slot.
+/// Decides the status of an entry that was right at first and is wrong now. If the wrong values are poison, the
+/// elements may never have been written: the first poison is NaN, and would pass where NaN was recorded. Two more calls
+/// into the first slot show this. The elements were never written if the first poison gives a right result and another
+/// poison a wrong one. If both results are right, the result depends on the slot.
 fn right_then_wrong(
     entry: &mut EntryCalls<'_>,
     session: &mut dyn Session,
@@ -71,7 +71,7 @@ fn right_then_wrong(
         let detail = format!("right at first, wrong in call {}", number + 1);
         return Ok(entry.mismatched(Status::Nondeterministic, detail, mismatch));
     }
-    // The first call's poison and slot again, then its slot with another poison.
+    // First the poison and slot of the first call, then the same slot with another poison.
     let again = u32::try_from(POISONS.len()).unwrap_or(4) * 2;
     if matches!(call(entry, session, again)?, CallEnd::Right(_))
         && matches!(call(entry, session, again + 2)?, CallEnd::Wrong(_))

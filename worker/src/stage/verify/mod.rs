@@ -1,8 +1,8 @@
 //! Verification: calls every entry and compares every output with the recorded one.
 //!
-//! Owns the order of entries, which entries share a session, and who is blamed for a failure. `entry` makes the
-//! calls of an entry, and the judge compares. Expected outputs are read by this process, in chunks, and no
-//! candidate ever sees them.
+//! Owns the order of entries, the grouping of entries into sessions, and the blame for a failure. `entry` makes the
+//! calls of an entry, and the judge compares outputs. Expected outputs are read in chunks, only by this process.
+//! Candidates never get them.
 
 mod entry;
 #[cfg(test)]
@@ -23,9 +23,9 @@ use crate::session::{
     Answer, Backend, Ending, Group, InputFault, Lifetime, Loaded, Session, SessionError, Verdict, Wanted,
 };
 
-/// Failures that a report shows in full (DESIGN, "The run directory").
+/// The number of failures that a report shows in full (DESIGN, "The run directory").
 const KEPT_FAILURES: usize = 3;
-/// Failing entries that are read once more to see whether the capture is damaged: the ones that a report shows.
+/// The number of failing entries whose captures are read once more to detect damage: those that a report shows.
 /// Checking more would cost a pass over the captures for every bad candidate.
 const CHECKED_FAILURES: u32 = 3;
 
@@ -41,7 +41,7 @@ pub(crate) fn run<B: Backend>(
         lifetime: Lifetime::Entry { cap: task.shared_runner },
         drop_cache: task.drop_cache,
     };
-    // The first entries are opened while the next two lines run.
+    // The first entries are opened in the background while the next two lines run.
     let mut groups = backend.groups(&wanted)?;
     let candidate = backend.open(&task.callee)?;
     backend.prepare(&candidate);
@@ -84,25 +84,26 @@ pub(crate) fn run<B: Backend>(
     Ok(report)
 }
 
-/// The outcome of a shared session.
+/// The result of a shared session.
 struct Shared {
     /// Number of entries that need no session of their own.
     settled: usize,
-    /// Whether enough entries have failed.
+    /// True if enough entries have failed.
     enough: bool,
-    /// The failure of the entry after those, if it was wrong. It is repeated alone before anything is blamed.
+    /// The failure of the entry after those, if it was wrong. The entry is repeated alone before the failure is
+    /// attributed.
     doubted: Option<Box<EntryFailure>>,
 }
 
-/// How one entry ended in a shared session.
+/// The end of one entry in a shared session.
 enum Company {
     Settled(Box<Outcome>),
     Doubted(Box<EntryFailure>),
     Died,
 }
 
-/// The entry failed after others and is right in a session of its own. The candidate is to blame: nothing else
-/// was there both times.
+/// Marks a failure of an entry that failed after others and is right in a separate session. The candidate is to blame,
+/// because only the earlier entries made the difference.
 fn in_company(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
     if matches!(failure.status, Status::IncorrectNumerical | Status::UnwrittenOutput) {
         failure.status = Status::Nondeterministic;
@@ -111,7 +112,7 @@ fn in_company(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
     failure
 }
 
-/// Whether the entry would end in the same way in a session of its own.
+/// Returns true if the entry would end in the same way in a separate session.
 fn holds_in_any_session(status: Status) -> bool {
     matches!(status, Status::Unsupported | Status::CaptureError)
 }
@@ -126,7 +127,7 @@ struct Verification<'a, B: Backend> {
     /// Number of failed entries, without unsupported ones.
     failed: u32,
     /// The feature that the device lacks, from the first session that ended for this reason. (A candidate that does not
-    /// support an entry returns a code instead.)
+    /// support an entry returns a code, which is counted separately.)
     lacking: Option<String>,
 }
 
@@ -139,14 +140,14 @@ struct Outcome {
 }
 
 impl<B: Backend> Verification<'_, B> {
-    /// Records an entry that no candidate can be called with. Returns whether enough entries have failed.
+    /// Records an entry whose capture cannot be used. Returns true if enough entries have failed.
     fn unplaced(&mut self, at: usize, fault: InputFault) -> Result<bool, SessionError> {
         let failure = Some(of_the_capture(&self.task.entries[at].name, fault)?);
         Ok(self.settle(at, Outcome { failure, ..Outcome::default() }))
     }
 
-    /// Verifies entries that share a session; `first` is the index of the first of them among all entries.
-    /// Returns whether enough entries have failed.
+    /// Verifies entries that share a session. `first` is the index of the first of them among all entries. Returns true
+    /// if enough entries have failed.
     fn group(&mut self, placed: &[B::Placed], first: usize) -> Result<bool, SessionError> {
         let mut settled = 0;
         let mut doubted = None;
@@ -159,7 +160,7 @@ impl<B: Backend> Verification<'_, B> {
         }
         for (at, entry) in placed.iter().enumerate().skip(settled) {
             let mut outcome = self.alone(entry)?;
-            // Only the first one: the shared session stopped there.
+            // Only the first entry is repeated, because the shared session stopped at it.
             if let Some(doubted) = doubted.take().filter(|_| outcome.failure.is_none()) {
                 outcome.failure = Some(*in_company(doubted));
             }
@@ -170,8 +171,7 @@ impl<B: Backend> Verification<'_, B> {
         Ok(false)
     }
 
-    /// Calls several entries in one session, up to the first one that might end differently in a session of its
-    /// own.
+    /// Calls several entries in one session, up to the first one that might end differently in a separate session.
     fn shared(&mut self, placed: &[B::Placed], first: usize) -> Result<Shared, SessionError> {
         let mut session = self.backend.start(self.candidate, placed)?;
         let mut shared = Shared { settled: 0, enough: false, doubted: None };
@@ -200,7 +200,7 @@ impl<B: Backend> Verification<'_, B> {
         }
         let ending = session.finish()?;
         self.note(&ending);
-        // A host with problems is not asked for another runner at once; the core decides what comes next.
+        // If the host has problems, no other runner is started at once. The core decides what to do next.
         if died && ending.verdict.status == Status::InfraError {
             let Verdict { status, detail } = ending.verdict;
             let failure = Some(of(placed[shared.settled].as_ref(), status, detail));
@@ -235,7 +235,7 @@ impl<B: Backend> Verification<'_, B> {
         })
     }
 
-    /// Calls one entry in a session of its own.
+    /// Calls one entry in a separate session.
     fn alone(&mut self, entry: &B::Placed) -> Result<Outcome, SessionError> {
         let recorded: &Recorded = entry.as_ref();
         let tolerances = match self.tolerances(recorded)? {
@@ -278,7 +278,7 @@ impl<B: Backend> Verification<'_, B> {
         Ok(Outcome { failure, end, checked })
     }
 
-    /// The tolerance of each output, or how the entry ends if its recorded outputs cannot be read.
+    /// Returns the tolerance of each output, or the entry's outcome if its recorded outputs cannot be read.
     fn tolerances(&self, recorded: &Recorded) -> Result<Result<Vec<Tolerance>, Outcome>, SessionError> {
         match recorded.tolerances(&self.task.verify) {
             Ok(tolerances) => Ok(Ok(tolerances)),
@@ -300,13 +300,13 @@ impl<B: Backend> Verification<'_, B> {
         }
     }
 
-    /// Records what every session adds to the report, whatever its calls gave.
+    /// Adds to the report what every session provides, independently of the results of its calls.
     fn note(&mut self, ending: &Ending) {
         self.head.saw(ending.peak_owed);
         self.head.output_truncated |= ending.end.output_truncated;
     }
 
-    /// Adds an entry to the report. Returns whether enough entries have failed.
+    /// Adds an entry to the report. Returns true if enough entries have failed.
     fn settle(&mut self, at: usize, outcome: Outcome) -> bool {
         let entry = &self.task.entries[at];
         let report = &mut self.report;

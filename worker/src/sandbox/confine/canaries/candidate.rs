@@ -1,4 +1,4 @@
-//! What a locked-down candidate is refused, and what it can still do.
+//! Tests of the operations that a locked-down candidate is refused, and of those that it can still do.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -194,7 +194,7 @@ pub(super) fn forbidden_things() {
             libc::sched_setaffinity(0, size_of_val(&processors), &raw const processors).into(),
         );
         hiding_places();
-        // Large enough for a map of its own, which glibc would grow with mremap.
+        // Large enough for its own mapping, which glibc would grow with mremap.
         let memory = libc::malloc(1 << 20);
         let grown = libc::realloc(memory, 8 << 20);
         println!("realloc={}", if grown.is_null() { "null" } else { "ok" });
@@ -326,14 +326,13 @@ fn descend(depth: u64) -> u64 {
 pub(super) fn too_much_data() {
     locked_down();
     let writable = libc::PROT_READ | libc::PROT_WRITE;
-    // Beyond the limit on private memory, and beyond the limit on address space, which also counts read-only
-    // maps.
+    // Exceeds the limit on private memory, and the limit on address space, which also counts read-only mappings.
     for (name, bytes, access) in [
         ("within", 64_usize << 20, writable),
         ("beyond", 300 << 20, writable),
         ("sparse", 5 << 30, libc::PROT_READ),
     ] {
-        // SAFETY: an anonymous map at an address of the kernel's choice replaces nothing.
+        // SAFETY: an anonymous mapping at an address of the kernel's choice replaces nothing.
         let map = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0)

@@ -1,4 +1,4 @@
-//! What a locked-down compiler can and cannot do.
+//! Tests of what a locked-down compiler can and cannot do.
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
@@ -67,7 +67,7 @@ fn compiler_confinement() -> Confinement {
     confinement.reach.readable = vec![folder().join("sources")];
     confinement.reach.writable = vec![folder().join("scratch")];
     confinement.limits.data = Bytes::gib(1);
-    confinement.limits.processes = Some(ProcessLimit { own: 4096, beside: 0 });
+    confinement.limits.processes = Some(ProcessLimit { own: 4096, other_tasks: 0 });
     confinement.limits.stack = Bytes::mib(64);
     confinement
 }
@@ -79,7 +79,7 @@ fn locked_down() {
     }
 }
 
-pub(super) fn builds_and_strays() {
+pub(super) fn builds_and_leaves_its_folder() {
     let worker_pid = rustix::process::getppid();
     locked_down();
     let scratch = folder().join("scratch");
@@ -102,8 +102,8 @@ pub(super) fn builds_and_strays() {
     answer_io("read_outside", File::open(outside.join("secret")));
     answer_io("read_shadow", File::open("/etc/shadow"));
     answer_io("socket", std::net::UdpSocket::bind("127.0.0.1:0"));
-    // What is refused to the runner is refused to its children too.
-    // SAFETY: plain system calls in a child that ends at once.
+    // Calls that are refused to the compiler are refused to its children too. SAFETY: plain system calls in a child
+    // that ends at once.
     unsafe {
         match libc::fork() {
             0 => {
@@ -157,7 +157,7 @@ fn processes_left_by_a_compiler_die_with_it() {
         // When the pipe ends, every process that held it is dead.
         let mut ends = [PollFd::new(&running.said, PollFlags::empty())];
         let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
-        assert_eq!(poll(&mut ends, Some(&timeout)).expect("a poll"), 1, "a straggler lives");
+        assert_eq!(poll(&mut ends, Some(&timeout)).expect("a poll"), 1, "a child process is still alive");
     });
 }
 

@@ -15,7 +15,7 @@ use super::stage::{
 use crate::sandbox::handle::{End, Stop};
 use crate::sandbox::spawn::{Namespaces, SpawnError, spawn_runner};
 
-/// How long a test waits for something before it fails.
+/// The time limit of every wait in a test.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
@@ -27,7 +27,7 @@ fn stopped_runner_does_not_run_until_continued() {
             let deadline = Instant::now() + TIMEOUT;
             let score = format!("/proc/{}/oom_score_adj", running.runner.pid());
             while std::fs::read_to_string(&score).expect("it is in /proc").trim() != "1000" {
-                assert!(Instant::now() < deadline, "a machine without memory does not end it first");
+                assert!(Instant::now() < deadline, "its oom_score_adj was not raised");
                 std::thread::yield_now();
             }
             for _ in 0..3 {
@@ -39,7 +39,7 @@ fn stopped_runner_does_not_run_until_continued() {
                 }
                 assert_eq!(running.runner.stop(TIMEOUT).expect("it stops"), Stop::Stopped);
                 assert_eq!(running.runner.stop(TIMEOUT).expect("it is stopped"), Stop::Stopped);
-                // The kernel may still count what it needs to switch away; then the clock stands still.
+                // The clock may still gain the time of the last context switch. After that it does not change.
                 let mut still = (running.runner.cpu_time().expect("its clock is readable"), 0);
                 while still.1 < 1000 {
                     assert!(Instant::now() < deadline, "it goes on");
@@ -52,7 +52,7 @@ fn stopped_runner_does_not_run_until_continued() {
                 assert_eq!(
                     score.expect("it is in /proc").trim(),
                     "1000",
-                    "ended first where memory runs out"
+                    "the kernel kills it first when memory runs out"
                 );
                 assert!(running.runner.start_time().expect("it is in /proc") > 0);
                 running.runner.cont().expect("it goes on");
@@ -65,14 +65,14 @@ fn stopped_runner_does_not_run_until_continued() {
     });
 }
 
-/// A profile relies on this to detect idle work: the clock of another process, read while it is stopped.
+/// A profile detects idle work by reading the CPU clock of a stopped process.
 #[test]
 fn cpu_clock_between_stops_shows_work() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     // The minimum and maximum of many rounds, because a busy machine disturbs some of them.
     let measure = |scenario| {
         let mut running = start(scenario, folder.path(), None, Namespaces::NONE);
-        if scenario == "waits_for_ages" {
+        if scenario == "waits_until_killed" {
             let mut line = String::new();
             BufReader::new(&mut running.said).read_line(&mut line).expect("its output is text");
         }
@@ -89,7 +89,7 @@ fn cpu_clock_between_stops_shows_work() {
         rounds.sort_unstable();
         (rounds[0], rounds[39])
     };
-    let (idle, _) = measure("waits_for_ages");
+    let (idle, _) = measure("waits_until_killed");
     let (_, busy) = measure("two_spinning_threads");
     assert!(idle < Duration::from_micros(200), "who sleeps: {idle:?}");
     assert!(Duration::from_millis(1) < busy, "who spins: {busy:?}");
@@ -142,13 +142,13 @@ pub(super) fn worker_with_a_runner() {
         let (worker, socket) = socket_pair();
         let inherited =
             [(null.as_fd(), 0), (stdout.as_fd(), 1), (null.as_fd(), 2), (socket.as_fd(), WORKER_FD)];
-        (start_with("waits_for_ages", &folder(), &inherited, namespaces), worker)
+        (start_with("waits_until_killed", &folder(), &inherited, namespaces), worker)
     });
     std::thread::park();
     drop(runners);
 }
 
-pub(super) fn waits_for_ages() {
+pub(super) fn waits_until_killed() {
     locked_down();
     println!("ready");
     // If the test fails, nothing else would end this process.
@@ -199,7 +199,7 @@ fn runner_gets_exactly_the_given_descriptors() {
         File::create(&path).and_then(|mut file| file.write_all(name.as_bytes())).expect("the folder is ours");
         files.push(File::open(path).expect("just written"));
     }
-    // Each one goes to the number that the other one has here.
+    // Each descriptor goes to the number that the other one has in this process.
     let (a, b) = (files[0].as_raw_fd(), files[1].as_raw_fd());
     let inherited = [(write.as_fd(), 1), (files[0].as_fd(), b), (files[1].as_fd(), a)];
     let mut runner = start_with("descriptors", folder.path(), &inherited, Namespaces::NONE);

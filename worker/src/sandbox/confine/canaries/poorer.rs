@@ -1,4 +1,4 @@
-//! Machines that support less: missing protections must be reported, and the others must hold.
+//! Tests on machines that lack a protection: it must be reported as missing, and the others must work.
 //!
 //! A filter installed before the lock-down simulates a kernel that lacks a call.
 
@@ -75,12 +75,12 @@ fn refused_namespaces_are_reported_and_the_runner_starts() {
     });
 }
 
-/// Runs in a compiler's filter, which refuses namespaces, as containers do.
+/// Runs under a compiler's filter, which refuses namespaces, as containers do.
 pub(super) fn worker_without_namespaces() {
     rustix::thread::set_no_new_privs(true).expect("always allowed");
     super::super::calls::restrict(&confinement(SandboxKind::Compiler)).expect("a filter can be installed");
     let null = File::open("/dev/null").expect("/dev/null opens");
-    // The stage provides these, because sockets are refused here.
+    // The stage provides these, because this process is refused sockets.
     let inherited =
         [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2), (inherited(WORKER_FD), WORKER_FD)];
     let mut runner = start_with("abort", &folder(), &inherited, Namespaces::ALL);
@@ -106,14 +106,14 @@ fn sealed_map_stays_or_the_protection_is_missing() {
 
 pub(super) fn sealed() {
     let page = rustix::param::page_size();
-    // SAFETY: our own map, at an address of the kernel's choice; nothing else points into it.
+    // SAFETY: our own mapping, at an address of the kernel's choice; nothing else points into it.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let map = libc::mmap(std::ptr::null_mut(), page, libc::PROT_READ, flags, -1, 0);
         let start = NonNull::new(map.cast::<u8>()).expect("a map");
         let outcome = seal_map(start, Bytes::from(page));
         println!("sealed_inputs={}", outcome.is_ok());
-        // Installed now, because the lock-down refuses further filters; it seals nothing.
+        // Installed now, because the lock-down refuses further filters. The filter does not seal anything.
         pretend_missing(&[462]);
         locked_down();
         answer_io("unmap", Errno::result(libc::munmap(map, page)).map_err(Into::into));

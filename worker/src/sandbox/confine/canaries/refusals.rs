@@ -1,4 +1,4 @@
-//! The size of a library's refused allocation is noted, whichever function was called.
+//! Tests that the size of a library's refused allocation is recorded, for every allocation function.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use crate::sandbox::handle::End;
 use crate::sandbox::interpose::note_refusals_in;
 use crate::sandbox::spawn::Namespaces;
 
-/// More than the stage's limit of 256 MiB. Each function asks for a different size, larger than the one before.
+/// Above the stage's limit of 256 MiB. Each function requests a larger size than the function before it.
 const BEYOND_MIB: u64 = 300;
 
 const LIBRARY: &str = r#"

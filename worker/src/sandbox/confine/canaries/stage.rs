@@ -20,7 +20,7 @@ use crate::sandbox::spawn::{Namespaces, spawn_runner};
 const SCENARIO: &str = "OPT_CANARY_SCENARIO";
 /// Set in a test process that has already become an ordinary user.
 const ORDINARY: &str = "OPT_CANARY_ORDINARY";
-/// A folder the scenario may know about.
+/// The path of a folder that the scenario may use.
 pub(super) const FOLDER: &str = "OPT_CANARY_FOLDER";
 
 /// The user `nobody`.
@@ -47,13 +47,13 @@ extern "C" fn play_if_asked() {
         "old_kernel" => poorer::on_an_old_kernel,
         "no_namespaces" => poorer::worker_without_namespaces,
         "sealed" => poorer::sealed,
-        "compiler" => compiler::builds_and_strays,
+        "compiler" => compiler::builds_and_leaves_its_folder,
         "straggler" => compiler::leaves_a_straggler,
         #[cfg(target_env = "gnu")]
         "refusals" => super::refusals::refused_in_every_way,
         "two_spinning_threads" => lives::two_spinning_threads,
         "orphan" => lives::orphan,
-        "waits_for_ages" => lives::waits_for_ages,
+        "waits_until_killed" => lives::waits_until_killed,
         "worker_with_a_runner" => lives::worker_with_a_runner,
         "descriptors" => lives::descriptors,
         other => panic!("no scenario is called {other}"),
@@ -64,14 +64,14 @@ extern "C" fn play_if_asked() {
 
 /// Runs `test` here. As root, also runs the test with the given path in a process of an ordinary user.
 pub(super) fn as_every_user<Test: FnOnce()>(test: Test) {
-    // The name of a closure begins with the crate's and the function's that it is in.
+    // A closure's type name begins with the names of its crate and its function.
     let name = std::any::type_name::<Test>();
     let path = name.split_once("::").map_or(name, |(_, path)| path).trim_end_matches("::{{closure}}");
     test();
     if !rustix::process::geteuid().is_root() || std::env::var_os(ORDINARY).is_some() {
         return;
     }
-    // By descriptor, because an ordinary user may not be able to enter the folders above it.
+    // The executable is started by descriptor, because an ordinary user may not be able to enter the folders above it.
     let output = Command::new("/proc/self/exe")
         .args(["--exact", path, "--nocapture"])
         .env(ORDINARY, "1")
@@ -114,7 +114,7 @@ pub(super) fn start(
     Running { runner, said: File::from(read), worker }
 }
 
-/// A pair as between worker and runner. Unlike datagram sockets, these notice when the other end closes.
+/// A socket pair like that of a worker and its runner. Unlike datagram sockets, these notice when the other end closes.
 pub(super) fn socket_pair() -> (OwnedFd, OwnedFd) {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket pair")
@@ -140,7 +140,7 @@ pub(super) fn start_with(
 }
 
 impl Running {
-    /// Its whole output, as `name=answer` lines, and how it ended.
+    /// Returns its output, parsed from `name=answer` lines, and the way it ended.
     pub(super) fn finish(mut self) -> (BTreeMap<String, String>, End) {
         let mut text = String::new();
         self.said.read_to_string(&mut text).expect("its output is text");
@@ -186,7 +186,7 @@ pub(super) fn library(folder: &Path, text: &str) -> OwnedFd {
     let source = folder.join("candidate.c");
     let artifact = folder.join("candidate.so");
     std::fs::write(&source, text).expect("the folder is ours");
-    // Not every compiler comes with OpenMP.
+    // Not every compiler has OpenMP.
     let built = ["-fopenmp", "-w"].iter().any(|flag| {
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", "-O1", flag, "-o"]).arg(&artifact).arg(&source);

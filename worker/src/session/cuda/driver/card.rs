@@ -1,7 +1,7 @@
-//! A card, through the machine's CUDA driver.
+//! A card, accessed through the machine's CUDA driver.
 //!
-//! Uses the primary context, which stays current in the thread that opened it until the process ends. Copies and calls have a stream
-//! each. Neither waits for the legacy stream.
+//! Uses the primary context, which stays current in the thread that opened it until the process ends. Copies and calls
+//! have separate streams, and neither waits for the legacy stream.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_uint, c_void};
@@ -22,7 +22,7 @@ use super::{
 /// Dynamic shared memory that every kernel may use. More has to be requested.
 const PLAIN_SHARED: u32 = 48 << 10;
 const LOG: usize = 8 << 10;
-/// Bytes for the card's name and its final zero.
+/// The size of the buffer for the card's name and its final zero.
 const NAME: i32 = 256;
 
 const STREAM_NON_BLOCKING: c_uint = 1;
@@ -49,7 +49,8 @@ pub(crate) struct CardDriver {
     /// Recorded events by mark, and events that can be reused.
     recorded: BTreeMap<u64, CUevent>,
     idle: Vec<CUevent>,
-    /// Set once the context is given up. Memory is not freed then, because that would wait for a kernel that never ends.
+    /// Set when the context is given up. Memory is not freed afterwards, because that would wait for a kernel that
+    /// never ends.
     given_up: Arc<AtomicBool>,
 }
 
@@ -133,11 +134,11 @@ pub(super) fn device_of(functions: &Functions, ordinal: u32) -> Result<CUdevice,
 /// Describes a device. Needs no context.
 pub(super) fn describe(functions: &Functions, device: CUdevice) -> Result<Card, DriverError> {
     let mut name = [0; 256];
-    // SAFETY: four numbers of the driver's interface, for which zeros are a value.
+    // SAFETY: a plain structure of the driver's interface, for which all zeros are valid.
     let mut uuid = unsafe { std::mem::zeroed() };
     let (mut total, mut integrated) = (0, 0);
-    // SAFETY: each function writes to the place that it is given; the name ends with a zero, as the driver is told of one byte
-    // less than there is.
+    // SAFETY: each function writes to the place that it is given; the name ends with a zero, because the driver is told
+    // a size one byte smaller than the buffer.
     let name = unsafe {
         ok("cuDeviceGetName", (functions.name)(name.as_mut_ptr(), NAME - 1, device))?;
         ok("cuDeviceGetUuid", (functions.uuid)(&raw mut uuid, device))?;
@@ -175,19 +176,19 @@ struct Locked {
     context_given_up: Arc<AtomicBool>,
 }
 
-// SAFETY: it owns its bytes, as a box would; the driver's function may be called in any thread of the context.
+// SAFETY: it owns its bytes, like a `Box`; the driver's function may be called in any thread of the context.
 unsafe impl Send for Locked {}
 
 impl AsRef<[u8]> for Locked {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: so many bytes, which the driver gave out and which were zeroed.
+        // SAFETY: `length` bytes that the driver allocated, and that were zeroed.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 }
 
 impl AsMut<[u8]> for Locked {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed by nobody else.
+        // SAFETY: as above, and borrowed only by the caller.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 }
@@ -195,10 +196,10 @@ impl AsMut<[u8]> for Locked {
 impl Drop for Locked {
     fn drop(&mut self) {
         if self.context_given_up.load(Ordering::Relaxed) {
-            // It is freed when the process ends.
+            // The memory is freed when the process ends.
             return;
         }
-        // SAFETY: an address that the driver gave out, given back once.
+        // SAFETY: an address that the driver allocated, freed once.
         let _ = unsafe { (self.free)(self.start.as_ptr().cast()) };
     }
 }
@@ -226,15 +227,15 @@ impl Driver for CardDriver {
         if self.is_given_up() {
             return Ok(());
         }
-        // SAFETY: the driver knows what it gave out, and refuses everything else.
+        // SAFETY: the driver knows its allocations, and refuses other addresses.
         ok("cuMemFree", unsafe { (self.functions.free)(address) })
     }
 
     fn pinned(&mut self, bytes: Bytes) -> Result<Pinned, DriverError> {
         let bytes = bytes.to_usize();
         let mut start = std::ptr::null_mut();
-        // No flags: write-combined memory would be slow to read back.
-        // SAFETY: the address is written by the call, and is of so many bytes.
+        // No flags: write-combined memory would be slow to read back. SAFETY: the address is written by the call, and
+        // the allocation has `bytes` bytes.
         unsafe {
             ok("cuMemHostAlloc", (self.functions.host_allocate)(&raw mut start, bytes, 0))?;
             std::ptr::write_bytes(start.cast::<u8>(), 0, bytes);
@@ -257,17 +258,17 @@ impl Driver for CardDriver {
 
     fn fill(&mut self, queue: Queue, at: u64, value: u8, bytes: Bytes) -> Result<(), DriverError> {
         let stream = self.stream(queue);
-        // SAFETY: it touches device memory alone, and refuses what it did not give out.
+        // SAFETY: it touches only device memory, and refuses addresses that it did not allocate.
         ok("cuMemsetD8Async", unsafe { (self.functions.fill)(at, value, bytes.to_usize(), stream) })
     }
 
     fn read(&mut self, from: u64, into: &mut [u8]) -> Result<(), DriverError> {
-        // SAFETY: the destination is borrowed until the call returns, which is when the copy is over.
+        // SAFETY: the destination is borrowed until the call returns, and the copy is over then.
         ok("cuMemcpyDtoH", unsafe { (self.functions.read)(into.as_mut_ptr().cast(), from, into.len()) })
     }
 
     fn write(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
-        // SAFETY: the source is borrowed until the call returns, which is when it has been read.
+        // SAFETY: the source is borrowed until the call returns, and it has been read then.
         ok("cuMemcpyHtoD", unsafe { (self.functions.write)(to, bytes.as_ptr().cast(), bytes.len()) })
     }
 
@@ -312,7 +313,8 @@ impl Driver for CardDriver {
         let mut options = [JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES];
         let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG - 1)];
         let mut module = std::ptr::null_mut();
-        // SAFETY: two options with their values; the log has a byte more than the driver is told, and all outlive the call.
+        // SAFETY: two options with their values; the log is one byte longer than the driver is told, and all of them
+        // outlive the call.
         let code = unsafe {
             (self.functions.load)(
                 &raw mut module,
@@ -337,7 +339,7 @@ impl Driver for CardDriver {
         let Some(module) = self.modules.remove(&module.0).filter(|_| !self.is_given_up()) else {
             return Ok(());
         };
-        // SAFETY: loaded once, and unloaded once; nobody launches from it any more.
+        // SAFETY: loaded once and unloaded once; no later launch uses it.
         ok("cuModuleUnload", unsafe { (self.functions.unload)(module) })
     }
 
@@ -378,7 +380,7 @@ impl Driver for CardDriver {
             };
             ok("cuFuncSetAttribute", code)?;
         }
-        // One buffer holds all parameters, so the driver reads no byte beyond it, however many the kernel takes.
+        // One buffer contains all parameters and its size is passed, so the driver reads no byte beyond it.
         let mut buffer = packed(&launch.params);
         let mut length = buffer.len();
         let mut extra: [*mut c_void; 5] = [
@@ -408,7 +410,7 @@ impl Driver for CardDriver {
         ok("cuLaunchKernel", code)
     }
 
-    /// After its context has failed, a process cannot have another: the driver fails every call.
+    /// Always fails: after a process's context has failed, the driver fails every call.
     fn replace(&mut self) -> Result<(), DriverError> {
         self.given_up.store(true, Ordering::Relaxed);
         Err(DriverError::new("replacing the context", Code::NOT_SUPPORTED))
@@ -420,7 +422,7 @@ impl Drop for CardDriver {
         if self.is_given_up() {
             return;
         }
-        // SAFETY: retained once, and not used after this. What it holds goes with it.
+        // SAFETY: retained once, and not used after this. Its memory and modules are released with it.
         let _ = unsafe { (self.functions.release)(self.device) };
     }
 }

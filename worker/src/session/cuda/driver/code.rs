@@ -1,4 +1,4 @@
-//! The driver's error codes: their names, whether they end the context, and what causes them.
+//! The driver's error codes, with their names, their causes, and whether they end the context.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Code(pub(crate) u32);
 
-/// The cause of an error, as far as the code alone shows it.
+/// The cause of an error, if the code alone shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
-    /// The kernel did something that is not allowed.
+    /// The kernel performed an operation that is not allowed.
     Kernel,
     /// The kernel ran too long.
     Time,
@@ -17,10 +17,10 @@ pub(crate) enum Subject {
     Request,
     /// The module could not be loaded.
     Image,
-    /// The device, its driver or this version of it lacks something.
+    /// The device or its driver lacks a feature.
     Lacking,
     Memory,
-    /// The machine; no kernel can cause it.
+    /// The machine. No kernel can cause such an error.
     Host,
 }
 
@@ -105,7 +105,7 @@ impl Code {
         ROWS.iter().find(|row| row.code == self.0)
     }
 
-    /// The driver's name for it; `None` for a code that is newer than this list.
+    /// The driver's name for the code; `None` for a code that is newer than this list.
     pub(crate) fn name(self) -> Option<&'static str> {
         self.known().map(|row| row.name)
     }
@@ -114,7 +114,8 @@ impl Code {
         self.known().map_or(Host, |row| row.subject)
     }
 
-    /// Whether the context cannot be used any more. Unknown codes count as such, because a new process costs little.
+    /// Returns true if the context cannot be used any more. Also true for unknown codes, because a new process costs
+    /// little.
     pub(crate) fn ends_the_context(self) -> bool {
         self.known().is_none_or(|row| row.sticky)
     }
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_in_order_and_unknown_ones_blame_nobody() {
+    fn codes_are_in_order_and_unknown_ones_are_host_errors() {
         assert!(ROWS.windows(2).all(|pair| pair[0].code < pair[1].code));
         let unknown = Code(4242);
         assert_eq!((unknown.subject(), unknown.ends_the_context()), (Host, true));

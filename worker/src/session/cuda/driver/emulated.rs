@@ -11,9 +11,9 @@ use super::{
     Card, DeviceMemory, Driver, DriverError, FunctionId, Launch, Mark, ModuleId, Pinned, Queue, Site,
 };
 
-/// The device's memory. It is taken from the host when it is allocated.
+/// The size of the device's memory. Allocations take it from the host's memory.
 const MEMORY: Bytes = Bytes::gib(8);
-/// The most text of kernels that is kept for a session, in bytes.
+/// The most text printed by kernels that is kept for a session, in bytes.
 const PRINTED: usize = 64 << 10;
 
 pub(crate) struct EmulatedDriver {
@@ -94,13 +94,13 @@ impl Driver for EmulatedDriver {
     }
 
     unsafe fn upload(&mut self, to: u64, from: *const u8, bytes: usize) -> Result<(), DriverError> {
-        // SAFETY: as the caller has promised; it is read before this returns.
+        // SAFETY: the caller guarantees it; the memory is read before this returns.
         let bytes = unsafe { std::slice::from_raw_parts(from, bytes) };
         self.write(to, bytes)
     }
 
     unsafe fn download(&mut self, into: *mut u8, from: u64, bytes: usize) -> Result<(), DriverError> {
-        // SAFETY: as the caller has promised; it is written before this returns.
+        // SAFETY: the caller guarantees it; the memory is written before this returns.
         let into = unsafe { std::slice::from_raw_parts_mut(into, bytes) };
         self.read(from, into)
     }

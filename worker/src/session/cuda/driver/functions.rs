@@ -1,7 +1,7 @@
 //! The driver's functions. All are looked up before the first is called, so a missing one is reported and never called.
 //!
-//! cudarc finds the library and provides its types. Its own functions panic if a symbol is missing, and its type has no value for newer
-//! error codes. Here a code is a number.
+//! cudarc finds the library and provides its types. cudarc's own functions panic if a symbol is missing, and its error
+//! type has no value for newer codes. In this module a code is a number.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -9,12 +9,12 @@ use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream, CUuuid,
 };
 
-/// Why the driver cannot be used.
+/// The reason why the driver cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoDriver {
     #[error("no CUDA driver is installed here: libcuda.so is not found")]
     Library,
-    #[error("the CUDA driver that is installed here is too old or no driver: it has no `{0}`")]
+    #[error("the CUDA driver that is installed here is too old, or is not a driver: it has no `{0}`")]
     Symbol(&'static str),
     #[error("the CUDA driver has no device {ordinal}: {error}")]
     Device { ordinal: u32, error: super::DriverError },
@@ -22,14 +22,14 @@ pub(crate) enum NoDriver {
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident = $symbol:literal: fn($($argument:ty),*);)*) => {
-        /// Every function is given what the driver's documentation asks for; each returns a `CUresult`.
+        /// The driver's functions, with the parameters of its documentation. Each returns a `CUresult`.
         #[derive(Clone, Copy)]
         pub(super) struct Functions { $($(#[$doc])* pub(super) $name: unsafe extern "C" fn($($argument),*) -> u32,)* }
 
         impl Functions {
             /// Looks up all functions of the loaded library.
             fn find(library: &'static libloading::Library) -> Result<Self, NoDriver> {
-                // SAFETY: the names are the driver's, and these are the types that its header gives them.
+                // SAFETY: the names are the driver's functions, and the types are those of its header.
                 Ok(Self { $($name: unsafe {
                     *library.get(concat!($symbol, "\0").as_bytes()).map_err(|_| NoDriver::Symbol($symbol))?
                 },)* })
@@ -77,11 +77,11 @@ pub(super) type ParameterInfo = unsafe extern "C" fn(CUfunction, usize, *mut usi
 impl Functions {
     /// Loads the driver, which stays loaded until the process ends.
     pub(super) fn load() -> Result<(Self, Option<ParameterInfo>), NoDriver> {
-        // SAFETY: it asks the loader for the driver's library, whose own start-up code every CUDA program runs.
+        // SAFETY: this loads the driver's library. Every CUDA program runs its start-up code.
         if !unsafe { sys::is_culib_present() } {
             return Err(NoDriver::Library);
         }
-        // SAFETY: likewise; it was there a moment ago.
+        // SAFETY: as above; the library has just been found.
         let library = unsafe { sys::culib() };
         // SAFETY: the driver's name and type, as above.
         let info = unsafe { library.get::<ParameterInfo>(b"cuFuncGetParamInfo\0") };

@@ -1,7 +1,7 @@
-//! The functions of a CUDA driver that this backend needs, and the meaning of its errors.
+//! The functions of a CUDA driver that this backend uses, and its errors.
 //!
-//! There are two queues, one for copies and one for calls, and each keeps its order. The host memory of a copy must stay until a mark after
-//! it has been reached. A driver decides nothing about caps or verdicts.
+//! There are two queues, one for copies and one for calls, and each runs in order. The host memory of a copy must stay
+//! valid until a later mark is reached. Drivers know nothing of caps or verdicts.
 
 pub(super) mod card;
 pub(super) mod code;
@@ -28,15 +28,15 @@ pub(crate) struct Card {
     /// In the form of NVML: `GPU-…`. `None` for the emulated device.
     pub(crate) uuid: Option<String>,
     pub(crate) total: Bytes,
-    /// Whether it shares its memory with the CPU.
+    /// True if it shares its memory with the CPU.
     pub(crate) integrated: bool,
     /// Allocations are rounded up to multiples of this.
     pub(crate) grain: Bytes,
-    /// Whether it checks every access against live buffers, so that buffers need no bands.
+    /// True if it checks every access against live buffers. Buffers then need no bands.
     pub(crate) checks_accesses: bool,
 }
 
-/// Memory of the whole device, whichever process uses it.
+/// Memory of the whole device, over all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceMemory {
     pub(crate) free: Bytes,
@@ -92,7 +92,7 @@ impl AsMut<[u8]> for Pinned {
     }
 }
 
-/// The place of a fault in a kernel, as far as the device reports it. A card reports nothing.
+/// The location of a fault in a kernel. Fields that the device does not report are empty; a card reports none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Site {
     pub(crate) block: Option<[u32; 3]>,
@@ -102,7 +102,7 @@ pub(crate) struct Site {
     pub(crate) source: Option<String>,
     /// The address of an access to global memory.
     pub(crate) address: Option<u64>,
-    /// Whether the access was beyond the kernel's own shared or local memory.
+    /// True if the access was beyond the kernel's own shared or local memory.
     pub(crate) beyond_its_own: bool,
     /// The device's own message.
     pub(crate) text: String,
@@ -145,21 +145,22 @@ pub(crate) trait Driver {
     /// Queues a copy from the device.
     ///
     /// # Safety
-    /// `into` must be writable for `bytes`, and not used otherwise, until a later mark is reached, or the driver is dropped.
+    /// `into` must be writable for `bytes`, and must not be used by other code, until a later mark is reached or the
+    /// driver is dropped.
     unsafe fn download(&mut self, into: *mut u8, from: u64, bytes: usize) -> Result<(), DriverError>;
 
     /// Queues a store of `value` into every byte.
     fn fill(&mut self, queue: Queue, at: u64, value: u8, bytes: Bytes) -> Result<(), DriverError>;
 
-    /// Copies from the device, and waits for the end. Earlier writes to that memory must be complete.
+    /// Copies from the device, and waits until the copy is complete. Earlier writes to that memory must be complete.
     fn read(&mut self, from: u64, into: &mut [u8]) -> Result<(), DriverError>;
 
-    /// Copies to the device, and waits for the end.
+    /// Copies to the device, and waits until the copy is complete.
     fn write(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError>;
 
     fn mark(&mut self, queue: Queue) -> Result<Mark, DriverError>;
 
-    /// Whether a mark is reached, without waiting. Errors of operations before it are returned here.
+    /// Returns true if a mark is reached, without waiting. Also returns the errors of operations before it.
     fn is_over(&mut self, mark: Mark) -> Result<bool, DriverError>;
 
     /// Loads PTX, or machine code for this device.
@@ -180,7 +181,8 @@ pub(crate) trait Driver {
         String::new()
     }
 
-    /// Gives up a context that has failed or whose kernel never ends. Its allocations and modules are gone, and releasing them does
-    /// nothing. Creates a new context, or returns an error if this process cannot have one.
+    /// Gives up a context that has failed or whose kernel never ends, and creates a new one. Returns an error if this
+    /// process cannot have another. The old context's allocations and modules are gone, and releasing them does
+    /// nothing.
     fn replace(&mut self) -> Result<(), DriverError>;
 }

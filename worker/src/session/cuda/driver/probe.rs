@@ -1,4 +1,4 @@
-//! Asks a card's driver what the card is, in a process that does nothing else. It creates no context.
+//! Queries the driver for a description of a card, in a process that does nothing else. Creates no context.
 
 use opt_shared::causes::chain;
 use opt_shared::device::Device;
@@ -11,7 +11,7 @@ use super::functions::{Functions, NoDriver};
 const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
 const COMPUTE_CAPABILITY_MINOR: u32 = 76;
 
-/// `yes UUID integrated|discrete NAME, compute capability N.N`, or `no` and the reason.
+/// Returns `yes UUID integrated|discrete NAME, compute capability N.N`, or `no` and the reason.
 pub(crate) fn tell(device: &str) -> String {
     let Some(Device::Cuda(ordinal)) = Device::from_name(device) else {
         return format!("no `{device}` is no card");
@@ -28,7 +28,7 @@ fn ask(ordinal: u32) -> Result<String, NoDriver> {
         let device = device_of(&functions, ordinal)?;
         let card = describe(&functions, device)?;
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: each call writes the number that it is given.
+        // SAFETY: each call writes one number to the given location.
         unsafe {
             ok(
                 "cuDeviceGetAttribute",
@@ -49,7 +49,7 @@ fn ask(ordinal: u32) -> Result<String, NoDriver> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_is_no_card_is_refused_without_a_driver() {
+    fn other_devices_are_refused_without_a_driver() {
         for name in ["cpu", "emulated", "cuda", "cuda:x"] {
             assert_eq!(super::tell(name), format!("no `{name}` is no card"));
         }

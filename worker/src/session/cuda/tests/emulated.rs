@@ -1,4 +1,4 @@
-//! Verification on the emulated device: PTX is run and checked, and faults name their line.
+//! Verification on the emulated device: PTX runs and is checked, and faults are reported with their line.
 
 use super::*;
 use crate::session::cuda::driver::emulated::EmulatedDriver;
@@ -23,7 +23,7 @@ fn right_kernel_passes_on_the_emulated_device() {
 }
 
 #[test]
-fn every_fault_of_a_kernel_is_told_with_its_line() {
+fn kernel_fault_is_reported_with_its_line() {
     let line = |harm: &str| {
         PTX.lines().position(|line| line.contains("HARM")).expect("there") + harm.lines().count()
     };
@@ -39,12 +39,12 @@ fn every_fault_of_a_kernel_is_told_with_its_line() {
         let place = "in launch 1 (`relu`), block (";
         let line = format!("PTX line {}", line(&harm));
         let device = ends_as(kernel(&harm), status, &[words, place, &line]);
-        assert!(device.is_usable(), "another takes its place");
+        assert!(device.is_usable(), "another context replaces it");
     }
 }
 
 #[test]
-fn what_no_access_check_sees_is_found_after_the_call() {
+fn wrong_outputs_and_changed_inputs_are_found_after_the_call() {
     ends_as(kernel(""), Status::UnwrittenOutput, &["never written"]);
     ends_as(
         kernel(&format!("{STORE}\nst.global.f32 [%rd6], 0f40e00000;")),
@@ -62,9 +62,9 @@ fn endless_kernel_is_ended_by_its_limit() {
     assert!(device.is_usable());
 }
 
-/// An instruction that the emulator lacks is not the candidate's fault.
+/// The candidate is not to blame for an instruction that the emulator does not support.
 #[test]
-fn what_the_emulated_device_lacks_is_unsupported_and_the_hosts() {
+fn unsupported_instruction_blames_the_host() {
     let (head, verified, _) = kernel("wgmma.fence.sync.aligned;").run();
     assert_eq!((head.status, head.blame()), (Status::Unsupported, Some(Blame::Host)), "{}", head.detail);
     assert!(head.detail.contains("PTX line"), "{}", head.detail);
@@ -72,7 +72,7 @@ fn what_the_emulated_device_lacks_is_unsupported_and_the_hosts() {
 }
 
 #[test]
-fn text_that_is_no_ptx_is_a_load_error() {
+fn invalid_ptx_is_a_load_error() {
     ends_as(kernel("this is no instruction"), Status::LoadError, &["PTX line"]);
     let mut attempt = kernel(STORE);
     attempt.launch.steps[0].symbol = "gelu".to_owned();

@@ -1,4 +1,4 @@
-//! Verification with a scripted driver: every error of the driver has its status.
+//! Verification with a scripted driver: every error of the driver maps to its status.
 
 mod emulated;
 mod properties;
@@ -152,18 +152,18 @@ fn right_kernel_passes_and_leaves_nothing_on_the_device() {
         MemoryPoint::Released,
     );
     assert_eq!(names, [start, uploaded, workspace, called, released]);
-    // Our count is in whole grains, the driver's in what was asked for.
+    // Our count is in whole grains, the driver's in requested bytes.
     assert!(verified.device.iter().all(|it| it.used_bytes <= it.placed_bytes), "{:?}", verified.device);
     assert!(verified.device[1].placed_bytes < verified.device[2].placed_bytes, "{:?}", verified.device);
     let script = script.borrow();
     assert_eq!(script.held, Bytes::ZERO, "{:?}", script.asked);
-    // A module of each session and the digest's.
+    // One module for each session, and the digest's.
     assert_eq!((script.count(Asked::Load), script.count(Asked::Unload)), (3, 3));
     assert!(device.is_usable());
 }
 
 #[test]
-fn every_harm_has_its_status() {
+fn every_harmful_kernel_has_its_status() {
     let wrong = |memory: &mut FakeMemory, params: &[u64]| {
         relu(memory, params)?;
         memory.write(params[1], &9.0_f32.to_le_bytes());
@@ -189,16 +189,20 @@ fn every_harm_has_its_status() {
         Ok(())
     };
     ends_as(Attempt::of(stores), Status::InputMutated, &["the input `input`"]);
-    let beside = |memory: &mut FakeMemory, params: &[u64]| {
+    let writes_beside = |memory: &mut FakeMemory, params: &[u64]| {
         relu(memory, params)?;
         memory.write(params[0] + 4 * params[2] + 7, &[0]);
         Ok(())
     };
-    ends_as(Attempt::of(beside), Status::OutOfBounds, &["wrote 8 bytes past the end of the input `input`"]);
+    ends_as(
+        Attempt::of(writes_beside),
+        Status::OutOfBounds,
+        &["wrote 8 bytes past the end of the input `input`"],
+    );
 }
 
 #[test]
-fn what_an_input_was_is_uploaded_again_after_it_was_changed() {
+fn changed_input_is_uploaded_again() {
     let stores = |memory: &mut FakeMemory, params: &[u64]| {
         relu(memory, params)?;
         memory.write(params[0], &77.0_f32.to_le_bytes());
@@ -206,7 +210,7 @@ fn what_an_input_was_is_uploaded_again_after_it_was_changed() {
     };
     let attempt = Attempt { entries: vec![0, 0], ..Attempt::of(stores) };
     let (head, verified, _) = attempt.run();
-    // The second would be INCORRECT_NUMERICAL if it saw what the first left.
+    // The second entry would be INCORRECT_NUMERICAL if it got the inputs that the first one changed.
     let statuses: Vec<Status> = head.failures.iter().map(|failure| failure.status).collect();
     assert_eq!((statuses.as_slice(), verified.entries_run), (&[Status::InputMutated; 2][..], 2));
 }
@@ -226,7 +230,7 @@ fn every_error_of_a_launch_has_its_status() {
         (1, Status::RuntimeError, "the device refused it in launch 1"),
         (701, Status::RuntimeError, "OUT_OF_RESOURCES"),
         (801, Status::Unsupported, ""),
-        (2, Status::InfraError, "somebody else has it"),
+        (2, Status::InfraError, "another process uses it"),
         (46, Status::InfraError, "DEVICE_UNAVAILABLE"),
         (100, Status::InfraError, "NO_DEVICE"),
         (214, Status::InfraError, "ECC"),
@@ -312,7 +316,7 @@ fn candidate_that_cannot_be_called_is_refused() {
 }
 
 #[test]
-fn workspace_beyond_the_cap_is_the_candidates_affair() {
+fn workspace_beyond_the_cap_blames_the_candidate() {
     let with = |bytes: &str| {
         let (mut attempt, script) = Attempt::scripted(relu);
         attempt.launch.workspaces.push(Workspace { name: "scratch".to_owned(), bytes: expression(bytes) });
@@ -337,7 +341,7 @@ fn workspace_beyond_the_cap_is_the_candidates_affair() {
 }
 
 #[test]
-fn inputs_that_do_not_fit_the_cap_blame_nobody() {
+fn inputs_beyond_the_cap_are_an_infra_error() {
     let (attempt, script) = Attempt::scripted(relu);
     let attempt = Attempt { cap: Bytes::kib(4), ..attempt };
     let (_, verified, _) = attempt.attempt();

@@ -1,5 +1,5 @@
-//! Random loads and random errors of the driver: the cap is never exceeded by a byte, the peak is the formula's, and everything is
-//! given back in the end.
+//! Random loads and random errors of the driver: the cap is never exceeded, the peak equals the formula's, and all
+//! memory is released in the end.
 
 use proptest::prelude::*;
 
@@ -80,7 +80,7 @@ proptest! {
             prop_assert!(memory.marks().placed_peak <= SMALL);
         }
         drop(memory);
-        // A context that failed gives nothing back: it goes as a whole.
+        // The memory of a failed context is not released piece by piece, but as a whole.
         let script = script.borrow();
         prop_assert!(script.held == Bytes::ZERO || frees_fail || script.has_failed(), "{:?}", script.held);
     }

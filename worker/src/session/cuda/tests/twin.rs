@@ -1,4 +1,4 @@
-//! Verification through libcuda, for which its twin stands in. This runs the same code as a card.
+//! Verification through a stand-in for libcuda, with the same code that drives a card.
 
 use std::path::PathBuf;
 
@@ -8,14 +8,14 @@ use crate::session::cuda::driver::card::CardDriver;
 
 const PTX: &str = include_str!("relu.ptx");
 
-/// Loads the twin, which lies beside this test, under the driver's name.
+/// Loads the stand-in under the driver's name. It lies beside this test's executable.
 fn load_twin() {
     let mut path: PathBuf = std::env::current_exe().expect("this test");
     path.set_file_name("libcuda.so");
-    // SAFETY: a library of ours, whose start-up code does nothing.
+    // SAFETY: our own library, whose start-up code does nothing.
     let twin = unsafe { libloading::Library::new(&path) };
-    // It stays loaded, so that loading `libcuda.so` finds it from now on.
-    std::mem::forget(twin.expect("the twin, which is built with this test"));
+    // It stays loaded, so that loading `libcuda.so` finds it later.
+    std::mem::forget(twin.expect("the stand-in, which is built with this test"));
 }
 
 fn kernel(harm: &str) -> Attempt {
@@ -26,7 +26,7 @@ fn kernel(harm: &str) -> Attempt {
     attempt
 }
 
-/// All in one test, because a fault ends the context of the whole process, as on a card.
+/// There is one test, because a fault ends the context of the whole process, as on a card.
 #[test]
 fn card_is_driven_through_libcuda() {
     load_twin();
@@ -42,7 +42,7 @@ fn card_is_driven_through_libcuda() {
         assert_eq!(left.free, left.total);
         assert_eq!(driver.card().name, "twin of a card");
     }
-    // A store beside a buffer is no fault here. The bands show it.
+    // A store beside a buffer does not fault on this device. The bands detect it.
     let beyond = format!("{store}\nadd.s64 %rd7, %rd7, 4;\n{store}");
     let device = ends_as(kernel(&beyond), Status::OutOfBounds, &["past the end of `output`"]);
     assert!(device.is_usable());
@@ -52,12 +52,13 @@ fn card_is_driven_through_libcuda() {
     let mut short = kernel(store);
     short.launch.steps[0] = step("relu", &["input", "out"]);
     ends_as(short, Status::LoadError, &["takes 3 parameters of 8, 8, 8 bytes"]);
-    let words = ["CUDA_ERROR_LAUNCH_FAILED (719)", "in launch 1 (`relu`)", "a card does not tell where"];
+    let words =
+        ["CUDA_ERROR_LAUNCH_FAILED (719)", "in launch 1 (`relu`)", "a card does not report the place"];
     let attempt = Attempt { entries: vec![0, 1], ..kernel("trap;") };
     let (head, verified, device) = attempt.run();
     assert_eq!((head.status, verified.entries_run), (Status::Crashed, 1), "{}", head.detail);
     assert!(words.iter().all(|words| head.detail.contains(words)), "{}", head.detail);
     assert!(head.context_lost && !device.is_usable());
-    // The driver is not asked: freeing memory would wait for a kernel that never ends.
+    // The driver is not called, because freeing memory would wait for a kernel that never ends.
     assert_eq!(device.driver.borrow_mut().free(1), Ok(()));
 }

@@ -1,12 +1,13 @@
-//! Reads mapped inputs ahead of a candidate in verification: a sparse kernel causes reads of what it touches, a dense
-//! one reads at the disk's rate.
+//! Reads mapped inputs ahead of a candidate in verification. For a kernel with sparse accesses, little more is read
+//! than it touches; for one with dense accesses, the disk is read at full rate.
 //!
-//! On a cold file, every fault fetches a whole read-ahead window, so a kernel that looks up a few rows pulls in the
-//! whole table. Therefore the runner maps inputs without read-ahead (`MADV_RANDOM`). While it calls, a thread of the
-//! worker watches which pages come into the cache, and reads ahead where that pays. This module owns the thread and
-//! its counters; `policy` decides, `sight` looks at the cache, and `touches` at the runner's page tables. It never
-//! touches the candidate, and it does not run while anything is timed. A hint that fails changes the speed, never a
-//! byte.
+//! If a file is not in the cache, every fault reads a whole read-ahead window, so a kernel that looks up a few rows
+//! would read the whole table. Therefore the runner maps inputs without read-ahead (`MADV_RANDOM`). While it calls, a
+//! thread of the worker watches which pages enter the cache, and reads ahead where that is faster.
+//!
+//! This module owns the thread and its counters. `policy` decides, `sight` queries the cache, and `touches` reads the
+//! runner's page tables. The thread does not touch the candidate, and does not run while anything is timed. A failed
+//! hint changes only the speed.
 
 mod policy;
 mod sight;
@@ -34,28 +35,30 @@ use super::placed::Placed;
 use crate::recorded::ask_for;
 use crate::runner::frame::InputRange;
 
-/// Inputs smaller than this, in bytes, are read whole before the call: watching them costs more than reading them.
+/// Inputs smaller than this, in bytes, are read whole before the call, because watching them costs more than reading
+/// them.
 const WHOLE_BELOW: u64 = 1 << 20;
-/// Ranges of at least this many bytes are read with `pread` instead of requested with a hint.
+/// Ranges of at least this many bytes are read with `pread`; smaller ones are requested with a hint.
 const MIN_LONG_READ: u64 = 4 << 20;
-/// The size of one read, in bytes: what the kernel reads at once for a disk with little read-ahead.
+/// The size of one read, in bytes: the kernel's read size for a disk with little read-ahead.
 const SCRATCH: usize = 1 << 20;
-/// How many windows are checked with one request, to find out where something changed.
+/// The number of windows that are checked for changes with one request.
 const GROUP: usize = 64;
-/// The pause between two looks: while something happens, and while nothing does.
+/// The shortest and the longest pause between two looks: while pages enter the cache, and while none do.
 const BUSY_PAUSE: Duration = Duration::from_micros(500);
 const IDLE_PAUSE: Duration = Duration::from_millis(20);
-/// The pause while a stream waits for the candidate, which takes several times as long to read half of what is ahead.
+/// The pause while a stream waits for the candidate. The candidate needs several times as long for half of the pages
+/// ahead of it.
 const STREAM_PAUSE: Duration = Duration::from_millis(4);
-/// How often a runner's maps are searched for the inputs before the thread gives up.
+/// The number of times that a runner's mappings are searched for the inputs before the thread gives up.
 const MAX_TRIES: u32 = 200;
-/// Looking takes at most this fraction (1/n) of the time.
+/// Looks take at most this fraction (1/n) of the time.
 const LOOKING_PART: u32 = 8;
 
 /// The inputs of one entry, examined before its runner maps them.
 pub struct ReadAhead {
     inputs: Vec<Input>,
-    small: Vec<(Arc<File>, Range<u64>)>,
+    small_inputs: Vec<(Arc<File>, Range<u64>)>,
     unseen: u32,
 }
 
@@ -65,7 +68,7 @@ pub(crate) struct Whole(Vec<usize>);
 
 /// One large input that is not in the cache.
 struct Input {
-    /// Its index among the entry's inputs.
+    /// The index among the entry's inputs.
     index: usize,
     file: Arc<File>,
     /// The file offset of its first whole page.
@@ -75,7 +78,7 @@ struct Input {
     policy: ReadaheadPolicy,
     /// Ranges still to be read, in order.
     due: VecDeque<Range<u64>>,
-    /// A separate open file for which the kernel may read ahead. The other ones are marked as read in random order.
+    /// A separate open file description for which the kernel may read ahead. The runner's is marked for random reads.
     in_order: Option<File>,
 }
 
@@ -99,11 +102,11 @@ impl ReadAhead {
 
     fn over<'a>(ranges: impl Iterator<Item = (&'a Arc<File>, &'a InputRange)>, ways: &[Way]) -> Self {
         let page = rustix::param::page_size() as u64;
-        let mut it = Self { inputs: Vec::new(), small: Vec::new(), unseen: 0 };
+        let mut it = Self { inputs: Vec::new(), small_inputs: Vec::new(), unseen: 0 };
         for (index, (file, range)) in ranges.enumerate() {
             let end = range.file_offset + range.bytes;
             if range.bytes < WHOLE_BELOW {
-                it.small.push((Arc::clone(file), range.file_offset..end));
+                it.small_inputs.push((Arc::clone(file), range.file_offset..end));
                 continue;
             }
             let offset = range.file_offset.next_multiple_of(page);
@@ -129,31 +132,31 @@ impl ReadAhead {
         it
     }
 
-    /// Whether the runner should map its inputs without the kernel's read-ahead. False if all of them are cached
-    /// already, or if touches cannot be observed.
+    /// Returns true if the runner should map its inputs without the kernel's read-ahead. False if all of them are
+    /// cached already, or if touches cannot be observed.
     pub fn page_by_page(&self) -> bool {
         !self.inputs.is_empty() && self.unseen == 0
     }
 
-    /// Turns the kernel's read-ahead off for these files: behind a small record it would reach into the table beside
-    /// it.
+    /// Turns the kernel's read-ahead off for these files, because after a small record it would read into the table
+    /// that follows.
     pub fn read_exactly(&self) {
         if self.page_by_page() {
-            let small = self.small.iter().map(|(file, _)| file);
+            let small = self.small_inputs.iter().map(|(file, _)| file);
             for file in self.inputs.iter().map(|input| &input.file).chain(small) {
                 let _ = fadvise(&**file, 0, None, Advice::Random);
             }
         }
     }
 
-    /// Starts the watch. Inputs that the previous entry read as a whole are expected to be read whole again: their
+    /// Starts the watch. Inputs that the previous entry read as a whole are expected to be read whole again. Their
     /// beginning is read before the candidate touches it, once the disk has finished with the previous entry.
     pub(crate) fn start_expecting(self, expected: Expected) -> Watch {
         if !self.page_by_page() {
             let report = ReadReport { left_to_kernel: self.unseen, ..ReadReport::default() };
             return Watch { seen: Seen { report, whole: Whole::default() }, thread: None, turn: None };
         }
-        for (file, range) in &self.small {
+        for (file, range) in &self.small_inputs {
             ask_for(file, range.start..range.end);
         }
         let (tell, commands) = channel();
@@ -168,19 +171,19 @@ impl ReadAhead {
         };
         let started =
             std::thread::Builder::new().name("read-ahead".to_owned()).spawn(move || watcher.run(&commands));
-        // Without the thread, the candidate reads page by page: slower, but correct.
+        // Without the thread, the candidate reads page by page, which is slower but correct.
         let thread = started.ok().map(|thread| (thread, tell));
         Watch { seen: Seen::default(), thread, turn: Some(Turn(turn)) }
     }
 
-    /// Starts the watch; it runs until it is stopped.
+    /// Starts the watch, which runs until it is stopped.
     pub fn start(self) -> Watch {
         self.start_expecting(Expected::default())
     }
 }
 
-/// The inputs that an entry is expected to read as a whole, judging by the previous entry, and when the disk is free
-/// for it.
+/// The inputs that an entry is expected to read as a whole, according to the previous entry, and the signal that the
+/// disk is free.
 #[derive(Default)]
 pub(crate) struct Expected {
     pub(crate) whole: Whole,
@@ -197,7 +200,7 @@ impl Turn {
 }
 
 enum Command {
-    /// The process that maps the inputs, now or soon.
+    /// The process that maps the inputs or will map them.
     Runner(u32),
     Stop,
 }
@@ -216,7 +219,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Sets the process that touches the inputs. Until it is known, touches are inferred from new pages in the cache.
+    /// Sets the process that touches the inputs. Before this call, touches are inferred from new pages in the cache.
     pub fn runs_in(&self, pid: u32) {
         if let Some((_, tell)) = &self.thread {
             let _ = tell.send(Command::Runner(pid));
@@ -258,13 +261,13 @@ impl Drop for Watch {
 /// The state of the thread.
 struct Watcher {
     inputs: Vec<Input>,
-    /// Set until the entry's turn has come.
+    /// The inputs that are expected to be read whole; `None` once their turn has come.
     expected: Option<Expected>,
-    /// Dropped when there is nothing left to read.
+    /// The signal for the next entry, dropped when nothing is left to read.
     done: Option<Sender<Infallible>>,
     runner: Option<u32>,
     touches: Option<Touches>,
-    /// Failed attempts to find the inputs in the runner's maps.
+    /// Failed attempts to find the inputs in the runner's mappings.
     tries: u32,
 }
 
@@ -284,7 +287,8 @@ impl Watcher {
             let touches = self.touches.as_ref();
             let looks: Vec<Look> =
                 self.inputs.iter_mut().enumerate().map(|(at, input)| input.look(at, touches)).collect();
-            // While a stream advances, the disk waits for this thread; otherwise looking must stay cheap.
+            // While a stream advances, the disk waits for this thread, so pauses are short. Otherwise looks must stay
+            // cheap.
             pause = if looks.contains(&Look::Read) {
                 BUSY_PAUSE
             } else {
@@ -299,7 +303,7 @@ impl Watcher {
                 self.done = None;
             }
         }
-        // Pages that came in after the last look count too, but nothing more is read.
+        // Pages that entered the cache after the last look count too, but nothing more is read.
         let touches = self.touches.as_ref();
         self.inputs.iter_mut().for_each(|input| input.policy.end());
         self.inputs.iter_mut().enumerate().for_each(|(at, input)| input.count(at, touches));
@@ -308,7 +312,7 @@ impl Watcher {
         Seen { report: report(&self.inputs), whole }
     }
 
-    /// Reads one piece of each input, so that the thread notices soon when it is stopped.
+    /// Reads one piece of each input. Pieces are small, so that the thread soon notices when it is stopped.
     fn read_some(&mut self, scratch: &mut Vec<u8>) -> bool {
         let mut more = false;
         for input in self.inputs.iter_mut().filter(|input| !input.due.is_empty()) {
@@ -321,7 +325,7 @@ impl Watcher {
     fn begin_expected(&mut self) {
         let waits = |expected: &mut Expected| expected.turn.as_ref().is_none_or(Turn::has_come);
         let Some(Expected { whole, .. }) = self.expected.take_if(waits) else { return };
-        // What is read in advance is bounded for all inputs together.
+        // The limit on reads in advance applies to all inputs together.
         let mut expected: Vec<&mut Input> =
             self.inputs.iter_mut().filter(|input| whole.0.contains(&input.index)).collect();
         let each = LONG_STEPS_AHEAD.checked_div(expected.len()).unwrap_or(0).max(1);
@@ -331,7 +335,8 @@ impl Watcher {
         }
     }
 
-    /// Called only once there is a stream: a sparse candidate is not watched this closely.
+    /// Finds the inputs in the runner's mappings. Called only once there is a stream, because candidates with sparse
+    /// accesses need not be watched this closely.
     fn find_touches(&mut self) {
         let Some(runner) = self.runner.filter(|_| self.touches.is_none() && self.tries < MAX_TRIES) else {
             return;
@@ -394,7 +399,7 @@ impl Input {
         let pages = self.policy.pages_of(window..window + 1);
         let touched = match touches {
             Some(touches) => Some(touches.touched(at, pages.clone())),
-            // The candidate has not touched anything here yet.
+            // The candidate has not touched this window yet.
             None => self.policy.may_overshoot().then_some(0),
         };
         self.policy.seen(window, self.sight.resident(pages), touched)
@@ -435,9 +440,9 @@ impl Input {
         any
     }
 
-    /// Reads the next piece of what is due; returns true if more is due. What the kernel reads in order it reads in
-    /// large pieces and keeps in large pages: that is faster than requesting pages, and makes mapping and dropping
-    /// them much cheaper.
+    /// Reads the next piece that is due. Returns true if more is due. Sequential reads are faster than requests for
+    /// pages, because the kernel reads large pieces. It also keeps them in large pages, which makes mapping and
+    /// dropping them much cheaper.
     fn read_some(&mut self, scratch: &mut [u8]) -> bool {
         let Some(bytes) = self.due.front_mut() else { return false };
         if self.in_order.is_none() {

@@ -1,46 +1,46 @@
-//! Decides what to read ahead of a candidate, from which pages of an input came into the cache. Pure.
+//! Decides which pages of an input to read ahead of a candidate, from the pages that it has touched. Pure.
 //!
-//! An input starts without any read-ahead: each page that the candidate touches is read alone, and seen in the cache.
-//! Once many pages of a window were touched, the window is read whole, and a *stream* continues behind it in steps of
-//! doubling length. The first page of each step is its *tripwire*: when the candidate reaches it, the stream
-//! advances; if it never does, nothing more is read. So the amount that is read without being used is bounded. If
-//! touches cannot be observed, tripwires are left unread: a tripwire in the cache shows that the candidate has
-//! reached it. An input that the previous entry used as a whole starts with a stream.
+//! An input starts without read-ahead: each page that the candidate touches is read alone, and then appears in the
+//! cache. Once many pages of a window were touched, the window is read whole. A *stream* continues after it in steps of
+//! doubling length. The first page of each step is its *tripwire*. The stream advances when the candidate reaches a
+//! tripwire, and stops reading if it does not. This bounds the number of pages that are read and not used. If touches
+//! cannot be observed, tripwires are left unread: a tripwire in the cache then shows that the candidate has reached it.
+//! An input that the previous entry used as a whole starts with a stream.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use opt_shared::units::to_index;
 
-/// The unit of looking and reading, in bytes.
+/// The size of a window, the unit of looks and reads, in bytes.
 const WINDOW_BYTES: u64 = 512 << 10;
 /// The longest step of a stream, in windows: 8 MiB.
 const MAX_STEP: u64 = 16;
-/// How many steps of one stream may be ahead of the candidate: while the steps grow, and once they are long.
+/// The number of steps of one stream that may be ahead of the candidate: while the steps grow, and once they are long.
 const STEPS_AHEAD: usize = 4;
 pub(super) const LONG_STEPS_AHEAD: usize = 8;
-/// How much may be read ahead of the candidate by all streams of one input, in windows: 64 MiB.
+/// The limit on reads ahead of the candidate by all streams of one input, in windows: 64 MiB.
 const MAX_AHEAD: u64 = 128;
-/// A window is dense if at least this fraction (1/n) of its pages was touched.
+/// A window is dense if at least this fraction (1/n) of its pages were touched.
 const DENSE_PART: u64 = 2;
-/// Once this fraction (1/n) of the whole input was touched, reading page by page is slower than reading all of it. From
-/// then on, a window counts as dense at this fraction too.
+/// Once this fraction (1/n) of the whole input was touched, reading page by page is slower than reading all of it. A
+/// window then counts as dense at this fraction already.
 const USED_PART: u64 = 16;
 
-/// The policy's state for one input. Pages are counted from its first whole one.
+/// The policy's state for one input. Pages are counted from the input's first whole page.
 #[derive(Debug)]
 pub(super) struct ReadaheadPolicy {
     pages: u64,
     window_pages: u64,
     windows: Vec<Window>,
-    /// Ordered by their last advance; the most recent one comes last.
+    /// The streams, ordered by their last advance. The most recent one comes last.
     streams: Vec<Stream>,
     touched: u64,
     ahead: u64,
     turned_after: Option<u64>,
-    /// Touches are observed, so tripwires need not be left unread.
+    /// True if touches are observed. Tripwires then need not be left unread.
     touches_are_seen: bool,
-    /// No more is read.
+    /// True if nothing more is read.
     over: bool,
 }
 
@@ -49,7 +49,7 @@ struct Window {
     before: u32,
     resident: u32,
     touched: u32,
-    /// Read by us, so its pages in the cache no longer show what was touched.
+    /// True if we have read it. Its pages in the cache then do not show what was touched.
     read: bool,
 }
 
@@ -73,7 +73,7 @@ struct Step {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tripwire {
     pub(super) page: u64,
-    /// Not read: it comes into the cache when the candidate touches it.
+    /// True if it was not read. It then enters the cache when the candidate touches it.
     pub(super) left_out: bool,
 }
 
@@ -101,8 +101,8 @@ impl ReadaheadPolicy {
         }
     }
 
-    /// Expects that the whole input will be used, and that touches will be observed. Returns the pages to read at
-    /// once, in this many steps.
+    /// Sets the expectation that the whole input will be used, and that touches will be observed. Returns the pages to
+    /// read at once, in this many steps.
     pub(super) fn expect_all(&mut self, steps: usize) -> Vec<Range<u64>> {
         self.touches_are_seen = true;
         let mut stream = Stream { next: 0, step: MAX_STEP, steps: VecDeque::new() };
@@ -111,7 +111,7 @@ impl ReadaheadPolicy {
         due
     }
 
-    /// From now on, `follow` is told of every page that was touched.
+    /// Sets that `follow` gets every touched page from now on.
     pub(super) const fn see_touches(&mut self) {
         self.touches_are_seen = true;
     }
@@ -120,19 +120,19 @@ impl ReadaheadPolicy {
         !self.streams.is_empty()
     }
 
-    /// Touches cannot be observed after all. Streams whose tripwires were read would never advance; what follows them
-    /// starts over.
+    /// Sets that touches cannot be observed after all. Streams whose tripwires were read could never advance, so they
+    /// are dropped.
     pub(super) fn lose_sight(&mut self) {
         self.touches_are_seen = false;
         self.streams.retain(|stream| stream.steps.iter().all(|step| step.tripwire.left_out));
     }
 
-    /// From now on, touches are counted, and nothing is read because of them.
+    /// Sets that touches are only counted from now on, and nothing more is read.
     pub(super) const fn end(&mut self) {
         self.over = true;
     }
 
-    /// True if long steps may be read like a file, with the kernel's read-ahead behind them: extra pages do not
+    /// True if long steps may be read sequentially, with the kernel's read-ahead after them. Extra pages then do not
     /// mislead the policy.
     pub(super) const fn may_overshoot(&self) -> bool {
         self.touches_are_seen
@@ -143,7 +143,7 @@ impl ReadaheadPolicy {
         self.windows.iter().all(|window| window.read)
     }
 
-    /// True if most of what was not in the cache before was used.
+    /// True if most of the pages that were not in the cache before were used.
     pub(super) fn was_used_whole(&self) -> bool {
         let before: u64 = self.windows.iter().map(|window| u64::from(window.before)).sum();
         let waiting: u64 = self.streams.iter().map(Stream::waiting).sum();
@@ -184,7 +184,7 @@ impl ReadaheadPolicy {
     }
 
     /// Takes the number of pages of a window that are now in the cache and, if touches are observed, the number that
-    /// were touched: this sets pages that the kernel read ahead on its own apart. Returns the pages to read as a
+    /// were touched. The difference are pages that the kernel read ahead by itself. Returns the pages to read as a
     /// result.
     pub(super) fn seen(&mut self, window: usize, resident: u64, touched: Option<u64>) -> Vec<Range<u64>> {
         let pages = self.pages_of(window..window + 1);
@@ -195,7 +195,7 @@ impl ReadaheadPolicy {
             return Vec::new();
         }
         it.resident = count(resident);
-        // A page that has left the cache meanwhile counts as touched when it comes back.
+        // A page that has left the cache counts as touched when it enters it again.
         it.before = it.before.min(it.resident);
         let missed = it.resident.saturating_sub(it.before);
         let touched = touched.map_or(missed, |touched| missed.min(count(touched))).max(it.touched);
@@ -218,7 +218,7 @@ impl ReadaheadPolicy {
         due
     }
 
-    /// Checks the tripwires; `come_to` tells whether one was reached. Returns the pages to read as a result.
+    /// Checks the tripwires. `come_to` returns true if one was reached. Returns the pages to read as a result.
     pub(super) fn follow(&mut self, mut come_to: impl FnMut(Tripwire) -> bool) -> Vec<Range<u64>> {
         let mut due = Vec::new();
         let (mut still, mut moved) = (Vec::new(), Vec::new());
@@ -259,7 +259,8 @@ impl ReadaheadPolicy {
         due
     }
 
-    /// Reads on until `steps` steps are ahead of the candidate, or until it meets windows that were read already.
+    /// Continues the stream until `steps` steps are ahead of the candidate, or until it reaches windows that were read
+    /// already. Returns the pages to read.
     fn advance(&mut self, stream: &mut Stream, steps: usize) -> Vec<Range<u64>> {
         let mut due = Vec::new();
         while !self.over && stream.steps.len() < steps {

@@ -1,8 +1,8 @@
-//! Looks up which pages of a file are in the cache, with `cachestat`, or with `mincore` on a private map on older
-//! kernels.
+//! Finds out which pages of a file are in the cache, with `cachestat`, or on older kernels with `mincore` on a private
+//! mapping.
 //!
-//! The kernel answers only the file's owner and processes that may write to it. To others `mincore` reports every
-//! page as present, so it is not used then. No byte of the file is read.
+//! The kernel reports this only to the file's owner and to processes that may write to it. To others `mincore` reports
+//! every page as present, so it is not used for them. The file is not read.
 
 use std::fs::File;
 use std::ops::Range;
@@ -14,10 +14,10 @@ use opt_shared::cache::cached_pages_in;
 use opt_shared::units::to_index;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// How many pages one call of `mincore` covers.
+/// The number of pages that one call of `mincore` covers.
 const AT_ONCE: u64 = 4096;
 
-/// Ways to look, in order of preference.
+/// The system calls that can be used, in order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     CacheStat,
@@ -33,7 +33,7 @@ pub(super) struct Sight {
 }
 
 impl Sight {
-    /// Returns `None` if the kernel does not tell us.
+    /// Returns `None` if the kernel does not report the pages to this process.
     pub(super) fn of(file: &Arc<File>, offset: u64, bytes: u64, way: Way) -> Option<Self> {
         let page = rustix::param::page_size() as u64;
         let map = match way {
@@ -51,7 +51,7 @@ impl Sight {
         Some(Self { file: Arc::clone(file), offset, page, map })
     }
 
-    /// Returns how many of these pages are in the cache; 0 if the look fails.
+    /// Returns the number of these pages that are in the cache; 0 if the call fails.
     pub(super) fn resident(&self, pages: Range<u64>) -> u64 {
         if pages.end <= pages.start {
             return 0;
@@ -67,7 +67,7 @@ impl Sight {
     }
 }
 
-/// Returns true if `mincore` is truthful to us: we own the file or may write to it.
+/// Returns true if `mincore` reports the truth to this process, because it owns the file or may write to it.
 fn is_ours(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let own = rustix::process::geteuid();
@@ -82,7 +82,7 @@ struct Map {
 impl Map {
     fn of(file: &File, offset: u64, bytes: u64) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok()?;
-        // SAFETY: a fresh map at an address that the kernel chooses; its contents are never read.
+        // SAFETY: a fresh mapping at an address that the kernel chooses; its contents are never read.
         let start = unsafe {
             mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::PRIVATE, file.as_fd(), offset)
         };
@@ -101,7 +101,7 @@ impl Map {
             if self.bytes.next_multiple_of(to_index(page)) < offset + length {
                 break;
             }
-            // SAFETY: the range lies in our map, and `residency` has room for a byte per page of it.
+            // SAFETY: the range lies in our mapping, and `residency` has room for a byte per page of it.
             let result =
                 unsafe { libc::mincore((self.start + offset) as *mut _, length, residency.as_mut_ptr()) };
             if result != 0 {
@@ -116,7 +116,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: our own map; nothing refers into it.
+        // SAFETY: our own mapping; nothing refers into it.
         let _ = unsafe { munmap(self.start as *mut _, self.bytes) };
     }
 }

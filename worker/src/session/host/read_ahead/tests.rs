@@ -1,4 +1,4 @@
-//! Cold inputs, with candidates that read parts of them or all of them.
+//! Tests with inputs that are not in the cache, and candidates that read parts of them or all of them.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -10,9 +10,9 @@ use super::*;
 use crate::runner::map::{Mapped, map_input};
 
 const SIZE: usize = 96 << 20;
-/// Bounds work of another thread that takes milliseconds on a quiet machine.
+/// The time limit for another thread's work, which takes milliseconds on a quiet machine.
 const TIMEOUT: Duration = Duration::from_mins(1);
-/// Where the input starts: not at a page boundary, like most records of a capture.
+/// The offset of the input. Like most records of a capture, it does not start at a page boundary.
 const START: u64 = 4 * 4096 + 64;
 
 /// Creates a file on disk with an input that is not in the cache. `None` if the file system keeps everything in
@@ -95,7 +95,7 @@ fn dense_candidate_is_read_ahead() {
         }
         let report = watch.stop();
         assert_eq!(report.turned, 1, "{way:?}: {report:?}");
-        // However late the thread was, the candidate did not wait page by page for what it read.
+        // Even if the thread started late, the candidate did not wait for every page.
         assert!(0 < report.ahead_bytes.get(), "{way:?}: {report:?}");
         assert!(report.touched_bytes + report.ahead_bytes <= Bytes::from(SIZE), "{way:?}: {report:?}");
     }
@@ -127,11 +127,11 @@ fn input_used_whole_before_is_read_from_the_start() {
     let watch = ahead.start_expecting(Expected { whole, turn: Some(Turn(turn)) });
     let pages = || cached_pages(file.as_fd());
     if let Some(before) = pages() {
-        assert_eq!(before, 0, "its turn has not come");
+        assert_eq!(before, 0, "read before its turn");
         drop(done);
         let deadline = Instant::now() + TIMEOUT;
         while pages() == Some(0) {
-            assert!(Instant::now() < deadline, "its turn came and nothing was read");
+            assert!(Instant::now() < deadline, "nothing was read after its turn came");
             std::thread::yield_now();
         }
     }
@@ -161,7 +161,7 @@ fn turn_comes_once_everything_is_read() {
 fn cached_inputs_are_not_read_again() {
     let Some((file, range)) = cold() else { return };
     let warm = mapped(&file, &range, false);
-    // On a machine that is short of memory, pages leave the cache at any moment; then they are read again.
+    // If the machine is short of memory, pages can leave the cache at any time and are read again.
     let mut tries = 20;
     let ahead = loop {
         (0..to_index(range.bytes)).step_by(4096).for_each(|at| assert_eq!(byte(&warm, at), right(at)));
@@ -186,7 +186,7 @@ fn unobservable_inputs_use_kernel_read_ahead() {
 #[test]
 fn small_input_is_read_whole_without_neighbours() {
     let Some((file, large)) = cold() else { return };
-    // The other input lies beside it: reading one must not count as touching the other.
+    // The inputs are adjacent. Reading one must not count as touching the other.
     let large = InputRange { bytes: 32 << 20, ..large };
     let small = InputRange { source: 0, file_offset: 40 << 20, bytes: 300_000, address_phase: 0 };
     let ahead =

@@ -1,31 +1,32 @@
 //! Finds out which pages of an input a process has touched, from its page tables.
 //!
-//! The page cache cannot show this: pages that were read ahead are in it, used or not. This module finds an input among the
-//! maps of a process and reads its page tables. The kernel allows this only to those who may trace the process; without that
-//! right, touches stay unknown.
+//! The page cache cannot show this, because it also contains pages that were read ahead and not used. This module finds
+//! an input among the mappings of a process and reads the page tables. The kernel requires the right to trace the
+//! process. Without it, touches stay unknown.
 
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// How many bytes of `/proc/PID/maps` are read at most. A candidate can make the file very long, but our own maps were made
-/// first.
+/// The most bytes of `/proc/PID/maps` that are read. A candidate can make the file very long, but our own mappings were
+/// created first.
 const MAPS_BYTES: u64 = 1 << 20;
 /// The size, in bytes, of a page's entry in `/proc/PID/pagemap`.
 const ENTRY_BYTES: usize = 8;
-/// How many entries are read at a time.
+/// The number of entries that are read at a time.
 const AT_ONCE: usize = 128;
-/// The highest bit of an entry: the page is in the process's page tables. See `Documentation/admin-guide/mm/pagemap.rst` of Linux.
+/// The highest bit of an entry: the page is in the process's page tables. See
+/// `Documentation/admin-guide/mm/pagemap.rst` of Linux.
 const PRESENT: u64 = 1 << 63;
 
-/// An input that is mapped: a file, from an offset on.
+/// A mapped input: a part of a file that starts at an offset.
 pub(super) struct Mapped<'a> {
     pub(super) file: &'a File,
     pub(super) offset: u64,
 }
 
-/// Reads which pages one process has touched.
+/// Counts the pages that one process has touched.
 pub(super) struct Touches {
     pagemap: File,
     page: u64,
@@ -33,7 +34,7 @@ pub(super) struct Touches {
     starts: Vec<u64>,
 }
 
-/// Why touches are unknown.
+/// The reason why touches are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blind {
     /// Some inputs are not mapped yet.
@@ -47,15 +48,15 @@ impl Touches {
         let pagemap = File::open(format!("/proc/{pid}/pagemap")).map_err(|_| Blind::Never)?;
         let mut maps = String::new();
         let opened = File::open(format!("/proc/{pid}/maps")).map_err(|_| Blind::Never)?;
-        // Names in the file need not be UTF-8. If one is not, the maps count as unreadable.
+        // Names in the file may not be valid UTF-8. The file then counts as unreadable.
         opened.take(MAPS_BYTES).read_to_string(&mut maps).map_err(|_| Blind::Never)?;
         let starts = inputs.iter().map(|input| start_of(input, &maps).ok_or(Blind::NotYet));
         let starts = starts.collect::<Result<_, _>>()?;
         Ok(Self { pagemap, page: rustix::param::page_size() as u64, starts })
     }
 
-    /// How many of these pages, counted from the input's offset, were touched. Neighbours that the kernel maps together with a
-    /// touched page count too.
+    /// The number of these pages, counted from the input's offset, that were touched. Neighbours that the kernel maps
+    /// together with a touched page count too.
     pub(super) fn touched(&self, input: usize, pages: Range<u64>) -> u64 {
         let Some(start) = self.starts.get(input) else { return 0 };
         let mut entries = [0; AT_ONCE * ENTRY_BYTES];
@@ -64,7 +65,7 @@ impl Touches {
         while at < pages.end {
             let some = usize::try_from(pages.end - at).unwrap_or(AT_ONCE).min(AT_ONCE);
             let entries = &mut entries[..some * ENTRY_BYTES];
-            // Reading fails if the process has ended; it then has no pages.
+            // Reading fails if the process has ended. No pages are counted then.
             if self.pagemap.read_exact_at(entries, (start / self.page + at) * ENTRY_BYTES as u64).is_err() {
                 break;
             }
@@ -77,8 +78,8 @@ impl Touches {
     }
 }
 
-/// The address at which an input starts. A line of `maps` is `start-end rights offset major:minor inode name`; all numbers but
-/// the inode are hexadecimal.
+/// The address at which an input starts. A line of `maps` is `start-end rights offset major:minor inode name`; all
+/// numbers but the inode are hexadecimal.
 fn start_of(input: &Mapped<'_>, maps: &str) -> Option<u64> {
     let about = input.file.metadata().ok()?;
     let device = format!("{:02x}:{:02x}", rustix::fs::major(about.dev()), rustix::fs::minor(about.dev()));
@@ -114,18 +115,18 @@ mod tests {
         file.write_all(&vec![1; 256 * page]).expect("written");
         let mapped = || [Mapped { file: &file, offset: 4 * page as u64 }];
         assert_eq!(Touches::of(std::process::id(), &mapped()).err(), Some(Blind::NotYet));
-        // SAFETY: a fresh map at an address that the kernel chooses, of a file that does not change.
+        // SAFETY: a fresh mapping at an address that the kernel chooses, of a file that does not change.
         let start = unsafe {
             mmap(std::ptr::null_mut(), 255 * page, ProtFlags::READ, MapFlags::PRIVATE, &file, page as u64)
         }
         .expect("mapped");
         let touches = Touches::of(std::process::id(), &mapped()).expect("it is our own process");
         assert!(touches.touched(0, 0..250) == 0, "nothing was touched");
-        // SAFETY: within the map, whose second page is the file's third.
+        // SAFETY: within the mapping, whose second page is the file's third.
         unsafe { start.cast::<u8>().add((4 - 1 + 7) * page).read_volatile() };
         assert_eq!(touches.touched(0, 7..8), 1);
         assert!(touches.touched(0, 0..250) < 64, "neighbours");
-        assert_eq!(touches.touched(0, 200..250), 0, "far from what was touched");
+        assert_eq!(touches.touched(0, 200..250), 0, "far from the touched pages");
         assert_eq!(touches.touched(1, 0..9), 0, "there is no such input");
         assert_eq!(Touches::of(0, &mapped()).err(), Some(Blind::Never), "there is no such process");
     }

@@ -1,8 +1,9 @@
-//! Which pairs count.
+//! Tests of which pairs count.
 
 use super::*;
 
-/// Pairs of a candidate and a baseline, of which the first `candidate` and the last `baseline` were preempted on that side.
+/// Pairs of a candidate and a baseline, of which the first `candidate` and the last `baseline` were preempted on that
+/// side.
 fn pairs(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
     (0..count)
         .map(|at| Timed { ms: vec![1.0, 1.0], preempted: vec![at < candidate, count - baseline <= at] })
@@ -14,21 +15,21 @@ fn preempted_pairs_do_not_count_unless_it_is_the_candidate_that_waits() {
     for (count, candidate, baseline, used) in [
         (10, 0, 0, 10),
         (10, 2, 0, 8),
-        // More than two, and half as many again as its baseline: it may wait whenever it is slow.
+        // It was preempted more than twice, and half as often again as its baseline. It may wait whenever it is slow.
         (10, 3, 0, 10),
         (20, 5, 2, 13),
         (20, 6, 2, 20),
         (20, 8, 4, 8),
         (20, 9, 4, 20),
         (20, 0, 9, 11),
-        // Fewer than three calm pairs prove nothing.
+        // Fewer than three undisturbed pairs prove nothing.
         (6, 1, 2, 3),
         (6, 2, 2, 6),
     ] {
         let timed = pairs(count, candidate, baseline);
         assert_eq!(believed(&timed).len(), used, "{candidate} and {baseline} of {count}");
     }
-    // Without a baseline there is nobody to gain anything on.
+    // Without a baseline, a candidate gains nothing by waiting.
     let alone: Vec<Timed> = pairs(10, 5, 0)
         .into_iter()
         .map(|pair| Timed { ms: vec![1.0], preempted: pair.preempted[..1].to_vec() })

@@ -1,4 +1,4 @@
-//! Which blocks a profile asks for: how many, of how many calls, in which order, and under which limits.
+//! Tests of the blocks that a profile requests: their number, calls, order and time limits.
 
 use super::*;
 use opt_shared::outcome::CacheStateReached;
@@ -28,7 +28,7 @@ fn calls(blocks: &[AskedBlock]) -> Vec<u32> {
 #[test]
 fn profile_warms_up_for_three_calls_or_ten_milliseconds() {
     let task = task(&[0], false);
-    // One call of this length is warm-up enough, three calls of a shorter one, and as many as fill ten milliseconds.
+    // A long call is enough for the warm-up. Of shorter calls, three are made, or as many as fill ten milliseconds.
     for (per_call, warm_up, pairs) in
         [(120_000 * US, 1, 2), (99_000 * US, 3, 10), (4000 * US, 3, 10), (2000 * US, 5, 10)]
     {
@@ -42,11 +42,15 @@ fn profile_warms_up_for_three_calls_or_ten_milliseconds() {
 
 #[test]
 fn profile_warms_up_until_a_block_confirms_its_number_of_calls() {
-    // Three long calls are warm-up enough, but the third one shows that a block has to have five.
+    // Three long calls are enough for the warm-up, but the third one shows that a block needs five.
     let long = BlockPlay::honest(20_000 * US);
     let script = Script::timed(&[long.clone(), long, BlockPlay::honest(100 * US)]);
     let asked = calls(&blocks_of(script, &task(&[0], false)));
-    assert_eq!(asked[..15], [&[1; 3][..], &[5; 11], &[1]].concat(), "the next runner begins anew");
+    assert_eq!(
+        asked[..15],
+        [&[1; 3][..], &[5; 11], &[1]].concat(),
+        "the next runner starts again with one call"
+    );
 }
 
 #[test]
@@ -67,8 +71,8 @@ fn profile_allows_a_block_some_time_more_than_its_calls_took() {
 }
 
 #[test]
-fn profile_draws_which_side_goes_first_and_gives_both_their_turn() {
-    let backend = beside(honest(3000 * US), honest(3000 * US));
+fn profile_draws_the_order_of_sides_in_balanced_pairs() {
+    let backend = with_baseline(honest(3000 * US), honest(3000 * US));
     profile(&backend, &task(&[0], true));
     let blocks = asked_blocks(&backend);
     let per_runner = blocks.len() / 3;
@@ -98,7 +102,7 @@ fn profile_from_cold_caches_asks_for_cold_blocks_but_a_warm_plan_call() {
 fn kernelforges_protocol_makes_25_calls_and_then_100() {
     let mut task = task(&[0], false);
     task.profile.protocol = Protocol::Kernelforge;
-    // Runners that differ do not get more company: the protocol has three of each.
+    // Runners that differ do not cause more runners to start: the protocol has three for each side.
     let runners = [20_000, 40_000, 80_000].map(|us| ("fast", honest(us * US)));
     let backend = ScriptedBackend::playing_each(&runners);
     let report = profile(&backend, &task);
@@ -133,11 +137,11 @@ fn profile_looks_into_every_call_of_a_block() {
 
 #[test]
 fn profile_doubles_the_calls_of_a_block_that_is_too_short() {
-    // Warm-up shows calls of 1 ms. In the timed blocks they take 10 us.
+    // Calls take 1 ms in the warm-up and 10 us in the timed blocks.
     let mut blocks = vec![BlockPlay::honest(1000 * US); 10];
     blocks.push(BlockPlay::honest(10 * US));
     let asked = calls(&blocks_of(Script::timed(&blocks), &task(&[0], false)));
-    // A block of one call, then as many as the shortest one needs.
+    // First a block of one call, then as many calls as the shortest one requires.
     assert_eq!(asked[..13], [&[1; 11][..], &[24, 24]].concat(), "{asked:?}");
 }
 
@@ -147,7 +151,11 @@ fn profile_takes_disturbed_pairs_again_up_to_four_times() {
     let backend = alone(Script::timed(&[waiting]));
     let report = profile(&backend, &task(&[0], false));
     let entry = &report.body.entries[0];
-    assert_eq!((entry.times.samples, entry.discarded_blocks), (120, 0), "no pair was calm, so all count");
+    assert_eq!(
+        (entry.times.samples, entry.discarded_blocks),
+        (120, 0),
+        "every pair was preempted, so all count"
+    );
 }
 
 /// The order in which timed blocks were made: candidate and entry.
@@ -159,7 +167,7 @@ fn order_of(blocks: &[AskedBlock]) -> Vec<(String, usize)> {
 fn profile_in_rotation_calls_every_entry_of_one_side_before_the_other_side() {
     let mut task = task(&[0, 1, 2], true);
     task.profile.cache_state = CacheState::Rotate;
-    let backend = beside(honest(3000 * US), honest(6000 * US));
+    let backend = with_baseline(honest(3000 * US), honest(6000 * US));
     let report = profile(&backend, &task);
     assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
     assert_eq!(report.body.entries.len(), 3);
@@ -189,7 +197,7 @@ fn profile_in_rotation_calls_every_entry_of_one_side_before_the_other_side() {
 fn profile_of_a_single_entry_cannot_rotate() {
     let mut task = task(&[0], true);
     task.profile.cache_state = CacheState::Rotate;
-    let report = profile(&beside(honest(100 * US), honest(200 * US)), &task);
+    let report = profile(&with_baseline(honest(100 * US), honest(200 * US)), &task);
     let entry = &report.body.entries[0];
     assert_eq!((entry.cache_state, entry.calls_per_block), (CacheStateReached::Warm, 5));
 }
@@ -198,7 +206,7 @@ fn profile_of_a_single_entry_cannot_rotate() {
 fn profile_in_rotation_names_the_entry_that_fails() {
     let mut task = task(&[0, 1], true);
     task.profile.cache_state = CacheState::Rotate;
-    let report = profile(&beside(playing(|_| Play::WrongFrom(0)), honest(100 * US)), &task);
+    let report = profile(&with_baseline(playing(|_| Play::WrongFrom(0)), honest(100 * US)), &task);
     assert_eq!(report.head.status, Status::Nondeterministic);
     assert!(!report.body.baseline_failed && report.body.entries.is_empty());
 }

@@ -1,4 +1,4 @@
-//! The figures of an entry, and when a profile has none.
+//! Tests of the figures of an entry, and of profiles without figures.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn profile_reports_each_entry_with_its_own_weight_and_how_far_it_is() {
         let found: Vec<(&str, u64)> = body.entries.iter().map(|it| (it.entry.as_str(), it.weight)).collect();
         assert_eq!(found, [("entry_000000", 3), ("entry_000001", 4), ("entry_000002", 5)]);
         assert_eq!(*told.borrow(), [(1, 3), (2, 3), (3, 3)]);
-        // Inputs and outputs, which are the same for these entries but for their inputs.
+        // The bytes of inputs and outputs. The entries have outputs of the same size.
         let outputs: Vec<u64> = body
             .entries
             .iter()
@@ -29,7 +29,7 @@ fn profile_reports_each_entry_with_its_own_weight_and_how_far_it_is() {
 }
 
 #[test]
-fn profile_tells_how_many_captured_bytes_are_timed() {
+fn profile_reports_how_many_captured_bytes_are_timed() {
     let mut task = task(&[0, 1], false);
     task.entries[1].numbers.inputs = Bytes::new(36);
     let told = std::cell::RefCell::new(Vec::new());
@@ -46,8 +46,8 @@ fn profile_has_no_figures_if_a_runners_calls_took_no_time() {
     let backend = ScriptedBackend::playing_each(&runners);
     let found = run(&backend, &|_, _, _| {}, &task(&[0], false), &mut Head::passed());
     assert!(matches!(found, Err(SessionError::NoFigures { .. })), "{found:?}");
-    // A screen leaves that to a full profile.
-    let report = profile(&beside(nothing, Script { handoff: 40 * US, ..honest(200 * US) }), &screen());
+    // A screen leaves this to a full profile.
+    let report = profile(&with_baseline(nothing, Script { handoff: 40 * US, ..honest(200 * US) }), &screen());
     assert_eq!(
         (report.head.status, report.body.entries.len()),
         (Status::Passed, 0),
@@ -57,7 +57,7 @@ fn profile_has_no_figures_if_a_runners_calls_took_no_time() {
 }
 
 #[test]
-fn profile_keeps_that_a_candidates_output_was_cut() {
+fn profile_reports_that_a_candidates_output_was_cut() {
     let noisy = RunnerEnd { output_truncated: true, ..RunnerEnd::default() };
     let report = profile(&alone(Script { end: noisy, ..honest(100 * US) }), &task(&[0], false));
     assert!(report.head.output_truncated);
@@ -83,19 +83,19 @@ fn profile_asks_for_memory_only_if_inputs_may_vary() {
 
 #[test]
 fn disturbed_profile_widens_its_interval_to_the_shortest_blocks() {
-    // Nobody is ever calm; the candidate's blocks take 1 ms, the baseline's 3 ms but once 1.2 ms.
+    // Every block is preempted. The candidate's blocks take 1 ms, the baseline's 3 ms and once 1.2 ms.
     let waiting = |us: u32| BlockPlay { waited: 50_000 * US, ..BlockPlay::honest(us * US) };
     let mut baseline = vec![waiting(3000); 30];
     baseline.extend([waiting(1200), waiting(3000)]);
-    let backend = beside(Script::timed(&[waiting(1000)]), Script::timed(&baseline));
+    let backend = with_baseline(Script::timed(&[waiting(1000)]), Script::timed(&baseline));
     let report = profile(&backend, &task(&[0], true));
     let speedup = report.body.entries[0].speedup.expect("paired");
     assert!((speedup.value - 3.0).abs() < 1e-6, "{speedup:?}");
     assert!((speedup.ci_low - 1.2).abs() < 0.01 && (speedup.ci_high - 3.0).abs() < 1e-6, "{speedup:?}");
-    // The same above: the candidate is once faster.
+    // The same for the upper bound: one block of the candidate is faster.
     let mut candidate = vec![waiting(1000); 30];
     candidate.extend([waiting(500), waiting(1000)]);
-    let backend = beside(Script::timed(&candidate), Script::timed(&[waiting(3000)]));
+    let backend = with_baseline(Script::timed(&candidate), Script::timed(&[waiting(3000)]));
     let speedup = profile(&backend, &task(&[0], true)).body.entries[0].speedup.expect("paired");
     assert!((speedup.ci_low - 3.0).abs() < 1e-6 && (speedup.ci_high - 6.0).abs() < 0.01, "{speedup:?}");
 }
@@ -104,7 +104,7 @@ fn disturbed_profile_widens_its_interval_to_the_shortest_blocks() {
 fn calm_profile_does_not_widen_its_interval_to_single_blocks() {
     let mut candidate = vec![BlockPlay::honest(1000 * US); 15];
     candidate.extend([BlockPlay::honest(500 * US), BlockPlay::honest(1000 * US)]);
-    let backend = beside(Script::timed(&candidate), honest(3000 * US));
+    let backend = with_baseline(Script::timed(&candidate), honest(3000 * US));
     let speedup = profile(&backend, &task(&[0], true)).body.entries[0].speedup.expect("paired");
     assert!((speedup.ci_high - 3.0).abs() < 1e-6, "{speedup:?}");
 }
@@ -112,7 +112,7 @@ fn calm_profile_does_not_widen_its_interval_to_single_blocks() {
 #[test]
 fn profile_has_deciles_of_both_sides() {
     let blocks: Vec<BlockPlay> = (0..4000).map(|at| BlockPlay::honest((3000 + at % 10) * US)).collect();
-    let report = profile(&beside(Script::timed(&blocks), honest(4000 * US)), &task(&[0], true));
+    let report = profile(&with_baseline(Script::timed(&blocks), honest(4000 * US)), &task(&[0], true));
     let entry = &report.body.entries[0];
     assert_eq!((entry.deciles.len(), entry.baseline_deciles.len()), (11, 11));
     assert!((entry.deciles[0] - entry.times.min_time_ms).abs() < 1e-9, "{:?}", entry.deciles);
@@ -134,7 +134,7 @@ fn profile_names_the_call_that_changed_after_done() {
 
 #[test]
 fn profile_tells_a_larger_claim_from_noise() {
-    // 0.2 ms more than our clock, and a tenth more, are both needed.
+    // The claim must exceed our clock by 0.2 ms and by a tenth.
     for (per_call, claim, status) in [
         (1000 * US, 1.15, Status::Passed),
         (1000 * US, 1.25, Status::TimingMismatch),
@@ -145,7 +145,7 @@ fn profile_tells_a_larger_claim_from_noise() {
         let report = profile(&alone(Script::timed(&[play])), &task(&[0], false));
         assert_eq!(report.head.status, status, "{claim}: {}", report.head.detail);
     }
-    // Five calls of a block have to claim too much together.
+    // The five calls of a block must exceed it together.
     let play = BlockPlay { claim: 1.5, ..BlockPlay::honest(100 * US) };
     let report = profile(&alone(Script::timed(&[play])), &task(&[0], false));
     assert_eq!(report.head.status, Status::TimingMismatch, "{}", report.head.detail);
@@ -157,7 +157,7 @@ fn profile_reports_the_larger_share_of_waiting() {
     let waiting =
         |us: u32| Script::timed(&[BlockPlay { waited: us * US, threads: 2, ..BlockPlay::honest(2999 * US) }]);
     for (candidate, baseline) in [(300, 600), (600, 300)] {
-        let report = profile(&beside(waiting(candidate), waiting(baseline)), &task(&[0], true));
+        let report = profile(&with_baseline(waiting(candidate), waiting(baseline)), &task(&[0], true));
         let share = report.body.entries[0].wait_share.expect("told");
         assert!((share - 0.2).abs() < 1e-3, "{share}");
     }
@@ -169,6 +169,6 @@ fn profile_widens_the_interval_of_a_time_to_what_its_runners_show() {
     let mut task = task(&[0], false);
     task.profile.entry_timeout = Duration::ZERO;
     let times = profile(&ScriptedBackend::playing_each(&runners), &task).body.entries[0].times;
-    // Student's interval over three runners that differ by a percent.
+    // Student's interval over three runners that differ by one percent.
     assert!((times.ci_low - 2.894).abs() < 0.002 && (times.ci_high - 3.109).abs() < 0.002, "{times:?}");
 }

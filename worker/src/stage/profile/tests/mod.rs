@@ -1,4 +1,4 @@
-//! Profiles over scripted sessions: every answer of a candidate and of its baseline, and the resulting times.
+//! Tests of profiles with scripted sessions: every answer of a candidate and of its baseline, and the resulting times.
 
 mod blocks;
 mod figures;
@@ -52,8 +52,8 @@ fn alone(script: Script) -> ScriptedBackend {
     ScriptedBackend::playing_each(&[("fast", script)])
 }
 
-/// The same beside a baseline.
-fn beside(candidate: Script, baseline: Script) -> ScriptedBackend {
+/// The same with a baseline.
+fn with_baseline(candidate: Script, baseline: Script) -> ScriptedBackend {
     ScriptedBackend::playing_each(&[("fast", candidate), ("naive", baseline)])
 }
 
@@ -64,7 +64,7 @@ struct Report {
 
 fn profile(backend: &ScriptedBackend, task: &ProfileTask) -> Report {
     let mut head = Head::passed();
-    let body = run(backend, &|_, _, _| {}, task, &mut head).expect("the worker had no trouble");
+    let body = run(backend, &|_, _, _| {}, task, &mut head).expect("the worker returned no error");
     assert!(backend.is_over(), "a session was not started: {:?}", backend.asked.borrow());
     Report { head, body }
 }
@@ -78,7 +78,7 @@ fn honest(per_call: Duration) -> Script {
     Script::timed(&[BlockPlay::honest(per_call)])
 }
 
-/// Its calls take no time, once it is warm.
+/// A script whose calls take no time after the warm-up.
 fn instant(handoff: Duration) -> Script {
     let mut blocks = vec![BlockPlay::honest(20_000 * US); 3];
     blocks.push(BlockPlay::honest(Duration::ZERO));
@@ -91,7 +91,7 @@ fn playing(play: fn(u32) -> Play) -> Script {
 
 #[test]
 fn profile_times_a_candidate_beside_its_baseline() {
-    let backend = beside(honest(100 * US), honest(250 * US));
+    let backend = with_baseline(honest(100 * US), honest(250 * US));
     let report = profile(&backend, &task(&[0], true));
     assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
     let [entry] = report.body.entries.as_slice() else { panic!("one entry: {:?}", report.body.entries) };
@@ -137,7 +137,7 @@ fn profile_names_every_answer_of_a_timed_candidate() {
         ),
         ("dies in a block", playing(|_| Play::Dies), Status::Crashed, "ended by SIGSEGV"),
         (
-            "dies when it has nothing to do",
+            "dies in an idle round",
             Script { idle: vec![None], ..honest(100 * US) },
             Status::Crashed,
             "ended by SIGSEGV",
@@ -149,7 +149,7 @@ fn profile_names_every_answer_of_a_timed_candidate() {
             "a timed call returned 9 (0 means done)",
         ),
         (
-            "says that it does not do a verified entry",
+            "does not support a verified entry",
             playing(|_| Play::code(-2)),
             Status::RuntimeError,
             "a timed call returned -2",
@@ -202,13 +202,13 @@ fn profile_names_the_side_that_failed() {
             RunnerEnd { output_truncated: true, signal: Some("SIGFPE".to_owned()), ..RunnerEnd::default() };
         let [candidate, mut baseline] = scripts;
         baseline.end = noisy;
-        let backend = beside(candidate, baseline);
+        let backend = with_baseline(candidate, baseline);
         let report = profile(&backend, &task(&[0], true));
         assert_eq!(report.head.status, Status::Crashed);
         assert_eq!(report.body.baseline_failed, side == BASELINE);
         let signal = report.head.end.expect("kept").signal;
         assert_eq!(signal.as_deref(), Some(if side == BASELINE { "SIGFPE" } else { "SIGSEGV" }));
-        assert!(!report.head.output_truncated, "what a baseline prints is not the candidate's");
+        assert!(!report.head.output_truncated, "a baseline's output does not count as the candidate's");
         let started = backend.count(|it| matches!(it, Asked::Start(..)));
         assert_eq!(backend.count(|it| *it == Asked::Finish), started, "all sessions are ended");
         assert_eq!(started, 2);
@@ -221,7 +221,7 @@ fn profile_starts_no_baseline_for_a_candidate_that_does_not_load() {
     let report = profile(&backend, &task(&[0], true));
     assert_eq!((report.head.status, report.body.baseline_failed), (Status::Crashed, false));
     let refused = Answer::Done(Loaded::Refused { text: "gone".to_owned() });
-    let backend = beside(honest(US), Script { load: refused, ..honest(US) });
+    let backend = with_baseline(honest(US), Script { load: refused, ..honest(US) });
     let report = profile(&backend, &task(&[0], true));
     assert_eq!((report.head.status, report.body.baseline_failed), (Status::LoadError, true));
 }
@@ -256,14 +256,14 @@ fn profile_repeats_preempted_pairs_unless_only_the_candidate_is_preempted() {
             (0..4000).map(|at| if at % every == 0 { waiting.clone() } else { clean.clone() }).collect();
         Script::timed(&blocks)
     };
-    // Both sides waited: a busy machine. These pairs do not count.
-    let report = profile(&beside(mixed(3), mixed(4)), &task(&[0], true));
+    // Both sides waited because the machine was busy. These pairs do not count.
+    let report = profile(&with_baseline(mixed(3), mixed(4)), &task(&[0], true));
     let entry = &report.body.entries[0];
     assert!(entry.times.max_time_ms < 0.11, "{:?}", entry.times);
     assert!(0 < entry.discarded_blocks);
     assert!(0.3 < entry.wait_share.expect("told"), "{:?}", entry.wait_share);
-    // Only one side waited: a candidate gains nothing by waiting when it is slow.
-    let report = profile(&beside(mixed(2), honest(100 * US)), &task(&[0], true));
+    // Only the candidate waited. These pairs count, so it gains nothing by waiting when it is slow.
+    let report = profile(&with_baseline(mixed(2), honest(100 * US)), &task(&[0], true));
     let entry = &report.body.entries[0];
     assert!(0.3 < entry.times.max_time_ms, "{:?}", entry.times);
     // Threads can wait for each other.
@@ -274,7 +274,7 @@ fn profile_repeats_preempted_pairs_unless_only_the_candidate_is_preempted() {
 
 #[test]
 fn profile_makes_equal_numbers_of_calls_and_revises_them() {
-    // Slow at first, so that every block would have a single call.
+    // The first calls are so slow that every block would have a single call.
     let mut blocks = vec![BlockPlay::honest(1000 * US); 8];
     blocks.push(BlockPlay::honest(10 * US));
     let backend = ScriptedBackend::playing_each(&[
@@ -292,7 +292,7 @@ fn profile_makes_equal_numbers_of_calls_and_revises_them() {
 fn profile_waits_in_the_same_way_for_both_sides() {
     for (candidate, baseline, spin) in [(true, true, true), (false, true, false), (true, false, false)] {
         let script = |leaves_room| Script { leaves_room, ..honest(100 * US) };
-        let backend = beside(script(candidate), script(baseline));
+        let backend = with_baseline(script(candidate), script(baseline));
         profile(&backend, &task(&[0], true));
         assert_eq!(backend.count(|it| matches!(it, Asked::Spin(other) if *other != spin)), 0);
         // Both sides of three pairs of runners.
@@ -334,7 +334,7 @@ fn profile_detects_work_after_done() {
         (CANDIDATE, (Script::timed(std::slice::from_ref(&early)), honest(100 * US))),
         (BASELINE, (honest(100 * US), Script::timed(std::slice::from_ref(&early)))),
     ] {
-        let report = profile(&beside(scripts.0, scripts.1), &task(&[0], true));
+        let report = profile(&with_baseline(scripts.0, scripts.1), &task(&[0], true));
         assert_eq!(report.head.status, Status::DeferredWork, "{}", report.head.detail);
         assert!(
             report.head.detail.contains("changed after the block was reported as done"),
@@ -350,7 +350,7 @@ fn profile_detects_work_outside_the_clock() {
     let working = Script { idle: vec![Some(5_000 * US)], ..honest(100 * US) };
     let report = profile(&alone(working), &task(&[0], false));
     assert_eq!(report.head.status, Status::DeferredWork, "{}", report.head.detail);
-    // Work in half of the rounds proves nothing, but the times cannot be trusted.
+    // Work in half of the rounds is not proof, but the times cannot be trusted.
     let idle = (0..4000).map(|round| Some(if round % 2 == 0 { 5_000 * US } else { US })).collect();
     let error = trouble(Script { idle, ..honest(100 * US) });
     assert!(matches!(error, SessionError::NeverIdle { .. }), "{error}");
@@ -362,7 +362,7 @@ fn profile_rejects_impossible_times() {
     let report = profile(&alone(Script::timed(&[long])), &task(&[0], false));
     assert_eq!(report.head.status, Status::TimingMismatch, "{}", report.head.detail);
     assert!(report.head.detail.contains("its own clock shows"), "{}", report.head.detail);
-    // A claim below ours means a busy machine, and so does a slightly larger one.
+    // A claim below our time means a busy machine, and so does a slightly larger one.
     for claim in [0.5, 1.05] {
         let play = BlockPlay { claim, ..BlockPlay::honest(1000 * US) };
         let report = profile(&alone(Script::timed(&[play])), &task(&[0], false));
@@ -377,19 +377,19 @@ fn profile_rejects_impossible_times() {
 
 #[test]
 fn profile_subtracts_the_shorter_hand_off_from_both_sides() {
-    // The candidate slows down its empty blocks; its calls take as long as the baseline's.
+    // The candidate slows down its empty blocks. Its calls take as long as the baseline's.
     let bending = Script { handoff: 90 * US, ..honest(1000 * US) };
-    let report = profile(&beside(bending, honest(1000 * US)), &task(&[0], true));
+    let report = profile(&with_baseline(bending, honest(1000 * US)), &task(&[0], true));
     let entry = &report.body.entries[0];
     assert!((entry.handoff_us - 1.0).abs() < 1e-6, "{}", entry.handoff_us);
-    assert!(entry.speedup.expect("paired").value < 1.0, "its own delay is its own loss");
+    assert!(entry.speedup.expect("paired").value < 1.0, "its delay is not subtracted");
 }
 
 #[test]
 fn profile_follows_kernelforges_protocol() {
     let mut task = task(&[0], true);
     task.profile.protocol = Protocol::Kernelforge;
-    let report = profile(&beside(honest(100 * US), honest(200 * US)), &task);
+    let report = profile(&with_baseline(honest(100 * US), honest(200 * US)), &task);
     let entry = &report.body.entries[0];
     assert_eq!(
         (entry.times.samples, entry.converged),
@@ -397,11 +397,11 @@ fn profile_follows_kernelforges_protocol() {
         "a mean of a hundred calls of each runner"
     );
     assert!((entry.speedup.expect("paired").value - 2.0).abs() < 1e-6);
-    // 100 calls of two sides in three runners each, beside warm-up.
+    // 100 calls of two sides in three runners each, not counting the warm-up.
     assert!(600 <= entry.slots_checked, "all calls are checked: {}", entry.slots_checked);
     assert!((entry.times.mean_time_ms - 0.1).abs() < 1e-6);
     assert_eq!(entry.calls_per_block, 24, "as many of the hundred as the ring holds");
-    let report = profile(&beside(playing(|_| Play::Dies), honest(US)), &task);
+    let report = profile(&with_baseline(playing(|_| Play::Dies), honest(US)), &task);
     assert_eq!(report.head.status, Status::Crashed);
 }
 
@@ -420,7 +420,7 @@ fn profile_goes_through_batches_and_stops_at_the_first_failure() {
     assert_eq!(head.peak_owed, Some(Bytes::mib(8)));
     assert_eq!(*told.borrow(), [(1, 3)]);
     assert_eq!(backend.count(|it| matches!(it, Asked::GiveBack(1))), 2);
-    assert_eq!(body.reads.page_by_page, 1, "what the groups tell of reading");
+    assert_eq!(body.reads.page_by_page, 1, "the groups' report on reads");
     assert!(head.detail.starts_with("entry_000001: "), "{}", head.detail);
 }
 
@@ -447,7 +447,7 @@ fn screen() -> ProfileTask {
 
 #[test]
 fn screen_uses_one_process_per_side_and_widens_its_interval() {
-    let backend = beside(honest(100 * US), honest(200 * US));
+    let backend = with_baseline(honest(100 * US), honest(200 * US));
     let report = profile(&backend, &screen());
     let entry = &report.body.entries[0];
     assert_eq!((report.head.status, entry.runners), (Status::Passed, 1), "{}", report.head.detail);
@@ -462,7 +462,7 @@ fn screen_uses_one_process_per_side_and_widens_its_interval() {
 #[test]
 fn screen_has_no_figures_for_a_doubtful_candidate() {
     let working = Script { idle: vec![Some(5_000 * US)], ..honest(100 * US) };
-    let report = profile(&beside(working, honest(200 * US)), &screen());
+    let report = profile(&with_baseline(working, honest(200 * US)), &screen());
     assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
     assert!(report.body.entries.is_empty(), "{:?}", report.body.entries);
 }
@@ -475,10 +475,10 @@ fn profile_lets_only_a_first_call_take_long() {
     };
     let mut task = task(&[0], true);
     task.verify.call_timeout = Duration::from_secs(60);
-    // Each process compiles when it is first called.
-    let report = profile(&beside(of(&[8_000_000, 100]), honest(200 * US)), &task);
+    // Each process compiles in its first call.
+    let report = profile(&with_baseline(of(&[8_000_000, 100]), honest(200 * US)), &task);
     assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
     // A candidate that slows down later would take time from all others.
-    let report = profile(&beside(of(&[100, 100, 100, 8_000_000]), honest(200 * US)), &task);
+    let report = profile(&with_baseline(of(&[100, 100, 100, 8_000_000]), honest(200 * US)), &task);
     assert_ne!(report.head.status, Status::Passed);
 }

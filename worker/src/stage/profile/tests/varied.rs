@@ -1,4 +1,4 @@
-//! Inputs that are new for every call, and candidates that answer from memory.
+//! Tests of inputs that are new for every call, and of candidates that return remembered results.
 
 use super::*;
 
@@ -11,8 +11,8 @@ fn varying(paired: bool) -> ProfileTask {
 
 #[test]
 fn profile_uses_new_inputs_in_every_call() {
-    // The trial, then three pairs of runners.
-    let report = profile(&beside(honest(100 * US), honest(200 * US)), &varying(true));
+    // One runner for the trial, then three pairs.
+    let report = profile(&with_baseline(honest(100 * US), honest(200 * US)), &varying(true));
     let entry = &report.body.entries[0];
     assert_eq!((report.head.status, entry.varied.as_slice()), (Status::Passed, &["input".to_owned()][..]));
     assert_eq!(entry.unvaried_because, None);
@@ -30,7 +30,7 @@ fn profile_uses_new_inputs_in_every_call() {
 fn profile_from_cold_caches_has_blocks_of_one_call() {
     let mut task = varying(true);
     task.profile.cache_state = CacheState::Cold;
-    let report = profile(&beside(honest(100 * US), honest(200 * US)), &task);
+    let report = profile(&with_baseline(honest(100 * US), honest(200 * US)), &task);
     let entry = &report.body.entries[0];
     assert_eq!((report.head.status, entry.calls_per_block), (Status::Passed, 1), "{}", report.head.detail);
     assert_eq!(entry.cache_state, opt_shared::outcome::CacheStateReached::Cold);
@@ -56,7 +56,7 @@ fn profile_does_not_vary_what_the_plan_keeps() {
     ] {
         let mut task = varying(true);
         change(&mut task);
-        let report = profile(&beside(honest(100 * US), honest(200 * US)), &task);
+        let report = profile(&with_baseline(honest(100 * US), honest(200 * US)), &task);
         let entry = &report.body.entries[0];
         assert_eq!((entry.varied.as_slice(), entry.unvaried_because.as_deref()), (&[][..], Some(why)));
     }
@@ -84,12 +84,12 @@ fn profile_keeps_inputs_if_the_baseline_fails_with_new_ones() {
 
 #[test]
 fn profile_catches_a_candidate_that_answers_from_memory() {
-    let report = profile(&beside(playing(|_| Play::Remembered), honest(100 * US)), &varying(true));
+    let report = profile(&with_baseline(playing(|_| Play::Remembered), honest(100 * US)), &varying(true));
     assert_eq!(report.head.status, Status::Nondeterministic, "{}", report.head.detail);
     assert!(!report.body.baseline_failed);
     assert!(report.head.detail.contains("verified, then wrong in timed call"), "{}", report.head.detail);
-    // It computes in the trial, remembers when it is timed, and computes again in a fresh runner, which
-    // contradicts it.
+    // It computes in the trial and returns remembered results when it is timed. In a fresh runner it computes again,
+    // and the results differ.
     let backend = ScriptedBackend::playing_each(&[
         ("fast", honest(100 * US)),
         ("fast", playing(|_| Play::Remembered)),

@@ -1,7 +1,7 @@
-//! Draws new floats between two neighbouring captured ones.
+//! Draws a new float between two neighbouring captured ones.
 //!
-//! If values were only redrawn from a million captured ones, each would come back, and an elementwise kernel
-//! could look its result up instead of computing it. A value in between stays within their range and is new.
+//! If values were only drawn from a million captured ones, each would repeat, and an elementwise kernel could look up
+//! its result instead of computing it. A value in between is new and stays in their range.
 
 use opt_shared::capture::DType;
 
@@ -10,17 +10,17 @@ use crate::judge::element;
 /// Size of the widest float type.
 const WIDEST: usize = 8;
 
-/// Whether new values of this type are drawn between captured ones. Whole numbers, such as labels and counts,
-/// stay whole.
+/// Returns true if new values of this type are drawn between captured ones. False for whole numbers, such as labels and
+/// counts, which must stay whole.
 pub(super) fn is_fresh(dtype: DType, captured: &[u8]) -> bool {
     let drawn = matches!(dtype, DType::Float16 | DType::BFloat16 | DType::Float32 | DType::Float64);
     let is_whole = |element: &[u8]| element::value(dtype, element).fract() == 0.0;
     drawn && !captured.chunks_exact(dtype.element_len()).all(is_whole)
 }
 
-/// A value from `low` up to but excluding `high`, its neighbour among the captured ones; each representable value
-/// is equally likely. It is `low` itself if there is none in between, if the signs differ, and next to zeros and
-/// non-finite values: most numbers there are so small that computing with them is slow.
+/// Returns a value from `low` up to but excluding `high`, its neighbour among the captured ones. Each representable
+/// value is equally likely. Returns `low` itself if there is no value in between, if the signs differ, or if one of
+/// them is zero or not finite. Most numbers next to zero are so small that computing with them is slow.
 pub(super) fn between(low: &[u8], high: &[u8], random: u32) -> [u8; WIDEST] {
     let (a, b) = (bits(low), bits(high));
     let width = low.len().min(WIDEST);

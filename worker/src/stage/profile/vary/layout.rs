@@ -1,5 +1,5 @@
-//! The layout of an entry's input variants: a region of whole pages for each input, with its variants side by
-//! side. Pure.
+//! Lays out an entry's input variants: each input gets a region of whole pages with its variants one after another.
+//! Pure.
 
 use opt_shared::formula::{self, ALIGNMENT};
 use opt_shared::units::Bytes;
@@ -16,7 +16,7 @@ pub(super) struct Extent {
     pub(super) phase: u64,
 }
 
-/// Lays out variants for blocks of up to `calls` calls. There are none if they do not fit.
+/// Lays out variants for blocks of up to `calls` calls. Returns no variants if they do not fit.
 pub(super) fn lay_out(extents: &[Extent], calls: u32, page: u64) -> Variants {
     let stride = |extent: &Extent| extent.bytes.next_multiple_of(ALIGNMENT);
     let one: u64 = extents.iter().map(|extent| stride(extent) + ALIGNMENT).sum();
@@ -43,7 +43,7 @@ mod tests {
     const PAGE: u64 = 4096;
 
     proptest! {
-        /// The supervisor's prediction is never below what the layout takes.
+        /// The supervisor's prediction is never below the size of the layout.
         #[test]
         fn variants_do_not_overlap_and_take_what_the_formula_says(
             sizes in prop::collection::vec((1u64..3_000_000, 0u64..64), 1..4), calls in 2u32..600,

@@ -1,7 +1,7 @@
-//! Inputs with new values in every timed call, so that no call can reuse the results of another.
+//! Gives inputs new values in every timed call, so that no call can reuse the results of another.
 //!
-//! Owns which inputs of an entry vary: those that the header, the plan and their contents allow (`source`,
-//! `structure`), and with which the reference kernel still works (`trial`). `layout` places the variants.
+//! Decides which inputs of an entry vary. The capture's header, the plan and the contents of the input must allow it
+//! (`source`, `structure`), and the reference kernel must still work (`trial`). `layout` places the variants.
 
 mod fresh;
 mod layout;
@@ -33,7 +33,7 @@ pub(super) struct Variation {
     sources: Vec<Source>,
     /// The arguments that vary.
     pub(super) names: Vec<String>,
-    /// Why no input varies, if none does.
+    /// The reason why no input varies; empty if one does.
     pub(super) unvaried: Option<String>,
 }
 
@@ -51,7 +51,7 @@ impl Variation {
         self.variants.count != 0
     }
 
-    /// Largest number of calls in a block.
+    /// The largest number of calls in a block.
     pub(super) fn most_calls(&self, slots: u32) -> u32 {
         if self.varies() { slots.min(self.variants.count) } else { slots }
     }
@@ -92,7 +92,7 @@ struct Eligible {
 /// Arguments that keep their values, with the reasons.
 type KeptInputs = Vec<(String, Kept)>;
 
-/// The inputs of an entry that may vary, and the names of the other arguments with the reasons.
+/// Returns the inputs of an entry that may vary, and the names of the other arguments with the reasons.
 fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, KeptInputs), RecordedError> {
     let tensors: Vec<(&Argument, &Tensor)> = recorded
         .arguments
@@ -144,13 +144,13 @@ fn same_bytes(one: &Tensor, other: &Tensor) -> bool {
     one.storage == other.storage && one.byte_range() == other.byte_range() && one.dtype == other.dtype
 }
 
-/// Whether two tensors share bytes without being the same bytes of the same type.
+/// Returns true if two tensors share bytes, but are not the same bytes of the same type.
 fn overlaps(one: &Tensor, other: &Tensor) -> bool {
     let (a, b) = (one.byte_range(), other.byte_range());
     one.storage == other.storage && a.start.max(b.start) < a.end.min(b.end) && !same_bytes(one, other)
 }
 
-/// Number of calls whose outputs a ring holds.
+/// The number of calls whose outputs fit the ring.
 fn slots(recorded: &Recorded) -> u32 {
     formula::ring_slots(recorded.leaves.iter().map(|leaf| Bytes::new(allocated_bytes(&leaf.tensor))))
 }

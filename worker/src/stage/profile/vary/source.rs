@@ -1,9 +1,9 @@
-//! The sources of an input's new values, and the reasons why some inputs keep theirs.
+//! The sources of an input's new values, and the reasons why some inputs keep their captured values.
 //!
-//! Floats are drawn element by element from captured values, so that they stay in their range. Each variant
-//! prefers larger or smaller ones by its own amount; otherwise means and norms would hardly change. Integers are
-//! shuffled: indices stay in range, and unique values stay unique. Floats are shuffled as well if an output may
-//! give their positions. Either way, results of one call are useless in the next.
+//! Floats are drawn element by element from captured values, and so stay in their range. Each variant favours larger or
+//! smaller values to a different degree, because otherwise means and norms would hardly change. Integers are shuffled:
+//! indices stay in range, and unique values stay unique. Floats are shuffled as well if an output may contain their
+//! positions. In both cases, the results of one call cannot be used for the next.
 
 use std::io;
 
@@ -19,20 +19,20 @@ use super::structure::{self, Structure};
 use crate::judge::element;
 use crate::recorded::Recorded;
 
-/// Bytes written at a time.
+/// The number of bytes written at a time.
 const PIECE: usize = 64 << 10;
 
-/// How an input gets its values.
+/// The source of an input's new values.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// Each element is one of these sorted values or, if `fresh`, between one and the next.
+    /// Each element is drawn from these sorted values or, if `fresh`, lies between one of them and the next.
     Drawn { values: Vec<u8>, width: usize, bytes: u64, fresh: bool },
-    /// The captured elements in another order. If `fresh`, they are sorted, and each lies between itself and the
-    /// next.
+    /// The captured elements in another order. If `fresh`, they are sorted, and each is replaced by a value between
+    /// itself and the next.
     Shuffled { captured: Vec<u8>, order: Vec<u8>, width: usize, fresh: bool },
 }
 
-/// Why an input keeps its captured values, in a few words.
+/// The reason why an input keeps its captured values, in a few words.
 pub(super) type Kept = &'static str;
 
 impl Source {
@@ -112,13 +112,14 @@ impl Source {
     }
 }
 
-/// Whether an output may give positions, as those of `argmax` and `topk` do. Drawn values repeat, and among equal
-/// ones any position would be right, so such inputs are shuffled.
+/// Returns true if an output may contain positions, like those of `argmax` and `topk`. Drawn values repeat, and any
+/// position of equal values would be right, so such inputs are shuffled instead.
 fn gives_places(outputs: &[OutputTensor]) -> bool {
     outputs.iter().any(|leaf| leaf.tensor.dtype.kind() == Kind::Integer)
 }
 
-/// Offset of the larger of two random values with a probability of `larger` in 256, otherwise of the smaller.
+/// Draws two random values. Returns the offset of the larger one with a probability of `larger` in 256, otherwise of
+/// the smaller.
 fn drawn(values: &[u8], width: usize, larger: u8, random: &mut SmallRng) -> usize {
     let count = (values.len() / width) as u64;
     let bits: u64 = random.random();
@@ -151,7 +152,7 @@ fn sorted_sample(dtype: DType, captured: &[u8], room: u64) -> Vec<u8> {
     elements.concat()
 }
 
-/// Number of values kept for each of `inputs` inputs.
+/// The number of values kept for each of `inputs` inputs.
 pub(super) fn room(inputs: usize) -> u64 {
     VALUES.get() / (inputs.max(1) as u64)
 }
@@ -243,7 +244,7 @@ mod tests {
         let one = written(&mut shuffled, 1, 4000);
         assert!(950 < new(&one));
         let distinct: std::collections::BTreeSet<u32> = floats(&one).iter().map(|it| it.to_bits()).collect();
-        assert_eq!(distinct.len(), 1000, "no two became alike");
+        assert_eq!(distinct.len(), 1000, "all values are distinct");
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! Recognises structure in an input that new values would break, so that a correct kernel would fail. Pure.
+//! Recognises structure in an input that a correct kernel may rely on, and that new values would break. Pure.
 
 use opt_shared::capture::{Kind, Tensor};
 use opt_shared::units::to_index;
 
 use crate::judge::element;
 
-/// Shorter rows are not tested for order or norm.
+/// The length of the shortest rows that are tested for order or norm.
 const SHORTEST_ROW: usize = 3;
-/// How far a row's sum or norm may be from 1; half precision rounds each element by up to a two-thousandth.
+/// The largest deviation of a row's sum or norm from 1. Half precision rounds each element by up to a two-thousandth.
 const NEAR_ONE: f64 = 0.02;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) enum Structure {
     Triangular,
 }
 
-/// The first structure found. `bytes` are those from the tensor's first element to its last.
+/// Returns the first structure found. `bytes` are those from the tensor's first element to its last.
 pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     let width = tensor.dtype.element_len();
     let values = || bytes.chunks_exact(width).map(|it| element::value(tensor.dtype, it));
@@ -61,7 +61,7 @@ pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     of_matrices(tensor, bytes)
 }
 
-/// Structure of square matrices in the last two dimensions.
+/// Returns the structure of square matrices in the last two dimensions.
 fn of_matrices(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     let [.., height, side] = tensor.shape[..] else { return None };
     let (width, side) = (tensor.dtype.element_len(), to_index(side));

@@ -1,8 +1,8 @@
-//! Decides which inputs vary: the first choice with which a kernel known to be right still works, and with which
-//! all of its outputs change.
+//! Decides which inputs vary, by trying choices of inputs with a kernel that is known to be right. The first choice is
+//! used with which the kernel still works and all of its outputs change.
 //!
-//! That kernel is the baseline in its own runners, or the candidate itself if there is no baseline. A choice is
-//! dropped if the kernel fails with new values or makes NaN or infinities that were not recorded, or if part of
+//! The kernel is the baseline, in separate runners, or the candidate itself if there is no baseline. A choice is
+//! dropped if the kernel fails with new values, if it computes NaN or infinities that were not recorded, or if part of
 //! an output does not change.
 
 use opt_shared::formula::load_timeout;
@@ -21,17 +21,17 @@ use crate::session::{
 use crate::stage::POISONS;
 use crate::stage::failure::{Calls, of_calls};
 
-/// Seed of values that no timed call has. It is the same in every trial, so that all candidates of a job get the
-/// same answer.
+/// The seed of the trial's values, which no timed call gets. It is the same in every trial, so that all candidates of a
+/// job get the same decision.
 const SEED: u64 = 0x7261_6d69_7665;
-/// Number of parts of an output, each of which must change …
+/// The number of parts of an output, each of which must change …
 const PARTS: u64 = 64;
-/// … and number of elements looked at in each part, one in eight of which must leave its tolerance: a ReLU
-/// leaves half of its elements at 0.
+/// … and the number of elements checked in each part. One in eight must change by more than its tolerance, because a
+/// ReLU leaves half of its elements at 0.
 const ELEMENTS_OF_A_PART: u64 = 16;
 const MOVED_ONE_IN: u64 = 8;
 
-/// The outcome of trying a choice of inputs.
+/// The result of trying a choice of inputs.
 enum Trial {
     Works,
     Fails(&'static str),
@@ -45,7 +45,7 @@ struct Open {
     eligible: Vec<Eligible>,
     kept: super::KeptInputs,
     choices: std::vec::IntoIter<Vec<usize>>,
-    /// Why the last choice was dropped.
+    /// The reason why the last choice was dropped.
     dropped: Option<&'static str>,
 }
 
@@ -81,7 +81,7 @@ pub(in super::super) fn decide<B: Backend>(
         }
     }
     let Some(memory) = memory else { return Ok(Ok(decided.into_iter().flatten().collect())) };
-    // Each iteration uses up at least one choice of the first open entry.
+    // Each iteration tries at least one choice of the first open entry.
     while !open.is_empty() {
         let mut layouts: Vec<Variants> = vec![Variants::default(); placed.len()];
         let mut tried: Vec<(Open, Vec<usize>)> = Vec::new();
@@ -107,7 +107,7 @@ pub(in super::super) fn decide<B: Backend>(
         let has_plan = matches!(loaded, Answer::Done(Loaded::Ready { has_plan: true, .. }));
         let mut alive = matches!(loaded, Answer::Done(Loaded::Ready { .. }));
         if !alive {
-            // The kernel does not even load; its timing will report why.
+            // The kernel does not load. Its timing will report the reason.
             for (it, _) in tried.drain(..) {
                 decided[it.number] =
                     Some(Variation::none("the kernel that other values are tried with does not load"));
@@ -115,7 +115,7 @@ pub(in super::super) fn decide<B: Backend>(
         }
         for (mut it, choice) in tried {
             if !alive {
-                // This entry did not cause the end, so it gets its choice back.
+                // This entry did not end the session, so its choice is tried again.
                 let rest = std::iter::once(choice).chain(it.choices).collect::<Vec<_>>().into_iter();
                 open.push(Open { choices: rest, ..it });
                 continue;
@@ -182,7 +182,7 @@ fn put_back(it: &mut Open, choice: &[usize], variation: Variation) {
     }
 }
 
-/// An entry in the session of a trial.
+/// An entry that is tried in a session.
 struct Ground<'a> {
     recorded: &'a Recorded,
     number: usize,
@@ -200,7 +200,7 @@ impl Ground<'_> {
     ) -> Result<Trial, SessionError> {
         let write = |variation: &mut Variation, seed| variation.write_for(self.recorded, memory, 2, seed);
         if self.has_plan {
-            // The plan call gets other values than the calls, so that what it keeps of them cannot matter.
+            // The plan call gets other values than the calls, to detect a kernel whose plan call keeps some of them.
             write(variation, SEED + 1)?;
             if let Some(trial) = self.block(session, 1, true)? {
                 return Ok(trial);
@@ -241,7 +241,7 @@ impl Ground<'_> {
         Ok(Trial::Works)
     }
 
-    /// Makes a block; returns how it ended if it did not succeed.
+    /// Makes a block. If it does not succeed, returns the result of the trial.
     fn block(
         &self,
         session: &mut dyn Session,
@@ -271,7 +271,7 @@ impl Ground<'_> {
         })
     }
 
-    /// Some elements of each part of each output.
+    /// Reads some elements of each part of each output.
     fn elements(&self, session: &dyn Session, slot: u32) -> Result<Vec<Vec<Element>>, SessionError> {
         let read = |(leaf, output): (usize, &opt_shared::arguments::OutputTensor)| {
             sample(&mut *session.output(self.number, leaf, slot), &output.tensor)
@@ -288,17 +288,17 @@ impl Ground<'_> {
         all.map_err(|source| SessionError::Outputs { entry: self.recorded.name.clone(), source })
     }
 
-    /// Whether every part of every output changed.
+    /// Returns true if every part of every output changed.
     fn moved(&self, found: &[Vec<Element>], before: &[Vec<Element>]) -> bool {
         self.parts(found, before).all(|(changed, elements)| (elements / MOVED_ONE_IN).max(1) <= changed)
     }
 
-    /// Whether no part changed.
+    /// Returns true if no part changed.
     fn same(&self, found: &[Vec<Element>], before: &[Vec<Element>]) -> bool {
         self.parts(found, before).all(|(changed, _)| changed == 0)
     }
 
-    /// For each part of each output, how many elements changed, and how many it has.
+    /// For each part of each output, the number of elements that changed, and the number that were checked.
     fn parts<'e>(
         &'e self,
         found: &'e [Vec<Element>],

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The result of a run by the rule in docs/explanation/replay.md alone: no use lists, no running sums.
+/// The result of a simulation that follows only the rule in docs/explanation/replay.md, without use lists and running
+/// sums.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Simulated {
     moved: u64,
@@ -22,7 +23,7 @@ fn simulate(sets: &[Vec<u32>], slots: &[u64], pinned: &[bool], budget: u64, dept
     let weigh = |pool: &BTreeSet<u32>| pool.iter().map(|&it| slots[it as usize]).sum::<u64>();
     let used_from = |it: u32, from: usize| (from..sets.len()).find(|&at| sets[at].contains(&it));
     for now in 0..sets.len() {
-        // First the step's own constants, then those of later steps.
+        // The step's own constants come first, then those of later steps.
         for target in now..=(now + depth).min(sets.len() - 1) {
             let mut stuck = false;
             for &it in &sets[target] {
@@ -34,7 +35,7 @@ fn simulate(sets: &[Vec<u32>], slots: &[u64], pinned: &[bool], budget: u64, dept
                 let mut after = pool.clone();
                 let mut gone = 0;
                 while budget < weigh(&after) + slots[it as usize] {
-                    // Of the evictable constants, the one that is used again last; if several are, the first.
+                    // Evicts the constant whose next use is farthest away; of several, the first.
                     let far = |it: u32| used_from(it, now + usize::from(target != now)).unwrap_or(usize::MAX);
                     let victim = after
                         .iter()
@@ -97,16 +98,16 @@ impl Case {
     }
 }
 
-/// Executes the moves on paper, and panics if any of them is wrong.
+/// Simulates the moves, and panics if one of them is wrong.
 fn walk(case: &Case, plan: &MovePlan, budget: u64) {
     let mut pool: BTreeSet<u32> = BTreeSet::new();
     let obey = |one: &Move, running: &[u32], pool: &mut BTreeSet<u32>| {
         match one {
-            Move::Load(it) => assert!(pool.insert(*it), "{it} is there already"),
+            Move::Load(it) => assert!(pool.insert(*it), "{it} is in the pool already"),
             Move::Evict(it) => {
                 assert!(!running.contains(it), "{it} is in use");
                 assert!(!case.pinned[*it as usize], "{it} is pinned");
-                assert!(pool.remove(it), "{it} is not there");
+                assert!(pool.remove(it), "{it} is not in the pool");
             }
         }
         assert!(pool.iter().map(|&it| case.slots[it as usize]).sum::<u64>() <= budget, "over the budget");
@@ -160,7 +161,7 @@ proptest! {
     }
 }
 
-/// Cycling repeatedly through more than fits: with least recently used, every use would miss.
+/// The uses cycle through more constants than fit. With least recently used, every use would miss.
 #[test]
 fn cycle_larger_than_the_pool_still_has_hits() {
     let case = Case {
@@ -170,7 +171,7 @@ fn cycle_larger_than_the_pool_still_has_hits() {
     };
     let plan = case.plan(60, 0).expect("above the floor");
     let misses: u32 = plan.steps.iter().map(|step| step.misses).sum();
-    assert_eq!(misses, 10 + 40, "of nine passes after the first, five of nine are there");
+    assert_eq!(misses, 10 + 40, "in the nine passes after the first, five of nine constants are in the pool");
     assert_eq!(case.plan(100, 0).expect("all of it").bytes_moved, Bytes::new(100));
     assert_eq!(case.floor(), 30);
 }

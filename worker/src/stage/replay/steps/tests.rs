@@ -1,4 +1,5 @@
-//! Whole replays over the host device, with made-up callers and captures: what arrives, and what is refused.
+//! Tests of whole replays on the host device, with simulated callers and captures: the bytes that arrive, and the
+//! schedules that are refused.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -24,7 +25,7 @@ fn contents(constant: u8, length: u64) -> Vec<u8> {
     (0..length).map(|at| byte(constant, at)).collect()
 }
 
-/// Between one byte and slightly more than two staging slots, with several alignments.
+/// Lengths between one byte and slightly more than two staging slots, with several alignments.
 fn length(constant: u8) -> u64 {
     1 + u64::from(constant) * 9_001
 }
@@ -61,7 +62,7 @@ fn record(sets: &[Vec<u8>]) -> Recording {
     recorder.finish(&digests)
 }
 
-/// Finds constants by the catalog's keys.
+/// A source that finds constants by the catalog's keys.
 struct Memory {
     keys: Vec<u8>,
     /// The constant whose last byte was changed.
@@ -102,7 +103,7 @@ impl ConstantReader for Memory {
 #[error("{0}")]
 struct Wrong(String);
 
-/// Records what every call sees, independently of the schedule.
+/// A caller that records the contents that every call gets, independently of the schedule.
 struct Reading<'a> {
     truth: &'a [Vec<u8>],
     arena: std::fs::File,
@@ -122,7 +123,7 @@ impl Caller for Reading<'_> {
             let mut seen = vec![0; to_index(length(constant))];
             self.arena.read_exact_at(&mut seen, place.address + u64::from(place.phase)).expect("read");
             if seen != contents(constant, length(constant)) {
-                return Err(Wrong(format!("weight_{constant} is not itself")));
+                return Err(Wrong(format!("weight_{constant} has other bytes")));
             }
         }
         Ok(())
@@ -198,7 +199,7 @@ fn use_at(recording: &mut Recording, at: usize) -> &mut Use {
     &mut recording.uses[at]
 }
 
-/// Numbered as a recorder would do it, so that no reader can notice the mutation.
+/// Numbers the uses as a recorder would, so that no reader can notice the mutation.
 fn renumbered(mut recording: Recording) -> Recording {
     let mut epochs = vec![0; recording.constants.len()];
     for (at, it) in recording.uses.iter_mut().enumerate() {
@@ -210,7 +211,7 @@ fn renumbered(mut recording: Recording) -> Recording {
     recording
 }
 
-/// Every mutant of a kind, with the index of its first difference.
+/// Mutants of every kind, each with the index of its first difference.
 fn mutants(recording: &Recording) -> Vec<(String, usize, Recording)> {
     let mut all = Vec::new();
     let count = recording.uses.len();
@@ -268,7 +269,7 @@ fn mutated_schedule_is_caught_at_its_index_without_a_result() {
         };
         assert_eq!(parted.index as usize, index, "{what}: {parted}");
         assert_ne!(parted.expected, parted.actual, "{what}");
-        // Steps before the difference were called, and none from there on.
+        // Steps before the difference were called, and no later ones.
         let step = recording.uses.get(index).map_or(truth.len(), |it| it.step as usize);
         assert!(outcome.called.len() <= step, "{what}: called {:?}", outcome.called.last());
         *kinds.entry(what.split(" at ").next().unwrap_or_default().to_owned()).or_insert(0) += 1;
@@ -316,10 +317,10 @@ fn changed_bytes_are_refused() {
         panic!("not caught");
     };
     assert_eq!(name, "weight_16");
-    assert_eq!(outcome.called.len(), step, "every call before it was made");
+    assert_eq!(outcome.called.len(), step, "every earlier call was made");
 }
 
-/// Shows the arena between the allocation of a slot and the end of its copy.
+/// A slow source, to observe the arena between the allocation of a slot and the end of its copy.
 struct Slow {
     arena: std::fs::File,
     seen: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -337,8 +338,7 @@ impl Source for SlowPiece<'_> {
     }
 
     fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()> {
-        // The fill was queued before any byte was read: it is either done, or the slot's own bytes are being
-        // copied.
+        // The fill was queued before any byte was read. Either it is done, or the slot's own bytes are being copied.
         let until = Instant::now() + Duration::from_secs(20);
         loop {
             let mut early = vec![0; to_index(length(9))];

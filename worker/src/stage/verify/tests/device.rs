@@ -1,4 +1,4 @@
-//! Sessions on a device that is lost, or that lacks what an entry needs.
+//! Tests of sessions on a device that is lost or lacks a feature.
 
 use opt_shared::outcome::Blame;
 

@@ -1,4 +1,4 @@
-//! Verification over scripted sessions: every answer that a candidate can give, alone and in combination.
+//! Tests of verification with scripted sessions: every answer of a candidate, alone and in combination.
 
 mod device;
 mod recorded;
@@ -36,7 +36,7 @@ struct Report {
 
 fn verify(backend: &ScriptedBackend, task: &VerifyTask) -> Report {
     let mut head = Head::passed();
-    let body = run(backend, &|_, _, _| {}, task, &mut head).expect("the worker had no trouble");
+    let body = run(backend, &|_, _, _| {}, task, &mut head).expect("the worker returned no error");
     assert!(backend.is_over(), "a session was not started: {:?}", backend.asked.borrow());
     Report { head, body }
 }
@@ -51,7 +51,11 @@ fn verify_prepares_its_first_session_while_its_entries_are_opened() {
     let backend = ScriptedBackend::playing(&[Script::of(&[Play::Right]), Script::of(&[Play::Right])]);
     verify(&backend, &task(&[0, 1]));
     assert_eq!(backend.asked.borrow()[..2], [Asked::Groups(2), Asked::Prepare("fast".to_owned())]);
-    assert_eq!(backend.count(|it| matches!(it, Asked::Prepare(_))), 1, "no other waits beside a candidate");
+    assert_eq!(
+        backend.count(|it| matches!(it, Asked::Prepare(_))),
+        1,
+        "no other session is prepared while a candidate runs"
+    );
 }
 
 /// Every answer to one or two calls, and its status.
@@ -89,7 +93,7 @@ fn verify_names_every_answer_of_a_candidate() {
             Status::Nondeterministic,
             "call 2 left `output` unwritten",
         ),
-        // Right again with the first poison, wrong with another: the first poison is the recorded value.
+        // Right again with the first poison and wrong with another, because the first poison equals the recorded value.
         (
             "unwritten where the first poison is right",
             &[Play::Right, Play::UnwrittenFrom(0), Play::Right, Play::UnwrittenFrom(0)],
@@ -249,7 +253,7 @@ fn verify_reports_figures_of_every_entry() {
     assert_eq!(report.body.bytes_validated, sizes.iter().copied().sum());
     let so_far = |count: usize| sizes.iter().take(count).copied().sum::<Bytes>();
     assert_eq!(*told.borrow(), [(1, 3, so_far(1)), (2, 3, so_far(2)), (3, 3, so_far(3))]);
-    assert_eq!(report.body.reads.page_by_page, 1, "what the groups tell of reading");
+    assert_eq!(report.body.reads.page_by_page, 1, "the groups' report on reads");
     assert_eq!(report.body.max_absolute_error, 0.0);
 }
 
@@ -257,7 +261,7 @@ fn verify_reports_figures_of_every_entry() {
 fn verify_keeps_the_worst_error_of_all_entries() {
     let (all, few, right) =
         (Script::of(&[Play::WrongFrom(0)]), Script::of(&[Play::WrongFrom(3)]), Script::of(&[Play::Right]));
-    // The same entry each time, so that errors are comparable.
+    // Uses the same entry each time, so that errors are comparable.
     for (order, expected) in [([all.clone(), right.clone(), few.clone()], 0), ([few, right, all], 2)] {
         let mut task = task(&[0, 0, 0]);
         for (number, entry) in task.entries.iter_mut().enumerate() {
@@ -305,7 +309,7 @@ fn verify_blames_a_damaged_capture_for_what_damage_can_do() {
         (Play::WrongFrom(0), Status::CaptureError, Some("INCORRECT_NUMERICAL")),
         (Play::code(3), Status::CaptureError, Some("RUNTIME_ERROR")),
         (Play::Dies, Status::CaptureError, Some("CRASHED")),
-        // Damage cannot make a kernel skip its outputs, or write outside them.
+        // Damage cannot make a kernel skip its outputs or write outside them.
         (Play::UnwrittenFrom(0), Status::UnwrittenOutput, None),
         (Play::Beside(Trespass { output: 0, past: 0 }), Status::OutOfBounds, None),
     ] {
@@ -319,7 +323,7 @@ fn verify_blames_a_damaged_capture_for_what_damage_can_do() {
         }
     }
     let report = verify(&ScriptedBackend::playing(&[Script::of(&[Play::Right])]), &task);
-    assert_eq!(report.head.status, Status::Passed, "what is right is not doubted");
+    assert_eq!(report.head.status, Status::Passed, "right outputs are not checked for damage");
 }
 
 #[test]
@@ -338,7 +342,7 @@ fn verify_stops_after_enough_failures_and_keeps_three() {
         (Status::Crashed, 2, 2)
     );
     assert_eq!(report.head.end.expect("of the first failure").signal.as_deref(), Some("SIGBUS"));
-    // Zero runs all entries; the report shows three.
+    // With a limit of zero, all entries run. The report shows three failures.
     task.verify.stop_after = 0;
     let backend = ScriptedBackend::playing(&[wrong.clone(), wrong.clone(), crashed, wrong]);
     let report = verify(&backend, &task);
@@ -346,7 +350,7 @@ fn verify_stops_after_enough_failures_and_keeps_three() {
         (report.head.status, report.body.entries_run, report.head.failures.len()),
         (Status::IncorrectNumerical, 4, 3)
     );
-    assert_eq!(report.head.end, None, "the first failure was no death");
+    assert_eq!(report.head.end, None, "the candidate survived the first failure");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Recorded outputs and reading them: several outputs in one call, and captures that cannot be read to the end.
+//! Tests of recorded outputs: several outputs in one call, and captures that cannot be read to the end.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn verify_keeps_the_first_of_equal_errors() {
     assert_eq!(of_entries.body.worst.expect("compared").entry, "entry_000000");
 }
 
-/// The same entries, with the first in a copy that a test may damage.
+/// Copies the first entry, so that a test can damage it.
 fn copied(folder: &tempfile::TempDir, mut task: VerifyTask) -> VerifyTask {
     let copy = folder.path().join("copy.pt");
     std::fs::copy(&task.entries[0].path, &copy).expect("copied");
@@ -34,7 +34,7 @@ fn copied(folder: &tempfile::TempDir, mut task: VerifyTask) -> VerifyTask {
     task
 }
 
-/// The recorded output is read for its tolerances (float32), or only for the comparison (int32).
+/// The recorded output is read to compute its tolerance (float32), or only for the comparison (int32).
 #[test]
 fn verify_blames_a_capture_whose_output_cannot_be_read() {
     for (number, together, read_for) in
@@ -63,7 +63,7 @@ fn verify_blames_a_capture_whose_output_cannot_be_read() {
 }
 
 #[test]
-fn verify_blames_nobody_for_outputs_that_the_worker_cannot_read() {
+fn unreadable_outputs_are_errors_of_the_worker() {
     let backend = ScriptedBackend::playing(&[Script::of(&[Play::Unreadable])]);
     let error = run(&backend, &|_, _, _| {}, &task(&[0]), &mut Head::passed()).expect_err("trouble");
     assert!(matches!(error, SessionError::Compare { .. }), "{error:?}");

@@ -1,4 +1,4 @@
-//! Entries that share a session: what is decided there, and what is repeated alone.
+//! Tests of entries that share a session: the results that count, and those that are repeated alone.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn verify_calls_entries_of_one_session_one_after_another() {
     let backend = sharing(&[Script::of(&[Play::Right])], 3);
     let report = verify(&backend, &task(&[0, 1, 2]));
     assert_eq!((report.head.status, report.body.entries_passed), (Status::Passed, 3));
-    assert!(report.body.worst.is_some(), "what was compared counts");
+    assert!(report.body.worst.is_some(), "comparisons in a shared session count");
     assert_eq!(started(&backend), [3]);
     let called: Vec<usize> = backend
         .asked
@@ -39,7 +39,7 @@ fn verify_calls_entries_of_one_session_one_after_another() {
 
 #[test]
 fn verify_repeats_a_death_alone_before_blaming_the_candidate() {
-    // The second entry kills the process that it shares, and is right in one of its own; the third does the same.
+    // The second entry kills the shared process, and is right in a separate one. The third does the same.
     let shared = Script::of(&[Play::Right, Play::Right, Play::Dies]);
     let right = Script::of(&[Play::Right]);
     let backend = sharing(&[shared, right.clone(), right], 3);
@@ -67,7 +67,7 @@ fn verify_blames_what_is_wrong_only_after_other_entries() {
         let report = verify(&backend, &task(&[0, 1, 2]));
         assert_eq!((report.head.status, report.body.entries_passed), (status, 2), "{play:?}");
         let failure = &report.head.failures[0];
-        assert_eq!(failure.entry, "entry_000001", "the third is not doubted");
+        assert_eq!(failure.entry, "entry_000001", "the third entry is not blamed");
         assert!(failure.detail.starts_with("right in a process of its own, not after other entries: "));
         assert_eq!(started(&backend), [3, 1, 1]);
     }
@@ -93,7 +93,7 @@ fn verify_blames_what_fails_alone_as_well() {
         (Script::of(&[Play::WrongFrom(0)]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
         // The status is that of the repetition alone.
         (Script::of(&[Play::Dies]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
-        // A runner that survives is killed by us, which proves nothing.
+        // We kill a runner that survives, so its end proves nothing.
         (
             Script {
                 load: Answer::Done(Loaded::Refused { text: "no".to_owned() }),
@@ -149,14 +149,14 @@ fn verify_notes_what_the_shared_session_owed() {
 }
 
 #[test]
-fn verify_counts_entries_of_every_group_as_themselves() {
+fn verify_numbers_entries_across_groups() {
     let unsupported = Script::of(&[Play::Right, Play::Right, Play::code(-2)]);
     let backend = sharing(&[Script::of(&[Play::Right]), unsupported], 2);
     // Files of different sizes.
     let task = task(&[0, 1, 3, 4]);
     assert_eq!(verify(&backend, &task).body.unsupported, [task.entries[3].id]);
-    // The last entry of the second group dies through the host's fault, after a right one, so none is left to
-    // repeat alone.
+    // The last entry of the second group dies because of the host, after a right one, so no entry is left to repeat
+    // alone.
     let killed = (Status::InfraError, "killed in a call to protect the machine");
     let dies = Script { death: killed, ..Script::of(&[Play::Right, Play::Right, Play::Dies]) };
     let backend = sharing(&[Script::of(&[Play::Right]), dies], 2);

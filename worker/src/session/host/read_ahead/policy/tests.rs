@@ -1,4 +1,4 @@
-//! The policy against a simulated cache and a candidate that touches pages in some order.
+//! Tests the policy with a simulated cache and a candidate that touches pages in a given order.
 
 use super::*;
 
@@ -16,11 +16,11 @@ struct Bench {
     excess: u64,
 }
 
-/// How a policy starts.
+/// The initial state of a policy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Start {
     Unknown,
-    /// The previous entry used all of it, and touches are observed.
+    /// The previous entry used the whole input, and touches are observed.
     Whole,
 }
 
@@ -83,7 +83,7 @@ fn cold() -> Vec<bool> {
     vec![false; to_index(PAGES)]
 }
 
-/// Pages in no order: a full cycle of a generator modulo the number of pages.
+/// All pages in a pseudorandom order: a full cycle of a generator modulo the number of pages.
 fn scattered(count: u64) -> impl Iterator<Item = u64> {
     (0..count).scan(7, |at, _| {
         *at = (*at * 5 + 12_345) % PAGES;
@@ -96,7 +96,7 @@ fn each_access_pattern_stays_within_its_read_limits() {
     struct Case {
         name: &'static str,
         touches: Vec<u64>,
-        /// At most this many faults waited for the disk, and at most this many pages are in the cache at the end.
+        /// The largest numbers of faults that wait for the disk, and of pages in the cache at the end.
         misses: u64,
         resident: u64,
         turned: bool,
@@ -107,13 +107,13 @@ fn each_access_pattern_stays_within_its_read_limits() {
         Case {
             name: "from front to back",
             touches: (0..PAGES).collect(),
-            // Half a window until the first look, then the tripwires: one for each step.
+            // Half a window until the first look, and then one tripwire for each step.
             misses: 64 + 64 + 30,
             resident: PAGES,
             turned: true,
         },
         Case {
-            name: "rows here and there, as many as an embedding looks up",
+            name: "scattered rows, as many as an embedding looks up",
             touches: scattered(600).map(|page| page.min(PAGES - 2)).flat_map(row).collect(),
             misses: 1200,
             resident: 1200,
@@ -136,7 +136,7 @@ fn each_access_pattern_stays_within_its_read_limits() {
         Case {
             name: "every page, in no order",
             touches: scattered(PAGES).collect(),
-            // A sixteenth; after that the policy knows that the input is used and reads it whole.
+            // After a sixteenth, the policy reads the whole input.
             misses: PAGES / 8,
             resident: PAGES,
             turned: true,
@@ -177,14 +177,14 @@ fn expected_inputs_are_read_before_they_are_touched() {
     assert_eq!(bench.resident(), PAGES);
     assert!(bench.policy.is_read());
     assert!(bench.policy.was_used_whole());
-    // The candidate does not come: no more is read than at first, and the next entry does not expect it.
+    // The candidate touches nothing: nothing more is read, and the next entry does not expect a whole read.
     let ahead = LONG_STEPS_AHEAD as u64 * MAX_STEP * WINDOW_BYTES / PAGE;
     for touched in [0..0, PAGES - 3..PAGES] {
         let bench = Bench::begun(Start::Whole, cold(), 1, touched);
         assert!(bench.resident() <= ahead + 3, "{}", bench.resident());
         assert!(!bench.policy.was_used_whole());
     }
-    // A half counts as most of it; a tenth does not.
+    // Half of the pages count as most of them; a tenth does not.
     for (part, whole) in [(PAGES / 2 + 4 * MIB, true), (PAGES / 10, false)] {
         assert_eq!(Bench::run(cold(), 16, 0..part).policy.was_used_whole(), whole, "{part}");
     }
@@ -197,7 +197,7 @@ fn kernel_read_ahead_does_not_count_as_touches() {
         let due = policy.seen(5, MIB / 2, touched);
         assert_eq!(due.is_empty(), !turned, "{touched:?}");
         assert_eq!(policy.touched(), touched.unwrap_or(MIB / 2));
-        // The process has ended, and its page tables with it; its touches still count.
+        // The process and its page tables are gone, but its touches still count.
         let _ = policy.seen(5, MIB / 2, touched.map(|_| 0));
         assert_eq!(policy.touched(), touched.unwrap_or(MIB / 2));
     }
