@@ -69,6 +69,7 @@ pub struct ProfileSettings {
     /// A fraction (0.02 for `"2%"`).
     pub min_improvement: f64,
     pub vary: Vary,
+    pub priority: Priority,
 }
 
 impl ProfileSettings {
@@ -76,6 +77,16 @@ impl ProfileSettings {
     pub fn rotates(&self, entries: usize) -> bool {
         self.cache_state == CacheState::Rotate && self.protocol == Protocol::Paired && 1 < entries
     }
+}
+
+/// The scheduling priority of processes in a timed block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    /// The same as that of other processes.
+    None,
+    /// Before all processes without real-time priority (`SCHED_FIFO`).
+    Realtime,
 }
 
 /// Which inputs have new values in every timed call.

@@ -24,6 +24,7 @@ use opt_shared::outcome::{
     Blame, CacheStateReached, EntryFailure, Estimate, ReadReport, ReplayResult, Status, TimeSummary,
     WorstError,
 };
+use opt_shared::settings::Priority;
 pub use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -320,6 +321,7 @@ pub struct EntryTimingRecord {
     pub noise: f64,
     pub converged: bool,
     pub cache_state: CacheStateReached,
+    pub priority: Priority,
     pub footprint_bytes: Bytes,
     #[serde(with = "nonfinite")]
     pub bytes_per_second: f64,

@@ -281,6 +281,31 @@ fn cache_states_are_reached_and_reported() {
 }
 
 #[test]
+fn real_time_priority_is_reported_or_refused_before_the_run() {
+    let plan = Plan::softmax(&["fast"]);
+    let plan = Plan { profile: format!("{}priority = \"realtime\"\n", plan.profile), ..plan };
+    let scenario = Scenario::with_plan(&format!("[limits]\nthreads = 1\n{}", plan.text()));
+    let own = rustix::thread::capabilities(None).expect("this process's capabilities");
+    if !own.effective.contains(rustix::thread::CapabilitySet::SYS_NICE) {
+        let refused = scenario.run(&["run", "plan.toml"]);
+        refused.expect_exit(3);
+        refused.expect_stderr(&["`profile.priority = \"realtime\"`", "CAP_SYS_NICE"]);
+        println!("SKIPPED real-time priority: this process lacks CAP_SYS_NICE");
+        return;
+    }
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    let reached = if std::thread::available_parallelism().is_ok_and(|cpus| 1 < cpus.get()) {
+        "realtime"
+    } else {
+        // The only CPU is left to the supervisor.
+        "none"
+    };
+    for entry in timed(&summary, "fast") {
+        outcome.expect_equal(entry["priority"].as_str(), Some(reached), "an entry's");
+    }
+}
+
+#[test]
 fn kernelforge_protocol_times_a_hundred_calls() {
     let mut plan = Plan::softmax(&["fast"]);
     plan.profile.push_str("protocol = \"kernelforge\"\n");

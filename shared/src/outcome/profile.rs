@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ReadReport;
+use crate::settings::Priority;
 use crate::units::Bytes;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,6 +32,8 @@ pub struct EntryProfile {
     pub noise: f64,
     pub converged: bool,
     pub cache_state: CacheStateReached,
+    /// The priority that the timed blocks had.
+    pub priority: Priority,
     pub footprint: Bytes,
     #[serde(with = "crate::nonfinite")]
     pub bytes_per_second: f64,

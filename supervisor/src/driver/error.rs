@@ -64,6 +64,12 @@ pub enum RunError {
         "the device `{device}` cannot be used: {why} (`[run] device = \"emulated\"` checks kernels without a card, and does not time them)"
     )]
     NoDevice { device: Device, why: String },
+    #[error(
+        "job `{job}` asks for `profile.priority = \"realtime\"`, but this process lacks the capability CAP_SYS_NICE (run as root, or use `\"none\"`)"
+    )]
+    NoPriority { job: String },
+    #[error("querying the capabilities of this process")]
+    Capabilities(#[source] rustix::io::Errno),
     #[error("{candidate}, {entry}: {why} (`check --signature` shows what an entry has)")]
     Launch { candidate: String, entry: String, why: Box<LaunchError> },
     #[error("a law of the core was broken, which is a bug: {law}")]

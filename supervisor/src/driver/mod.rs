@@ -31,7 +31,7 @@ use self::run::supply::Units;
 use self::run::watchdog::{Part, Watchdog};
 use self::run::{Attempts, Run};
 use self::survey::limits::{limits_of, whole_memory};
-use self::survey::{devices, launches, read_facts, replay_facts, seed, spec};
+use self::survey::{devices, launches, priority, read_facts, replay_facts, seed, spec};
 use crate::core::Core;
 use crate::core::event::{Control, Event};
 use crate::exit::Exit;
@@ -83,6 +83,9 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let mut plan = options.plan;
     let card =
         devices::present(plan.device()).map_err(|why| RunError::NoDevice { device: plan.device(), why })?;
+    if let Some(job) = priority::refused(&plan).map_err(RunError::Capabilities)? {
+        return Err(RunError::NoPriority { job: job.to_owned() });
+    }
     let mut selected = spec::selected(&plan, &options.only)?;
     let resolved = crate::plan::resolved_toml(&plan);
     let facts = read_facts(&plan)?;

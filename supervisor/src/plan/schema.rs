@@ -10,8 +10,9 @@ use opt_shared::capture::DType;
 use opt_shared::device::Device;
 use opt_shared::language::{KINDS, Language};
 use opt_shared::settings::{
-    BeforeProfile, BuildSettings, CacheState, InputMemory, LimitSettings, Nonfinite, ProfileEntries,
-    ProfileSettings, Protocol, RecycleSettings, ToleranceOverride, ToleranceProfile, Vary, VerifySettings,
+    BeforeProfile, BuildSettings, CacheState, InputMemory, LimitSettings, Nonfinite, Priority,
+    ProfileEntries, ProfileSettings, Protocol, RecycleSettings, ToleranceOverride, ToleranceProfile, Vary,
+    VerifySettings,
 };
 use opt_shared::stage::Stage;
 use toml::Spanned;
@@ -165,6 +166,7 @@ sections! {
         "budget" => budget: Time,
         "min_improvement" => min_improvement: Percentage<true>,
         "vary" => vary: VaryChoice,
+        "priority" => priority: Word<Priority>,
     }
     LimitLayer => LimitSettings, "limits" {
         "memory" => memory: OrWord<AutoWord, Size<1>>,
@@ -193,6 +195,7 @@ words! {
     ToleranceProfile { Standard = "standard", Gpu = "gpu", Torch = "torch", Kernelforge = "kernelforge" }
     Nonfinite { Match = "match", Reject = "reject" }
     Protocol { Paired = "paired", Kernelforge = "kernelforge" }
+    Priority { None = "none", Realtime = "realtime" }
     ProfileEntries { Distinct = "distinct", All = "all" }
     CacheState { Auto = "auto", Warm = "warm", Cold = "cold", Rotate = "rotate" }
     InputMemory { Mapped = "mapped", Copied = "copied" }

@@ -161,6 +161,7 @@ impl From<EntryProfile> for EntryTimingRecord {
             noise: entry.noise,
             converged: entry.converged,
             cache_state: entry.cache_state,
+            priority: entry.priority,
             footprint_bytes: entry.footprint,
             bytes_per_second: entry.bytes_per_second,
             speedup: entry.speedup,

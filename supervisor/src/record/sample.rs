@@ -116,6 +116,7 @@ fn passed(name: &str, rank: u32, speedup: Option<Estimate>, total_ms: f64) -> Ca
                 noise: 0.008,
                 converged: true,
                 cache_state: CacheStateReached::Warm,
+                priority: Priority::None,
                 footprint_bytes: Bytes::mib(9),
                 bytes_per_second: 7.5e9,
                 speedup,

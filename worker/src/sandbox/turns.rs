@@ -1,22 +1,47 @@
-//! Requests short time slices from the scheduler, for workers and for the runners that they time.
+//! Asks the scheduler for short time slices or for real-time priority, for processes that time and for those that are
+//! timed.
 
-/// Requests short time slices for this thread. A thread that shares a CPU then runs sooner after it wakes, but is
-/// interrupted more often. Needs no privilege. Threads that are started later inherit the setting.
-///
-/// Returns false if the kernel refuses the call. Before Linux 6.12, the value is accepted but has no effect.
-pub(crate) fn take_short_turns() -> bool {
-    let attributes = SchedulingAttributes {
-        size: SIZE_OF_ATTRIBUTES,
-        runtime: SHORT_TURN_NS,
-        ..SchedulingAttributes::default()
+use rustix::io::Errno;
+
+/// How the scheduler treats a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turns {
+    /// Short time slices. A thread that shares a CPU then runs sooner after it wakes, but is interrupted more often.
+    /// Needs no privilege. Threads that are started later inherit the setting. Before Linux 6.12, the setting is
+    /// accepted but has no effect.
+    Short,
+    /// Real-time priority (`SCHED_FIFO`): the thread runs before all threads of a lower priority. Needs
+    /// `CAP_SYS_NICE`. Threads that are started later do not inherit it.
+    RealTime(u32),
+}
+
+/// Sets this for a thread, given by its number. 0 is the calling thread.
+pub(crate) fn take_turns(thread: u32, turns: Turns) -> Result<(), Errno> {
+    let attributes = match turns {
+        Turns::Short => SchedulingAttributes { runtime: SHORT_TURN_NS, ..SchedulingAttributes::default() },
+        Turns::RealTime(priority) => SchedulingAttributes {
+            policy: FIFO,
+            flags: RESET_ON_FORK,
+            priority,
+            ..SchedulingAttributes::default()
+        },
     };
+    let attributes = SchedulingAttributes { size: SIZE_OF_ATTRIBUTES, ..attributes };
     // SAFETY: the structure is as long as it says, lives until the call returns, and is only read.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) == 0 }
+    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const attributes, 0) };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+    Err(Errno::from_raw_os_error(error))
 }
 
 /// The shortest slice that the kernel grants.
 const SHORT_TURN_NS: u64 = 100_000;
 const SIZE_OF_ATTRIBUTES: u32 = 48;
+/// `SCHED_FIFO` and `SCHED_FLAG_RESET_ON_FORK` of `linux/sched.h`.
+const FIFO: u32 = 1;
+const RESET_ON_FORK: u64 = 1;
 
 /// `struct sched_attr` of `linux/sched/types.h`, in its first version. Policy 0 is `SCHED_OTHER`.
 #[repr(C)]
@@ -38,9 +63,37 @@ const _: () = assert!(size_of::<SchedulingAttributes>() == SIZE_OF_ATTRIBUTES as
 mod tests {
     use super::*;
 
+    /// Each runs in a separate thread, which keeps its setting to itself.
+    fn in_a_thread<T: Send + 'static>(run: fn() -> T) -> T {
+        std::thread::spawn(run).join().expect("the thread")
+    }
+
     #[test]
     fn short_turns_need_no_privilege() {
-        // Runs in a separate thread, so that the setting does not affect others. The call exists since Linux 3.14.
-        assert!(std::thread::spawn(take_short_turns).join().expect("the thread"));
+        // Kernels have the call since 3.14.
+        assert_eq!(in_a_thread(|| take_turns(0, Turns::Short)), Ok(()));
+    }
+
+    #[test]
+    fn real_time_priority_is_set_and_given_up() {
+        let policies = in_a_thread(|| {
+            let policy = || std::fs::read_to_string("/proc/thread-self/stat").map(|stat| policy_of(&stat));
+            take_turns(0, Turns::RealTime(1)).map(|()| {
+                let raised = policy().expect("/proc");
+                take_turns(0, Turns::Short).expect("back");
+                (raised, policy().expect("/proc"))
+            })
+        });
+        match policies {
+            Ok(policies) => assert_eq!(policies, (u64::from(FIFO), 0)),
+            Err(Errno::PERM) => println!("SKIPPED real-time priority: it needs CAP_SYS_NICE"),
+            Err(errno) => panic!("{errno}"),
+        }
+    }
+
+    /// Field 41 of `/proc/PID/stat`.
+    fn policy_of(stat: &str) -> u64 {
+        let fields = stat.rsplit_once(')').expect("a name").1;
+        fields.split_ascii_whitespace().nth(41 - 3).expect("a policy").parse().expect("a number")
     }
 }

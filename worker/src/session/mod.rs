@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use opt_shared::message::{Callee, EntryRef};
 use opt_shared::outcome::{DevicePoint, ReadReport, RunnerEnd, Status};
-use opt_shared::settings::InputMemory;
+use opt_shared::settings::{InputMemory, Priority};
 use opt_shared::units::Bytes;
 
 pub(crate) use self::error::{InputFault, SessionError};
@@ -100,14 +100,31 @@ pub(crate) trait Backend {
         candidate: &'b Self::Candidate,
         entries: &'b [Self::Placed],
         varied: Option<Varied<'b, Self::Variants>>,
-        in_turns: bool,
+        how: TimedSession,
     ) -> Result<Box<dyn Session + 'b>, SessionError>;
+}
+
+/// How a session is timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimedSession {
+    /// Whether its entries are called in turns.
+    pub(crate) in_turns: bool,
+    /// The priority of its threads in a block.
+    pub(crate) priority: Priority,
+}
+
+impl TimedSession {
+    /// Its times are not used.
+    pub(crate) const TRIAL: Self = Self { in_turns: false, priority: Priority::None };
 }
 
 /// An opened artifact, as the policy uses it.
 pub(crate) trait Candidate {
     /// The CPUs to which its sessions are pinned; empty if they do not run on a CPU.
     fn cpus(&self) -> &[u32];
+
+    /// Whether its sessions leave a CPU to other processes.
+    fn leaves_a_cpu(&self) -> bool;
 }
 
 /// The entries of a task, and the way to group them.

@@ -4,6 +4,7 @@ use opt_shared::outcome::{
     Artifact, Body, Built, CacheStateReached, EntryFailure, EntryProfile, Estimate, Head, ReplayResult,
     Replayed, Report, RunnerEnd, Status, TimeSummary, Verified,
 };
+use opt_shared::settings::Priority;
 use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 
@@ -48,6 +49,7 @@ pub fn timed(stage: Stage, speedups: &[(f64, f64)]) -> Report {
         noise: half,
         converged: true,
         cache_state: CacheStateReached::Warm,
+        priority: Priority::None,
         footprint: Bytes::ZERO,
         bytes_per_second: 0.0,
         calls_per_block: 1,

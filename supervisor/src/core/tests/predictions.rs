@@ -9,7 +9,7 @@ use opt_shared::formula::{DEVICE_CONTEXT, RunnerTerms, SHARED_RUNNER, device_rou
 use opt_shared::language::Launcher;
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::settings::{
-    CacheState, InputMemory, LimitSettings, Nonfinite, ProfileEntries, ProfileSettings, Protocol,
+    CacheState, InputMemory, LimitSettings, Nonfinite, Priority, ProfileEntries, ProfileSettings, Protocol,
     ToleranceProfile, Vary, VerifySettings,
 };
 use opt_shared::units::Bytes;
@@ -58,6 +58,7 @@ fn profile_settings(batch_bytes: Bytes, inputs: InputMemory) -> ProfileSettings 
         entry_timeout: Duration::from_secs(10),
         budget: Duration::from_secs(300),
         min_improvement: 0.02,
+        priority: Priority::None,
         vary: Vary::Auto,
     }
 }

@@ -10,6 +10,7 @@ use opt_shared::outcome::{
     Artifact, Blame, Body, Built, CacheStateReached, EntryFailure, EntryProfile, Estimate, Head, Mismatch,
     Pattern, Profiled, Report, RunnerEnd, Status, TimeSummary, ToleranceUsed, Verified,
 };
+use opt_shared::settings::Priority;
 use opt_shared::units::Bytes;
 use serde_json::json;
 
@@ -164,6 +165,7 @@ pub(super) fn profile_report() -> Report {
             noise: 0.01,
             converged: true,
             cache_state: CacheStateReached::Warm,
+            priority: Priority::None,
             footprint: Bytes::mib(9),
             bytes_per_second: 9e9,
             calls_per_block: 3,

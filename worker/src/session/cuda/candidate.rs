@@ -28,4 +28,8 @@ impl Candidate for DeviceCode {
     fn cpus(&self) -> &[u32] {
         &[]
     }
+
+    fn leaves_a_cpu(&self) -> bool {
+        true
+    }
 }

@@ -44,7 +44,9 @@ use self::memory::CudaMemory;
 use self::placed::{Key, OnDevice};
 use self::points::Points;
 use self::session::DeviceSession;
-use super::{Backend, Groups, InputFault, PoolSlot, Session, SessionError, VariantMemory, Varied, Wanted};
+use super::{
+    Backend, Groups, InputFault, PoolSlot, Session, SessionError, TimedSession, VariantMemory, Varied, Wanted,
+};
 use crate::recorded::Recorded;
 use crate::residency::device::{Device as _, DeviceError};
 use crate::residency::host::HostDevice;
@@ -203,7 +205,7 @@ impl Backend for CudaBackend<'_> {
         candidate: &'b DeviceCode,
         _: &'b [OnDevice],
         _: Option<Varied<'b, NoMemory>>,
-        _: bool,
+        _: TimedSession,
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
         Err(SessionError::Run { candidate: candidate.callee.candidate.clone(), source: NO_TIMES.into() })
     }

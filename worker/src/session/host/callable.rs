@@ -93,11 +93,6 @@ impl Callable {
         })
     }
 
-    /// Returns true if the limits leave a CPU on which the worker can spin.
-    pub(crate) fn leaves_a_cpu(&self) -> bool {
-        self.cpus.len() < cpus().len()
-    }
-
     /// Returns the parameters of a runner with these entries. `outputs` is the size of the output memory files that it
     /// maps.
     pub(super) fn spec<'b>(&'b self, lease: LeaseId, entries: &[Placed], outputs: Bytes) -> RunnerSpec<'b> {
@@ -227,6 +222,10 @@ impl Callable {
 impl Candidate for Callable {
     fn cpus(&self) -> &[u32] {
         &self.cpus
+    }
+
+    fn leaves_a_cpu(&self) -> bool {
+        self.cpus.len() < cpus().len()
     }
 }
 

@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use opt_shared::settings::Priority;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::process::{Heard, Runner, RunnerError, run_delay};
@@ -15,6 +16,7 @@ use super::session::HostSession;
 use super::view::Element;
 use crate::machine::{cpus, keep_off};
 use crate::runner::control::{FLAG_PLAN, FLAG_VARIED};
+use crate::sandbox::turns::{Turns, take_turns};
 use crate::session::{
     Answer, Block, BlockOrder, Clock, IdleRound, LOOKS, Look, Renew, SessionError, WakeCost, nothing_new,
 };
@@ -37,6 +39,9 @@ const MIN_SPIN: Duration = Duration::from_micros(200);
 const MAX_SPIN: Duration = Duration::from_secs(1);
 /// The share of all CPUs above which a candidate is assumed to need the last one too.
 const MAX_BUSY: f64 = 0.6;
+/// Real-time priorities: this process is above the runner, so that it can always end a block.
+const OWN_PRIORITY: u32 = 2;
+const RUNNER_PRIORITY: u32 = 1;
 /// The time limit for an empty block. The runner answered before the candidate was loaded, so a longer delay is the
 /// candidate's fault.
 const WAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -54,6 +59,8 @@ pub(super) struct Stopwatch {
     handoff_spun: Option<bool>,
     /// The runner's CPU time when it was last stopped.
     stopped_at: Duration,
+    /// The priority of the runner's and this thread in a block.
+    priority: Priority,
 }
 
 impl Stopwatch {
@@ -65,7 +72,15 @@ impl Stopwatch {
             leaves_a_cpu,
             handoff_spun: None,
             stopped_at: Duration::ZERO,
+            priority: Priority::None,
         }
+    }
+
+    /// With real-time priority, this process does not spin: it would keep the supervisor from running, which enforces
+    /// the memory limits.
+    pub(super) fn set_priority(&mut self, priority: Priority) {
+        self.priority = priority;
+        self.may_spin &= priority == Priority::None;
     }
 }
 
@@ -87,7 +102,7 @@ impl Clock for HostSession<'_> {
     }
 
     fn wait_spinning(&mut self, spin: bool) {
-        self.watch.may_spin = spin;
+        self.watch.may_spin = spin && self.watch.priority == Priority::None;
     }
 
     fn block(&mut self, block: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError> {
@@ -190,7 +205,7 @@ impl HostSession<'_> {
             view.prepare(offsets.iter().copied());
         }
         let mut seen = Vec::with_capacity(offsets.len());
-        let timed = self.stamped(block, &offsets, &mut seen, inputs);
+        let timed = self.prioritised(block, &offsets, &mut seen, inputs);
         let Some(view) = &self.view else { return timed };
         let changed = match &timed {
             // The runner is stopped, so the outputs do not change any more.
@@ -208,6 +223,32 @@ impl HostSession<'_> {
 
     fn offset_of(&self, entry: usize, look: &Look) -> u64 {
         self.outputs[entry].slot_start(look.leaf, look.slot) + look.offset
+    }
+
+    /// Times one block, with the priority that the plan asks for. Before and after it, the priority is normal.
+    fn prioritised(
+        &mut self,
+        block: &BlockOrder<'_>,
+        offsets: &[u64],
+        seen: &mut Vec<Element>,
+        inputs: &mut Written<'_>,
+    ) -> Result<Heard<Block>, RunnerError> {
+        if self.watch.priority == Priority::None {
+            return self.stamped(block, offsets, seen, inputs);
+        }
+        // Its threads can only be listed completely while it is stopped.
+        if !self.stand()? {
+            return Ok(Heard::Died);
+        }
+        let raised = take_turns(0, Turns::RealTime(OWN_PRIORITY)).map_err(RunnerError::Priority);
+        let timed = raised
+            .and_then(|()| self.runner.take_turns(Turns::RealTime(RUNNER_PRIORITY)))
+            .and_then(|()| self.stamped(block, offsets, seen, inputs));
+        let lowered = self.runner.take_turns(Turns::Short);
+        take_turns(0, Turns::Short).map_err(RunnerError::Priority)?;
+        let timed = timed?;
+        lowered?;
+        Ok(timed)
     }
 
     /// Times one block. Fills `seen` with the elements at `offsets`, read at the second reading of the clock.

@@ -37,12 +37,12 @@ use self::placed::Placed;
 use self::session::HostSession;
 use self::variants::HostVariants;
 pub(crate) use self::zygotes::Zygotes;
-use super::{Backend, Groups, InputFault, PoolSlot, Session, SessionError, Varied, Wanted};
+use super::{Backend, Groups, InputFault, PoolSlot, Session, SessionError, TimedSession, Varied, Wanted};
 use crate::link::{Held, Link};
 use crate::recorded::Recorded;
 use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
-use crate::sandbox::turns::take_short_turns;
+use crate::sandbox::turns::{Turns, take_turns};
 
 /// The CPU backend of one lease.
 pub(crate) struct HostBackend<'l> {
@@ -115,11 +115,13 @@ impl Backend for HostBackend<'_> {
         candidate: &'b Callable,
         entries: &'b [Placed],
         varied: Option<Varied<'b, HostVariants>>,
-        in_turns: bool,
+        how: TimedSession,
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
-        take_short_turns();
-        let slots = if in_turns { Slots::Separate } else { Slots::Ring };
-        let session = HostSession::start(self.link, self.lease, candidate, entries, slots, varied);
-        Ok(Box::new(session?))
+        // Refused by old kernels only.
+        let _ = take_turns(0, Turns::Short);
+        let slots = if how.in_turns { Slots::Separate } else { Slots::Ring };
+        let mut session = HostSession::start(self.link, self.lease, candidate, entries, slots, varied)?;
+        session.watch.set_priority(how.priority);
+        Ok(Box::new(session))
     }
 }

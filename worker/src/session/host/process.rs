@@ -25,6 +25,7 @@ use crate::sandbox::spawn::SOCKET_FD;
 use crate::sandbox::spawn::spawn_runner;
 use crate::sandbox::streams::Stream;
 use crate::sandbox::timeout::Timeout;
+use crate::sandbox::turns::{Turns, take_turns};
 use crate::session::{Called, Loaded};
 
 /// The number of bytes of standard error that are reported.
@@ -85,6 +86,10 @@ pub(crate) enum RunnerError {
     Handle(#[from] HandleError),
     #[error("evicting inputs and outputs from the caches (profile with cache_state = \"warm\")")]
     Evict(#[source] rustix::io::Errno),
+    #[error(
+        "setting the priority of a timed process (profile with priority = \"none\", or give the run CAP_SYS_NICE and real-time bandwidth)"
+    )]
+    Priority(#[source] rustix::io::Errno),
     #[error("a killed runner did not end within {DEATH_TIMEOUT:?}")]
     Undead,
 }
@@ -389,6 +394,21 @@ impl Runner {
     /// it runs, the time since the last scheduler tick is missing for threads on other CPUs.
     pub(crate) fn cpu_time(&self) -> Result<Duration, RunnerError> {
         Ok(self.handle.cpu_time()?)
+    }
+
+    /// Sets how the scheduler treats each of its threads. Ignores threads that have ended.
+    pub(crate) fn take_turns(&self, turns: Turns) -> Result<(), RunnerError> {
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.handle.pid())) else {
+            return Ok(());
+        };
+        let numbers = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse().ok());
+        for number in numbers {
+            match take_turns(number, turns) {
+                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+                Err(errno) => return Err(RunnerError::Priority(errno)),
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn counts(&self) -> Option<Counts> {

@@ -21,7 +21,9 @@ use crate::judge::BytesSource;
 use crate::link::Link;
 use crate::runner::control::{FLAG_PLAN, FLAG_VERIFY};
 use crate::sandbox::timeout;
-use crate::session::{Answer, Called, Clock, Ending, Loaded, Session, SessionError, Trespass, Varied};
+use crate::session::{
+    Answer, Called, Candidate, Clock, Ending, Loaded, Session, SessionError, Trespass, Varied,
+};
 
 pub(super) struct HostSession<'b> {
     pub(super) link: &'b Link,

@@ -25,7 +25,7 @@ pub(crate) use self::plays::{Asked, AskedBlock, BlockPlay, Play, Script, done};
 pub(crate) use self::tasks::{callee, entries_of, verify_settings};
 use super::{
     Answer, Backend, Called, Candidate, Clock, Ending, Group, Groups, InputFault, Lifetime, Loaded, PoolSlot,
-    Session, SessionError, Trespass, VariantMemory, Varied, Verdict, Wanted,
+    Session, SessionError, TimedSession, Trespass, VariantMemory, Varied, Verdict, Wanted,
 };
 use crate::judge::BytesSource;
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
@@ -89,6 +89,10 @@ pub(crate) struct ScriptedCandidate(String);
 impl Candidate for ScriptedCandidate {
     fn cpus(&self) -> &[u32] {
         &[7]
+    }
+
+    fn leaves_a_cpu(&self) -> bool {
+        true
     }
 }
 
@@ -160,7 +164,7 @@ impl Backend for ScriptedBackend {
         candidate: &'b ScriptedCandidate,
         entries: &'b [Recorded],
         varied: Option<Varied<'b, ScriptedVariants>>,
-        _: bool,
+        _: TimedSession,
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
         Ok(self.session(candidate, entries, true, varied))
     }

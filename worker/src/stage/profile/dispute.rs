@@ -42,7 +42,8 @@ impl<'a, B: Backend> Profile<'a, B> {
             let ending = former.session.finish()?;
             self.note_end(BASELINE, &ending);
         }
-        let (fresh, stopped) = start(self.backend, self.candidates[BASELINE], placed, varied, self.task)?;
+        let (fresh, stopped) =
+            start(self.backend, self.candidates[BASELINE], placed, varied, self.task, self.priority)?;
         sides.push(fresh);
         if let Some(stop) = stopped {
             return Ok((BASELINE, stop));
@@ -82,7 +83,7 @@ impl<'a, B: Backend> Profile<'a, B> {
         let Some(memory) = self.memory else { return Ok(None) };
         let varied = Some(Varied { memory, entries: &layouts });
         let (mut side, mut stopped) =
-            start(self.backend, self.candidates[CANDIDATE], placed, varied, self.task)?;
+            start(self.backend, self.candidates[CANDIDATE], placed, varied, self.task, self.priority)?;
         let mut all: Vec<(usize, &KeptBlock)> = timings
             .iter()
             .enumerate()

@@ -215,6 +215,7 @@ impl Timing {
             noise: self.estimate().map_or(f64::INFINITY, |estimate| half_width(&estimate)),
             converged: self.converged,
             cache_state: context.cache_state(),
+            priority: context.priority,
             footprint,
             bytes_per_second,
             calls_per_block: self.calls,

@@ -23,7 +23,7 @@ use opt_shared::batch::{Share, batches};
 use opt_shared::formula::{MAX_RUNNERS, load_timeout};
 use opt_shared::message::{Depth, EntryRef, ProfileTask};
 use opt_shared::outcome::{EntryFailure, Head, Mismatch, Profiled, Status};
-use opt_shared::settings::Vary;
+use opt_shared::settings::{Priority, Vary};
 use opt_shared::units::Bytes;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -37,8 +37,8 @@ use super::failure::{of, of_the_capture};
 use super::{Progress, kept};
 use crate::recorded::Recorded;
 use crate::session::{
-    Answer, Backend, Candidate, Ending, Group, Lifetime, Loaded, Session, SessionError, VariantMemory,
-    Variants, Varied, Verdict, Wanted,
+    Answer, Backend, Candidate, Ending, Group, Lifetime, Loaded, Session, SessionError, TimedSession,
+    VariantMemory, Variants, Varied, Verdict, Wanted,
 };
 
 /// Indices of the sides.
@@ -71,14 +71,18 @@ pub(crate) fn run<B: Backend>(
             source: source.into(),
         })?),
     };
+    let candidates: Vec<&B::Candidate> = std::iter::once(&candidate).chain(baseline.as_ref()).collect();
+    // Without a free CPU, the supervisor could not enforce the memory limits during a block.
+    let leave_a_cpu = candidates.iter().all(|candidate| candidate.leaves_a_cpu());
     let mut profile = Profile {
+        priority: if leave_a_cpu { task.profile.priority } else { Priority::None },
         memory: memory.as_ref(),
         backend,
         progress,
         task,
-        candidates: std::iter::once(&candidate).chain(baseline.as_ref()).collect(),
         head,
-        report: Profiled { cpus: candidate.cpus().to_vec(), ..Profiled::default() },
+        report: Profiled { cpus: candidates[CANDIDATE].cpus().to_vec(), ..Profiled::default() },
+        candidates,
         blind: false,
         draws: StdRng::from_seed(task.seed),
     };
@@ -137,6 +141,8 @@ struct Profile<'a, B: Backend> {
     report: Profiled,
     /// Memory for inputs that vary.
     memory: Option<&'a B::Variants>,
+    /// The priority of all timed blocks.
+    priority: Priority,
     /// True if a screen has no figures for some entry. The figures of the other entries are then not representative.
     blind: bool,
     /// A random number generator with the candidate's seed. Each pair of runners derives its own from it.
@@ -184,6 +190,7 @@ impl<B: Backend> Profile<'_, B> {
                     index,
                     weight: reference.weight,
                     rotates,
+                    priority: self.priority,
                 }
             })
             .collect();
@@ -224,7 +231,7 @@ impl<B: Backend> Profile<'_, B> {
         let mut stopped = None;
         for candidate in self.candidates.clone() {
             let number = sides.len();
-            let (side, stop) = start(backend, candidate, placed, varied, self.task)?;
+            let (side, stop) = start(backend, candidate, placed, varied, self.task, self.priority)?;
             sides.push(side);
             if let Some(stop) = stop {
                 stopped = Some((number, stop));
@@ -371,8 +378,10 @@ fn start<'b, B: Backend>(
     placed: &'b [B::Placed],
     varied: Option<Varied<'b, B::Variants>>,
     task: &ProfileTask,
+    priority: Priority,
 ) -> Result<(Side<'b>, Option<Stop>), SessionError> {
-    let mut session = backend.start_timed(candidate, placed, varied, task.profile.rotates(placed.len()))?;
+    let how = TimedSession { in_turns: task.profile.rotates(placed.len()), priority };
+    let mut session = backend.start_timed(candidate, placed, varied, how)?;
     let loaded = session.load(load_timeout(task.verify.call_timeout))?;
     let has_plan = matches!(loaded, Answer::Done(Loaded::Ready { has_plan: true, .. }));
     let stop = match loaded {

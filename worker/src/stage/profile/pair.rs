@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use opt_shared::message::ProfileTask;
 use opt_shared::outcome::{CacheStateReached, Mismatch, Status};
-use opt_shared::settings::CacheState;
+use opt_shared::settings::{CacheState, Priority};
 use opt_shared::units::Bytes;
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -43,6 +43,8 @@ pub(super) struct Context<'a> {
     pub(super) weight: u64,
     /// True if the entries of its batch are timed in turns. Always false if the batch has one entry.
     pub(super) rotates: bool,
+    /// The priority of timed blocks.
+    pub(super) priority: Priority,
 }
 
 impl Context<'_> {

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use opt_shared::message::Depth;
 use opt_shared::outcome::{RunnerEnd, Status};
-use opt_shared::settings::{CacheState, InputMemory, ProfileEntries, ProfileSettings, Protocol, Vary};
+use opt_shared::settings::{
+    CacheState, InputMemory, Priority, ProfileEntries, ProfileSettings, Protocol, Vary,
+};
 use opt_shared::units::Bytes;
 
 use super::*;
@@ -39,6 +41,7 @@ fn task(numbers: &[u32], paired: bool) -> ProfileTask {
             budget: Duration::from_secs(300),
             min_improvement: 0.02,
             vary: Vary::Auto,
+            priority: Priority::None,
         },
         depth: Depth::Full,
         constant: Vec::new(),

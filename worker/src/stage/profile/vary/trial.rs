@@ -15,8 +15,8 @@ use crate::judge::element::{differs, is_not_finite};
 use crate::judge::{BytesSource, Tolerance};
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{
-    Answer, Backend, BlockOrder, Loaded, Session, SessionError, VariantMemory, Variants, Varied,
-    WIDEST_ELEMENT, nothing_new,
+    Answer, Backend, BlockOrder, Loaded, Session, SessionError, TimedSession, VariantMemory, Variants,
+    Varied, WIDEST_ELEMENT, nothing_new,
 };
 use crate::stage::POISONS;
 use crate::stage::failure::{Calls, of_calls};
@@ -102,7 +102,7 @@ pub(in super::super) fn decide<B: Backend>(
             break;
         }
         let varied = Varied { memory, entries: &layouts };
-        let mut session = backend.start_timed(prober, placed, Some(varied), false)?;
+        let mut session = backend.start_timed(prober, placed, Some(varied), TimedSession::TRIAL)?;
         let loaded = session.load(load_timeout(task.verify.call_timeout))?;
         let has_plan = matches!(loaded, Answer::Done(Loaded::Ready { has_plan: true, .. }));
         let mut alive = matches!(loaded, Answer::Done(Loaded::Ready { .. }));

@@ -1,0 +1,22 @@
+//! Checks that this process may give timed blocks the priority that a plan asks for.
+
+use opt_shared::settings::Priority;
+use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::plan::{JobPlan, Plan};
+
+/// Returns the first job that asks for real-time priority if this process may not give it. Workers inherit the
+/// capability.
+///
+/// # Errors
+/// The kernel does not tell the capabilities.
+pub fn refused(plan: &Plan) -> Result<Option<&str>, Errno> {
+    let asks = |job: &&JobPlan| {
+        let candidates = job.candidates.iter().map(|candidate| &candidate.profile);
+        candidates.chain([&job.profile]).any(|profile| profile.priority == Priority::Realtime)
+    };
+    let Some(job) = plan.jobs.iter().find(asks) else { return Ok(None) };
+    let may = capabilities(None)?.effective.contains(CapabilitySet::SYS_NICE);
+    Ok(if may { None } else { Some(&job.name) })
+}
