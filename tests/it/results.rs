@@ -287,8 +287,7 @@ fn real_time_priority_is_reported_or_refused_before_the_run() {
     let scenario = Scenario::with_plan(&format!("[limits]\nthreads = 1\n{}", plan.text()));
     let own = rustix::thread::capabilities(None).expect("this process's capabilities");
     if !own.effective.contains(rustix::thread::CapabilitySet::SYS_NICE) {
-        let refused = scenario.run(&["run", "plan.toml"]);
-        refused.expect_exit(3);
+        let refused = scenario.run(&["run", "plan.toml"]).expect_exit(3);
         refused.expect_stderr(&["`profile.priority = \"realtime\"`", "CAP_SYS_NICE"]);
         println!("SKIPPED real-time priority: this process lacks CAP_SYS_NICE");
         return;
