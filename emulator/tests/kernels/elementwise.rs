@@ -1,7 +1,5 @@
 //! Tests of elementwise kernels.
 
-use half::{bf16, f16};
-
 use crate::kit::{Arg, Bench, Format, THREE, close, numbers, real};
 
 const TEXT: &str = include_str!("../data/kernels/elementwise.ptx");
@@ -112,11 +110,10 @@ fn halves_match_the_reference_to_the_bit() {
             .zip(&second)
             .map(|(x, y)| match name {
                 // For these numbers, the product of two halves and its sum with a third are exact in `f64`.
-                "fma_half2" => f16::from_f64(x * y + x).to_f64(),
-                "fma_bfloat162" => bf16::from_f64(x * y + x).to_f64(),
+                "fma_half2" | "fma_bfloat162" => format.rounded(x * y + x),
                 _ => {
-                    let sum = f16::from_f64(x + y).to_f64().max(0.0);
-                    f16::from_f64(sum - x.min(*y)).to_f64()
+                    let sum = format.rounded(x + y).max(0.0);
+                    format.rounded(sum - x.min(*y))
                 }
             })
             .collect();

@@ -27,8 +27,8 @@ impl Format {
 
     fn encode(self, value: f64) -> Vec<u8> {
         match self {
-            Self::F16 => f16::from_f64(value).to_le_bytes().to_vec(),
-            Self::Bf16 => bf16::from_f64(value).to_le_bytes().to_vec(),
+            Self::F16 => f16::from_f32(sticky(value)).to_le_bytes().to_vec(),
+            Self::Bf16 => bf16::from_f32(sticky(value)).to_le_bytes().to_vec(),
             Self::F32 => single(value).to_le_bytes().to_vec(),
             Self::F64 => value.to_le_bytes().to_vec(),
             Self::I32 => i32::try_from(whole(value)).expect("a small number").to_le_bytes().to_vec(),
@@ -51,6 +51,20 @@ impl Format {
     /// The value after rounding to this format.
     pub fn rounded(self, value: f64) -> f64 {
         self.decode(&self.encode(value))
+    }
+}
+
+/// One of the two neighbouring `f32` numbers: the one whose last bit is set, unless `value` itself is an `f32`. It can be
+/// rounded to a half as if it were exact. `f16::from_f64` may round twice.
+fn sticky(value: f64) -> f32 {
+    let nearest = single(value);
+    let is_even = nearest.to_bits().is_multiple_of(2);
+    if is_even && value < f64::from(nearest) {
+        nearest.next_down()
+    } else if is_even && f64::from(nearest) < value {
+        nearest.next_up()
+    } else {
+        nearest
     }
 }
 

@@ -1,5 +1,6 @@
 //! Numbers in the types of a kernel's parameters.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use half::{bf16, f16};
@@ -20,6 +21,46 @@ impl fmt::Display for Number {
             Self::Int(value) => value.fmt(f),
             Self::Float(value) => write!(f, "{value:?}"),
             Self::Bool(value) => value.fmt(f),
+        }
+    }
+}
+
+/// Every conversion rounds once. Rounding to a wider type and then to a narrower one can end at the wrong neighbour.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    reason = "these functions round to the nearest number, as `as` does"
+)]
+impl Number {
+    fn nearest_f64(self) -> f64 {
+        match self {
+            Self::Float(value) => value,
+            Self::Int(value) => value as f64,
+            Self::Bool(value) => f64::from(u8::from(value)),
+        }
+    }
+
+    fn nearest_f32(self) -> f32 {
+        match self {
+            Self::Int(value) => value as f32,
+            _ => self.nearest_f64() as f32,
+        }
+    }
+
+    /// Rounds to one of the two neighbouring `f32` numbers: the one whose last bit is set. The result can then be rounded
+    /// to a half as if it were exact. `half` itself rounds numbers of type `f64` to `f32` first, or drops their low bits.
+    fn sticky_f32(self) -> f32 {
+        let nearest = self.nearest_f32();
+        let side = match self {
+            // As `i128`, because the nearest number may exceed `i64`.
+            Self::Int(value) => i128::from(value).partial_cmp(&(nearest as i128)),
+            _ => self.nearest_f64().partial_cmp(&f64::from(nearest)),
+        };
+        let is_even = nearest.to_bits().is_multiple_of(2);
+        match side {
+            Some(Ordering::Less) if is_even => nearest.next_down(),
+            Some(Ordering::Greater) if is_even => nearest.next_up(),
+            _ => nearest,
         }
     }
 }
@@ -113,12 +154,6 @@ impl Scalar {
                 Self::new(kind, fits.ok_or_else(unfit)?.to_le_bytes())
             }};
         }
-        let float = match number {
-            Number::Float(value) => value,
-            #[expect(clippy::cast_precision_loss, reason = "rounded to the nearest, as its doc says")]
-            Number::Int(value) => value as f64,
-            Number::Bool(value) => f64::from(u8::from(value)),
-        };
         Ok(match kind {
             ScalarType::Bool => Self::new(
                 kind,
@@ -132,11 +167,10 @@ impl Scalar {
             ScalarType::U16 => whole!(u16),
             ScalarType::U32 => whole!(u32),
             ScalarType::U64 => whole!(u64),
-            ScalarType::F16 => Self::new(kind, f16::from_f64(float).to_le_bytes()),
-            ScalarType::Bf16 => Self::new(kind, bf16::from_f64(float).to_le_bytes()),
-            #[expect(clippy::cast_possible_truncation, reason = "rounded to the nearest, as its doc says")]
-            ScalarType::F32 => Self::new(kind, (float as f32).to_le_bytes()),
-            ScalarType::F64 => Self::new(kind, float.to_le_bytes()),
+            ScalarType::F16 => Self::new(kind, f16::from_f32(number.sticky_f32()).to_le_bytes()),
+            ScalarType::Bf16 => Self::new(kind, bf16::from_f32(number.sticky_f32()).to_le_bytes()),
+            ScalarType::F32 => Self::new(kind, number.nearest_f32().to_le_bytes()),
+            ScalarType::F64 => Self::new(kind, number.nearest_f64().to_le_bytes()),
         })
     }
 }

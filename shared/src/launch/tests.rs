@@ -219,6 +219,33 @@ fn numbers_are_converted_to_the_type_of_their_parameter() {
     assert_eq!(bytes(6), [1]);
 }
 
+/// Each number lies just above the middle between two numbers of its type. Rounding it to a wider type first would move it
+/// to the middle, from where it would be rounded down.
+#[test]
+fn number_beside_the_middle_of_two_values_is_rounded_once() {
+    let (f16_beside, bf16_beside) =
+        (1.0 + 2_f64.powi(-11) + 2_f64.powi(-40), 1.0 + 2_f64.powi(-8) + 2_f64.powi(-40));
+    let least = 2_f64.powi(-25) * (1.0 + f64::EPSILON);
+    let cases = [
+        (format!("{f16_beside:?}:f16"), 0x3c01_u16.to_le_bytes().to_vec()),
+        (format!("-{f16_beside:?}:f16"), 0xbc01_u16.to_le_bytes().to_vec()),
+        (format!("{least:?}:f16"), 1_u16.to_le_bytes().to_vec()),
+        (format!("{bf16_beside:?}:bf16"), 0x3f81_u16.to_le_bytes().to_vec()),
+        (format!("{}:bf16", (1_i64 << 60) + (1 << 52) + 1), 0x5d81_u16.to_le_bytes().to_vec()),
+        (format!("{}:f32", (1_i64 << 60) + (1 << 36) + 1), 0x5d80_0001_u32.to_le_bytes().to_vec()),
+        (format!("{}:f32", -(1_i64 << 60) - (1 << 36) - 1), 0xdd80_0001_u32.to_le_bytes().to_vec()),
+        ("1e39:bf16".to_owned(), 0x7f80_u16.to_le_bytes().to_vec()),
+        ("65519:f16".to_owned(), 0x7bff_u16.to_le_bytes().to_vec()),
+        ("65520:f16".to_owned(), 0x7c00_u16.to_le_bytes().to_vec()),
+    ];
+    let args: Vec<&str> = cases.iter().map(|(text, _)| text.as_str()).collect();
+    let resolved = resolved(&step("1", "1", "0", &args)).expect("figures");
+    for (value, (text, wanted)) in resolved.steps[0].args.iter().zip(&cases) {
+        let Value::Scalar(scalar) = value else { panic!("{value:?}") };
+        assert_eq!(scalar.bytes(), wanted, "{text}");
+    }
+}
+
 #[test]
 fn expression_without_a_value_is_reported_with_its_key_and_text() {
     for (grid, block, shared, arg, expected) in [
