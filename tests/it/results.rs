@@ -289,6 +289,10 @@ fn real_time_priority_is_reported_or_refused_before_the_run() {
     if !own.effective.contains(rustix::thread::CapabilitySet::SYS_NICE) {
         let refused = scenario.run(&["run", "plan.toml"]).expect_exit(3);
         refused.expect_stderr(&["`profile.priority = \"realtime\"`", "CAP_SYS_NICE"]);
+        scenario
+            .run(&["check", "plan.toml"])
+            .expect_exit(3)
+            .expect_stdout(&["lacks the capability CAP_SYS_NICE"]);
         println!("SKIPPED real-time priority: this process lacks CAP_SYS_NICE");
         return;
     }

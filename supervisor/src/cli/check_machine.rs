@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use opt_shared::device::Device;
 use serde_json::{Value, json};
 
+use crate::driver::RunError;
 use crate::driver::survey::devices::{self, Card};
 use crate::driver::survey::facts::JobFacts;
 use crate::driver::survey::interpreters::{self, Asked};
 use crate::driver::survey::launches::{self, FirstLaunch};
+use crate::driver::survey::priority;
 use crate::plan::Plan;
 
 pub(super) struct CheckedMachine {
@@ -22,6 +24,8 @@ pub(super) struct CheckedMachine {
     /// The launches of each job.
     pub(super) launches: Vec<Vec<FirstLaunch>>,
     not_timed: Option<&'static str>,
+    /// A job that asks for real-time priority, which this process may not give.
+    without_priority: Option<String>,
 }
 
 impl CheckedMachine {
@@ -34,6 +38,8 @@ impl CheckedMachine {
             compilers: devices::compilers(plan),
             launches: plan.jobs.iter().zip(facts).map(|(job, facts)| launches::of_job(job, facts)).collect(),
             not_timed: plan.not_timed_because(),
+            // `run` reports why the capabilities are unknown.
+            without_priority: priority::refused(plan).unwrap_or_default().map(str::to_owned),
         }
     }
 
@@ -47,6 +53,7 @@ impl CheckedMachine {
     pub(super) fn is_lacking(&self) -> bool {
         self.interpreters.values().any(Result::is_err)
             || self.present.is_err()
+            || self.without_priority.is_some()
             || self.compilers.iter().any(Result::is_err)
     }
 
@@ -59,6 +66,9 @@ impl CheckedMachine {
         };
         if let Some(why) = self.not_timed {
             text.push_str(&format!("nothing is timed: {why}\n"));
+        }
+        if let Some(job) = &self.without_priority {
+            text.push_str(&format!("{}\n", RunError::NoPriority { job: job.clone() }));
         }
         for compiler in &self.compilers {
             text.push_str(&match compiler {
@@ -76,6 +86,7 @@ impl CheckedMachine {
             "uuid": self.present.as_ref().ok().and_then(|card| Some(&card.as_ref()?.uuid)),
             "refused": self.present.as_ref().err(),
             "not_timed_because": self.not_timed,
+            "without_priority": self.without_priority,
             "compilers": self.compilers.iter().map(|compiler| json!({
                 "found": compiler.as_ref().ok(),
                 "refused": compiler.as_ref().err(),

@@ -19,7 +19,7 @@ use self::answer::requests;
 pub use self::error::RunError;
 use self::folder::books::Books;
 use self::folder::resume::Earlier;
-use self::folder::{RunFolder, evidence, register, resume};
+use self::folder::{FolderError, RunFolder, evidence, register, resume};
 use self::run::agenda::Agenda;
 use self::run::decisions::Decisions;
 use self::run::device::FoundDevice;
@@ -43,7 +43,7 @@ use crate::pool::Pool;
 use crate::progress::Progress;
 use crate::record::UtcTime;
 use crate::signal::Signals;
-use crate::store::{RunRow, Store};
+use crate::store::{RunRow, Store, StoreError};
 
 /// The share of the ceiling that a job's captures may take in the page cache. If they fit, they stay there for the next
 /// candidate.
@@ -91,31 +91,14 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let facts = read_facts(&plan)?;
     launches::check_names(&plan, &facts)?;
     let replay_facts = replay_facts::read_replays(&plan, &facts)?;
-    let dir = options.dir.as_deref();
-    let folder = if options.resume {
-        RunFolder::resume(&plan.base_dir, &plan.run.name, dir)?
-    } else {
-        RunFolder::create(&plan.base_dir, &plan.run.name, dir)?
-    };
+    let folder = open_folder(&plan, options.dir.as_deref(), options.resume)?;
     opened(folder.path());
-    let mut store =
-        if options.resume { Store::resume(folder.path())? } else { Store::create(folder.path())? };
-    for note in store.notes() {
-        tracing::warn!("{note}");
-    }
+    let mut store = open_store(&folder, options.resume)?;
     if options.resume {
         resume::restore_plan(&store, &folder, &mut plan, &resolved)?;
         selected = spec::selected(&plan, &options.only)?;
     }
-    crate::report::summary::clear_leftover(folder.path())?;
-    store.run_started(&RunRow {
-        name: plan.run.name.clone(),
-        started: UtcTime::now(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        device: plan.device().to_string(),
-    })?;
-    store.plan(&resolved)?;
-    store.command(&evidence::command_line())?;
+    record_start(&mut store, &folder, &plan, &resolved)?;
     let earlier = if options.resume { Earlier::open(&mut store, &plan, &facts)? } else { Earlier::default() };
     let known = register::register(&mut store, &plan, &facts, &selected, &earlier)?;
     let kept_replays = register::register_replays(&mut store, &plan, &replay_facts)?;
@@ -183,4 +166,32 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     drop(run);
     folder.remove_temporary_files();
     Ok(Ended { exit, folder: path })
+}
+
+/// Creates and locks the run's folder, or locks that of the run that is resumed.
+fn open_folder(plan: &Plan, dir: Option<&Path>, resume: bool) -> Result<RunFolder, FolderError> {
+    let (base, name) = (&plan.base_dir, &plan.run.name);
+    if resume { RunFolder::resume(base, name, dir) } else { RunFolder::create(base, name, dir) }
+}
+
+fn open_store(folder: &RunFolder, resume: bool) -> Result<Store, StoreError> {
+    let store = if resume { Store::resume(folder.path())? } else { Store::create(folder.path())? };
+    for note in store.notes() {
+        tracing::warn!("{note}");
+    }
+    Ok(store)
+}
+
+/// Records the run before its first unit starts, and removes a summary that an earlier process left half-written.
+fn record_start(store: &mut Store, folder: &RunFolder, plan: &Plan, resolved: &str) -> Result<(), RunError> {
+    crate::report::summary::clear_leftover(folder.path())?;
+    store.run_started(&RunRow {
+        name: plan.run.name.clone(),
+        started: UtcTime::now(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        device: plan.device().to_string(),
+    })?;
+    store.plan(resolved)?;
+    store.command(&evidence::command_line())?;
+    Ok(())
 }
