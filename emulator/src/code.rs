@@ -1,5 +1,9 @@
 //! Decoded kernels in the form that the interpreter executes, with every name, label and type resolved.
 
+mod tensor;
+
+pub use tensor::{Accumulator, Address, CopyOp, Factor, MatrixOp, Product, SourceBytes};
+
 use crate::lane::Function;
 use crate::ptx::syntax::Location;
 
@@ -199,6 +203,8 @@ pub enum Op {
     Memory(u32),
     Warp(u32),
     Barrier(u32),
+    Copy(u32),
+    Matrix(u32),
     Call(u32),
     /// Writes the mask of lanes that execute this instruction.
     ActiveMask {
@@ -255,9 +261,7 @@ pub enum MemoryAction {
 #[derive(Clone, Debug)]
 pub struct MemoryOp {
     pub space: MemorySpace,
-    /// The base address, narrow or wide, to which `offset` is added.
-    pub base: Slot,
-    pub offset: i64,
+    pub at: Address,
     /// The size of one element, in bytes.
     pub element: u32,
     /// The size of all elements, in bytes.
@@ -451,6 +455,8 @@ pub struct Kernel {
     pub memory_ops: Vec<MemoryOp>,
     pub warp_ops: Vec<WarpOp>,
     pub barrier_ops: Vec<BarrierOp>,
+    pub copy_ops: Vec<CopyOp>,
+    pub matrix_ops: Vec<MatrixOp>,
     pub call_ops: Vec<CallOp>,
     pub tables: Vec<Vec<u32>>,
     pub flag_rows: u32,

@@ -106,6 +106,8 @@ pub enum FaultKind {
     ReadOnly(Access),
     /// A read of bytes that were never written.
     Uninitialised(Access),
+    /// A read of bytes in shared memory that a copy has not yet written, because the copy's thread has not waited for it.
+    Pending(Access),
     /// Threads of one warp wait at different barriers, although a warp must pass these barriers together.
     BarrierDivergence,
     /// Lanes wait for other lanes that their instruction names but that will never reach it.
@@ -180,7 +182,10 @@ impl Fault {
             FaultKind::Timeout(_) | FaultKind::Deadlock | FaultKind::WarpDivergence => 702,
             FaultKind::Assert(_) => 710,
             FaultKind::Misaligned(_) => 716,
-            FaultKind::Trap | FaultKind::BarrierDivergence | FaultKind::Uninitialised(_) => 719,
+            FaultKind::Trap
+            | FaultKind::BarrierDivergence
+            | FaultKind::Uninitialised(_)
+            | FaultKind::Pending(_) => 719,
             FaultKind::Unsupported(_) => 801,
             FaultKind::Injected { code, .. } => *code,
         }
@@ -244,6 +249,12 @@ impl fmt::Display for FaultKind {
             Self::Misaligned(access) => write!(f, "misaligned {access}"),
             Self::ReadOnly(access) => write!(f, "store to read-only memory: {access}"),
             Self::Uninitialised(access) => write!(f, "read of bytes that were never written: {access}"),
+            Self::Pending(access) => {
+                write!(
+                    f,
+                    "read of bytes that `cp.async` copies, but whose thread has not waited for the copy: {access}"
+                )
+            }
             Self::BarrierDivergence => {
                 f.write_str("threads of one warp wait at different barriers, which a warp must pass together")
             }

@@ -4,7 +4,7 @@ use super::builder::{Builder, Name, index_of};
 use super::convert::temporary;
 use super::qualifiers::Qualifiers;
 use super::{enter, function_body};
-use crate::code::{CallOp, File, Guard, MemoryAction, MemoryOp, MemorySpace, Op, Slot};
+use crate::code::{Address, CallOp, File, Guard, MemoryAction, MemoryOp, MemorySpace, Op, Slot};
 use crate::fault::LoadError;
 use crate::limits;
 use crate::ptx::lexer::clipped;
@@ -182,8 +182,7 @@ fn access(builder: &mut Builder<'_, '_>, address: u64, bytes: u32, action: Memor
     let space = MemorySpace::Local;
     builder.kernel.memory_ops.push(MemoryOp {
         space,
-        base,
-        offset: 0,
+        at: Address { base, offset: 0 },
         element: bytes,
         bytes,
         is_strong: false,

@@ -116,6 +116,14 @@ fn convert<'a>(
     qualifiers: &mut Qualifiers<'a>,
     operands: &[Operand<'a>],
 ) -> Result<(), LoadError> {
+    if qualifiers.take("tf32") {
+        let (true, Type::F32, [to, from]) = (qualifiers.take("rna"), qualifiers.ty()?, operands) else {
+            return Err(qualifiers.unsupported());
+        };
+        let (to, from) = (builder.result(to, Type::B32)?, builder.value(from, Type::F32)?);
+        builder.emit_lane(Function::RoundToTf32, to, vec![from]);
+        return Ok(());
+    }
     let (from, to) = (qualifiers.ty()?, qualifiers.ty()?);
     let to_integer = qualifiers.one_of(&[
         ("rni", Rounding::NearestEven),

@@ -2,13 +2,13 @@
 
 use super::builder::{Builder, Name};
 use super::qualifiers::Qualifiers;
-use crate::code::{AtomicKind, AtomicOp, File, MemoryAction, MemoryOp, MemorySpace, Op, Slot};
+use crate::code::{Address, AtomicKind, AtomicOp, File, MemoryAction, MemoryOp, MemorySpace, Op, Slot};
 use crate::fault::LoadError;
 use crate::lane::Type;
 use crate::ptx::syntax::{Operand, Space};
 
 /// Cache hints, which this device ignores.
-const CACHE: [&str; 22] = [
+pub const CACHE: [&str; 22] = [
     "ca",
     "cg",
     "cs",
@@ -75,7 +75,7 @@ fn space(qualifiers: &mut Qualifiers<'_>) -> Space {
 }
 
 /// The address of an access: its space, a base and an offset.
-fn address<'a>(
+pub fn address<'a>(
     builder: &mut Builder<'_, 'a>,
     space: Space,
     operand: &Operand<'a>,
@@ -166,7 +166,7 @@ fn load<'a>(
     let element = ty.bits() / 8;
     let bytes = element * super::builder::index_of(count);
     let action = MemoryAction::Load { signed: ty.is_signed(), to: slots };
-    push(builder, MemoryOp { space, base, offset, element, bytes, is_strong, action });
+    push(builder, MemoryOp { space, at: Address { base, offset }, element, bytes, is_strong, action });
     Ok(())
 }
 
@@ -187,7 +187,7 @@ fn store<'a>(
     let element = ty.bits() / 8;
     let bytes = element * super::builder::index_of(count);
     let action = MemoryAction::Store { from: slots };
-    push(builder, MemoryOp { space, base, offset, element, bytes, is_strong, action });
+    push(builder, MemoryOp { space, at: Address { base, offset }, element, bytes, is_strong, action });
     Ok(())
 }
 
@@ -234,7 +234,10 @@ fn atomic<'a>(
     let (space, base, offset) = address(builder, space, &rest[0], qualifiers)?;
     let bytes = ty.bits() / 8;
     let action = MemoryAction::Atomic { op, kind, to, first, second };
-    push(builder, MemoryOp { space, base, offset, element: bytes, bytes, is_strong: true, action });
+    push(
+        builder,
+        MemoryOp { space, at: Address { base, offset }, element: bytes, bytes, is_strong: true, action },
+    );
     Ok(())
 }
 

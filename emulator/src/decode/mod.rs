@@ -10,6 +10,7 @@ mod convert;
 mod memory;
 mod operands;
 mod qualifiers;
+mod tensor;
 mod warp;
 
 use std::collections::HashMap;
@@ -116,6 +117,7 @@ fn statement<'a>(builder: &mut Builder<'_, 'a>, statement: &Statement<'a>) -> Re
         | "nanosleep" | "pmevent" | "nop" | "griddepcontrol" => {
             control::decode(builder, opcode, &mut qualifiers, operands)?;
         }
+        "cp" | "ldmatrix" | "mma" => tensor::decode(builder, opcode, &mut qualifiers, operands)?,
         "call" => calls::decode(builder, &mut qualifiers, operands)?,
         _ => return Err(qualifiers.unsupported()),
     }

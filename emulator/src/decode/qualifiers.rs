@@ -64,7 +64,14 @@ impl<'a> Qualifiers<'a> {
     }
 
     pub fn unsupported(&self) -> LoadError {
-        LoadError::unsupported(self.line, format!("`{}`", clipped(&self.opcode.join("."))))
+        let name = format!("`{}`", clipped(&self.opcode.join(".")));
+        LoadError::unsupported(
+            self.line,
+            match super::tensor::family(&self.opcode) {
+                Some(family) => format!("{name} ({family})"),
+                None => name,
+            },
+        )
     }
 
     /// The error for operands that do not match. An unsupported qualifier is the more likely cause, so it is reported

@@ -1,9 +1,10 @@
 //! Loads and stores: every lane's address is checked before anything is read or written.
 
 use super::block::BlockState;
+use super::scratch::State;
 use super::warp::Warp;
 use super::{Stop, lanes};
-use crate::code::{File, MemoryAction, MemoryOp, MemorySpace, Slot};
+use crate::code::{Address, File, MemoryAction, MemoryOp, MemorySpace, Slot};
 use crate::decode::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES};
 use crate::fault::{Access, AccessKind, FaultKind, Memory};
 use crate::memory::Allocation;
@@ -16,30 +17,50 @@ pub enum Target<'m> {
     Param(u64),
 }
 
+impl Target<'_> {
+    pub fn memory(&self) -> Memory {
+        match self {
+            Self::Global(..) => Memory::Global,
+            Self::Shared(_) => Memory::Shared,
+            Self::Local(_) | Self::Param(_) => Memory::Local,
+        }
+    }
+}
+
+/// The state space, size and alignment of an access.
+#[derive(Clone, Copy)]
+pub struct Reach {
+    pub space: MemorySpace,
+    pub bytes: u64,
+    pub align: u64,
+}
+
 impl Warp {
     pub fn memory(&mut self, block: &mut BlockState<'_>, index: u32, active: u32) -> Result<(), Stop> {
         let kernel = block.kernel;
         let op = &kernel.memory_ops[index as usize];
-        let addresses = self.addresses(op);
+        let addresses = self.addresses(op.at);
+        let bytes = u64::from(op.bytes);
+        let reach = Reach { space: op.space, bytes, align: bytes };
         if self.all_at_once(block, op, &addresses, active) {
             return Ok(());
         }
         match &op.action {
             MemoryAction::Load { .. } => {
                 for lane in lanes(active) {
-                    let target = self.resolve(block, op, addresses[lane], lane, AccessKind::Read)?;
+                    let target = self.resolve(block, reach, addresses[lane], lane, AccessKind::Read)?;
                     self.load(block, op, &target, addresses[lane], lane)?;
                 }
             }
             MemoryAction::Store { from } => {
                 for lane in lanes(active) {
-                    let target = self.resolve(block, op, addresses[lane], lane, AccessKind::Write)?;
+                    let target = self.resolve(block, reach, addresses[lane], lane, AccessKind::Write)?;
                     self.store(block, op, &target, lane, from);
                 }
             }
             MemoryAction::Atomic { .. } => {
                 for lane in lanes(active) {
-                    let target = self.resolve(block, op, addresses[lane], lane, AccessKind::Atomic)?;
+                    let target = self.resolve(block, reach, addresses[lane], lane, AccessKind::Atomic)?;
                     self.atomic(block, op, &target, addresses[lane], lane)?;
                 }
             }
@@ -47,29 +68,28 @@ impl Warp {
         Ok(())
     }
 
-    fn addresses(&self, op: &MemoryOp) -> [u64; 32] {
-        let offset = op.offset.cast_unsigned();
-        if op.base.file == File::Wide {
-            let row = &self.registers.wide[op.base.row as usize];
+    pub fn addresses(&self, at: Address) -> [u64; 32] {
+        let offset = at.offset.cast_unsigned();
+        if at.base.file == File::Wide {
+            let row = &self.registers.wide[at.base.row as usize];
             std::array::from_fn(|lane| row[lane].wrapping_add(offset))
         } else {
             // Addresses of shared and local memory have 32 bits and wrap around.
-            let row = &self.registers.narrow[op.base.row as usize];
+            let row = &self.registers.narrow[at.base.row as usize];
             std::array::from_fn(|lane| u64::from(row[lane].wrapping_add(offset as u32)))
         }
     }
 
     /// Finds the target of an access, or the fault that it causes.
-    fn resolve<'m>(
+    pub fn resolve<'m>(
         &mut self,
         block: &BlockState<'m>,
-        op: &MemoryOp,
+        Reach { space, bytes, align }: Reach,
         address: u64,
         lane: usize,
         kind: AccessKind,
     ) -> Result<Target<'m>, Stop> {
-        let bytes = u64::from(op.bytes);
-        let (space, at) = match op.space {
+        let (space, at) = match space {
             MemorySpace::Generic => generic(address),
             space => (space, address),
         };
@@ -89,7 +109,7 @@ impl Warp {
             }
         };
         let access = |nearest| Access { kind, memory, address, bytes, nearest };
-        if at & (bytes - 1) != 0 {
+        if at & (align - 1) != 0 {
             let nearest = if memory == Memory::Global { block.view.nearest(address, bytes) } else { None };
             return Err(Stop::new(FaultKind::Misaligned(access(nearest)), lane));
         }
@@ -127,15 +147,9 @@ impl Warp {
         for (index, slot) in to.iter().enumerate() {
             let Some(slot) = slot else { continue };
             let from = u64::from(op.element) * index as u64;
-            let (value, is_written) = self.element(block, op.element, target, from);
-            if !is_written && block.checks_reads {
-                let memory = match target {
-                    Target::Global(..) => Memory::Global,
-                    Target::Shared(_) => Memory::Shared,
-                    Target::Local(_) | Target::Param(_) => Memory::Local,
-                };
-                return Err(uninitialised(memory, address + from, u64::from(op.element), lane));
-            }
+            let (value, state) = self.element(block, op.element, target, from);
+            let bytes = u64::from(op.element);
+            state.check(block.checks_reads, target.memory(), address + from, bytes, lane)?;
             let unused = 64 - 8 * op.element;
             let value = if *signed { (((value << unused) as i64) >> unused) as u64 } else { value };
             self.registers.set(*slot, lane, value);
@@ -143,19 +157,26 @@ impl Warp {
         Ok(())
     }
 
-    /// Reads an element, and returns whether it was ever written.
-    pub fn element(&self, block: &BlockState<'_>, bytes: u32, target: &Target<'_>, from: u64) -> (u64, bool) {
+    /// Reads an element, and returns its value and its state.
+    pub fn element(
+        &self,
+        block: &BlockState<'_>,
+        bytes: u32,
+        target: &Target<'_>,
+        from: u64,
+    ) -> (u64, State) {
         match target {
             Target::Global(allocation, offset) => {
                 let at = offset + from;
-                (allocation.load(at, bytes), allocation.is_written(at, u64::from(bytes)))
+                let is_written = allocation.is_written(at, u64::from(bytes));
+                (allocation.load(at, bytes), if is_written { State::Written } else { State::Unwritten })
             }
             Target::Shared(at) => block.shared.load(at + from, bytes),
             Target::Local(at) => self.local.load(at + from, bytes),
             Target::Param(at) => {
                 let at = (at + from) as usize;
                 let bytes = &block.params[at..at + bytes as usize];
-                (bytes.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte)), true)
+                (bytes.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte)), State::Written)
             }
         }
     }
@@ -213,18 +234,11 @@ impl Warp {
         bytes: u32,
         lane: usize,
     ) -> Result<u64, Stop> {
-        let slot = Slot { file: File::Wide, row: 0, bits: 64 };
-        let action = MemoryAction::Load { signed: false, to: Vec::new() };
-        let space = MemorySpace::Generic;
-        let op = MemoryOp { space, base: slot, offset: 0, element: bytes, bytes, is_strong: false, action };
-        let target = self.resolve(block, &op, address, lane, AccessKind::Read)?;
+        let size = u64::from(bytes);
+        let reach = Reach { space: MemorySpace::Generic, bytes: size, align: size };
+        let target = self.resolve(block, reach, address, lane, AccessKind::Read)?;
         Ok(self.element(block, bytes, &target, 0).0)
     }
-}
-
-fn uninitialised(memory: Memory, address: u64, bytes: u64, lane: usize) -> Stop {
-    let access = Access { kind: AccessKind::Read, memory, address, bytes, nearest: None };
-    Stop::new(FaultKind::Uninitialised(access), lane)
 }
 
 /// The state space of a generic address, and the address in that space.

@@ -5,7 +5,7 @@ use super::access::Target;
 use super::block::BlockState;
 use super::warp::Warp;
 use crate::code::{AtomicKind, AtomicOp, MemoryAction, MemoryOp};
-use crate::fault::{Access, AccessKind, FaultKind, Memory};
+use crate::fault::{Access, AccessKind};
 use crate::lane::{HalfFunction, HalfOp, Type};
 
 impl Warp {
@@ -44,13 +44,12 @@ impl Warp {
                 old
             }
             _ => {
-                let (old, is_written) = self.element(block, op.element, target, 0);
-                if !is_written && block.checks_reads && atomic != AtomicOp::Exchange {
-                    let memory =
-                        if matches!(target, Target::Shared(_)) { Memory::Shared } else { Memory::Local };
+                let (old, state) = self.element(block, op.element, target, 0);
+                if !state.allows_read(block.checks_reads && atomic != AtomicOp::Exchange) {
+                    let memory = target.memory();
                     let bytes = u64::from(op.bytes);
                     let access = Access { kind: AccessKind::Atomic, memory, address, bytes, nearest: None };
-                    return Err(Stop::new(FaultKind::Uninitialised(access), lane));
+                    return Err(state.stop(access, lane));
                 }
                 self.store_element(block, op.element, false, target, 0, change(old));
                 old

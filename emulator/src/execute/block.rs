@@ -21,6 +21,8 @@ pub struct BlockState<'j> {
     pub shared: Scratch,
     pub barriers: [Barrier; limits::BARRIERS],
     pub checks_reads: bool,
+    /// The number of copies to shared memory that have not arrived.
+    pub pending_copies: u64,
     job: &'j Job<'j>,
     progress: &'j Progress,
     /// The number of instructions that this host thread has executed.
@@ -44,6 +46,7 @@ impl<'j> BlockState<'j> {
             shared: Scratch::new(job.shared_bytes as usize),
             barriers: Default::default(),
             checks_reads: job.checks_reads,
+            pending_copies: 0,
             job,
             progress,
             steps: 0,
@@ -65,6 +68,7 @@ impl<'j> BlockState<'j> {
     pub fn run(&mut self, block: [u32; 3], number: u64, warps: &mut [Warp]) -> Result<bool, BlockFault> {
         self.shared.forget();
         self.barriers = Default::default();
+        self.pending_copies = 0;
         for warp in &mut *warps {
             warp.begin(self.job, block);
         }
@@ -149,6 +153,8 @@ impl Warp {
             waiting: Vec::new(),
             gathering: Vec::new(),
             local: Scratch::new(32 * kernel.local_bytes as usize),
+            copies: Vec::new(),
+            groups: [0; 32],
             hint: 0,
             backward: 0,
         }
@@ -164,6 +170,8 @@ impl Warp {
         self.gathering.clear();
         self.parts.push(Part { pc: 0, mask: self.live });
         self.local.forget();
+        self.copies.clear();
+        self.groups = [0; 32];
         for (row, special) in &job.kernel.specials {
             self.registers.narrow[*row as usize] = std::array::from_fn(|lane| {
                 let lane = lane as u32;

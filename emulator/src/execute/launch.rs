@@ -111,8 +111,10 @@ impl Job<'_> {
         let registers = 4 * u64::from(kernel.flag_rows)
             + 128 * u64::from(kernel.narrow_rows)
             + 256 * u64::from(kernel.wide_rows);
+        // Every word of shared memory can have a pending copy, in a list that is up to twice as long as needed.
+        let copies = if kernel.copy_ops.is_empty() { 0 } else { 20 * self.shared_bytes };
         // Every byte of shared and local memory has a second byte that says whether it was written.
-        warps * (registers + 64 * kernel.local_bytes) + 2 * self.shared_bytes
+        warps * (registers + 64 * kernel.local_bytes) + 2 * self.shared_bytes + copies
     }
 
     fn blocks(&self) -> u64 {

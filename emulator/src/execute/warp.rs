@@ -1,6 +1,7 @@
 //! One warp: its registers, the parts into which it has diverged, and the loop that executes it.
 
 use super::block::BlockState;
+use super::copy::PendingCopy;
 use super::scratch::Scratch;
 use super::{Stop, first_lane, lanes, vector};
 use crate::code::{File, FlagOp, LaneOp, Op, Slot};
@@ -69,6 +70,9 @@ pub struct Warp {
     /// the instruction names.
     pub gathering: Vec<(Part, u32)>,
     pub local: Scratch,
+    pub copies: Vec<PendingCopy>,
+    /// The number of groups of copies that each lane has committed.
+    pub groups: [u64; 32],
     /// The index of the last accessed allocation.
     pub hint: usize,
     /// The number of backward branches since a part last yielded to another.
@@ -289,6 +293,15 @@ impl Warp {
                     }
                     self.collective(op, active);
                 }
+                Op::Matrix(index) => {
+                    if self.live & !active != 0 {
+                        self.put(pc + 1, mask & !active);
+                        self.gather(Part { pc, mask: active }, u32::MAX);
+                        return Ok(Pause::Continue);
+                    }
+                    self.matrix(block, index, active)?;
+                }
+                Op::Copy(index) => self.copy(block, index, active)?,
                 Op::Call(index) => self.call(block, &kernel.call_ops[index as usize], active)?,
                 Op::ActiveMask { to } => {
                     let row = &mut r.narrow[to as usize];

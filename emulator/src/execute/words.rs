@@ -99,8 +99,8 @@ impl Warp {
             match pattern(at, active, BYTES) {
                 Pattern::Row => return shared.load_row(at[0], row, block.checks_reads),
                 Pattern::Same => {
-                    let Some((value, written)) = shared.get(at[0], 4) else { return false };
-                    if !written && block.checks_reads {
+                    let Some((value, state)) = shared.get(at[0], 4) else { return false };
+                    if !state.allows_read(block.checks_reads) {
                         return false;
                     }
                     *row = [value as u32; 32];
@@ -112,7 +112,7 @@ impl Warp {
         let mut values = [0; 32];
         for lane in lanes(active) {
             match shared.get(at[lane], BYTES) {
-                Some((value, written)) if written || !block.checks_reads => values[lane] = value,
+                Some((value, state)) if state.allows_read(block.checks_reads) => values[lane] = value,
                 _ => return false,
             }
         }

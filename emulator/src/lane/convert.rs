@@ -122,6 +122,15 @@ impl Conversion {
     }
 }
 
+/// A `tf32` is an `f32` whose lowest 13 bits are zeros.
+pub fn rounded_to_tf32(bits: u64) -> u64 {
+    if matches!(unpack(bits, F32), Value::Nan) {
+        return F32.nan;
+    }
+    // The carry of a magnitude that is too large results in infinity, and that of infinity is cut off.
+    (bits + 0x1000) & 0xffff_e000
+}
+
 fn bounds(ty: Type) -> (i128, i128) {
     let bits = ty.bits();
     if ty.is_signed() { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) }

@@ -132,6 +132,8 @@ pub enum Function {
     Extract {
         shift: u32,
     },
+    /// Rounds an `f32` to `tf32`, away from zero if two numbers are equally near.
+    RoundToTf32,
 }
 
 /// The result and the second result of a lane. The latter is 0 if the operation has only one.
@@ -155,6 +157,7 @@ impl Function {
                 ((0..4).map(part).fold(0, |all, part| all | part), 0)
             }
             Self::Extract { shift } => (values[0] >> shift, 0),
+            Self::RoundToTf32 => (convert::rounded_to_tf32(values[0]), 0),
         }
     }
 }

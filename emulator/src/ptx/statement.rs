@@ -172,7 +172,13 @@ fn statement<'a>(
         if 64 < operands.len() {
             return Err(LoadError::limit(line, "an instruction has too many operands".to_owned()));
         }
-        operands.push(operand(lexer, 0)?);
+        let operand = operand(lexer, 0).map_err(|error| match error {
+            LoadError::Unsupported { line, what } => {
+                LoadError::Unsupported { line, what: format!("`{}`: {what}", clipped(opcode)) }
+            }
+            other => other,
+        });
+        operands.push(operand?);
     }
     Ok(Statement { line, guard, opcode: opcode.split('.').collect(), operands })
 }

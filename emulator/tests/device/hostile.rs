@@ -145,8 +145,6 @@ fn newer_devices_and_instructions_are_refused_by_name() {
     assert!(load_error(&text).to_string().contains("`sm_90`, because it is a device of sm_80"));
     for instruction in [
         "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%f1}, {%f1}, {%f1}, {%f1};",
-        "cp.async.ca.shared.global [%rd1], [%rd2], 16;",
-        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%rd1];",
         "barrier.cluster.arrive;",
         "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%rd1], 64;",
         "tex.2d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%rd1, {%r1, %r2}];",

@@ -4,3 +4,5 @@ mod hostile;
 mod kit;
 mod memory;
 mod opcodes;
+mod products;
+mod tensor;

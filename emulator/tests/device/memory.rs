@@ -72,10 +72,10 @@ fn injected_faults_occur_at_the_nth_call() {
 
 #[test]
 fn unsupported_instruction_is_refused_by_name_and_line() {
-    let body = "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r2}, {%f1};";
+    let body = "tex.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, %rd1;";
     let text = kernel(0, THREADS, body);
     let error = load_error(&text);
-    assert_eq!(error.line(), Some(line_of(&text, "mma.sync")));
+    assert_eq!(error.line(), Some(line_of(&text, "tex.2d")));
     assert_eq!(error.code(), 801);
-    assert!(error.to_string().contains("does not support `mma.sync.aligned"), "{error}");
+    assert!(error.to_string().contains("does not support `tex.2d.v4"), "{error}");
 }

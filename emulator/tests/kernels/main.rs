@@ -1,4 +1,4 @@
-//! Runs about sixty kernels that NVRTC compiled, and two that Triton compiled, on the emulated device. Compares their
+//! Runs about seventy kernels that NVRTC compiled, and two that Triton compiled, on the emulated device. Compares their
 //! results with references that are computed in `f64`.
 
 mod algorithms;
@@ -7,4 +7,5 @@ mod kit;
 mod matrices;
 mod mistakes;
 mod rows;
+mod tensor;
 mod triton;

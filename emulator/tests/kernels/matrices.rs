@@ -5,7 +5,7 @@ use crate::kit::{Arg, Bench, Format, THREE, close, numbers};
 const TEXT: &str = include_str!("../data/kernels/matrices.ptx");
 
 /// The product of M × K by K × N. The second matrix may be given transposed.
-fn product(a: &[f64], b: &[f64], [m, n, k]: [usize; 3], transposed: bool) -> Vec<f64> {
+pub fn product(a: &[f64], b: &[f64], [m, n, k]: [usize; 3], transposed: bool) -> Vec<f64> {
     let second = |i: usize, q: usize| if transposed { b[q * k + i] } else { b[i * n + q] };
     (0..m * n).map(|at| (0..k).map(|i| a[at / n * k + i] * second(i, at % n)).sum()).collect()
 }

@@ -54,7 +54,8 @@ fn access(fault: &Fault, code: u32, kind: AccessKind, memory: Memory, bytes: u64
     let (FaultKind::IllegalAddress(access)
     | FaultKind::UseAfterFree(access)
     | FaultKind::Misaligned(access)
-    | FaultKind::Uninitialised(access)) = &fault.kind
+    | FaultKind::Uninitialised(access)
+    | FaultKind::Pending(access)) = &fault.kind
     else {
         panic!("{fault}");
     };
@@ -176,6 +177,35 @@ fn threads_that_do_not_reach_the_same_barrier_are_reported() {
     let fault = run("barrier_that_nobody_reaches", 64);
     assert_eq!((&fault.kind, fault.code()), (&FaultKind::Deadlock, 702));
     assert_eq!(run("shuffle_of_the_missing", 32).kind, FaultKind::WarpDivergence);
+}
+
+#[test]
+fn reads_that_do_not_wait_for_a_copy_are_reported() {
+    for name in ["copy_not_awaited", "copy_awaited_too_loosely"] {
+        let mut p = Fixture::new(2);
+        let params = vec![address(p.x), address(p.y)];
+        let fault = p.run(name, 1, 32, params);
+        assert!(matches!(fault.kind, FaultKind::Pending(_)), "{fault}");
+        access(&fault, 719, AccessKind::Read, Memory::Shared, 4, None);
+    }
+}
+
+#[test]
+fn mistakes_of_copies_and_fragments_are_reported() {
+    let mut p = Fixture::new(2);
+    let params = vec![address(p.x), address(p.y)];
+    let fault = p.run("copy_from_past_the_end", 1, 96, params);
+    access(&fault, 700, AccessKind::Read, Memory::Global, 4, Some(0));
+    assert_eq!(fault.site.expect("a thread").thread, [64, 0, 0]);
+    let mut p = Fixture::new(2);
+    let params = vec![address(p.y)];
+    let fault = p.run("misaligned_fragment", 1, 32, params);
+    assert!(matches!(fault.kind, FaultKind::Misaligned(_)), "{fault}");
+    access(&fault, 716, AccessKind::Read, Memory::Shared, 16, None);
+    assert_eq!(fault.site.expect("a thread").lane, 1);
+    let mut p = Fixture::new(2);
+    let params = vec![address(p.y)];
+    assert_eq!(p.run("product_of_half_a_warp", 1, 32, params).kind, FaultKind::WarpDivergence);
 }
 
 #[test]

@@ -106,3 +106,48 @@ GLOBAL shuffle_of_the_missing(int *y) {
   if (v < 16) { v = __shfl_xor_sync(0xffffffffu, v, 1); y[v] = v; } // mistake: shuffle_of_the_missing
   else { asm volatile("bar.sync 2, 64;" ::: "memory"); y[v] = 0; }
 }
+__device__ void copy_word(int *to, const int *from) {
+  unsigned at = (unsigned)__cvta_generic_to_shared(to);
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
+}
+#define COMMIT asm volatile("cp.async.commit_group;" ::: "memory")
+GLOBAL copy_not_awaited(const int *x, int *y) {
+  __shared__ int s[64];
+  copy_word(&s[threadIdx.x], x + threadIdx.x);
+  COMMIT;
+  __syncthreads();
+  y[threadIdx.x] = s[threadIdx.x ^ 1]; // mistake: copy_not_awaited
+}
+GLOBAL copy_awaited_too_loosely(const int *x, int *y) {
+  __shared__ int s[2][32];
+  copy_word(&s[0][threadIdx.x], x + threadIdx.x);
+  COMMIT;
+  copy_word(&s[1][threadIdx.x], x + 32 + threadIdx.x);
+  COMMIT;
+  asm volatile("cp.async.wait_group 1;" ::: "memory");
+  __syncthreads();
+  int first = s[0][threadIdx.x];
+  y[threadIdx.x] = first + s[1][31 - threadIdx.x]; // mistake: copy_awaited_too_loosely
+}
+GLOBAL copy_from_past_the_end(const int *x, int *y) {
+  __shared__ int s[96];
+  unsigned at = (unsigned)__cvta_generic_to_shared(&s[threadIdx.x]);
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(x + threadIdx.x) : "memory"); // mistake: copy_from_past_the_end
+  asm volatile("cp.async.wait_all;" ::: "memory");
+  y[threadIdx.x % 64] = s[threadIdx.x];
+}
+GLOBAL product_of_half_a_warp(int *y) {
+  int a = threadIdx.x, d[4];
+  if (threadIdx.x < 16) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %4}, {%4}, {%4, %4, %4, %4};" : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(a)); // mistake: product_of_half_a_warp
+    y[threadIdx.x] = d[0];
+  }
+}
+GLOBAL misaligned_fragment(int *y) {
+  __shared__ __align__(16) int s[64];
+  s[threadIdx.x] = s[threadIdx.x + 32] = 1;
+  __syncwarp();
+  unsigned at = (unsigned)__cvta_generic_to_shared(&s[threadIdx.x % 8]), r;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r) : "r"(at) : "memory"); // mistake: misaligned_fragment
+  y[threadIdx.x] = r;
+}

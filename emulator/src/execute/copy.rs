@@ -1,0 +1,132 @@
+//! Copies to shared memory in the background. A copy arrives when its thread waits for it, as late as possible. Until then,
+//! the bytes that it will write are marked, so that a read that does not wait is reported.
+
+use super::access::{Reach, Target};
+use super::block::BlockState;
+use super::warp::Warp;
+use super::{Stop, lanes};
+use crate::code::{CopyOp, MemorySpace, SourceBytes};
+use crate::fault::{AccessKind, FaultKind, Memory};
+
+/// A copy that has not arrived.
+#[derive(Debug)]
+pub struct PendingCopy {
+    lane: u8,
+    /// Its group, counted from the thread's start.
+    group: u64,
+    /// The address in shared memory.
+    to: u64,
+    words: [u32; 4],
+    bytes: u8,
+}
+
+impl Warp {
+    pub fn copy(&mut self, block: &mut BlockState<'_>, index: u32, active: u32) -> Result<(), Stop> {
+        match block.kernel.copy_ops[index as usize] {
+            CopyOp::Start { to, from, bytes, source } => {
+                let (to, from) = (self.addresses(to), self.addresses(from));
+                for lane in lanes(active) {
+                    let read = match source {
+                        SourceBytes::All => bytes,
+                        SourceBytes::Some(slot) => self.registers.get(slot, lane) as u32,
+                        SourceBytes::Unless(guard) => {
+                            let is_set = self.registers.flags[guard.row as usize] >> lane & 1 == 1;
+                            if is_set != guard.negated { 0 } else { bytes }
+                        }
+                    };
+                    self.start_copy(block, lane, to[lane], from[lane], bytes, read)?;
+                }
+            }
+            CopyOp::Commit => lanes(active).for_each(|lane| self.groups[lane] += 1),
+            CopyOp::WaitForGroups(groups) => {
+                let limits = self.groups.map(|open| open.saturating_sub(u64::from(groups)));
+                self.finish_copies(block, active, |copy| copy.group < limits[usize::from(copy.lane)]);
+            }
+            CopyOp::WaitForAll => self.finish_copies(block, active, |_| true),
+        }
+        Ok(())
+    }
+
+    fn start_copy(
+        &mut self,
+        block: &mut BlockState<'_>,
+        lane: usize,
+        to: u64,
+        from: u64,
+        bytes: u32,
+        read: u32,
+    ) -> Result<(), Stop> {
+        if bytes < read {
+            let what = format!("a copy of {bytes} bytes that reads {read} bytes");
+            return Err(Stop::new(FaultKind::InvalidValue(what), lane));
+        }
+        let align = u64::from(bytes);
+        let mut words = [0_u32; 4];
+        if 0 < read {
+            let reach = Reach { space: MemorySpace::Global, bytes: u64::from(read), align };
+            let source = self.resolve(block, reach, from, lane, AccessKind::Read)?;
+            for (index, word) in words.iter_mut().enumerate() {
+                let at = 4 * index as u32;
+                *word = self.word(block, &source, from, at, read.saturating_sub(at).min(4), lane)?;
+            }
+        }
+        let reach = Reach { space: MemorySpace::Shared, bytes: align, align };
+        let Target::Shared(to) = self.resolve(block, reach, to, lane, AccessKind::Write)? else {
+            return Ok(());
+        };
+        // More copies than words cannot be pending unless several of them write the same word.
+        if block.shared.len() / 4 <= block.pending_copies {
+            let what = "more pending copies than the block's shared memory has words".to_owned();
+            return Err(Stop::new(FaultKind::Unsupported(what), lane));
+        }
+        block.pending_copies += 1;
+        block.shared.mark_pending(to, align);
+        let group = self.groups[lane];
+        self.copies.push(PendingCopy { lane: lane as u8, group, to, words, bytes: bytes as u8 });
+        Ok(())
+    }
+
+    /// Reads up to 4 bytes of a copy's source. The bytes behind them are zeros.
+    fn word(
+        &self,
+        block: &BlockState<'_>,
+        source: &Target<'_>,
+        address: u64,
+        at: u32,
+        bytes: u32,
+        lane: usize,
+    ) -> Result<u32, Stop> {
+        if bytes == 4 {
+            let (value, state) = self.element(block, 4, source, u64::from(at));
+            state.check(block.checks_reads, Memory::Global, address + u64::from(at), 4, lane)?;
+            return Ok(value as u32);
+        }
+        let mut word = 0;
+        for byte in 0..bytes {
+            let at = u64::from(at + byte);
+            let (value, state) = self.element(block, 1, source, at);
+            state.check(block.checks_reads, Memory::Global, address + at, 1, lane)?;
+            word |= (value as u32) << (8 * byte);
+        }
+        Ok(word)
+    }
+
+    fn finish_copies(
+        &mut self,
+        block: &mut BlockState<'_>,
+        active: u32,
+        is_awaited: impl Fn(&PendingCopy) -> bool,
+    ) {
+        self.copies.retain(|copy| {
+            let arrives = active >> copy.lane & 1 == 1 && is_awaited(copy);
+            if arrives {
+                for index in 0..copy.bytes / 4 {
+                    let word = u64::from(copy.words[usize::from(index)]);
+                    block.shared.store(copy.to + 4 * u64::from(index), 4, word);
+                }
+                block.pending_copies -= 1;
+            }
+            !arrives
+        });
+    }
+}
