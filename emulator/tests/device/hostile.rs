@@ -7,10 +7,11 @@ use proptest::prelude::*;
 
 use crate::kit::{Bench, THREADS, kernel, load_error};
 
-const REAL: [&str; 3] = [
+const REAL: [&str; 4] = [
     include_str!("../data/kernels/algorithms.ptx"),
     include_str!("../data/kernels/mistakes.ptx"),
     include_str!("../data/kernels/matrices.ptx"),
+    include_str!("../data/kernels/tensor.ptx"),
 ];
 
 /// Loads a text and launches all of its kernels. Ignores the results, because the tests check only for panics and
