@@ -14,8 +14,8 @@ use super::looks;
 use super::samples::{KeptBlock, Samples};
 use super::vary::Variation;
 use super::{BASELINE, CANDIDATE, Side, Stop};
+use crate::judge::Tolerance;
 use crate::judge::element::differs;
-use crate::judge::{BytesSource, Tolerance};
 use crate::recorded::Recorded;
 use crate::session::{
     Answer, Block, BlockOrder, LOOKS, Look, Session, SessionError, VariantMemory, WIDEST_ELEMENT,
@@ -101,8 +101,14 @@ pub(super) struct OpenPair {
     /// The seed of its input values.
     seed: u64,
     poison: u8,
-    /// For each side, its block and the elements that were checked in it.
-    blocks: Vec<Option<(Block, Vec<Look>)>>,
+    /// For each side, its block and the elements that were read after it.
+    blocks: Vec<Option<(Block, Vec<Seen>)>>,
+}
+
+/// An output element as it was when its block had ended.
+struct Seen {
+    look: Look,
+    element: [u8; WIDEST_ELEMENT],
 }
 
 impl OpenPair {
@@ -156,16 +162,31 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             Err(stop) => return Ok(Err(stop)),
         };
         if let Some(look) = block.changed.and_then(|at| looks.get(at)) {
-            return Ok(Err((number, self.deferred(look, calls))));
+            return Ok(Err((number, self.deferred(look, calls, "once the process was stopped"))));
         }
-        pair.blocks[number] = Some((block, looks));
+        // If entries take turns, the process runs again before this block is compared.
+        let seen = looks
+            .into_iter()
+            .map(|look| Ok(Seen { look, element: self.output(number, &look)? }))
+            .collect::<Result<_, SessionError>>()?;
+        pair.blocks[number] = Some((block, seen));
         Ok(Ok(()))
     }
 
     /// Checks the outputs of both sides. Returns the blocks in the order of the sides.
     pub(super) fn check(&mut self, pair: OpenPair) -> Result<Made<Vec<Block>>, SessionError> {
         let OpenPair { order, seed, poison, blocks } = pair;
-        let (blocks, looks): (Vec<Block>, Vec<Vec<Look>>) = blocks.into_iter().flatten().unzip();
+        let (blocks, seen): (Vec<Block>, Vec<Vec<Seen>>) = blocks.into_iter().flatten().unzip();
+        for (number, seen) in seen.iter().enumerate() {
+            for Seen { look, element } in seen {
+                if self.output(number, look)? != *element {
+                    let stop = self.deferred(look, order.calls, "after calls of other entries");
+                    return Ok(Err((number, stop)));
+                }
+            }
+        }
+        let looks: Vec<Vec<Look>> =
+            seen.iter().map(|seen| seen.iter().map(|seen| seen.look).collect()).collect();
         let checked = match (self.variation.varies(), self.sides.len()) {
             (true, 2..) => self.check_against_baseline(order, poison, &looks)?,
             (true, _) => self.keep(order.calls, seed, &looks)?,
@@ -247,11 +268,11 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         allowed.min(Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)))
     }
 
-    fn deferred(&self, look: &Look, calls: u32) -> Stop {
+    fn deferred(&self, look: &Look, calls: u32, when: &str) -> Stop {
         let output = &self.context.recorded.leaves[look.leaf].path;
         let detail = format!(
             "`{output}` of timed call {} of a block of {calls} changed after the block was reported as done (byte {} had \
-             another value once the process was stopped)",
+             another value {when})",
             look.slot + 1,
             look.offset,
         );
@@ -287,13 +308,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
     ) -> Result<Made<()>, SessionError> {
         let mut wrong = Vec::new();
         for look in looks.iter().flatten() {
-            let mut sources = self
-                .sides
-                .iter()
-                .map(|side| side.session.output(self.context.index, look.leaf, look.slot))
-                .collect::<Vec<_>>();
-            let found = self.element(look, &mut *sources[CANDIDATE])?;
-            let expected = self.element(look, &mut *sources[1])?;
+            let found = self.output(CANDIDATE, look)?;
+            let expected = self.output(BASELINE, look)?;
             if self.differs(look, &expected, &found, 2) {
                 wrong.push(look.slot);
             }
@@ -322,9 +338,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         for (number, looks) in looks.iter().enumerate() {
             let mut wrong = Vec::new();
             for look in looks {
-                let session = &self.sides[number].session;
-                let found =
-                    self.element(look, &mut *session.output(self.context.index, look.leaf, look.slot))?;
+                let found = self.output(number, look)?;
                 if self.is_not_the_recorded(look, &found) {
                     wrong.push(look.slot);
                 }
@@ -349,10 +363,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
     /// blocks.
     fn keep(&mut self, calls: u32, seed: u64, looks: &[Vec<Look>]) -> Result<Made<()>, SessionError> {
         let mut elements = Vec::with_capacity(looks[CANDIDATE].len());
-        let session = &self.sides[CANDIDATE].session;
         for look in &looks[CANDIDATE] {
-            elements
-                .push(self.element(look, &mut *session.output(self.context.index, look.leaf, look.slot))?);
+            elements.push(self.output(CANDIDATE, look)?);
         }
         let block = KeptBlock { seed, calls, looks: looks[CANDIDATE].clone(), elements };
         let samples = &mut self.samples[CANDIDATE];
@@ -361,13 +373,12 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         Ok(Ok(()))
     }
 
-    fn element(
-        &self,
-        look: &Look,
-        source: &mut dyn BytesSource,
-    ) -> Result<[u8; WIDEST_ELEMENT], SessionError> {
+    /// Reads an element of a side's output.
+    fn output(&self, number: usize, look: &Look) -> Result<[u8; WIDEST_ELEMENT], SessionError> {
         let mut element = [0; WIDEST_ELEMENT];
-        source
+        self.sides[number]
+            .session
+            .output(self.context.index, look.leaf, look.slot)
             .read_at(look.offset, &mut element[..look.width])
             .map_err(|source| SessionError::Outputs { entry: self.context.recorded.name.clone(), source })?;
         Ok(element)
