@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use opt_shared::message::Protection;
 use opt_shared::wait::readable;
+use rustix::io::Errno;
 use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_signal, waitid};
 
 use super::confine::abort::ABORT_STATUS;
@@ -130,13 +131,25 @@ impl RunnerHandle {
         let pause = Pause { pid: self.pid, started: Instant::now(), timeout };
         // This polls, because no wait with a time limit leaves SIGCHLD alone, and because a stop takes microseconds.
         loop {
-            let looked = self.wait(WaitIdOptions::STOPPED | WaitIdOptions::NOHANG, "waiting for the stop")?;
-            if looked.is_some_and(|status| status.stopped()) {
-                self.stopped = true;
-                break;
-            }
+            // A process that has ended can still be signalled. A wait for its stop then fails with ECHILD, so its end is
+            // looked for first.
             if self.peek_end()?.is_some() {
                 return Ok(Stop::Ended);
+            }
+            match waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG) {
+                Ok(looked) if looked.is_some_and(|status| status.stopped()) => {
+                    self.stopped = true;
+                    break;
+                }
+                // It may have ended in between, which the next round sees.
+                Ok(_) | Err(Errno::CHILD | Errno::INTR) => {}
+                Err(errno) => {
+                    return Err(HandleError::System {
+                        pid: self.pid,
+                        action: "waiting for the stop",
+                        source: errno.into(),
+                    });
+                }
             }
             pause.once_more()?;
         }
@@ -242,7 +255,7 @@ impl RunnerHandle {
     fn signal(&self, signal: Signal, action: &'static str) -> Result<bool, HandleError> {
         match pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) => Ok(true),
-            Err(rustix::io::Errno::SRCH) => Ok(false),
+            Err(Errno::SRCH) => Ok(false),
             Err(errno) => Err(HandleError::System { pid: self.pid, action, source: errno.into() }),
         }
     }

@@ -65,6 +65,17 @@ fn stopped_runner_does_not_run_until_continued() {
     });
 }
 
+/// A process may end by itself at any moment. Until it is reaped, it can be signalled as if it were alive.
+#[test]
+fn stop_of_a_runner_that_has_ended_reports_its_end() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut running = start("waits_until_killed", folder.path(), None, Namespaces::NONE);
+    running.runner.kill().expect("it can be killed");
+    assert!(running.runner.wait_dead(TIMEOUT).expect("it is ours"), "it ends");
+    assert_eq!(running.runner.stop(TIMEOUT).expect("its end is known"), Stop::Ended);
+    assert_eq!(running.runner.reap().expect("it is ours"), End::Signalled { signal: libc::SIGKILL });
+}
+
 /// A profile detects idle work by reading the CPU clock of a stopped process.
 #[test]
 fn cpu_clock_between_stops_shows_work() {
