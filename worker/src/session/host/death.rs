@@ -13,10 +13,12 @@ use crate::runner::control::{FaultPlace, Phase};
 use crate::sandbox::handle::End;
 use crate::session::Verdict;
 
-/// Names of inputs and outputs for messages, by their numbers in the runner.
+/// What the worker knows about inputs and outputs, by their numbers in the runner: their names for messages, and which
+/// inputs it cannot read itself.
 pub(crate) struct Names<'a> {
     pub(crate) inputs: &'a dyn Fn(u32) -> String,
     pub(crate) outputs: &'a dyn Fn(u32) -> String,
+    pub(crate) is_unreadable: &'a dyn Fn(u32) -> bool,
 }
 
 pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
@@ -90,8 +92,13 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         );
     }
     if let Some(fault) = &death.fault {
-        // A store into an input cannot raise this signal. It means that a page of the mapped file could not be read.
-        if matches!(fault.place, FaultPlace::Input | FaultPlace::InputGuard) && fault.signal == libc::SIGBUS {
+        // A store into an input cannot raise this signal. It means that a page of the mapped file could not be read. But
+        // the candidate can write the report of a fault, or send itself the signal. The proof is that the worker cannot
+        // read the input either.
+        if matches!(fault.place, FaultPlace::Input | FaultPlace::InputGuard)
+            && fault.signal == libc::SIGBUS
+            && (names.is_unreadable)(fault.index)
+        {
             let what = (names.inputs)(fault.index);
             return verdict(
                 Status::InfraError,
@@ -103,6 +110,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             );
         }
         let place = match fault.place {
+            _ if fault.signal == libc::SIGBUS => None,
             FaultPlace::Input => Some((
                 Status::InputMutated,
                 format!("stored into {}, which is read-only", (names.inputs)(fault.index)),
@@ -158,7 +166,11 @@ pub(super) fn verdict(facts: &Death, placed: Option<&Placed>) -> Verdict {
     let Some(placed) = placed else {
         return death(
             facts,
-            &Names { inputs: &|at| format!("input {at}"), outputs: &|at| format!("output {at}") },
+            &Names {
+                inputs: &|at| format!("input {at}"),
+                outputs: &|at| format!("output {at}"),
+                is_unreadable: &|_| false,
+            },
         );
     };
     let input = |at: u32| {
@@ -168,7 +180,8 @@ pub(super) fn verdict(facts: &Death, placed: Option<&Placed>) -> Verdict {
         let leaf = placed.as_ref().leaves.get(at as usize);
         leaf.map_or_else(|| format!("output {at}"), |leaf| format!("the output `{}`", leaf.path))
     };
-    death(facts, &Names { inputs: &input, outputs: &output })
+    let is_unreadable = |at: u32| placed.is_unreadable(at);
+    death(facts, &Names { inputs: &input, outputs: &output, is_unreadable: &is_unreadable })
 }
 
 #[cfg(test)]
@@ -196,8 +209,16 @@ mod tests {
     }
 
     fn check(death_facts: Death, status: Status, fragment: &str) {
-        let names =
-            Names { inputs: &|index| format!("input {index}"), outputs: &|index| format!("output {index}") };
+        check_beside(death_facts, false, status, fragment);
+    }
+
+    /// `unreadable` is true if the worker cannot read the inputs either.
+    fn check_beside(death_facts: Death, unreadable: bool, status: Status, fragment: &str) {
+        let names = Names {
+            inputs: &|index| format!("input {index}"),
+            outputs: &|index| format!("output {index}"),
+            is_unreadable: &|_| unreadable,
+        };
         let verdict = death(&death_facts, &names);
         assert_eq!(verdict.status, status, "{death_facts:?}");
         assert!(verdict.detail.contains(fragment), "{}", verdict.detail);
@@ -210,7 +231,14 @@ mod tests {
             fault: Some(Fault { place, index: 1, address: 0x10, signal: libc::SIGBUS }),
             ..death_by(End::Signalled { signal: libc::SIGBUS })
         };
-        check(cut_short(FaultPlace::Input), Status::InfraError, "a page of input 1 could not be read");
+        check_beside(
+            cut_short(FaultPlace::Input),
+            true,
+            Status::InfraError,
+            "a page of input 1 could not be read",
+        );
+        // The worker can read the input, so the candidate made this up.
+        check(cut_short(FaultPlace::Input), Status::Crashed, "SIGBUS");
         check(cut_short(FaultPlace::Elsewhere), Status::Crashed, "SIGBUS");
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
             check(death_by(End::Signalled { signal }), Status::InfraError, "ended in a call");

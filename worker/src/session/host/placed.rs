@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use opt_shared::arguments::{ArgumentValue, PlainValue};
@@ -31,6 +32,9 @@ use crate::session::{PoolSlot, Variants, VariedInput};
 /// A placeholder for the index of the materialised values. They come after all files, whose number is not known at
 /// first.
 const MATERIALISED: u8 = u8::MAX;
+
+/// The bytes that are read at once where an input is tested.
+const UNREADABLE_STEP: u64 = 256 * 1024;
 
 /// A part of a storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,6 +183,28 @@ impl Placed {
             |wire: &WireArgument| matches!(wire, WireArgument::Tensor { range, .. } if *range == input);
         let at = self.wire.iter().position(shows)?;
         self.recorded.arguments.get(at).map(|argument| argument.path.as_str())
+    }
+
+    /// Returns true if an input lies in a file and part of it cannot be read. Reads the whole input.
+    pub(super) fn is_unreadable(&self, input: u32) -> bool {
+        let Some((range, file)) = self
+            .inputs
+            .get(input as usize)
+            .filter(|_| self.memory == InputMemory::Files)
+            .and_then(|range| Some((range, self.files.get(usize::from(range.source))?)))
+        else {
+            return false;
+        };
+        let mut buffer = vec![0; usize::try_from(range.bytes.min(UNREADABLE_STEP)).unwrap_or_default()];
+        let (mut at, end) = (range.file_offset, range.file_offset.saturating_add(range.bytes));
+        while at < end {
+            let step = usize::try_from(end - at).map_or(buffer.len(), |left| left.min(buffer.len()));
+            if file.read_exact_at(&mut buffer[..step], at).is_err() {
+                return true;
+            }
+            at += step as u64;
+        }
+        false
     }
 
     /// Returns the message that sets this entry up in a runner.
