@@ -25,7 +25,7 @@ const GOOD: [(&str, &str); 6] = [
 ];
 
 /// The candidates that misbehave, each with its status and a part of its detail.
-const BAD: [(&str, &str, &str); 21] = [
+const BAD: [(&str, &str, &str); 22] = [
     ("wrong_by_nine_percent", "INCORRECT_NUMERICAL", "elements"),
     ("stale_after_first_call", "NONDETERMINISTIC", "right at first"),
     ("leaves_a_tail_unwritten", "UNWRITTEN_OUTPUT", "elements"),
@@ -43,6 +43,7 @@ const BAD: [(&str, &str, &str); 21] = [
         "RUNTIME_ERROR",
         "ValueError: only float64, and only large (at raises.py:6 in run: return helper(input); raises.py:2",
     ),
+    ("raises_what_utf8_cannot_encode", "RUNTIME_ERROR", r"ValueError: half of a pair: \ud800 (at"),
     ("wrong_shape", "INCORRECT_SHAPE", "`output` has the shape"),
     ("wrong_dtype", "INCORRECT_DTYPE", "`output` is torch.float64, expected torch.float32"),
     ("returns_nothing", "RUNTIME_ERROR", "it returned None where `output` is expected"),

@@ -65,6 +65,11 @@ class WrongResult(Exception):
     """A candidate returned something that does not match its outputs."""
 
 
+def encodable(text):
+    """Escapes surrogates, which UTF-8 cannot encode. An error text that contains one could not be reported."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def explain(error):
     """Describes an exception in one line, with its locations in the candidate."""
     try:
@@ -72,9 +77,9 @@ def explain(error):
         frames = traceback.extract_tb(error.__traceback__)
         shown = [frame for frame in frames if frame.filename != "<string>"][-MAX_FRAMES:]
         places = "; ".join(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in shown)
-        return f"{text} (at {places})" if places else text
+        return encodable(f"{text} (at {places})" if places else text)
     except BaseException:
-        return type(error).__name__
+        return encodable(type(error).__name__)
 
 
 def leave(end):
@@ -94,7 +99,7 @@ def leave(end):
 def failed(error):
     """Returns the error text for an exception from a candidate."""
     if type(error) is WrongResult:
-        return error.args[0]
+        return encodable(error.args[0])
     if isinstance(error, SystemExit):
         leave(error)
     try:

@@ -1,0 +1,2 @@
+def run(input, *rest):
+    raise ValueError("half of a pair: \ud800")
