@@ -1,8 +1,9 @@
-"""Kernels of the CUDA demo on the emulated device, with random inputs: they must compute what torch computes on the CPU.
+"""Compares kernels of the CUDA demo on the emulated device with torch on the CPU, with random inputs.
 
     python tools/device_kernels.py target/debug/opt-supervisor --calls 6 [--seed 1] [--keep FOLDER]
 
-Needs torch. Records calls of each op and runs the demo's honest kernels on them. Ends with 1 if any of them does not pass.
+Needs torch. Records calls of each op and runs the demo's correct kernels on them. Exits with 1 if any does
+not pass.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from opt_captures import record  # noqa: E402
 
 DEMO = ROOT / "configs/cuda-demo.toml"
 EXPECTED = ROOT / "configs/cuda/expected.json"
-# Seconds of one run.
+# Time limit of one run, in seconds.
 TIMEOUT = 600
 
 
@@ -53,7 +54,7 @@ def embedding(chance):
     F.embedding(torch.randint(size, rows(chance)), torch.randn(size, width))
 
 
-# A call of each job's op, and the op's name.
+# For each job, a call of its op and the op's name.
 CALLS = {
     "embedding": (embedding, "torch.nn.functional.embedding"),
     "linear": (linear, "torch.nn.functional.linear"),
@@ -64,12 +65,12 @@ CALLS = {
     "relu": (lambda chance: F.relu(torch.randn(rows(chance))), "torch.nn.functional.relu"),
     "relu_f16": (lambda chance: F.relu(torch.randn(rows(chance)).half()), "torch.nn.functional.relu"),
 }
-# The demo's captures of these ops are older than the recorder, and have no names of parameters.
+# The demo's captures of these ops are older than the recorder, and lack the names of parameters.
 RENAMED = {"gelu": {"arg0": "input"}, "matmul": {"arg0": "input", "arg1": "other"}}
 
 
 def keys(table):
-    """The keys of a table that are no tables. TOML writes such values as JSON does."""
+    """Writes the keys of a table, without nested tables. TOML writes such values as JSON does."""
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items() if not is_table(value))
 
 
@@ -131,8 +132,8 @@ def main():
     for line in wrong:
         print(line)
     print(
-        f"kernels on the emulated device against torch {torch.__version__}, seed {arguments.seed}: {passed} of "
-        f"{len(honest)} kernels right in {entries} calls"
+        f"kernels on the emulated device compared with torch {torch.__version__}, seed {arguments.seed}: {passed} of "
+        f"{len(honest)} kernels correct in {entries} calls"
     )
     return 0 if passed == len(honest) and not wrong else 1
 

@@ -2,8 +2,9 @@
 
     python tools/differential.py target/debug/opt-supervisor --captures 5000 [--seed 1] [--keep FOLDER]
 
-Needs torch and numpy. Prints a summary line. Exits with status 1 if anything differs, or was refused for a reason that
-docs/reference/capture-files.md does not list. Files that differ are kept in the folder; their numbers reproduce them.
+Needs torch and numpy. Prints a summary line. Exits with 1 if anything differs, or if a file was refused for a reason
+that docs/reference/capture-files.md does not list. Files that differ are kept in the folder, and their numbers
+reproduce them.
 """
 
 import argparse
@@ -47,7 +48,7 @@ class Settings:
 
 
 class Describing(Describer):
-    """Also describes objects of classes that only this script defines, as they appear in the pickle."""
+    """Also describes objects of classes that only this script defines, in the way in which the pickle contains them."""
 
     def describe(self, obj, path="$"):
         named = lambda: f"{type(obj).__module__}.{type(obj).__qualname__}"
@@ -65,7 +66,7 @@ DENSE = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.uint8, torch.int8,
     torch.int16, torch.int32, torch.int64, torch.bool,
 ]
-# Types that other versions of torch may lack; their tensors are made from bytes.
+# Types that other versions of torch may lack. Their tensors are made from bytes.
 OTHERS = [
     getattr(torch, name)
     for name in (
@@ -84,7 +85,7 @@ class Maker:
         self.random = random.Random(f"{seed} {number}")
         self.generator = torch.Generator().manual_seed(self.random.getrandbits(62))
         self.protocol = protocol
-        # The reason for which the reader may refuse the file, if there is one.
+        # The reason for which the reader may refuse the file; None if it must read it.
         self.refused = None
         self.tensors = []
 
@@ -254,7 +255,7 @@ def one(program, number, seed, folder):
     try:
         torch.save(maker.root(), path, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError, ValueError) as error:
-        # torch itself cannot save it.
+        # torch itself cannot save this value.
         return "unsaved", f"{type(error).__name__}: {error}"
     answer = subprocess.run([program, "inspect", "--json", "--digests", path], capture_output=True, text=True, timeout=60)
     found = json.loads(answer.stdout)
@@ -263,7 +264,7 @@ def one(program, number, seed, folder):
             return "refused", None
         return "wrong", f"{found['error_kind']}: {found['message']}"
     if maker.refused:
-        return "wrong", "it holds what is refused, and was read"
+        return "wrong", "it contains a value that must be refused, but was read"
     describer = Describing()
     try:
         loaded = torch.load(path, weights_only=False, map_location="cpu")

@@ -1,4 +1,4 @@
-//! libFuzzer over `opt_tests::hostile`'s `legacy`.
+//! A libFuzzer target for `legacy` in `opt_tests::hostile`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (opt_tests::hostile::target("legacy").run)(bytes));

@@ -5,7 +5,7 @@
     with record("captures", ops=["torch.nn.functional.layer_norm"]):
         model(x)
 
-A whole script is recorded by ``python -m opt_captures record --ops auto script.py``.
+``python -m opt_captures record --ops auto script.py`` records a whole script.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Records captures: ``record SCRIPT`` runs a script and records what it calls, ``kernelbench FILE OUT`` a problem.
+"""Records captures and imports projects.
 
-``kernelforge DIR OUT`` writes a plan for a project that has captures and kernels already, ``flashinfer-trace DIR OUT``
+``record SCRIPT`` runs a script and records the calls that it makes. ``kernelbench FILE OUT`` records a problem.
+``kernelforge DIR OUT`` writes a plan for a project that already has captures and kernels. ``flashinfer-trace DIR OUT``
 records the references of a data set and writes a plan with its solutions.
 """
 
@@ -32,22 +33,22 @@ def size(text: str) -> int:
     try:
         return int(float(number) * UNITS[unit])
     except (KeyError, ValueError):
-        raise argparse.ArgumentTypeError(f"`{text}` is no size (write 512MiB, 4GiB, …)") from None
+        raise argparse.ArgumentTypeError(f"`{text}` is not a size (write 512MiB, 4GiB, …)") from None
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+    """Makes the parser of the command line."""
     parser = argparse.ArgumentParser("python -m opt_captures", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     recording = commands.add_parser("record", help="run a script, and record the calls that it makes")
     _recording_options(recording)
-    recording.add_argument("script", type=Path, help="the script, run as if python ran it")
+    recording.add_argument("script", type=Path, help="the script, which is run as python would run it")
     recording.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     problem = commands.add_parser("kernelbench", help="record a problem with Model, get_inputs and get_init_inputs")
     problem.add_argument("script", type=Path, metavar="file", help="the problem")
     problem.add_argument("out", type=Path, help="the folder for captures, a plan and a kernel to fill in")
     problem.add_argument("--calls", type=int, default=kernelbench.DEFAULT_CALLS, help="calls to record (%(default)s)")
-    problem.add_argument("--seed", type=int, default=42, help="set before the model is made (%(default)s)")
+    problem.add_argument("--seed", type=int, default=42, help="the seed of the model and its inputs (%(default)s)")
     problem.add_argument("--training", action="store_true", help="record the model in training mode, not in eval mode")
     project = commands.add_parser("kernelforge", help="write a plan for a project with its captures and kernels")
     project.add_argument("project", type=Path, help="the project: a folder with io/individual_ops and kernels")
@@ -55,22 +56,22 @@ def arguments() -> argparse.ArgumentParser:
     project.add_argument("--parity", action="store_true", help="compare and time as KernelForge does")
     trace = commands.add_parser("flashinfer-trace", help="record the definitions of a data set, and plan its solutions")
     trace.add_argument("project", type=Path, help="the data set: a folder with definitions, workloads and solutions")
-    trace.add_argument("out", type=Path, help="the folder for captures, kernels and the plan; not there yet, or empty")
+    trace.add_argument("out", type=Path, help="the folder to write; must be new or empty")
     trace.add_argument("--calls", type=int, default=flashinfer.DEFAULT_CALLS, help="workloads of each (%(default)s)")
-    trace.add_argument("--seed", type=int, default=0, help="of random inputs (%(default)s)")
+    trace.add_argument("--seed", type=int, default=0, help="seed of random inputs (%(default)s)")
     return parser
 
 
 def _recording_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ops", default="auto", help="full names, with commas between them, or auto (the default)")
-    parser.add_argument("--out", default="captures", help="the folder for captures; not there yet, or empty (captures)")
+    parser.add_argument("--ops", default="auto", help="full names with commas, or auto (the default)")
+    parser.add_argument("--out", default="captures", help="a new or empty folder (captures)")
     parser.add_argument(
-        "--per-class", type=int, default=DEFAULT_PER_CLASS, help="calls that are kept of those alike (%(default)s)"
+        "--per-class", type=int, default=DEFAULT_PER_CLASS, help="calls of each signature class to keep (%(default)s)"
     )
-    parser.add_argument("--per-op", type=int, default=DEFAULT_PER_OP, help="calls that are kept of an op (%(default)s)")
-    parser.add_argument("--max-bytes", type=size, default=DEFAULT_MAX_BYTES, help="what is written in all (4GiB)")
+    parser.add_argument("--per-op", type=int, default=DEFAULT_PER_OP, help="calls of an op to keep (%(default)s)")
+    parser.add_argument("--max-bytes", type=size, default=DEFAULT_MAX_BYTES, help="limit of the total size (4GiB)")
     parser.add_argument("--seed", type=int, default=0, help="decides which calls are kept")
-    parser.add_argument("--store", action="store_true", help="write a capture store: each repeated tensor once")
+    parser.add_argument("--store", action="store_true", help="write a capture store: no tensor is stored twice")
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """The side effects of a call: writing to an argument, changing running statistics, drawing random numbers.
 
-What can be known beforehand is known by rules, because copies have to be made before the call. The rest is seen while
-the call runs.
+Effects that are known beforehand follow from rules, because copies must be made before the call. Other effects are
+observed while the call runs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .errors import NotRecordable
 from .names import OpName
 from .values import storage_key, tensors
 
-STATE_ADVICE = "captures cannot say so yet; record the model in eval mode"
+STATE_ADVICE = "captures cannot represent that yet; record the model in eval mode"
 
 
 @dataclass(frozen=True)
 class Treatment:
-    """How a call is recorded."""
+    """The way in which a call is recorded."""
 
-    #: Values by name; for an in-place call, those of the equivalent out-of-place call.
+    #: Values by name. For an in-place call, they are those of the equivalent out-of-place call.
     given: dict[str, Any]
     #: Storages that are known in advance to be written by the call.
     written: frozenset[tuple[str, int]]
@@ -33,12 +33,12 @@ class Treatment:
 
 
 def treat(op: OpName, given: Mapping[str, Any], out: object) -> Treatment:
-    """Decides how to record the call, before it is made. `out` is the argument of that name, if there is one.
+    """Decides before a call how to record it. `out` is the argument with that name, if there is one.
 
     An in-place call whose only effect is its result is recorded as the same call out of place.
 
     Raises:
-        NotRecordable: it changes something other than its result.
+        NotRecordable: it changes something besides its result.
     """
     refuse_state(op, given)
     values = dict(given)
@@ -51,7 +51,7 @@ def treat(op: OpName, given: Mapping[str, Any], out: object) -> Treatment:
     if values.get("inplace") is True:
         values["inplace"] = False
     return Treatment(
-        values, _storages([target]), "in-place calls were recorded as out of place, with inputs copied before the call"
+        values, _storages([target]), "in-place calls were recorded as out of place, with copies of the earlier inputs"
     )
 
 
@@ -59,7 +59,7 @@ def refuse_state(op: OpName, given: Mapping[str, Any]) -> None:
     """Refuses calls that update a state of their module.
 
     Raises:
-        NotRecordable: names the argument that is written to.
+        NotRecordable: the call writes to the named argument.
     """
     running = given.get("running_mean") is not None or given.get("running_var") is not None
     updates = given.get("training") is True or given.get("use_input_stats") is True
@@ -67,7 +67,7 @@ def refuse_state(op: OpName, given: Mapping[str, Any]) -> None:
         raise NotRecordable(f"it updates `running_mean` and `running_var`, and {STATE_ADVICE}")
     if op.last.startswith("embedding") and given.get("max_norm") is not None:
         raise NotRecordable(
-            "`max_norm` renormalises rows of `weight` in place, which captures cannot say yet; renormalise the "
+            "`max_norm` renormalises rows of `weight` in place, which captures cannot represent yet; renormalise the "
             "table beforehand"
         )
 
@@ -89,7 +89,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Nothing is compiled while recording. Without this, PyTorch would import its compiler: seconds, and 150 MB.
+        # Nothing is compiled while recording. Otherwise PyTorch would import its compiler, which takes seconds and 150
+        # MB.
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -108,10 +109,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
     def judge(self, treatment: Treatment) -> None:
-        """Checks afterwards whether the call can be recorded.
+        """Checks after the call whether it can be recorded.
 
         Raises:
-            NotRecordable: it drew at random, or wrote to an input that was not copied before.
+            NotRecordable: it drew random numbers, or wrote to an input of which there is no earlier copy.
         """
         if self.random:
             raise NotRecordable(

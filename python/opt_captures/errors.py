@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class RecordError(Exception):
-    """Recording was not possible. The message says what was attempted, on what, why it failed, and what to do."""
+    """Recording was not possible. The message says what was attempted, why it failed, and what to do."""
 
 
 class NotRecordable(Exception):
-    """A single call cannot be recorded. The model continues; the reason is counted and reported at the end."""
+    """A single call cannot be recorded. The model continues, and the reason is counted and reported at the end."""

@@ -1,7 +1,7 @@
 """Data sets in the flashinfer-trace format: definitions with a reference in Python, workloads, and solutions.
 
-A definition becomes a job: its reference is run on its workloads, which gives the captures, and is the baseline. Its
-solutions become the candidates.
+A definition becomes a job. Its reference is run on its workloads, which gives the captures, and is also the baseline.
+Its solutions become the candidates.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .sinks import FileSink
 from .summary import Summary
 from .values import Holder, check
 
-#: Calls that are recorded of a definition: its first workloads.
+#: The number of calls that are recorded of a definition: its first workloads.
 DEFAULT_CALLS = 5
-#: Random integers are below this, as ids of a small table are.
+#: Random integers are smaller than this, so that they are valid ids of a small table.
 LARGEST_INTEGER = 128
 BASELINE = "reference"
-#: Describes the entries by the data set's own workloads, for `opt-supervisor report --workloads`.
+#: A file with the data set's workload of each entry, for `opt-supervisor report --workloads`.
 WORKLOADS = "workloads.json"
-#: Put behind a module whose function may return its outputs by name.
+#: Code that is appended to a module whose function may return its outputs by name.
 BY_NAME = """
 
 def _in_order(function, names=%r):
@@ -44,9 +44,9 @@ def _in_order(function, names=%r):
 
 %s = _in_order(%s)
 """
-#: Bytes of the head of a file with tensors, at most.
+#: The largest header of a file with tensors, in bytes.
 LARGEST_HEAD = 64 << 20
-#: What a file with tensors calls a dtype.
+#: The dtypes by their names in a file with tensors.
 STORED_DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -64,10 +64,10 @@ STORED_DTYPES = {
 def import_trace(folder: Path, out: Path, *, calls: int = DEFAULT_CALLS, seed: int = 0) -> list[plans.Job]:
     """Records the references of a data set, writes a plan with its solutions, and returns the jobs.
 
-    A definition that cannot be recorded is a job without candidates and captures, which is left out of the plan.
+    A definition that cannot be recorded becomes a job without candidates and captures. The plan leaves it out.
 
     Raises:
-        RecordError: it is no such data set, nothing of it can be recorded, or `out` is not empty.
+        RecordError: `folder` is not such a data set, nothing in it can be recorded, or `out` is not empty.
     """
     definitions = list(_documents(folder / "definitions", "*.json"))
     if not definitions:
@@ -109,14 +109,14 @@ def _documents(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
 
 
 def _record(folder: Path, definition: dict[str, Any], sink: FileSink, calls: int, seed: int) -> dict[str, Any]:
-    """Records the reference on its first workloads; gives these by the names of their entries."""
+    """Records the reference on its first workloads. Returns these by the names of their entries."""
     name = definition["name"]
     module = types.ModuleType("reference")
     exec(compile(definition["reference"], f"{name}/reference.py", "exec"), module.__dict__)
     traces = _documents(folder / "workloads", "*.jsonl")
     workloads = [trace["workload"] for trace in traces if trace.get("definition") == name][:calls]
     if not workloads:
-        raise RecordError("it has no workload")
+        raise RecordError("it has no workloads")
     for number, workload in enumerate(workloads):
         torch.manual_seed(seed + number)
         given = _inputs(folder, definition, workload)
@@ -138,7 +138,7 @@ def _record(folder: Path, definition: dict[str, Any], sink: FileSink, calls: int
 
 
 def _inputs(folder: Path, definition: dict[str, Any], workload: dict[str, Any]) -> dict[str, Any]:
-    """The inputs of a workload, in the definition's order."""
+    """Makes the inputs of a workload, in the definition's order."""
     axes = {name: axis["value"] for name, axis in definition["axes"].items() if axis["type"] == "const"}
     axes.update(workload["axes"])
     given = {}
@@ -163,7 +163,7 @@ def _random(dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
 
 
 def read_tensor(path: Path, key: str) -> torch.Tensor:
-    """Reads a tensor from a safetensors file: a length, a JSON header, then bytes. No code in it is executed.
+    """Reads a tensor from a safetensors file (a length, a JSON header, and bytes). No code in it is executed.
 
     Raises:
         RecordError: there is no such tensor, or the file is damaged.
@@ -172,7 +172,7 @@ def read_tensor(path: Path, key: str) -> torch.Tensor:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if length > LARGEST_HEAD:
-                raise ValueError(f"a head of {length} bytes")
+                raise ValueError(f"a header of {length} bytes")
             entry = json.loads(file.read(length))[key]
             dtype, shape = STORED_DTYPES[entry["dtype"]], entry["shape"]
             start, end = entry["data_offsets"]
@@ -186,7 +186,7 @@ def read_tensor(path: Path, key: str) -> torch.Tensor:
 
 
 def _ordered(output: Any, names: list[str]) -> Any:
-    """The result of a reference, as a tensor or a tuple in the definition's order."""
+    """Returns the result of a reference as a tensor, or as a tuple in the definition's order."""
     if isinstance(output, dict):
         output = tuple(output[name] for name in names)
     if isinstance(output, (tuple, list)):
@@ -211,19 +211,19 @@ def _add_solutions(job: plans.Job, folder: Path, definition: dict[str, Any], out
 
 
 def _candidate(solution: dict[str, Any], name: str, outputs: list[str], out: Path, definition: str) -> plans.Candidate:
-    """A solution as a candidate. Its sources are written into a separate folder."""
+    """Converts a solution to a candidate. Writes its sources to a separate folder."""
     folder = Path("kernels", definition, name)
     spec = solution["spec"]
     file, _, symbol = spec["entry_point"].partition("::")
     language, suffixes = _language(spec)
     paths = [PurePosixPath(source["path"]) for source in solution["sources"]]
     if any(path.is_absolute() or ".." in path.parts for path in [folder, *paths]):
-        raise RecordError("it names a file outside of its folder")
+        raise RecordError("it names a file outside its folder")
     compiled = [path for path in paths if path.suffix in suffixes]
     if PurePosixPath(file) not in compiled:
-        raise RecordError(f"its entry point `{file}` is none of its sources in {language}")
+        raise RecordError(f"its entry point `{file}` is not one of its sources in {language}")
     if suffixes == (".py",) and len(compiled) > 1:
-        raise RecordError("a Python kernel is one file")
+        raise RecordError("a Python kernel must be a single file")
     symbol = symbol or "run"
     for path, source in zip(paths, solution["sources"], strict=True):
         behind = BY_NAME % (outputs, symbol, symbol) if path.suffix == ".py" else ""
@@ -233,7 +233,7 @@ def _candidate(solution: dict[str, Any], name: str, outputs: list[str], out: Pat
 
 
 def _language(spec: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """The language of a solution, and the suffixes of the files that are compiled.
+    """Returns the language of a solution, and the suffixes of the files that are compiled.
 
     >>> _language({"language": "cpp", "binding": "torch"})[0]
     'torch-extension'
@@ -248,7 +248,7 @@ def _language(spec: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     if language in ("cpp", "c++"):
         is_torch = spec.get("binding") == "torch"
         return "torch-extension" if is_torch else "cpp", (".cpp", ".cc", ".cxx")
-    raise RecordError(f"solutions in `{language}` need a device, or a compiler that is not supported yet")
+    raise RecordError(f"solutions in `{language}` need a device or a compiler that is not supported yet")
 
 
 def _told(error: Exception) -> str:

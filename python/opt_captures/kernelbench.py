@@ -1,7 +1,7 @@
 """Problems in KernelBench's form: a file with a class ``Model``, ``get_inputs()`` and ``get_init_inputs()``.
 
-The captured call is the model's whole ``forward``: its arguments first, then parameters and buffers under their names,
-``self.conv.weight``. So a kernel that does not use Python gets everything it needs.
+The captured call is the model's whole ``forward``. Its arguments come first, followed by parameters and buffers with
+their names, such as ``self.conv.weight``. A kernel that does not use Python therefore gets everything that it needs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .sinks import FileSink
 from .summary import Summary
 from .values import Holder, check, span_bytes, storage_key, tensors
 
-#: Number of recorded calls, each with its own inputs.
+#: The number of recorded calls. Each has different inputs.
 DEFAULT_CALLS = 3
 NEEDED = ("Model", "get_inputs", "get_init_inputs")
 #: Prefix of the name of a parameter or buffer.
@@ -40,7 +40,7 @@ def import_problem(
     mode unless `training` is set.
 
     Raises:
-        RecordError: the file is no such problem, or its model cannot be recorded.
+        RecordError: the file is not such a problem, or its model cannot be recorded.
     """
     module = load(file)
     torch.manual_seed(seed)
@@ -65,11 +65,11 @@ def load(file: Path) -> ModuleType:
     """Imports the problem as a module.
 
     Raises:
-        RecordError: it cannot be imported, or lacks one of the three names.
+        RecordError: the file cannot be imported, or lacks one of the three names.
     """
     spec = importlib.util.spec_from_file_location(f"kernelbench_{file.stem}", file)
     if spec is None or spec.loader is None or not file.is_file():
-        raise RecordError(f"importing {file}: it is no Python file")
+        raise RecordError(f"importing {file}: it is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
@@ -83,7 +83,7 @@ def load(file: Path) -> ModuleType:
 
 
 def capture_of(name: str, model: torch.nn.Module, inputs: Sequence[Any]) -> dict[str, Any]:
-    """The call of the model with these inputs, as a capture.
+    """Calls the model with these inputs, and returns the call as a capture.
 
     Raises:
         NotRecordable: the call is random, or a capture cannot hold its values.
@@ -100,7 +100,8 @@ def capture_of(name: str, model: torch.nn.Module, inputs: Sequence[Any]) -> dict
     given.update(state)
     for key, value in given.items():
         check(value, key)
-    # Tensors that the call may write are copied first: running statistics, and inputs of a model that works in place.
+    # Tensors to which the call may write are copied first: running statistics, and inputs of a model that works in
+    # place.
     treatment = Treatment(given, frozenset(storage_key(it) for it in tensors(list(given.values()))))
     before = Holder(treatment.written).hold(list(given.values()))
     with torch.no_grad(), Watch(given) as watch:
@@ -108,7 +109,7 @@ def capture_of(name: str, model: torch.nn.Module, inputs: Sequence[Any]) -> dict
     watch.judge(treatment)
     check(output, "output")
     if not any(span_bytes(it) for it in tensors(output)):
-        raise NotRecordable("it returned no tensor")
+        raise NotRecordable("it did not return a tensor")
     names = list(given)
     return {
         "function_name": f"{name}.Model",
@@ -120,10 +121,10 @@ def capture_of(name: str, model: torch.nn.Module, inputs: Sequence[Any]) -> dict
 
 
 def write_plan(captures: Path, out: Path) -> str:
-    """Lets the program write a first plan; returns what to do next."""
+    """Lets the program write a first plan. Returns a text that says what to do next."""
     program = shutil.which("opt-supervisor")
     if program is None:
-        return f"opt-supervisor is not on the PATH; with it:\n  opt-supervisor init {captures} -o {out / 'plan.toml'}"
+        return f"put opt-supervisor on the PATH and run:\n  opt-supervisor init {captures} -o {out / 'plan.toml'}"
     plan = out / "plan.toml"
     done = subprocess.run(
         [program, "init", str(captures), "-o", str(plan)], capture_output=True, text=True, timeout=600, check=False

@@ -1,7 +1,7 @@
 """Projects of KernelForge: captures in ``io/individual_ops``, kernels in ``kernels/generated`` and ``trees``.
 
-Captures and kernels are used where they lie; what is written is a plan. A kernel is ``launch(...)``: C++ over PyTorch's
-tensors, Python, or Triton. CUDA needs a device, and is left out with that reason.
+Captures and kernels stay where they are; only a plan is written. A kernel is a function ``launch(...)`` in C++ with
+PyTorch's tensors, in Python, or with Triton. CUDA needs a device, so CUDA kernels are left out with that reason.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .errors import RecordError
 CAPTURES = Path("io", "individual_ops")
 GENERATED = Path("kernels", "generated", "individual_op_kernels")
 TREES = Path("trees")
-#: What only code for a device has.
+#: Text that occurs only in code for a device.
 DEVICE_CODE = re.compile(r"__global__|<<<|#\s*include\s*[<\"]cuda")
 LAUNCH = re.compile(r"\blaunch\s*\(")
 TRITON = re.compile(r"^\s*(import|from) triton\b", re.MULTILINE)
-#: Its rules of timing and of correctness; opt-supervisor's own are stricter.
+#: KernelForge's rules of timing and correctness. Those of opt-supervisor are stricter.
 PARITY = [
     "[verify]",
     'tolerance = "kernelforge"',
@@ -37,10 +37,10 @@ NEEDS_DEVICE = "CUDA needs a device, which a torch-extension cannot use yet"
 def import_project(project: Path, out: Path, *, parity: bool = False) -> list[plans.Job]:
     """Writes a plan for a project to ``out/plan.toml``, and returns its jobs.
 
-    `parity`: time and compare as KernelForge does, instead of by opt-supervisor's own rules.
+    With `parity`, the plan times and compares as KernelForge does, and not by opt-supervisor's own rules.
 
     Raises:
-        RecordError: it is no such project, or there is a plan already.
+        RecordError: `project` is not such a project, or there is already a plan.
     """
     captures = project / CAPTURES
     if not captures.is_dir():
@@ -68,7 +68,7 @@ def _job(project: Path, captures: Path, out: Path) -> plans.Job:
 
 
 def _kernels(project: Path, op: str) -> Iterator[tuple[str, Path]]:
-    """The current kernel of an op, then those of its search tree in order, each with a name."""
+    """Yields the current kernel of an op, then those of its search tree in order, each with a name."""
     for path in sorted((project / GENERATED / op).glob("kernel.*")):
         if path.suffix in (".cu", ".cpp", ".py"):
             yield "kernel", path
@@ -87,7 +87,7 @@ def _add(job: plans.Job, name: str, path: Path, source: str, out: Path) -> None:
         name = f"{name}{path.suffix}"
     if path.suffix == ".py":
         if not re.search(r"^def launch\b", source, re.MULTILINE):
-            job.refused.append((name, "it defines no `launch`"))
+            job.refused.append((name, "it does not define `launch`"))
             return
         language = "triton" if TRITON.search(source) else "python"
         job.candidates.append(plans.Candidate(name, [_from(out, path)], language, "launch"))
@@ -95,9 +95,9 @@ def _add(job: plans.Job, name: str, path: Path, source: str, out: Path) -> None:
     if DEVICE_CODE.search(source):
         job.refused.append((name, NEEDS_DEVICE))
     elif not LAUNCH.search(source):
-        job.refused.append((name, "it defines no `launch`"))
+        job.refused.append((name, "it does not define `launch`"))
     elif path.suffix == ".cu":
-        # Made for the CPU, under the name that all kernels have there.
+        # The copy is a CPU kernel, with the name that all kernels have in its folder.
         copy = out / "kernels" / job.name / f"{name}.cpp"
         plans.write(copy, source)
         job.candidates.append(plans.Candidate(name, [_from(out, copy)], "torch-extension"))
@@ -106,5 +106,5 @@ def _add(job: plans.Job, name: str, path: Path, source: str, out: Path) -> None:
 
 
 def _from(out: Path, path: Path) -> str:
-    """A path, as it is written in a plan in `out`."""
+    """Returns a path as a plan in `out` must write it."""
     return os.path.relpath(path.resolve(), out.resolve())

@@ -1,7 +1,7 @@
 """The functions that can be recorded, and their names.
 
-An op has one name however it was called: ``x @ y``, ``x.matmul(y)`` and ``torch.matmul(x, y)`` are all
-``torch.matmul``, and ``x.add_(y)`` is ``torch.add`` done in place.
+An op has one name, however it is called. ``x @ y``, ``x.matmul(y)`` and ``torch.matmul(x, y)`` are all
+``torch.matmul``. ``x.add_(y)`` is ``torch.add`` in place.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch.overrides import get_overridable_functions, resolve_name
 from .errors import RecordError
 
 FUNCTIONAL = "torch.nn.functional."
-#: Selects every function that PyTorch lets us see.
+#: Selects every function that PyTorch lets the recorder see.
 AUTO = "auto"
-#: Modules whose names may precede a function's. If several have a function, the first one names it.
+#: Modules whose names may precede that of a function. If several have the function, the first one names it.
 MODULES: tuple[tuple[str, Any], ...] = (
     (FUNCTIONAL, torch.nn.functional),
     ("torch.", torch),
@@ -28,7 +28,7 @@ MODULES: tuple[tuple[str, Any], ...] = (
     ("torch.fft.", torch.fft),
     ("torch.special.", torch.special),
 )
-#: The attribute of a wrapper that holds the function it stands for.
+#: The attribute of a wrapper that contains the original function.
 RECORDED = "__recorded__"
 #: Calls that compute nothing, or whose result depends on uninitialised memory.
 NOT_COMPUTING = frozenset({"clone", "detach", "contiguous", "to", "empty_like", "new_empty", "numel", "size", "dim"})
@@ -36,11 +36,11 @@ NOT_COMPUTING = frozenset({"clone", "detach", "contiguous", "to", "empty_like", 
 
 @dataclass(frozen=True)
 class OpName:
-    """The name of a function, and whether this form of it writes to its first argument."""
+    """The name of a function, with a flag that says if this form of it writes to its first argument."""
 
     name: str
     in_place: bool = False
-    #: 1, and more for calls of other forms of the function: `torch.max(x)`, `torch.max(x, dim=1)`.
+    #: 1, and more for other forms of the function, such as `torch.max(x)` and `torch.max(x, dim=1)`.
     form: int = 1
 
     @property
@@ -73,7 +73,7 @@ class Patch:
 
 
 def canonical(name: str) -> OpName | None:
-    """The op with a name in PyTorch's spelling; None if there is no callable function of that name.
+    """Finds the op with a name in PyTorch's spelling. None if there is no callable function with that name.
 
     >>> canonical("torch.Tensor.add_")
     OpName(name='torch.add', in_place=True, form=1)
@@ -99,7 +99,7 @@ def canonical(name: str) -> OpName | None:
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """The function that has this name, whether it is being recorded or not."""
+    """Finds the function with this name, whether it is being recorded or not."""
     prefix, _, last = name.rpartition(".")
     function: Callable[..., Any] = getattr(dict(MODULES)[prefix + "."], last)
     return getattr(function, RECORDED, function)
@@ -117,7 +117,7 @@ def schema_name(name: str) -> str:
 
 
 def selected(ops: Iterable[str] | str) -> frozenset[str] | None:
-    """The names to record, checked; ``None`` stands for all of them.
+    """Checks and returns the names to record. ``None`` means all functions.
 
     Raises:
         RecordError: a name does not belong to a function that can be recorded.
@@ -132,16 +132,16 @@ def selected(ops: Iterable[str] | str) -> frozenset[str] | None:
         if op is None:
             raise RecordError(
                 f"choosing the ops to record: there is no function `{given}` in torch or torch.nn.functional "
-                '(write its full name, such as "torch.nn.functional.softmax", or ops="auto" to see what a model calls)'
+                '(write the full name, such as "torch.nn.functional.softmax", or ops="auto" to see what a model calls)'
             )
         names.add(op.name)
     if not names:
-        raise RecordError('choosing the ops to record: the list is empty (name at least one, or say ops="auto")')
+        raise RecordError('choosing the ops to record: the list is empty (name at least one, or write ops="auto")')
     return frozenset(names)
 
 
 class Names:
-    """Names of functions, each looked up once."""
+    """The names of functions. Each is looked up once."""
 
     def __init__(self) -> None:
         self._known: dict[Any, OpName | None] = {}
@@ -156,17 +156,17 @@ class Names:
             if function not in self._known:
                 self._known[function] = canonical(resolve_name(function) or "")
             return self._known[function]
-        except TypeError:  # not hashable, so not a function of torch
+        except TypeError:  # It is not hashable, so it is not a function of torch.
             return None
 
 
 def is_plain_function(value: object) -> bool:
-    """Whether `value` is a function written in Python or C, and not a class or another callable object."""
+    """True if `value` is a function written in Python or C, and not a class or another callable object."""
     return isinstance(value, (types.FunctionType, types.BuiltinFunctionType))
 
 
 def patches(names: Names, wanted: frozenset[str] | None) -> list[Patch]:
-    """What to replace so that the wanted functions are also seen when a composite function calls them.
+    """Returns the attributes to replace, so that calls by composite functions are also seen.
 
     Methods of tensors are replaced only if their op was requested by name.
     """

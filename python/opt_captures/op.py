@@ -13,7 +13,7 @@ from .reservoir import Reservoir
 from .signatures import Signature
 from .values import check, describe
 
-#: Most classes that are distinguished; calls of further classes are counted together and not kept.
+#: The largest number of classes that are distinguished. Calls of further classes are counted together and not kept.
 MAX_CLASSES = 10_000
 
 
@@ -23,7 +23,7 @@ class CallClass:
 
     text: str
     reservoir: Reservoir
-    #: Numbers of the entries that hold its calls, by slot.
+    #: Numbers of the entries with its calls, by slot.
     entries: dict[int, int] = field(default_factory=dict)
 
 
@@ -61,7 +61,7 @@ class OpRecord:
         return self._next
 
     def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call has this form of the function."""
+        """True if a call has this form of the function."""
         if self._signature is None:
             return False
         try:
@@ -71,17 +71,17 @@ class OpRecord:
         return True
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The call's values by name.
+        """Returns the call's values by name.
 
         Raises:
             NotRecordable: nothing is known about the function's parameters.
         """
         if self._signature is None:
-            raise NotRecordable("nothing is known of its parameters")
+            raise NotRecordable("its parameters are not known")
         return self._signature.bind(args, kwargs)
 
     def signature_as_capture(self) -> dict[str, Any] | None:
-        """The op's ``signature``, with the defaults that a capture can hold."""
+        """The op's ``signature``, with the defaults that a capture can contain."""
         if self._signature is None:
             return None
         capture = self._signature.as_capture()
@@ -93,7 +93,7 @@ class OpRecord:
         return capture
 
     def offer(self, given: Mapping[str, Any]) -> Slot | None:
-        """Decides whether to keep the call. Returns its position, or None.
+        """Decides whether to keep the call. Returns its position, or None if it is not kept.
 
         Raises:
             NotRecordable: the op has reached its limit of entries or classes.
@@ -111,7 +111,7 @@ class OpRecord:
         entry = found.entries.get(index)
         if entry is None:
             if self._next == self._per_op:
-                raise NotRecordable("`per_op` calls of it are kept already")
+                raise NotRecordable("`per_op` calls of it have already been kept")
             entry = self._next
         return Slot(found, index, entry)
 

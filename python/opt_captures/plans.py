@@ -1,4 +1,4 @@
-"""A first plan, written as text."""
+"""Writes a first plan as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Candidate:
 
 @dataclass
 class Job:
-    """An op with its captures and kernels. `refused` lists kernels with reasons; they become comments."""
+    """An op with its captures and kernels. `refused` lists kernels with reasons, which become comments in the plan."""
 
     name: str
     captures: str
@@ -33,7 +33,7 @@ class Job:
 
 
 def text(head: str, settings: Sequence[str], jobs: Sequence[Job]) -> str:
-    """The plan: a comment, tables as they are given, and the jobs.
+    """Returns the plan: a comment, the given tables, and the jobs.
 
     >>> print(text("one", ["[build]"], [Job("relu", "c", [Candidate("fast", ["k.cpp"], "cpp")])]))
     # one
@@ -68,7 +68,7 @@ def text(head: str, settings: Sequence[str], jobs: Sequence[Job]) -> str:
 
 
 def build_settings() -> list[str]:
-    """The table that names the interpreter that runs this code."""
+    """The table that names the interpreter which runs this code."""
     return ["[build]", f"python = {_quoted(sys.executable)}"]
 
 
@@ -76,7 +76,7 @@ def write(path: Path, plan: str) -> None:
     """Writes a plan if there is none yet.
 
     Raises:
-        RecordError: there is one, or it cannot be written.
+        RecordError: there already is a plan, or it cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The recorder: observes calls while a block runs, and passes those to keep to a sink."""
+"""The recorder, which observes calls while a block runs and passes the calls to keep to a sink."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from .summary import Summary
 from .surroundings import put_right
 from .values import Holder, check, span_bytes, storage_key, tensors
 
-#: Of one op, whatever its classes.
+#: The largest number of kept calls of an op, in all of its classes.
 DEFAULT_PER_OP = 64
-#: Of calls that are alike in shapes, strides, dtypes and plain values.
+#: The largest number of kept calls that have the same shapes, strides, dtypes and plain values.
 DEFAULT_PER_CLASS = 4
 DEFAULT_MAX_BYTES = 4 << 30
-#: Functions that print a tensor; the calls that they make are not the model's work.
+#: Functions that print a tensor. The calls that they make are not the model's work.
 SHOWING = (torch.Tensor.__repr__, torch.Tensor.__format__)
 
 
 class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(...)`
     """Records calls of PyTorch functions as capture files while a block runs.
 
-    Each op gets its own folder below `folder`, and ``recorded.json`` says what was seen and what was left out.
+    Each op gets a separate folder below `folder`. ``recorded.json`` says what was seen and what was left out.
 
     Args:
-        folder: where captures go; it must not exist, or be empty.
-        ops: full names (``torch.nn.functional.softmax``), or ``"auto"`` for all that are called.
-        per_class: how many calls are kept of those that are alike in shapes, strides, dtypes and plain values. Each
-            of them has the same chance.
-        per_op: how many calls are kept of an op in all.
-        max_bytes: how much is written in all. A call that does not fit any more is counted, and not kept.
+        folder: the folder for captures, which must be new or empty.
+        ops: full names (``torch.nn.functional.softmax``), or ``"auto"`` for all functions that are called.
+        per_class: how many calls are kept that have the same shapes, strides, dtypes and plain values. Each of
+            these calls has the same chance.
+        per_op: how many calls of an op are kept in total.
+        max_bytes: how much is written in total. A call that no longer fits is counted but not kept.
         seed: decides which calls of a class are kept.
-        store: whether captures go into a capture store, in which each repeated tensor is once; needs the program.
+        store: True to write a capture store, which has each repeated tensor once. This needs the program.
 
     Raises:
-        RecordError: on entering, if the folder is not empty or an op is not known; on the way, if a module is used that
-            cannot be recorded; on leaving, if captures could not be written.
+        RecordError: on entering, if the folder is not empty or an op is not known; in the block, if a module is
+            used that cannot be recorded; on leaving, if captures could not be written.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -61,7 +61,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
     [('torch.nn.functional.gelu', 1, 1)]
     """
 
-    #: The one whose block runs.
+    #: The recorder whose block is running.
     _current: ClassVar[record | None] = None
 
     def __init__(
@@ -96,7 +96,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
 
     def __enter__(self) -> record:
         if record._current is not None:
-            raise RecordError("starting to record: another recorder is at work (leave its block first)")
+            raise RecordError("starting to record: another recorder is running (leave its block first)")
         self._sink.open()
         record._current = self
         self._thread = threading.get_ident()
@@ -119,8 +119,8 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         self._sink.close(self.summary)
         if self._failure is not None and kind is None:
             raise RecordError(
-                f"writing captures to {self._sink.folder}: {self._failure} (make room, or lower `max_bytes`; what was "
-                "recorded before is complete)"
+                f"writing captures to {self._sink.folder}: {self._failure} (make room, or lower `max_bytes`; all "
+                "calls recorded before are complete)"
             ) from self._failure
 
     def _summary(self) -> Summary:
@@ -140,7 +140,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """Restores PyTorch's own functions for code that inspects them, until this ends."""
+        """Restores PyTorch's own functions, for code in the block that inspects them."""
         if self._working:  # Our functions are not installed now.
             yield
             return
@@ -160,7 +160,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         return recorded
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # A composite function hands over what it finds under its own name, which may be our wrapper.
+        # A composite function passes the function that it finds under its own name, which may be our wrapper.
         func = getattr(func, RECORDED, func)
         if func in SHOWING:
             with self._quietly():
@@ -210,7 +210,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
 
     @contextmanager
     def _quietly(self) -> Iterator[None]:
-        """Calls made until this ends are not recorded."""
+        """Prevents calls in the block from being recorded."""
         before, self._working = self._working, True
         try:
             yield
@@ -218,9 +218,9 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             self._working = before
 
     def _before(self, op: OpName, args: Any, kwargs: Any) -> _Kept | None:
-        """Counts the call and, if it is to be kept, copies its arguments."""
+        """Counts the call and, if it will be kept, copies its arguments."""
         if self._wanted is None and next(tensors([*args, *kwargs.values()]), None) is None:
-            return None  # It creates tensors without taking any.
+            return None  # It creates tensors, but does not take any.
         out = kwargs.get(OUT)
         named = {name: value for name, value in kwargs.items() if name != OUT}
         record_of_op = self._form(op, args, named)
@@ -230,7 +230,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             for name, value in given.items():
                 check(value, name)
             if next(tensors(list(given.values())), None) is None:
-                raise NotRecordable("it was given no tensor")
+                raise NotRecordable("it was not given a tensor")
             slot = record_of_op.offer(given)
             if slot is None or self._failure is not None:
                 return None
@@ -243,7 +243,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             return None
 
     def _form(self, op: OpName, args: Any, kwargs: Any) -> OpRecord:
-        """The op of this call's form of the function, created for the first such call."""
+        """Returns the op of this call's form of the function. The first such call creates it."""
         forms = self._ops.setdefault(op.name, [])
         found = next((form for form in forms if form.fits(args, kwargs)), None)
         if found is not None:
@@ -256,16 +256,16 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         return found
 
     def _after(self, kept: _Kept, watch: Watch, result: Any) -> None:
-        """Writes the call, unless it turned out that it cannot be recorded."""
+        """Writes the call, unless it has turned out that it cannot be recorded."""
         try:
             watch.judge(kept.treatment)
             check(result, "output")
             outputs = list(tensors(result))
             if not outputs:
-                raise NotRecordable("it returned no tensor")
+                raise NotRecordable("it did not return a tensor")
             given = {storage_key(it) for it in tensors(list(kept.treatment.given.values())) if span_bytes(it)}
             if any(storage_key(it) in given for it in outputs if span_bytes(it)) and not kept.treatment.written:
-                raise NotRecordable("it returned its input, or a view of it: there is nothing to compute")
+                raise NotRecordable("it returned its input or a view of it, so there is nothing to compute")
             names = list(kept.treatment.given)
             capture = {
                 "function_name": kept.op.name,
@@ -282,7 +282,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
 
 
 class _Kept:
-    """A call that is to be kept, between its beginning and its end."""
+    """A call that will be kept, between its start and its end."""
 
     def __init__(self, op: OpRecord, slot: Slot, treatment: Treatment, held: list[Any]) -> None:
         self.op, self.slot, self.treatment, self.held = op, slot, treatment, held

@@ -1,4 +1,4 @@
-"""Chooses the calls of a class that are kept: a uniform sample of limited size, the same for the same seed."""
+"""Chooses the calls of a class that are kept: a uniform sample of limited size. The same seed gives the same sample."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 
 class Reservoir:
-    """Keeps `size` of any number of calls, each with the same chance (algorithm R).
+    """Keeps `size` calls out of any number, each with the same chance (algorithm R).
 
     >>> reservoir = Reservoir(size=2, seed="a class")
     >>> [reservoir.offer() for _ in range(3)][:2]
@@ -21,7 +21,7 @@ class Reservoir:
         self._random = random.Random(seed)
 
     def offer(self) -> int | None:
-        """The slot for the next call, replacing the call in it, if any; None if the call is not kept."""
+        """Returns the slot for the next call, which replaces the call in it. None if the call is not kept."""
         slot = self.calls if self.calls < self.size else self._random.randrange(self.calls + 1)
         self.calls += 1
         return slot if slot < self.size else None

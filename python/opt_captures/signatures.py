@@ -1,7 +1,7 @@
 """The parameters of a function, which give names to a call's values.
 
-For functions written in Python these are known. For those written in C, they come from the schema of the ATen operator
-or, failing that, from the stand-in that PyTorch keeps of each function for its own tests.
+Functions written in Python state their parameters. For functions written in C, the parameters come from the schema of
+the ATen operator or, if there is none, from the substitute that PyTorch has for each function in its own tests.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from .errors import NotRecordable
 from .names import OpName, function_of, schema_name
 from .values import tensors
 
-#: The parameter for a call's result; it is not an input.
+#: The parameter for a call's result, which is not an input.
 OUT = "out"
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The parameters in order: their names, their defaults, and how they may be passed."""
+    """The parameters in order, with their names, their defaults, and the ways in which they may be passed."""
 
     params: tuple[str, ...]
     defaults: Mapping[str, Any]
     kinds: Mapping[str, str]
-    #: Parameters that must be tensors, must hold none, and take as many tensors as are given, where that is known.
+    #: Parameters that must be tensors, must not contain any, or take any number of tensors, as far as this is known.
     tensors: frozenset[str] = frozenset()
     plain: frozenset[str] = frozenset()
     lists: frozenset[str] = frozenset()
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """A call's values by name, in the order of the parameters, with defaults filled in.
+        """Returns a call's values by name, in the order of the parameters, with defaults filled in.
 
         Raises:
-            NotRecordable: the call does not fit.
+            NotRecordable: the call does not fit this signature.
         """
         by_place = [name for name in self.params if self.kinds[name] != "KEYWORD_ONLY"]
         args = self._gathered(args, by_place)
         if len(args) > len(by_place):
-            raise NotRecordable(f"it was given {len(args)} values without a name, and takes {len(by_place)}")
+            raise NotRecordable(f"it was given {len(args)} values without a name, but takes {len(by_place)}")
         given = dict(zip(by_place, args, strict=False))
         for name, value in kwargs.items():
             name = self._spelled(name)
@@ -59,13 +59,13 @@ class Signature:
             raise NotRecordable(f"`{missing[0]}` was not given")
         for name, value in given.items():
             if name in self.tensors and not isinstance(value, torch.Tensor):
-                raise NotRecordable(f"`{name}` is no tensor")
+                raise NotRecordable(f"`{name}` is not a tensor")
             if name in self.plain and next(tensors([value]), None) is not None:
                 raise NotRecordable(f"`{name}` is a tensor")
         return {name: given[name] if name in given else self.defaults[name] for name in self.params}
 
     def _gathered(self, args: Sequence[Any], by_place: Sequence[str]) -> Sequence[Any]:
-        """`x.reshape(2, 3)` stands for `x.reshape((2, 3))`, and `einsum(text, a, b)` for `einsum(text, [a, b])`."""
+        """`x.reshape(2, 3)` means `x.reshape((2, 3))`, and `einsum(text, a, b)` means `einsum(text, [a, b])`."""
         last = len(by_place) - 1
         rest = args[last:]
         numbers = len(rest) > 1 and all(isinstance(value, int) for value in rest)
@@ -84,7 +84,7 @@ class Signature:
 
 
 def signature_for(op: OpName, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Signature | None:
-    """The first signature of the op's function that a call fits."""
+    """Finds the first signature of the op's function that a call fits."""
     for signature in _signatures(op.name):
         try:
             signature.bind(args, kwargs)
@@ -102,20 +102,20 @@ def _signatures(name: str) -> list[Signature]:
         stand_in = get_testing_overrides().get(function)
         found = [_of_python(stand_in) if stand_in is not None else None]
         schemas = [_of_schema(schema) for schema in torch._C._jit_get_schemas_for_operator(schema_name(name))]
-        # A function in Python that takes anything has other defaults than its operator; one in C has the same.
+        # A Python function that takes anything has other defaults than its operator. A C function has the same ones.
         found = [*found, *schemas] if isinstance(function, types.FunctionType) else [*schemas, *found]
     return [signature for signature in found if signature is not None]
 
 
 def _of_python(function: Callable[..., Any]) -> Signature | None:
-    """None if the function does not name its parameters."""
+    """Reads the parameters of a Python function. None if it does not name them."""
     try:
         params = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return None
     if any(param.kind in (param.VAR_POSITIONAL, param.VAR_KEYWORD) for param in params):
         return None
-    # Parameters with an underscore are internal to the function.
+    # Parameters that begin with an underscore are internal to the function.
     params = [param for param in params if not param.name.startswith("_") and param.name != OUT]
     rename = {"self": "input"}
     return Signature(
@@ -126,7 +126,7 @@ def _of_python(function: Callable[..., Any]) -> Signature | None:
 
 
 def _of_schema(schema: Any) -> Signature | None:
-    """None for an overload that writes to an argument, or takes no tensor at all."""
+    """Reads the schema of an overload. None if it writes to an argument, or does not take a tensor."""
     writes = any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
     names = ["input" if argument.name == "self" else argument.name for argument in schema.arguments]
     types = [str(argument.type) for argument in schema.arguments]

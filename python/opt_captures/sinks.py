@@ -13,7 +13,7 @@ from .errors import RecordError
 if TYPE_CHECKING:
     from .summary import Summary
 
-#: What was recorded and what was left out, beside the captures.
+#: The summary of a recording, beside the captures.
 INDEX = "recorded.json"
 
 
@@ -26,10 +26,10 @@ class Sink(Protocol):
         """Checks that nothing would be overwritten."""
 
     def place(self, op_folder: str) -> Path:
-        """The path of an op's captures for a plan."""
+        """The path of an op's captures, as a plan names it."""
 
     def least(self, inputs: Sequence[int]) -> int:
-        """The smallest size that a call with inputs of these sizes adds on disk."""
+        """The smallest number of bytes that a call with inputs of these sizes adds on disk."""
 
     def write(self, op_folder: str, entry: str, capture: dict[str, Any]) -> int:
         """Writes or replaces an entry. Returns the bytes that it adds on disk. Raises OSError."""
@@ -42,24 +42,24 @@ def refuse_used(folder: Path) -> None:
     """Refuses a folder that is not empty.
 
     Raises:
-        RecordError: names the folder.
+        RecordError: the folder is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RecordError(
-            f"recording into {folder}: something is there already, and nothing is written over (name another "
+            f"recording into {folder}: something is there already, and nothing is overwritten (name another "
             "folder, or remove it)"
         )
 
 
 def replace(path: Path, text: str) -> None:
-    """Writes a file so that it is complete or absent."""
+    """Writes a file that is either complete or absent, never partial."""
     draft = path.with_name(f".{path.name}.part")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
 
 
 class FileSink:
-    """One `.pt` file for each call, in a folder for each op."""
+    """Writes one `.pt` file for each call, in a folder for each op."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

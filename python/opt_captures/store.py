@@ -1,8 +1,8 @@
-"""Records into a store, which has every repeated tensor on disk once.
+"""Records into a store, which has every repeated tensor on disk only once.
 
-Each call is written to memory first and then handed to ``opt-supervisor captures add``, which writes only what the
-store does not have yet. So the disk never holds a tensor twice, and memory holds one call more than the
-model itself.
+Each call is first written to memory. It is then passed to ``opt-supervisor captures add``, which writes only the
+tensors that the store does not have yet. The disk therefore never has a tensor twice. Memory has one more call than
+the model itself needs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .summary import Summary
 NAME = "opt-supervisor"
 #: Environment variable with the program's path, if it is neither beside this package nor on the `PATH`.
 VARIABLE = "OPT_SUPERVISOR"
-#: Relative to the folder of the recording.
+#: Path relative to the folder of the recording.
 STORE = "store"
-#: Time limit for one call, in seconds: a disk that writes 10 MB a second writes 36 GB in this time.
+#: Time limit for one call, in seconds. In this time, a disk that writes 10 MB a second writes 36 GB.
 ADD_SECONDS = 3600
 
 
 def program() -> str:
-    """The program that makes stores.
+    """Finds the program that makes stores.
 
     Raises:
         RecordError: it was not found.
@@ -41,7 +41,7 @@ def program() -> str:
     named = os.environ.get(VARIABLE)
     found = named or beside or shutil.which(NAME)
     if named is not None and not Path(named).is_file():
-        raise RecordError(f"recording into a store: {VARIABLE} names {named}, which is no file")
+        raise RecordError(f"recording into a store: {VARIABLE} names {named}, which is not a file")
     if found is None:
         raise RecordError(
             f"recording into a store: {NAME} is neither beside this Python nor on the PATH (install it, set "
@@ -66,7 +66,7 @@ class StoreSink:
         return self.folder / STORE / "entries" / op_folder
 
     def least(self, inputs: Sequence[int]) -> int:
-        # The store may have all of them already. At most one call can exceed the limit.
+        # The store may already have all of them. At most one call can exceed the limit.
         return 1
 
     def write(self, op_folder: str, entry: str, capture: dict[str, Any]) -> int:

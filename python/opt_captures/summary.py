@@ -15,7 +15,7 @@ from .op import OpRecord
 
 @dataclass(frozen=True)
 class Summary:
-    """The calls that were seen and kept, and why the others were not."""
+    """The calls that were seen and kept, and the reasons why the others were not kept."""
 
     folder: Path
     place: Callable[[str], Path]
@@ -45,7 +45,7 @@ class Summary:
             lines += [f"  {note}" for note in sorted(op.notes)]
             lines += [f"  left out {count}: {reason}" for reason, count in op.left_out.most_common()]
         lines += list(self.notes)
-        return "\n".join(lines) or "no call of these ops was seen"
+        return "\n".join(lines) or "these ops were not called"
 
 
 def _op(op: OpRecord) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Code that bypasses PyTorch's functions, and how recording deals with it.
 
-What ``torch.compile`` makes calls no function that could be seen, so it runs as it was written. ``DataParallel`` calls
-copies of a model in threads of its own, and is refused. ``torch.jit`` reads functions, and is shown those of PyTorch.
+Code made by ``torch.compile`` does not call any function that could be observed, so functions run as they were written.
+``DataParallel`` calls copies of a model in its own threads, and is refused. ``torch.jit`` reads the source of
+functions, so it gets PyTorch's original functions.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from .errors import RecordError
 
 
 def put_right(stack: ExitStack, aside: Callable[[], AbstractContextManager[None]]) -> None:
-    """Installs all workarounds until the stack is closed. Within `aside`, PyTorch's own functions are restored."""
+    """Installs all workarounds until the stack is closed. Inside `aside`, PyTorch's own functions are restored."""
     if "torch._dynamo" in sys.modules:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
     else:
-        # Its module takes 150 MB, so it is not imported here; only programs that compile something need it.
+        # Its module takes 150 MB, so it is not imported here. Only programs that compile something need it.
         _replace(stack, torch, "compile", _compile_eagerly(stack, torch.compile))
     _replace(stack, torch.jit, "trace", _within(aside, torch.jit.trace))
     _replace(stack, torch.jit, "script", _within(aside, torch.jit.script, frames_up=1))
@@ -39,7 +40,7 @@ def _within(
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def within(*args: Any, **kwargs: Any) -> Any:
-        # `script` looks up names in its caller's frame, which is now one frame further up.
+        # `script` looks up names in the frame of its caller, which is now one frame further up.
         for name, count in more.items():
             kwargs["_" + name] = kwargs.get("_" + name, 0) + count
         with aside():
@@ -63,6 +64,6 @@ def _compile_eagerly(stack: ExitStack, original: Callable[..., Any]) -> Callable
 
 def _refuse_data_parallel(self: torch.nn.DataParallel[Any], *args: Any, **kwargs: Any) -> Any:
     raise RecordError(
-        "recording a call of torch.nn.DataParallel: it calls copies of the model in threads of its own, which the "
+        "recording a call of torch.nn.DataParallel: it calls copies of the model in its own threads, which the "
         "recorder does not see (record the model inside, `model.module`, on one device)"
     )

@@ -1,4 +1,4 @@
-"""Arguments and results of a call: checks whether a capture can hold them, and copies them against later changes."""
+"""Arguments and results of a call. Checks whether a capture can contain them, and copies them against later changes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 
 from .errors import NotRecordable
 
-#: Plain values that a capture may hold, besides tensors, lists and tuples.
+#: Types of plain values that a capture can contain, in addition to tensors, lists and tuples.
 PLAIN = (bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
-#: A view is saved with its whole storage, unless at least this many bytes of it are unused.
+#: A view is saved with its whole storage, unless at least this many bytes of the storage are unused.
 SPARE_BYTES = 4096
-#: No kernel could be written for arguments with deeper nesting.
+#: The deepest nesting of arguments. No kernel could be written for a deeper one.
 MAX_DEPTH = 8
 
 
 def span_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of the storage from the tensor's first element to its last.
+    """Counts the bytes of the storage from the tensor's first element to its last.
 
     >>> span_bytes(torch.zeros(4, 4)[:, 1])
     52
@@ -36,10 +36,10 @@ def storage_key(tensor: torch.Tensor) -> tuple[str, int]:
 
 
 def refuse_strange(tensor: torch.Tensor, path: str) -> None:
-    """Refuses anything except a dense tensor with its own bytes.
+    """Refuses every tensor that is not dense or does not have its own bytes.
 
     Raises:
-        NotRecordable: names the argument and what it is.
+        NotRecordable: says what the argument is.
     """
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         what = f"a {type(tensor).__name__}"
@@ -50,14 +50,14 @@ def refuse_strange(tensor: torch.Tensor, path: str) -> None:
     elif tensor.is_nested or tensor.layout != torch.strided:
         what = f"a tensor of layout {tensor.layout}" if not tensor.is_nested else "a nested tensor"
     elif torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        what = "a tensor inside of torch.func"
+        what = "a tensor inside torch.func"
     else:
         return
-    raise NotRecordable(f"`{path}` is {what}, which captures do not hold")
+    raise NotRecordable(f"`{path}` is {what}, which a capture cannot contain")
 
 
 def tensors(value: object) -> Iterator[torch.Tensor]:
-    """Every tensor in nested lists and tuples, in order."""
+    """Yields every tensor in nested lists and tuples, in order."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -66,10 +66,10 @@ def tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def check(value: object, path: str, depth: int = 0) -> None:
-    """Refuses a value that no capture can hold.
+    """Refuses a value that a capture cannot contain.
 
     Raises:
-        NotRecordable: names the argument and what it is.
+        NotRecordable: says what the argument is.
     """
     if isinstance(value, torch.Tensor):
         refuse_strange(value, path)
@@ -79,11 +79,11 @@ def check(value: object, path: str, depth: int = 0) -> None:
     elif isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
         raise NotRecordable(f"`{path}` is {value}, which does not fit in 64 bits")
     elif value is not None and not isinstance(value, PLAIN):
-        raise NotRecordable(f"`{path}` is a {type(value).__name__}, which captures do not hold")
+        raise NotRecordable(f"`{path}` is a {type(value).__name__}, which a capture cannot contain")
 
 
 def describe(value: object) -> str:
-    """A text that is equal for calls of one class: shapes, strides and dtypes of tensors, and plain values.
+    """Returns a text that is equal for calls of one class: shapes, strides and dtypes of tensors, and plain values.
 
     >>> describe((torch.zeros(2, 3), 1, None))
     '(f32[2,3], 1, None)'
@@ -98,7 +98,7 @@ def describe(value: object) -> str:
 
 
 def short_dtype(dtype: torch.dtype) -> str:
-    """``torch.float32`` as ``f32``.
+    """Returns the short name of a dtype: ``f32`` for ``torch.float32``.
 
     >>> short_dtype(torch.bfloat16), short_dtype(torch.bool)
     ('bf16', 'bool')
@@ -111,17 +111,19 @@ def short_dtype(dtype: torch.dtype) -> str:
 
 
 class Holder:
-    """Turns the values of one call into values to save: on the CPU, without gradients, and without more of a storage
-    than the call saw. Tensors that share a storage go on sharing it.
+    """Converts the values of one call to values to save.
+
+    They are on the CPU and without gradients. They have no more of a storage than the call used. Tensors that share a
+    storage keep sharing it.
     """
 
     def __init__(self, written: frozenset[tuple[str, int]] = frozenset()) -> None:
-        """`written` are storages that the call writes to: their tensors are copied now."""
+        """Starts a call. The tensors of the storages in `written` are copied now, because the call writes to them."""
         self._written = written
         self._hosts: dict[tuple[str, int], torch.UntypedStorage] = {}
 
     def hold(self, value: Any) -> Any:
-        """The value to save. Tensors that need no copy are still the caller's own."""
+        """Returns the value to save. Tensors that need no copy are the caller's own tensors."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, list):
@@ -154,7 +156,7 @@ class Holder:
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of the tensor in a new storage, with the same strides."""
+    """Copies the tensor to a new storage, with the same strides."""
     span = span_bytes(tensor) // max(tensor.element_size(), 1)
     flat = tensor.as_strided((span,), (1,), tensor.storage_offset())
     flat = flat.clone() if flat.device.type == "cpu" else flat.cpu()

@@ -5,8 +5,8 @@
     result = evaluate("kernels/fast.c", plan="plan.toml")
     print(result.passed, result.speedup)
 
-Needs nothing but the standard library and the program. `Session` keeps workers and the baseline warm between
-kernels; `evaluate_async` and `evaluate_all` judge several at once.
+The package needs only the standard library and the program. `Session` keeps workers and the baseline warm between
+kernels. `evaluate_async` and `evaluate_all` evaluate several kernels at once.
 """
 
 from __future__ import annotations

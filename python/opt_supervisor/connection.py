@@ -1,4 +1,4 @@
-"""One connection to the control socket of a run: JSON-RPC 2.0, one message per line."""
+"""A connection to the control socket of a run. It uses JSON-RPC 2.0, with one message per line."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 from .errors import RefusedError, SupervisorError
 
-#: Time limit in seconds, except for results, which may take any time.
+#: Time limit in seconds. It does not apply to results, which may take any time.
 ANSWER_SECONDS = 30.0
 
 
 class Connection:
     """A client of one run.
 
-    Not safe for concurrent use: each thread needs its own connection.
+    It is not safe for concurrent use, so each thread needs its own connection.
 
     Raises:
-        SupervisorError: nobody answers at the socket.
+        SupervisorError: the socket does not answer.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -31,7 +31,7 @@ class Connection:
             self._socket.connect(str(self.path))
         except OSError as error:
             self._socket.close()
-            raise SupervisorError(f"connecting to {self.path}: {error} (does the run still go on?)") from error
+            raise SupervisorError(f"connecting to {self.path}: {error} (is the run still open?)") from error
         self._lines = self._socket.makefile("rw", encoding="utf-8")
         self._id = 0
 
@@ -49,10 +49,10 @@ class Connection:
         self._socket.close()
 
     def call(self, method: str, *, timeout: float | None = None, **params: Any) -> dict[str, Any]:
-        """Sends a request and returns the answer. The reference of the control socket lists the methods.
+        """Sends a request and returns the answer. The reference page of the control socket lists the methods.
 
         Raises:
-            RefusedError: the run refused it.
+            RefusedError: the run refused the request.
             SupervisorError: the run ended, or did not answer within `timeout` seconds (30).
         """
         self._id += 1

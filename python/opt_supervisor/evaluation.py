@@ -16,11 +16,11 @@ from .program import program
 from .result import Result
 from .runs import OpenRun, find_run
 
-#: Seconds that one candidate may take, including the wait for its turn.
+#: Time limit for one candidate in seconds, including the wait for its turn.
 DEFAULT_SECONDS = 3600.0
-#: A run serves at most 32 connections.
+#: A run accepts at most 32 connections.
 MOST_AT_ONCE = 16
-#: Suffixes of sources, by the languages that have one.
+#: Suffixes of sources by language, for languages that have a suffix.
 SUFFIXES = {"c": ".c", "cpp": ".cpp"}
 
 
@@ -31,13 +31,13 @@ def evaluate(
 
     Args:
         path: a source file, or a library.
-        plan: the plan whose captures and settings are used.
+        plan: the plan with the captures and settings.
         job: required if the plan has several.
-        timeout: seconds.
+        timeout: time limit in seconds.
 
     Raises:
         RefusedError: the run does not accept this candidate.
-        SupervisorError: there is no answer.
+        SupervisorError: the run did not answer.
     """
     run = find_run(plan)
     if run is not None:
@@ -54,13 +54,13 @@ def evaluate_text(
     name: str | None = None,
     timeout: float = DEFAULT_SECONDS,
 ) -> Result:
-    """Like `evaluate`, for a source that is not in a file. `name` is its name in the results, if a run is open."""
+    """Like `evaluate`, for a source that is not in a file. In an open run, `name` is its name in the results."""
     run = find_run(plan)
     if run is not None:
         request = {"text": text, "language": language, **({"name": name} if name else {})}
         return submit(run, request, job=job, timeout=timeout)
     if language not in SUFFIXES:
-        raise SupervisorError(f"evaluating a text in `{language}`: known are {', '.join(SUFFIXES)}")
+        raise SupervisorError(f"evaluating a text in `{language}`: the known languages are {', '.join(SUFFIXES)}")
     with tempfile.TemporaryDirectory(prefix="opt-supervisor-") as folder:
         path = Path(folder) / f"{name or 'candidate'}{SUFFIXES[language]}"
         path.write_text(text, encoding="utf-8")
@@ -81,7 +81,7 @@ def evaluate_all(
     job: str | None = None,
     timeout: float = DEFAULT_SECONDS,
 ) -> list[Result]:
-    """Results of several candidates, in their order. They share one run, which is started if none is open."""
+    """Evaluates several candidates. Results are in their order. If no run is open, one is started for all of them."""
     from .session import Session
 
     run = find_run(plan)
@@ -95,7 +95,7 @@ def submit(run: OpenRun, request: dict[str, Any], *, job: str | None, timeout: f
     """Submits a candidate to an open run and waits for its result.
 
     Raises:
-        RefusedError: the run does not take it.
+        RefusedError: the run does not accept it.
         SupervisorError: the run ended, or took longer than `timeout` seconds.
     """
     with run.connect() as connection:

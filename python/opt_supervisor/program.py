@@ -15,7 +15,7 @@ VARIABLE = "OPT_SUPERVISOR"
 
 
 def program() -> Path:
-    """The program that belongs to this package, or else the one on the `PATH`.
+    """Finds the program that belongs to this package, or otherwise the one on the `PATH`.
 
     Raises:
         ProgramError: it was not found.
@@ -23,7 +23,7 @@ def program() -> Path:
     named = os.environ.get(VARIABLE)
     if named:
         if not Path(named).is_file():
-            raise ProgramError(f"looking for {NAME}: {VARIABLE} names {named}, which is no file")
+            raise ProgramError(f"looking for {NAME}: {VARIABLE} names {named}, which is not a file")
         return Path(named)
     beside = Path(sysconfig.get_path("scripts")) / NAME
     if beside.is_file():

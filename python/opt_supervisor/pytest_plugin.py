@@ -1,13 +1,13 @@
-"""A pytest plugin: kernels as tests.
+"""A pytest plugin that runs kernels as tests.
 
     @pytest.mark.opt("kernels/*.c", plan="plan.toml")
     def test_kernel(opt_result):
         assert opt_result.passed, opt_result.feedback
         assert opt_result.speedup.ci_low > 1
 
-The test is run once for each candidate that the pattern matches, below the folder of the test file. Candidates of a
-plan share one run, which stays open until the tests are over. Without a marker, ``--opt-plan`` and
-``--opt-candidates``, or ``opt_plan`` and ``opt_candidates`` of pytest's settings, say what is meant.
+The test is run once for each candidate that the pattern matches, below the folder of the test file. The candidates of a
+plan share one run, which stays open until the tests are over. For tests without a marker, set ``--opt-plan`` and
+``--opt-candidates``, or ``opt_plan`` and ``opt_candidates`` in pytest's settings.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Called by pytest."""
     config.addinivalue_line(
-        "markers", 'opt(*patterns, plan="plan.toml", job=None): candidates that the test is run for, and their plan'
+        "markers", 'opt(*patterns, plan="plan.toml", job=None): candidates for which the test is run, and their plan'
     )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Called by pytest: one test for each candidate."""
+    """Called by pytest. Makes one test for each candidate."""
     if FIXTURE not in metafunc.fixturenames:
         return
     config = metafunc.config
@@ -57,7 +57,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if not found:
         raise pytest.UsageError(
             f"{metafunc.definition.nodeid}: no candidate matches {patterns or 'anything'} below {base} "
-            '(say @pytest.mark.opt("kernels/*.c"), or --opt-candidates)'
+            '(write @pytest.mark.opt("kernels/*.c"), or --opt-candidates)'
         )
     plan_base = config.rootpath if "plan" not in named else metafunc.definition.path.parent
     requests = [(path, plan_base / plan, named.get("job")) for path in found]
@@ -66,7 +66,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def opt_sessions() -> Iterator[dict[Path, Session]]:
-    """Open runs, by plan; they end with the tests."""
+    """Open runs, by plan. They end with the tests."""
     sessions: dict[Path, Session] = {}
     yield sessions
     for session in sessions.values():
@@ -86,7 +86,7 @@ def opt_result(request: pytest.FixtureRequest, opt_sessions: dict[Path, Session]
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[None]:
-    """Called by pytest: a test that fails shows the candidate's feedback."""
+    """Called by pytest. A test that fails shows the candidate's feedback."""
     outcome = yield
     result = getattr(item, FIXTURE, None)
     if result is not None and call.when == "call":

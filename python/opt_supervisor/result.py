@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Longest text in a notebook's table and in artifacts.
+#: Longest text in a notebook's table and in artifacts, in characters.
 MOST_TEXT = 16 * 1024
 
 
@@ -34,13 +34,13 @@ class Result:
 
     Attributes:
         candidate: ``JOB/NAME``.
-        status: such as ``PASSED`` or ``INCORRECT_NUMERICAL``; the reference of results lists them.
-        blame: whose fault it is; None if nothing went wrong.
-        detail: one line on what happened, if the status does not say it all.
-        feedback: text for whoever writes the next version, a person or a program.
+        status: such as ``PASSED`` or ``INCORRECT_NUMERICAL``. The reference page of results lists all of them.
+        blame: the cause of a failure; None if nothing went wrong.
+        detail: one line that says what happened, if the status does not say everything.
+        feedback: text for the person or program that writes the next version.
         rank: its current rank among the job's candidates; None if it is not ranked.
-        speedup: over the job's baseline; None without one, or if it was not timed.
-        median_time_ms: per call; None if it was not timed.
+        speedup: the speed-up over the job's baseline; None without a baseline, or if it was not timed.
+        median_time_ms: the median time per call; None if it was not timed.
         raw: every field of the candidate in ``summary.json``.
 
     >>> result = Result.from_json({"candidate": "softmax/fast", "status": "PASSED", "feedback": "",
@@ -81,15 +81,15 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether every recorded call is right and the timing is valid."""
+        """True if every recorded call is right and the timing is valid."""
         return self.status == "PASSED"
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Numbers for an evolutionary loop; higher is better, except for times. Unknown numbers are left out.
+        """Numbers for an evolutionary loop. Higher is better, except for times. Unknown numbers are left out.
 
-        ``combined_score`` is 0 if the candidate did not pass, else the lower end of the speed-up's interval or,
-        without a baseline, calls per millisecond.
+        ``combined_score`` is 0 if the candidate did not pass. Otherwise it is the lower end of the speed-up's interval
+        or, without a baseline, the number of calls per millisecond.
         """
         verify = self.raw.get("verify") or {}
         numbers = {"passed": float(self.passed), "combined_score": 0.0}
@@ -107,7 +107,7 @@ class Result:
 
     @property
     def artifacts(self) -> dict[str, str]:
-        """Texts for the next prompt: feedback, and output of compiler and kernel. Empty ones are left out."""
+        """Texts for the next prompt: feedback, and output of compiler and kernel. Empty texts are left out."""
         build = self.raw.get("build") or {}
         failures = self.raw.get("failures") or []
         texts = {

@@ -1,4 +1,4 @@
-"""Live runs, found by the links that they leave."""
+"""Finds live runs by the links that they create."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from .connection import Connection
 from .errors import SupervisorError
 
-#: Environment variable with the folder for sockets, the same as for the program.
+#: Environment variable with the folder for sockets. The program uses the same variable.
 VARIABLE = "OPT_SUPERVISOR_RUNTIME_DIR"
 
 
@@ -31,16 +31,16 @@ class OpenRun:
     pid: int
 
     def connect(self) -> Connection:
-        """A connection to it.
+        """Connects to the run.
 
         Raises:
-            SupervisorError: it is gone.
+            SupervisorError: the run has ended.
         """
         return Connection(self.socket)
 
 
 def socket_folders() -> list[Path]:
-    """Folders that may contain sockets, the preferred one first."""
+    """Returns the folders that may contain sockets, the preferred one first."""
     named = os.environ.get(VARIABLE, "")
     if Path(named).is_absolute():
         return [Path(named)]
@@ -50,19 +50,19 @@ def socket_folders() -> list[Path]:
 
 
 def open_runs() -> Iterator[OpenRun]:
-    """Every run of this user that accepts submissions."""
+    """Yields every run of this user that accepts submissions."""
     for folder in socket_folders():
         for link in sorted(folder.glob("*.run")):
             try:
                 with Connection(link.with_suffix(".sock")) as connection:
                     run = connection.call("status")["run"]
             except SupervisorError:
-                continue  # It has ended, or is about to.
+                continue  # The run has ended, or is about to end.
             if run.get("ending") == "no":
                 yield OpenRun(link.with_suffix(".sock"), Path(run["folder"]), Path(run["plan"]), int(run["pid"]))
 
 
 def find_run(plan: str | Path) -> OpenRun | None:
-    """The first open run of a plan, if there is one."""
+    """Finds the first open run of a plan, if there is one."""
     wanted = Path(plan).resolve()
     return next((run for run in open_runs() if run.plan.resolve() == wanted), None)

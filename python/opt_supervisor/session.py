@@ -1,4 +1,4 @@
-"""A run that stays open for as long as it is needed."""
+"""A run that stays open while several candidates are evaluated."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from .program import program
 from .result import Result
 from .runs import OpenRun, open_runs
 
-#: Seconds until a run answers; it reads the headers of all captures first.
+#: Time limit in seconds until a run answers. It reads the headers of all captures first.
 START_SECONDS = 120.0
-#: Seconds until a run that was told to end has ended.
+#: Time limit in seconds until a run has ended after it was asked to end.
 END_SECONDS = 60.0
 LOOK_SECONDS = 0.05
 
 
 class Session:
-    """Starts ``opt-supervisor run PLAN --keep-open``, and ends it with the block.
+    """Starts ``opt-supervisor run PLAN --keep-open``, and ends the run with the block.
 
-    Workers and the baseline stay warm, so each answer takes little more than compiling, checking and timing one kernel.
+    Workers and the baseline stay warm, so an answer takes little longer than compiling, checking and timing one kernel.
 
         with Session("plan.toml") as session:
             for path in paths:
                 print(session.evaluate(path))
 
     Raises:
-        ProgramError: the run did not start; the message contains its output.
+        ProgramError: the run did not start. The message contains its output.
     """
 
     def __init__(self, plan: str | Path) -> None:
@@ -63,10 +63,10 @@ class Session:
 
     @property
     def run(self) -> OpenRun:
-        """The run, while the session is open.
+        """The run of an open session.
 
         Raises:
-            SupervisorError: it is not.
+            SupervisorError: the session is not open.
         """
         if self._run is None:
             raise SupervisorError(f"using a session of {self.plan}: it is not open (`with Session(plan) as session:`)")
@@ -77,18 +77,18 @@ class Session:
 
         Raises:
             RefusedError: the run does not accept it.
-            SupervisorError: there is no answer.
+            SupervisorError: the run did not answer.
         """
         return submit(self.run, {"sources": [str(Path(path).resolve())]}, job=job, timeout=timeout)
 
     def evaluate_all(
         self, paths: Iterable[str | Path], *, job: str | None = None, timeout: float = DEFAULT_SECONDS
     ) -> list[Result]:
-        """Like `evaluate`, for several candidates at once; results are in their order."""
+        """Like `evaluate`, for several candidates at once. Results are in their order."""
         return submit_all(self.run, paths, job=job, timeout=timeout)
 
     def close(self) -> None:
-        """Lets what is running finish, and ends the run."""
+        """Lets running attempts finish, and ends the run."""
         process, run = self._process, self._run
         self._process = self._run = None
         if process is None:
@@ -107,4 +107,4 @@ class Session:
     def _last_words(self) -> str:
         self._said.seek(0)
         words = self._said.read().decode("utf-8", "replace").strip()
-        return words or "it neither answers nor says why"
+        return words or "it did not answer and wrote nothing"

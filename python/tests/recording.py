@@ -1,4 +1,4 @@
-"""Support for tests of the recorder: a separate folder for each, and access to the recorded captures."""
+"""Support for tests of the recorder: a new folder for each test, and access to the recorded captures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RecordingTest(unittest.TestCase):
         self.captures = self.folder / "captures"
 
     def set_program(self, path: str) -> None:
-        """Names the program for the recorder, until the test is over."""
+        """Sets the path of the program that the recorder uses, until the test is over."""
         patch = mock.patch.dict(os.environ, {"OPT_SUPERVISOR": path})
         patch.start()
         self.addCleanup(patch.stop)
@@ -56,7 +56,7 @@ class RecordingTest(unittest.TestCase):
         return str(reason["reason"])
 
     def supervisor(self, *arguments: object, code: int = 0) -> str:
-        """The program's output."""
+        """Runs the program and returns its output."""
         done = subprocess.run(
             [PROGRAM, *map(str, arguments)], capture_output=True, text=True, cwd=self.folder, timeout=300, check=False
         )

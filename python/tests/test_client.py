@@ -38,7 +38,7 @@ name = "softmax"
 captures = '{ROOT}/tests/data/demo/torch_nn_functional_softmax'
 baseline = '{KERNELS}/naive.c'
 """
-#: A kernel in one file: what is submitted takes no headers along.
+#: A kernel in one file, because a submission is sent without headers.
 CRASHES = "int run(void) { *(volatile int *)8 = 1; return 0; }\n"
 TESTS = """
 import pytest
@@ -50,11 +50,11 @@ def test_kernel(opt_result):
 
 
 class RunTest(unittest.TestCase):
-    """A test with a plan in a separate folder, and a folder for sockets that no other run uses."""
+    """A test with its own folder for a plan, and a folder for sockets that no other run uses."""
 
     def setUp(self) -> None:
         if not PROGRAM.is_file():
-            self.skipTest(f"the program is not there: {PROGRAM} (cargo build --workspace --bins)")
+            self.skipTest(f"the program is not built: {PROGRAM} (cargo build --workspace --bins)")
         self.folder = Path(tempfile.mkdtemp(prefix="opt-"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.environment = {"OPT_SUPERVISOR": str(PROGRAM), "OPT_SUPERVISOR_RUNTIME_DIR": str(self.folder / "s")}
@@ -88,7 +88,7 @@ class Evaluating(RunTest):
             self.assertEqual(wrong.status, "CRASHED")
             # `evaluate` finds the run by its plan, from an event loop as well.
             again = asyncio.run(evaluate_async(self.crashing, self.plan))
-            self.assertNotEqual(again.candidate, wrong.candidate, "the same run names it anew")
+            self.assertNotEqual(again.candidate, wrong.candidate, "the same run gives it a new name")
             self.assertEqual([result.status for result in evaluate_all([self.crashing], self.plan)], ["CRASHED"])
             with self.assertRaises(RefusedError) as refused:
                 session.evaluate(self.crashing, job="nothing")
@@ -134,7 +134,7 @@ class Plugin(RunTest):
         try:
             import pytest  # noqa: F401
         except ModuleNotFoundError:
-            self.skipTest("pytest is not here")
+            self.skipTest("pytest is not installed")
         shutil.copy(KERNELS / "fast.c", self.folder / "fast.c")
         for header in KERNELS.glob("*.h"):
             shutil.copy(header, self.folder)

@@ -28,7 +28,7 @@ OPS = {
     "negative": ("w - x", "w[at] - x[at]"),
     "mean": ("(x + w) / 2", "(x[at] + w[at]) / 2"),
 }
-#: With the header that every build finds.
+#: The kernel's source. Every build finds its header.
 KERNEL = """#include "opt_candidate.h"
 OPT_EXPORT int run(void *, const OptAny *args, int32_t, OptAny *) {
     const OptTensor *shape = args[0].value.v_tensor;
@@ -62,7 +62,7 @@ class DataSets(RecordingTest):
         target.write_text("\n".join(json.dumps(document) for document in documents))
 
     def make(self, names: list[str]) -> None:
-        """Definitions with two workloads and a solution in C++ each."""
+        """Makes definitions, each with two workloads and a solution in C++."""
         tensor = {"shape": ["rows", "columns"], "dtype": "float32"}
         inputs = {"x": {"type": "random"}, "w": {"type": "random"}}
         for name in names:
@@ -120,7 +120,7 @@ class DataSets(RecordingTest):
 
     def test_ten_solutions_in_cpp_are_verified(self) -> None:
         if not PROGRAM.is_file():
-            self.skipTest(f"the program is not there: {PROGRAM} (cargo build --workspace --bins)")
+            self.skipTest(f"the program is not built: {PROGRAM} (cargo build --workspace --bins)")
         self.make(list(OPS))
         self.assertEqual(main(["flashinfer-trace", str(self.data), str(self.out)]), 0)
         self.supervisor("check", self.out / "plan.toml")

@@ -115,7 +115,7 @@ class Problems(RecordingTest):
 
     def test_command_writes_captures_and_a_plan(self) -> None:
         if not PROGRAM.is_file():
-            self.skipTest(f"the program is not there: {PROGRAM} (cargo build --workspace --bins)")
+            self.skipTest(f"the program is not built: {PROGRAM} (cargo build --workspace --bins)")
         file = self.folder / "relu.py"
         file.write_text(problem(*LEVEL_1["relu"]))
         with mock.patch.dict(os.environ, {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"}):

@@ -16,7 +16,7 @@ from opt_captures.__main__ import main
 from .places import PROGRAM
 from .recording import RecordingTest
 
-#: Ops with the call that is captured, and a right kernel as its users write it.
+#: Ops, each with the call that is captured and a correct kernel in the form that users write.
 OPS: dict[str, tuple[dict[str, Any], str]] = {
     "softmax": (
         {"input": torch.randn(4, 33), "dim": -1, "_stacklevel": 3, "dtype": None},
@@ -49,7 +49,7 @@ OPS: dict[str, tuple[dict[str, Any], str]] = {
 
 class Projects(RecordingTest):
     def make(self, name: str, ops: list[str]) -> Path:
-        """A project with three calls of each op, and kernels of every kind."""
+        """Makes a project with three calls of each op, and kernels of every kind."""
         project = self.folder / name
         for op in ops:
             kwargs, source = OPS[op]
@@ -91,7 +91,7 @@ class Projects(RecordingTest):
 
     def test_five_projects_are_verified_as_they_are(self) -> None:
         if not PROGRAM.is_file():
-            self.skipTest(f"the program is not there: {PROGRAM} (cargo build --workspace --bins)")
+            self.skipTest(f"the program is not built: {PROGRAM} (cargo build --workspace --bins)")
         for op in OPS:
             with self.subTest(op):
                 project, out = self.make(op, [op]), self.folder / f"{op}-out"

@@ -24,8 +24,8 @@ def encoder() -> torch.nn.Module:
     return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
 
 
-class WhatIsKept(RecordingTest):
-    def test_capture_holds_the_call(self) -> None:
+class KeptCalls(RecordingTest):
+    def test_capture_contains_the_call(self) -> None:
         x = torch.randn(4, 8)
         with self.record(["torch.nn.functional.softmax"]):
             y = functional.softmax(x, dim=1)
@@ -59,7 +59,7 @@ class WhatIsKept(RecordingTest):
         model, x = encoder(), torch.randn(2, 5, 32)
         with torch.no_grad(), self.record(["linear", "scaled_dot_product_attention"]):
             model(x)
-        # Two layers: the projection of the input, that of the output, and two of the feed-forward part.
+        # Each of the two layers has projections of the input and of the output, and two in its feed-forward part.
         self.assertEqual(self.index()["linear"]["calls"], 8)
         self.assertEqual(self.index()["scaled_dot_product_attention"]["kept"], 2)
 
@@ -96,7 +96,7 @@ class WhatIsKept(RecordingTest):
         self.assertEqual((op["calls"], op["kept"], op["classes"][0]["calls"]), (20, 3, 20))
         kept = {entry["kwargs"]["input"][0].item() for entry in self.entries("relu")}
         self.assertEqual(len(kept), 3)
-        self.assertGreater(max(kept), 2, "not just the first ones")
+        self.assertGreater(max(kept), 2, "the sample is not just the first calls")
 
     def test_same_seed_keeps_the_same_calls(self) -> None:
         def kept(name: str, seed: int) -> list[float]:
@@ -193,13 +193,13 @@ class Effects(RecordingTest):
             functional.dropout(torch.ones(8), training=False)
         self.assertIn("nothing to compute", self.left_out("dropout"))
 
-    def test_value_that_no_capture_holds_is_named(self) -> None:
+    def test_value_that_a_capture_cannot_contain_is_named(self) -> None:
         with self.record(["torch.add"]):
             torch.add(torch.ones(2), 2j)
         self.assertIn("`other` is a complex", self.left_out("torch_add"))
 
 
-class TheModel(RecordingTest):
+class ModelBehaviour(RecordingTest):
     def test_outputs_are_bit_identical(self) -> None:
         model, x = encoder(), torch.randn(2, 5, 32)
         torch.backends.mha.set_fastpath_enabled(False)
@@ -233,7 +233,7 @@ class TheModel(RecordingTest):
             raise ZeroDivisionError
         self.assertEqual(before, (functional.relu, torch.matmul, torch.Tensor.matmul, torch.nn.DataParallel.forward))
         self.assertNotIn("matmul", vars(torch.Tensor))
-        self.assertTrue((self.captures / "recorded.json").is_file(), "what was seen until then is told")
+        self.assertTrue((self.captures / "recorded.json").is_file(), "calls seen before the error are reported")
 
     def test_error_of_the_model_is_passed_on(self) -> None:
         with self.assertRaisesRegex(RuntimeError, "shapes cannot be multiplied"), self.record(["linear"]):
@@ -248,7 +248,7 @@ class TheModel(RecordingTest):
             {"torch_matmul": 1, "softmax": 1},
         )
 
-    def test_function_compiled_meanwhile_runs_as_it_was_written(self) -> None:
+    def test_function_compiled_while_recording_runs_as_it_was_written(self) -> None:
         # In a separate process, because torch._dynamo may already be imported in this one.
         script = (
             "import sys, torch\nfrom opt_captures import record\n"
@@ -269,7 +269,7 @@ class TheModel(RecordingTest):
             warnings.simplefilter("ignore")
             scripted, traced = torch.jit.script(double), torch.jit.trace(double, x)  # type: ignore[no-untyped-call]
             self.assertTrue(torch.equal(scripted(x), double(x)) and torch.equal(traced(x), double(x)))
-        self.assertEqual(self.index()["torch_matmul"]["calls"], 2, "those of the function itself")
+        self.assertEqual(self.index()["torch_matmul"]["calls"], 2, "two calls of the function itself")
 
     def test_data_parallel_is_refused(self) -> None:
         model = torch.nn.DataParallel(torch.nn.Linear(2, 2))
@@ -301,8 +301,8 @@ class Mistakes(RecordingTest):
         with self.record(["relu"]), self.assertRaisesRegex(RecordError, "another recorder"), other:
             pass
 
-    def test_disk_that_is_full_is_told_at_the_end(self) -> None:
+    def test_full_disk_is_reported_at_the_end(self) -> None:
         recorder = self.record(["relu"])
         with self.assertRaisesRegex(RecordError, "writing captures to .*make room"), recorder:
-            (self.captures / "relu").write_text("a file where the folder is to be")
+            (self.captures / "relu").write_text("a file in place of the folder")
             functional.relu(torch.ones(3))

@@ -1,4 +1,4 @@
-"""A store that is recorded holds each tensor once, and what files would hold."""
+"""Tests that a recorded store has each tensor once, and the same contents as recorded files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opt_captures import RecordError, record
 from .places import PROGRAM, ROOT
 from .recording import RecordingTest
 
-#: Two tables of 8 MiB, called twenty times; prints what memory and disk took beyond them.
+#: Twenty calls with two tables of 8 MiB in turn. Prints the memory and disk space used in addition to the tables.
 SCRIPT = """
 import os, sys, threading, time
 from pathlib import Path
@@ -52,7 +52,7 @@ def look():
                 pass
         time.sleep(0.002)
 with record(folder, ["embedding"], per_class=20, store=True) as recorder:
-    call(0), call(1)  # What is imported and allocated once is there from here on.
+    call(0), call(1)  # Afterwards, all one-time imports and allocations are done.
     before = resident()
     watcher = threading.Thread(target=look)
     watcher.start()
@@ -64,7 +64,7 @@ print((most["resident"] - before + most["spooled"]) / size, max(most["disk"], on
 """
 
 
-@unittest.skipUnless(PROGRAM.is_file(), f"the program is not there: {PROGRAM} (cargo build --workspace --bins)")
+@unittest.skipUnless(PROGRAM.is_file(), f"the program is not built: {PROGRAM} (cargo build --workspace --bins)")
 class Stores(RecordingTest):
     def setUp(self) -> None:
         super().setUp()
@@ -81,13 +81,13 @@ class Stores(RecordingTest):
         )
         self.assertEqual(done.returncode, 0, done.stderr)
         memory, disk = map(float, done.stdout.split())
-        # A table that is copied once more than it has to be would be 1 more.
-        self.assertLess(memory, 1.5, "tables beyond the model's own")
-        # Beyond the tables there are manifests, outputs and indices of twenty calls.
-        self.assertLess(disk, 1.1, "of the distinct bytes")
+        # If a table were copied once more than necessary, the figure would be larger by 1.
+        self.assertLess(memory, 1.5, "tables in addition to the model's own")
+        # Besides the tables, there are manifests, outputs and indices of twenty calls.
+        self.assertLess(disk, 1.1, "relative to the distinct bytes")
         self.assertIn("20 entries", self.supervisor("inspect", self.captures / "store/entries/embedding"))
 
-    def test_unpacked_store_is_what_files_hold(self) -> None:
+    def test_unpacked_store_equals_recorded_files(self) -> None:
         table, index = torch.randn(5000, 8), torch.randint(0, 5000, (7,))
         with self.record(["embedding"], store=True):
             expected = torch.nn.functional.embedding(index, table)

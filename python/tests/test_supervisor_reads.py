@@ -1,4 +1,4 @@
-"""opt-supervisor takes what the recorder writes."""
+"""Tests that opt-supervisor reads what the recorder writes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ with torch.no_grad():
 """
 
 
-@unittest.skipUnless(PROGRAM.is_file(), f"the program is not there: {PROGRAM} (cargo build --workspace --bins)")
+@unittest.skipUnless(PROGRAM.is_file(), f"the program is not built: {PROGRAM} (cargo build --workspace --bins)")
 class SupervisorReads(RecordingTest):
     def record_script(self, *options: str) -> str:
-        """Records the script with the command; gives what it says."""
+        """Records the script with the command. Returns the command's output."""
         script = self.folder / "script.py"
         script.write_text(SCRIPT)
         done = subprocess.run(
@@ -54,7 +54,7 @@ class SupervisorReads(RecordingTest):
                 for warning in ("in-place-damage", "storage-bloat", "unknown-keys", "unusable-value"):
                     self.assertNotIn(warning, checked)
 
-    def test_transformers_parts_are_among_the_ops(self) -> None:
+    def test_parts_of_a_transformer_are_among_the_ops(self) -> None:
         self.record_script()
         ops = {op for op, entry in self.index().items() if entry["kept"]}
         expected = {"linear", "layer_norm", "relu", "scaled_dot_product_attention", "multi_head_attention_forward"}

@@ -1,4 +1,4 @@
-//! Divides the entries of a profile into batches by size, in order; an entry above the cap is a batch of its own.
+//! Divides the entries of a profile into batches by size, in order. An entry above the cap is a batch by itself.
 //!
 //! Constants that several entries of a batch share count once. The worker that maps the entries and the core that
 //! predicts their memory use this same implementation.
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
 
-/// A part of a storage that several entries of a job share, identified by digest.
+/// A part of a storage that several entries of a job use, identified by digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Constant {
     /// Unique within the job.
     pub id: u32,
     pub bytes: Bytes,
-    /// Bytes that it takes when copied.
+    /// Bytes that the constant takes when copied.
     pub placed: Bytes,
 }
 
@@ -35,7 +35,7 @@ pub struct BatchSum {
 }
 
 impl BatchSum {
-    /// Adds an entry's `total`, in which each constant has the size `part`. Returns the new sum.
+    /// Adds an entry's `total`; `part` gives the bytes of it that belong to a constant. Returns the new sum.
     pub fn add(&mut self, total: Bytes, constants: &[Constant], part: fn(&Constant) -> Bytes) -> Bytes {
         let again: Bytes = constants.iter().filter(|it| !self.seen.insert(it.id)).map(part).sum();
         self.sum += total - again;
@@ -57,7 +57,7 @@ pub fn input_bytes(entries: &[Share<'_>]) -> Bytes {
     sum.sum
 }
 
-/// Ranges of `entries`, in order and not empty; each is at most `cap` in total, unless it holds a single entry.
+/// Returns ranges of `entries`, in order and not empty. The sum of each is at most `cap`, unless it has a single entry.
 pub fn batches(entries: &[Share<'_>], cap: Bytes) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     let mut sum = BatchSum::default();
@@ -74,8 +74,8 @@ pub fn batches(entries: &[Share<'_>], cap: Bytes) -> Vec<Range<usize>> {
     ranges
 }
 
-/// The order in which entries should be batched: those with the same largest constant are placed together, at the
-/// position of the first of them. Without constants, the order is unchanged.
+/// Returns the order in which entries should be batched. Entries with the same largest constant are placed together,
+/// at the position of the first of them. Without constants, the order is unchanged.
 pub fn compose(entries: &[Share<'_>]) -> Vec<usize> {
     let largest = |entry: &Share<'_>| {
         let constants = entry.constants.iter();
@@ -163,7 +163,8 @@ mod tests {
         }
     }
 
-    /// A small version of the incident: two tables in turn. In their own order, every batch would contain both.
+    /// A small version of the incident: entries use two tables in turn. In their own order, every batch would need
+    /// both.
     #[test]
     fn entries_with_the_same_table_are_batched_together() {
         let tables = [constant(0, 470), constant(1, 80)];

@@ -1,7 +1,8 @@
-//! Keeps the page cache as it was before a read: pages that a large job brought in are dropped after each entry.
+//! Restores the page cache after a read: pages that a large job brought in are dropped after each entry.
 //!
-//! This module counts and drops the cached pages of one file. Its callers, which know the plan and the machine, decide whether
-//! a job is large enough for this. Small capture sets stay cached, because the next candidate reads them again.
+//! This module counts and drops the cached pages of one file. Its callers, which know the plan and the machine,
+//! decide whether a job is large enough for this. Small capture sets stay cached, because the next candidate reads
+//! them again.
 
 use std::fs::File;
 use std::io;
@@ -21,12 +22,13 @@ const SYS_CACHESTAT: libc::c_long = 451;
 /// The size, in bytes, of the windows in which a mostly cached file is examined.
 const WINDOW_BYTES: u64 = 2 << 20;
 
-/// How often dropping is tried, because pages may still be arriving from the disk.
+/// Number of attempts to drop pages. Several are needed because pages may still be arriving from the disk.
 const MAX_TRIES: u32 = 10;
-/// The pause between two tries.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Drops one file's pages from the cache: all pages or, if most of the file was cached before, only those that were not.
+/// Drops one file's pages from the cache. If most of the file was cached before, only the newly cached pages are
+/// dropped.
 pub struct CacheGuard {
     file: Arc<File>,
     before: Option<u64>,
@@ -41,18 +43,21 @@ impl CacheGuard {
         Self { file, before, drop }
     }
 
-    /// Drops what was read before offset `end`, so that a long read never keeps much in the cache.
+    /// Drops the pages that were read before offset `end`, so that a long read never keeps much in the cache.
     pub fn behind(&self, end: u64) {
         for range in self.drop.iter().take_while(|range| range.start < end) {
             let length = NonZeroU64::new(range.end.min(end) - range.start);
-            // This drops clean pages that are not mapped. If the kernel ignores the advice, only cache is wasted.
+            // This drops clean pages that are not mapped. If the kernel ignores the advice, the pages merely stay
+            // cached.
             let _ = fadvise(&*self.file, range.start, length, Advice::DontNeed);
         }
     }
 
-    /// Drops the pages of all these files that came into the cache. Returns for each file how many bytes were cached before
-    /// and are cached now; files for which the kernel does not report this are left out. Pages that are still being read from
-    /// disk cannot be dropped, so dropping is repeated as long as it helps. Each pause serves all files.
+    /// Drops the pages of all these files that came into the cache. For each file, returns how many bytes were cached
+    /// before and how many are cached now; files for which the kernel does not report this are left out.
+    ///
+    /// Pages that are still being read from disk cannot be dropped, so dropping is repeated as long as it helps. Each
+    /// pause serves all files.
     pub fn release_all(guards: Vec<Self>) -> Vec<(Bytes, Bytes)> {
         let mut left_before = None;
         for _ in 0..MAX_TRIES {
@@ -68,7 +73,7 @@ impl CacheGuard {
         guards.into_iter().filter_map(of).collect()
     }
 
-    /// Drops pages, and returns by how many pages the file still exceeds its earlier cached size.
+    /// Drops pages, and returns the number of cached pages that exceeds the earlier number.
     fn drop_and_count(&self) -> u64 {
         self.behind(u64::MAX);
         let now = if self.drop.is_empty() { None } else { cached_pages(self.file.as_fd()) };
@@ -82,7 +87,7 @@ impl Drop for CacheGuard {
     }
 }
 
-/// The ranges that may be dropped without hurting other readers: the whole file, unless it is mostly cached.
+/// The ranges that may be dropped without harm to other readers: the whole file, unless most of it is cached.
 fn not_there(file: &File, before: Option<u64>) -> Vec<Range<u64>> {
     let everything = std::iter::once(0..u64::MAX >> 1).collect();
     let (Some(cached), Ok(metadata)) = (before, file.metadata()) else { return everything };
@@ -100,14 +105,14 @@ fn not_there(file: &File, before: Option<u64>) -> Vec<Range<u64>> {
         .collect()
 }
 
-/// How many pages of the file are in the cache; `None` if the kernel does not report it.
+/// Counts the file's pages in the cache; `None` if the kernel does not report it.
 pub fn cached_pages(descriptor: BorrowedFd<'_>) -> Option<u64> {
     // Length 0 means to the end of the file.
     cached_pages_in(descriptor, 0, 0).ok()
 }
 
-/// How many pages of the `length` bytes from `offset` on are in the cache. Fails with `ENOSYS` before Linux 6.5; newer kernels
-/// report it only to the file's owner and to users who may write to it.
+/// Counts the pages in the cache among the `length` bytes that begin at `offset`. Fails with `ENOSYS` before Linux 6.5.
+/// Newer kernels report the number only to the file's owner and to users who may write to the file.
 pub fn cached_pages_in(descriptor: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<u64> {
     #[repr(C)]
     struct Range {
@@ -125,7 +130,7 @@ pub fn cached_pages_in(descriptor: BorrowedFd<'_>, offset: u64, length: u64) -> 
     }
     let range = Range { offset, length };
     let mut stat = Stat::default();
-    // SAFETY: both structures have the layout of linux/mman.h and outlive the call; it writes to `stat` only.
+    // SAFETY: both structures have the layout of linux/mman.h and outlive the call, which writes only to `stat`.
     let result =
         unsafe { libc::syscall(SYS_CACHESTAT, descriptor.as_raw_fd(), &raw const range, &raw mut stat, 0) };
     if result == 0 { Ok(stat.cached) } else { Err(io::Error::last_os_error()) }
@@ -139,7 +144,7 @@ mod tests {
 
     #[test]
     fn cache_guard_drops_what_was_not_cached_before() {
-        // In the source folder, because the pages of a tmpfs always are in the cache.
+        // The file is in the source folder, because the pages of a tmpfs are always in the cache.
         let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a file");
         file.write_all(&vec![7; 4 << 20]).expect("written");
         file.sync_all().expect("on disk");
@@ -168,7 +173,7 @@ mod tests {
         {
             let _guard = CacheGuard::watch(file.clone(), true);
         }
-        assert!(0 < cached_pages(file.as_fd()).expect("told before"), "it was there before");
+        assert!(0 < cached_pages(file.as_fd()).expect("first count"), "the file was not cached");
         // Part of the file is cached now. Reading brings in the rest, which the guard drops.
         let page = rustix::param::page_size() as u64;
         fadvise(&file, 3 << 20, None, Advice::DontNeed).expect("advised");

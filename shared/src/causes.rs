@@ -1,12 +1,12 @@
-//! An error with all of its causes: as one line, for logs, records and messages; and whether a shortage of the machine is
-//! among them.
+//! The chain of causes of an error: joins it into one line for logs, records and messages, and detects a shortage of
+//! the machine in it.
 
 use std::error::Error;
 use std::io;
 
 use rustix::io::Errno;
 
-/// The error's own text and each cause after a colon.
+/// Joins the error's text and the text of each cause with colons.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -18,7 +18,7 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Whether an operation failed because the machine ran out of descriptors or memory. The file or process that it was done on
+/// True if an operation failed because the machine ran out of descriptors or memory. The file or process that was used
 /// is then not to blame.
 pub fn is_shortage(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
@@ -72,7 +72,7 @@ mod tests {
             let system = io::Error::from_raw_os_error(code);
             assert_eq!(is_shortage(&system), expected, "{system}");
             let capture = Reading { source: Box::new(system) };
-            // The form in which a source that reads through a capture returns it.
+            // A source that reads through a capture returns the error in this form.
             let read = Reading { source: Box::new(io::Error::other(capture)) };
             assert_eq!(is_shortage(&read), expected, "{}", chain(&read));
             let errno = Reading { source: Box::new(Errno::from_raw_os_error(code)) };

@@ -1,4 +1,4 @@
-//! Short-lived child processes: they are killed with the thread that started them, and the wait for them has a limit.
+//! Short-lived child processes. They are killed if the thread that started them ends, and waiting for them has a limit.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -11,11 +11,11 @@ use crate::wait::readable;
 
 /// Starts a program that is killed if the calling thread ends.
 pub fn start(command: &mut Command) -> io::Result<Child> {
-    // SAFETY: between fork and exec the closure makes one system call; it allocates nothing and takes no lock.
+    // SAFETY: between fork and exec, the closure makes one system call. It allocates nothing and takes no lock.
     unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) }.spawn()
 }
 
-/// Waits for a child and returns whether it ended in time. If it did not, it is killed. It is reaped in both cases.
+/// Waits for a child and returns true if it ended in time. A child that did not end is killed. Both are reaped.
 pub fn ends_within(child: &mut Child, timeout: Duration) -> io::Result<bool> {
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     let ended = readable(&pidfd, timeout)?;
@@ -37,7 +37,7 @@ mod tests {
         {
             let mut child = start(Command::new("sh").args(["-c", script])).expect("sh starts");
             assert_eq!(ends_within(&mut child, timeout).expect("waited for"), in_time, "{script}");
-            assert!(child.try_wait().expect("asked").is_some(), "{script}: it is reaped");
+            assert!(child.try_wait().expect("asked").is_some(), "{script}: the child is reaped");
         }
     }
 }

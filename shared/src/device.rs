@@ -4,19 +4,19 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The device of a run, the same for all its kernels.
+/// The device of a run. All kernels of the run use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Device {
     #[default]
     Cpu,
-    /// A card, with the CUDA driver's number for it, in which `CUDA_VISIBLE_DEVICES` counts.
+    /// A card, by the CUDA driver's number. `CUDA_VISIBLE_DEVICES` affects the numbering.
     Cuda(u32),
-    /// An emulator that executes PTX on the CPU and checks every access. It is never timed.
+    /// An emulator that executes PTX on the CPU and checks every access. It never times kernels.
     Emulated,
 }
 
-/// The kind of a device, which results name as the origin of their figures.
+/// The kind of a device. Results name it as the origin of their figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
@@ -25,7 +25,7 @@ pub enum DeviceKind {
     Emulated,
 }
 
-/// The name of a card, without its number.
+/// The name of a card up to its number.
 const CUDA_PREFIX: &str = "cuda:";
 
 impl Device {
@@ -44,13 +44,13 @@ impl Device {
             "emulated" => Some(Self::Emulated),
             card => {
                 let number = card.strip_prefix(CUDA_PREFIX)?.parse().ok()?;
-                // Every card has exactly one name, so `cuda:+1` and `cuda:007` are refused.
+                // Each card has exactly one name, so `cuda:+1` and `cuda:007` are refused.
                 Some(Self::Cuda(number)).filter(|device| device.to_string() == card)
             }
         }
     }
 
-    /// Whether it runs only kernels without host code.
+    /// True if the device runs only kernels without host code.
     pub const fn runs_device_code(self) -> bool {
         !matches!(self, Self::Cpu)
     }
@@ -79,12 +79,12 @@ impl DeviceKind {
         [Self::Cpu, Self::Cuda, Self::Emulated].into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Why kernels cannot be timed on it; `None` if they can.
+    /// The reason why kernels cannot be timed on it; `None` if they can.
     pub const fn not_timed(self) -> Option<&'static str> {
         match self {
             Self::Cpu => None,
             Self::Cuda => Some("this version does not time kernels on a card"),
-            Self::Emulated => Some("the emulated device has no time of its own"),
+            Self::Emulated => Some("the emulated device does not model time"),
         }
     }
 }

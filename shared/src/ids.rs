@@ -1,4 +1,4 @@
-//! Ids of things by number, each with its own type, so that an entry cannot be mistaken for a candidate.
+//! Numeric ids. Each kind has its own type, so an entry cannot be mistaken for a candidate.
 
 use std::fmt;
 
@@ -28,15 +28,15 @@ macro_rules! ids {
 ids! {
     /// Index of a job in its plan.
     JobId, "job-";
-    /// Index of a candidate in the whole plan (not in its job).
+    /// Index of a candidate in the whole plan, not in its job.
     CandidateId, "candidate-";
-    /// Index of a unit of work among all that a run's sources have offered.
+    /// Index of a unit among all units that a run's sources have offered.
     UnitId, "unit-";
     /// Index of an entry in its job's capture set, in the set's own order.
     EntryId, "entry-";
-    /// A worker of this run; never reused.
+    /// A worker of this run. A number is never reused.
     WorkerId, "worker-";
-    /// A lease of one worker for one attempt; never reused.
+    /// A lease of one worker for one attempt. A number is never reused.
     LeaseId, "lease-";
     /// Index of a storage in a capture file.
     StorageId, "storage-";

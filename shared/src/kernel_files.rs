@@ -1,8 +1,10 @@
 //! The files that a candidate is built from: its sources, and the headers beside them that it includes.
 //!
-//! A build gets copies of these files and cannot see the rest of their folders, which may hold captures, results and
-//! other candidates. Headers are found by a text search for `#include "NAME"` in the sources and in the headers found so
-//! far. The search ignores conditions: it also follows lines that the compiler would skip.
+//! A build gets copies of these files. It cannot see the rest of their folders, which may contain captures, results and
+//! other candidates.
+//!
+//! Headers are found by a text search for `#include "NAME"` in the sources and in the headers found so far. The search
+//! ignores conditions, so it also follows lines that the compiler would skip.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -37,9 +39,9 @@ pub struct KernelFile {
 pub struct KernelFiles {
     /// The deepest folder that contains all sources.
     pub root: PathBuf,
-    /// In the plan's order.
+    /// The sources, in the plan's order.
     pub sources: Vec<KernelFile>,
-    /// Sorted by path.
+    /// The headers, sorted by path.
     pub headers: Vec<KernelFile>,
     /// Headers that were included and exist, but are not copied.
     pub left_out: Vec<LeftOut>,
@@ -97,8 +99,8 @@ impl KernelFiles {
         self.sources.iter().chain(&self.headers)
     }
 
-    /// Copies all files into `folder`, at their relative paths, and returns the copies. Fails if one of them exists
-    /// already, or if they are larger than `limit` in total.
+    /// Copies all files into `folder`, at their relative paths, and returns the copies. Fails if a file already exists
+    /// or if the files exceed `limit` in total.
     pub fn copy_to(&self, folder: &Path, limit: Bytes) -> Result<Self, CopyError> {
         let mut room = limit.get();
         let mut copies = self.clone();
@@ -132,7 +134,7 @@ fn copy(from: &Path, to: &Path, room: u64) -> Result<Option<u64>, CopyError> {
     Ok(room.checked_sub(copied))
 }
 
-/// Whether the language is compiled from sources with `#include`.
+/// True if the language is compiled from sources with `#include`.
 fn has_includes(language: Language) -> bool {
     match language.kind().toolchain {
         Toolchain::Cc | Toolchain::Cxx | Toolchain::Nvcc | Toolchain::Nvrtc | Toolchain::TorchExtension => {
@@ -188,7 +190,7 @@ impl Search {
         if self.seen.contains(&relative) {
             return;
         }
-        // A link must not make a file that is not a header look like one.
+        // The target is checked, because a link could make another file look like a header.
         let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
         if !metadata.is_file() || !is_header(&relative) || !is_header(&real) {
             return self.leave_out(name, LeftOutReason::NoHeader);

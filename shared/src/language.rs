@@ -1,7 +1,7 @@
 //! The languages of candidates, in one table.
 //!
 //! A language is recognised by a file's suffix or named by the plan. It determines the toolchain, the kind of artifact,
-//! how the artifact is started, and how far its results can be trusted.
+//! the launcher, and the tier of trust in the results.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -41,14 +41,14 @@ pub enum Toolchain {
     Cc,
     /// `[build] cxx`.
     Cxx,
-    /// None: the source is the artifact.
+    /// No tool: the source is the artifact.
     Prebuilt,
     Nvcc,
     /// The library that compiles kernels without host code, or nvcc if that library is missing.
     Nvrtc,
-    /// None: the interpreter that the plan names reads the sources.
+    /// No tool: the interpreter that the plan names reads the sources.
     Python,
-    /// None, and there are no sources either.
+    /// No tool: there are no sources either.
     Torch,
     /// `[build] cxx`, with the headers and libraries of the torch of `[build] python`.
     TorchExtension,
@@ -77,7 +77,7 @@ impl ArtifactKind {
     }
 }
 
-/// How an artifact is started.
+/// The way in which an artifact is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Launcher {
     /// A runner loads it and looks up its symbol.
@@ -88,28 +88,29 @@ pub enum Launcher {
     Interpreter,
     /// Like `Dlopen`, in a runner that has already loaded libtorch.
     Libtorch,
-    /// Like `Interpreter`, with Triton's interpreter running the kernels.
+    /// Like `Interpreter`, but Triton's interpreter runs the kernels.
     Triton,
 }
 
 impl Launcher {
-    /// Whether it needs the interpreter of `[build] python`.
+    /// True if it needs the interpreter of `[build] python`.
     pub const fn needs_python(self) -> bool {
         matches!(self, Self::Interpreter | Self::Libtorch | Self::Triton)
     }
 
-    /// Whether a runner is an interpreter, which is copied from a zygote.
+    /// True if its runners are interpreters, which are copied from a zygote.
     pub const fn is_interpreter(self) -> bool {
         matches!(self, Self::Interpreter | Self::Triton)
     }
 }
 
-/// How far a verdict can be trusted.
+/// The trust that a verdict deserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tier {
     /// Every law holds.
     A,
-    /// The candidate can forge objects of the interpreter. Clock, expected outputs and verdict are out of its reach.
+    /// The candidate can forge objects of the interpreter. It cannot reach the clock, the expected outputs or the
+    /// verdict.
     B,
     /// The candidate can call the device driver.
     C,
@@ -127,7 +128,7 @@ impl Tier {
         }
     }
 
-    /// What weakens a verdict of this tier.
+    /// The reason why a verdict of this tier is weaker.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::A => "nothing is weaker",
@@ -142,12 +143,12 @@ impl Tier {
     }
 }
 
-/// The reason where kernels cannot be launched.
+/// The message where kernels cannot be launched.
 pub const NO_CUDA: &str = "the CUDA device is not supported by this version";
 
-/// The reason why CUDA code that launches its own kernels is refused.
-pub const NO_HOST_LAUNCHERS: &str = "this version does not run CUDA code that launches its own kernels (a file of `__global__` functions alone is \
-     `language = \"cuda-device\"`, in a `[[job.candidate]]` with its launches)";
+/// The message that refuses CUDA code that launches its own kernels.
+pub const NO_HOST_LAUNCHERS: &str = "this version does not run CUDA code that launches its own kernels (for a file that \
+     has only `__global__` functions, write `language = \"cuda-device\"` in a `[[job.candidate]]` with its launches)";
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
@@ -160,9 +161,9 @@ pub struct Kind {
     pub artifact: ArtifactKind,
     pub launcher: Launcher,
     pub tier: Tier,
-    /// The function that is called if the candidate names none.
+    /// The function that is called if the candidate does not name one.
     pub symbol: &'static str,
-    /// Why this version cannot run it, or `None` if it can.
+    /// The reason why this version cannot run it; `None` if it can.
     pub missing: Option<&'static str>,
 }
 
@@ -294,10 +295,10 @@ pub const KINDS: [Kind; 11] = [
 ];
 
 const TRITON_NOT_TIMED: &str =
-    "Triton's interpreter runs its kernels on the CPU, which says nothing about their time on a GPU";
+    "Triton's interpreter runs its kernels on the CPU, so their time on a GPU is not known";
 
 impl Language {
-    /// Its row of the table.
+    /// The language's row of the table.
     pub const fn kind(self) -> &'static Kind {
         &KINDS[self as usize]
     }
@@ -314,47 +315,47 @@ impl Language {
         path.extension().and_then(OsStr::to_str).and_then(Self::of_suffix)
     }
 
-    /// Whether it has no host code, so it runs only on a device, with the launches of the plan.
+    /// True if it has no host code. It then runs only on a device, with the launches of the plan.
     pub fn is_device_code(self) -> bool {
         self.kind().launcher == Launcher::Kernel
     }
 
-    /// Why the device does not run it, with a remedy. `None` if it does.
+    /// The reason why the device does not run it, with a remedy; `None` if it does.
     pub fn unfit_for(self, device: Device) -> Option<String> {
         let name = self.name();
         match (self.is_device_code(), device) {
             (true, Device::Cpu) => Some(format!(
-                "`{name}` has no host code and does not run on the CPU (`[run] device` is `cuda:0`, or `emulated` where there is no card)"
+                "`{name}` has no host code and does not run on the CPU (set `[run] device` to `cuda:0`, or to `emulated` if there is no card)"
             )),
             (false, Device::Cuda(_) | Device::Emulated) => Some(format!(
-                "`{name}` runs on the CPU, and the device of this run is `{device}` (a run has one device: give it a plan of its own)"
+                "`{name}` runs on the CPU, and the device of this run is `{device}` (a run has only one device, so write a separate plan)"
             )),
             (true, Device::Emulated) if self == Self::Cubin => Some(
-                "the emulated device runs PTX and no machine code (give the `.ptx`, or the source with `language = \"cuda-device\"`)"
+                "the emulated device runs PTX but no machine code (name the `.ptx` file, or the source with `language = \"cuda-device\"`)"
                     .to_owned(),
             ),
             _ => None,
         }
     }
 
-    /// Why its candidates are verified and not timed, if they are not.
+    /// The reason why its candidates are verified but not timed; `None` if they are timed.
     pub fn not_timed(self) -> Option<&'static str> {
         (self == Self::Triton).then_some(TRITON_NOT_TIMED)
     }
 
-    /// Whether a candidate is made of files.
+    /// True if a candidate consists of files.
     pub fn has_sources(self) -> bool {
         self.kind().toolchain != Toolchain::Torch
     }
 
-    /// Why a candidate in this language cannot have this source. `None` if it can.
+    /// The reason why a candidate in this language cannot have this source; `None` if it can.
     pub fn refuses(self, source: &Path) -> Option<&'static str> {
         let is_cuda = || Self::of_path(source) == Some(Self::Cuda);
         (self == Self::TorchExtension && is_cuda())
             .then_some("a torch-extension in CUDA needs a device, which this version does not support")
     }
 
-    /// The suffix of the file into which a source that is submitted as text is written.
+    /// The suffix of the file to which a source is written that was submitted as text.
     pub fn suffix_of_text(self) -> &'static str {
         if self == Self::CudaDevice {
             return "cu";

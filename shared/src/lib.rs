@@ -1,5 +1,5 @@
-//! Everything that the supervisor and its workers must agree on: units, ids, settings, messages, outcomes, and how a
-//! capture is read and turned into arguments. This crate makes no decisions and runs no candidates.
+//! Definitions that the supervisor and its workers share: units, ids, settings, messages and outcomes, and the code
+//! that reads a capture and turns it into arguments. This crate makes no decisions and runs no candidates.
 
 pub mod arguments;
 pub mod batch;

@@ -1,9 +1,9 @@
 //! The messages between supervisor and worker, sent over ipc-channel (postcard on the wire).
 //!
-//! Owns the protocol's version and its messages. Both ends are trusted, because a worker never loads a candidate.
-//! Runners do not use these messages; the worker owns the frames that it exchanges with them.
+//! This file has the messages and the version of the protocol. Both ends are trusted, because a worker never loads a
+//! candidate. Runners use other messages, which the worker defines.
 //!
-//! A worker has one task at a time. Every task ends in exactly one `Finished`, or in the worker's death.
+//! A worker has one task at a time. Every task ends with exactly one `Finished`, or with the worker's death.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::settings::{BuildSettings, CandidateSource, LimitSettings, ProfileSett
 use crate::stage::Stage;
 use crate::units::Bytes;
 
-/// Must be raised with every change of a message. The two ends differ only if builds were mixed.
+/// The version of the messages. Raise it with every change. The two ends differ only if builds were mixed.
 pub const PROTOCOL_VERSION: u32 = 9;
 
 /// The hidden first argument of a worker, followed by its role, the supervisor's pid and the run's device.
@@ -37,14 +37,14 @@ pub const CANARY_ARGUMENT: &str = "__canary";
 pub const ASK_INTERPRETER: &str = "interpreter";
 /// A canary that reports which card a given device is.
 pub const ASK_DEVICE: &str = "device";
-/// How that canary says whether a card shares its memory with the CPU.
+/// The answers of that canary: whether the card shares its memory with the CPU.
 pub const INTEGRATED: &str = "integrated";
 pub const DISCRETE: &str = "discrete";
-/// A canary that reports which compiler of device code a build would find in given folders.
+/// A canary that looks in given folders and reports which compiler of device code a build would find.
 pub const ASK_NVRTC: &str = "nvrtc";
 /// The environment variable with the name of the supervisor's one-shot server.
 pub const SERVER_VARIABLE: &str = "OPT_WORKER_SERVER";
-/// The environment variable with the nonce by which a worker proves its identity.
+/// The environment variable with the nonce with which a worker proves its identity.
 pub const NONCE_VARIABLE: &str = "OPT_WORKER_NONCE";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -71,7 +71,7 @@ impl Role {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Hello {
     pub version: u32,
-    /// Passed to the worker through its environment. A process with another nonce is not our worker.
+    /// A number that the worker got through its environment. A process with another nonce is not our worker.
     pub nonce: String,
     pub pid: u32,
     /// The sender of the channel on which the worker receives messages.
@@ -83,7 +83,7 @@ pub struct Hello {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToWorker {
     Start(Box<Task>),
-    /// The supervisor has opened a pidfd of this runner, which may now start its work.
+    /// The supervisor has opened a pidfd of this runner. The runner may now start its work.
     RunnerWatched {
         pid: u32,
     },
@@ -93,17 +93,18 @@ pub enum ToWorker {
         killed: Option<KillReason>,
         peak_owed: Bytes,
     },
-    /// End after the current task. The end of the channel means the same.
+    /// End after the current task. Closing the channel means the same.
     Shutdown,
 }
 
-/// Why a process was ended. Recorded before the signal is sent, except for `GroupMemory`.
+/// The reason for which a process was ended. It is recorded before the signal is sent, except for `GroupMemory`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KillReason {
     /// The runner owed more than its limit.
     RunnerMemory { owed: Bytes, limit: Bytes },
-    /// The kernel killed it at the limit of its control group and counted that in the group. Found out after its death.
+    /// The kernel killed it at the limit of its control group and counted that in the group. This is found out
+    /// afterwards.
     GroupMemory { limit: Bytes },
     /// The machine's available memory fell below the floor.
     HostFloor { available: Bytes, floor: Bytes },
@@ -123,7 +124,7 @@ pub enum KillReason {
     Interrupted,
     /// Its worker died, or has no lease for it.
     Orphaned,
-    /// The worker did not become ready: its hello was missing or invalid, or had another version.
+    /// The worker did not become ready: its hello was missing, invalid or of another version.
     NotReady,
     /// The worker reported that it cannot continue.
     WorkerFault,
@@ -170,32 +171,33 @@ pub struct BuildTask {
     pub build: BuildSettings,
     /// The compiler's memory limit: `build.memory`, or less if the run's ceiling leaves less.
     pub memory: Bytes,
-    /// The folder into which the artifact is copied, named after its digest.
+    /// The folder to which the artifact is copied. The copy is named after its digest.
     pub artifacts: PathBuf,
-    /// The size that the run's further artifacts may have together.
+    /// The total size that the run's further artifacts may have.
     pub artifacts_room: Bytes,
-    /// The folder for temporary files. Emptied by the worker, and at the next start.
+    /// The folder for temporary files. The worker empties it, and so does the next start.
     pub scratch: PathBuf,
     pub closed: Closed,
 }
 
-/// Paths that neither builds nor runners may read.
+/// Paths that neither builds nor runners can read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Closed {
-    /// Captures, results and the plan, which are closed even in a folder that the plan names.
+    /// Captures, results and the plan. They are closed even if they are in a folder that the plan names.
     pub files: Vec<PathBuf>,
-    /// The plan's folder, which is closed even if it lies in a system folder. Paths in it that the plan names can be read.
+    /// The plan's folder. It is closed even if it is in a system folder, but paths in it that the plan names can be
+    /// read.
     pub home: PathBuf,
 }
 
-/// One recorded call, and where a worker finds it.
+/// One recorded call, and its file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryRef {
     pub id: EntryId,
     /// The file stem: `entry_000123`.
     pub name: String,
     pub path: PathBuf,
-    /// Identifies the file in the state in which its headers were read.
+    /// Identifies the file as it was when its headers were read.
     pub identity: Option<FileIdentity>,
     /// The number of entries in the same signature class.
     pub weight: u64,
@@ -210,16 +212,16 @@ impl EntryRef {
     }
 }
 
-/// How an artifact is called, and within which limits. The same for verification and profile.
+/// The way in which an artifact is called, and its limits. Verification and profile use the same one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Callee {
     pub candidate: String,
     pub artifact: Artifact,
-    /// How it is started.
+    /// The way in which it is started.
     pub launcher: Launcher,
     /// The symbol that a runner looks up. Launches name their own symbols.
     pub symbol: String,
-    /// How the worker launches it. Empty if it has host code.
+    /// The launches by the worker. Empty if the artifact has host code.
     pub launch: Launch,
     pub signature: Signature,
     pub limits: LimitSettings,
@@ -228,7 +230,8 @@ pub struct Callee {
     pub closed: Closed,
     /// `[build] python`: the interpreter for launchers that need one.
     pub python: String,
-    /// The form of an interpreter's calls. In `Form::Recorded`, the recorded function is called, and `symbol` is its name.
+    /// The form of an interpreter's calls. With `Form::Recorded`, the recorded function is called and `symbol` is its
+    /// name.
     pub form: Form,
 }
 
@@ -238,12 +241,11 @@ pub struct VerifyTask {
     /// The entries, in the order in which they are run.
     pub entries: Vec<EntryRef>,
     pub verify: VerifySettings,
-    /// Consecutive entries share a runner as long as the sum of their U + O is at most this. With zero, every entry has
-    /// its own runner.
+    /// The largest sum of U + O of consecutive entries that share a runner. With zero, every entry has its own runner.
     pub shared_runner: Bytes,
-    /// The most that may be on the device at once, if the worker launches the candidate itself.
+    /// The most memory that may be on the device at once, if the worker launches the candidate itself.
     pub device_cap: Bytes,
-    /// Whether pages of the captures that the task brought into the page cache are dropped after it.
+    /// True if pages of the captures that the task brought into the page cache are dropped afterwards.
     pub drop_cache: bool,
 }
 
@@ -258,13 +260,13 @@ pub struct ProfileTask {
     pub depth: Depth,
     /// Parameters that keep their values in every timed call, regardless of `profile.vary`.
     pub constant: Vec<String>,
-    /// Whether pages of the captures that a batch brought into the page cache are dropped after it.
+    /// True if pages of the captures that a batch brought into the page cache are dropped afterwards.
     pub drop_cache: bool,
-    /// The seed of block order, slot choice, poisons and new inputs. Different for every candidate and stage.
+    /// The seed of block order, slot choice, poisons and new inputs. It is different for every candidate and stage.
     pub seed: [u8; 32],
 }
 
-/// How thorough a profile is.
+/// The thoroughness of a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Depth {
@@ -284,11 +286,11 @@ pub struct ReplayTask {
     pub budget: Bytes,
     /// Names of tensors that never leave the pool.
     pub pin: Vec<String>,
-    /// How many steps beyond the running one are fetched in advance.
+    /// The number of steps beyond the running one whose tensors are fetched in advance.
     pub prefetch: u32,
-    /// The file of catalog and schedule. It is created if it does not exist, and used if it does.
+    /// The file with catalog and schedule. An existing file is used; otherwise it is created.
     pub recording: PathBuf,
-    /// Whether pages of the captures that the task brought into the page cache are dropped after it.
+    /// True if pages of the captures that the task brought into the page cache are dropped afterwards.
     pub drop_cache: bool,
 }
 
@@ -306,7 +308,7 @@ pub struct ReplayCallee {
     pub verify: VerifySettings,
 }
 
-/// The limits of a runner's control group that go beyond its memory limit.
+/// The limits of a runner's control group in addition to its memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pack {
     /// The size of its mapped files. The kernel charges page cache to the group that touches it first. These pages are
@@ -314,7 +316,7 @@ pub struct Pack {
     pub files: Bytes,
     /// Threads and processes.
     pub tasks: u32,
-    /// Whether it starts processes, so that the memory of its whole tree counts.
+    /// True if the runner starts processes. The memory of its whole tree then counts.
     pub tree: bool,
 }
 
@@ -324,20 +326,20 @@ pub enum FromWorker {
     RunnerStarted {
         lease: LeaseId,
         pid: u32,
-        /// Field 22 of `/proc/PID/stat`, by which a reused pid is detected.
+        /// Field 22 of `/proc/PID/stat`, with which a reused pid is detected.
         start_time: u64,
         /// The memory that this runner may owe. The supervisor kills it above this limit.
         limit: Bytes,
         /// The size of all memory files that it maps. The tree owes them once, however often they are mapped.
         shared: Bytes,
-        /// The size of the memory files that it maps but its worker holds, and therefore owes.
+        /// The size of the memory files that it maps but that its worker holds. The worker owes them.
         of_worker: Bytes,
         /// The private memory that it shares with its zygote until it writes to it. The zygote owes it.
         inherited: Bytes,
         pack: Pack,
     },
-    /// The worker has started a zygote: a process that runs no candidate, and of which some runners are copies. It
-    /// replaces the previous one.
+    /// The worker has started a zygote, which replaces the previous one. A zygote runs no candidate; some runners are
+    /// copies of it.
     ZygoteStarted {
         pid: u32,
         start_time: u64,
@@ -346,7 +348,7 @@ pub enum FromWorker {
     NoZygote {
         why: String,
     },
-    /// The size of the worker's memory files that no runner is charged for.
+    /// The size of the worker's memory files for which no runner is charged.
     Holds {
         bytes: Bytes,
     },
@@ -359,7 +361,7 @@ pub enum FromWorker {
     RunnerDied {
         pid: u32,
     },
-    /// The protections that this worker's first runner could or could not enforce on itself.
+    /// The protections that this worker's first runner could enforce on itself, and those that it could not.
     Enforced {
         protections: Vec<Protection>,
     },

@@ -1,8 +1,7 @@
-//! How an `f64` is written for people and other programs: as a number or, if JSON cannot represent it, as one of
-//! the texts "NaN", "Infinity" and "-Infinity".
+//! Writes an `f64` as a number or, if JSON cannot represent it, as one of the texts "NaN", "Infinity" and "-Infinity".
 //!
-//! Used through `#[serde(with = "opt_shared::nonfinite")]`. Formats that are not human-readable, such as the
-//! channel's, keep the number as it is.
+//! It is used through `#[serde(with = "opt_shared::nonfinite")]`. Formats that are not human-readable, such as that of
+//! the channel, contain the number itself.
 
 use std::fmt;
 
@@ -13,7 +12,7 @@ const NAN: &str = "NaN";
 const INFINITY: &str = "Infinity";
 const MINUS_INFINITY: &str = "-Infinity";
 
-/// The text of a number that JSON cannot represent; `None` for any other.
+/// The text of a number that JSON cannot represent; `None` for any other number.
 pub const fn text(number: f64) -> Option<&'static str> {
     if number.is_nan() {
         Some(NAN)
@@ -54,12 +53,12 @@ impl Visitor<'_> for NumberOrText {
         Ok(number)
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "what every JSON reader does with a whole number")]
+    #[expect(clippy::cast_precision_loss, reason = "every JSON reader rounds a large whole number")]
     fn visit_u64<E: Error>(self, number: u64) -> Result<f64, E> {
         Ok(number as f64)
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "what every JSON reader does with a whole number")]
+    #[expect(clippy::cast_precision_loss, reason = "every JSON reader rounds a large whole number")]
     fn visit_i64<E: Error>(self, number: i64) -> Result<f64, E> {
         Ok(number as f64)
     }
@@ -74,7 +73,7 @@ impl Visitor<'_> for NumberOrText {
     }
 }
 
-/// The same for an optional number; `null` means unknown, and nothing else.
+/// The same for an optional number. Only an unknown number is written as `null`.
 pub mod option {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -1,4 +1,4 @@
-//! The sizes of one recorded call, from headers alone: the terms of every memory formula.
+//! The sizes of one recorded call, computed from headers alone. They are the terms of every memory formula.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use crate::units::Bytes;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryNumbers {
-    /// Size of the file when the plan was checked; a different size later is a capture error.
+    /// Size of the file when the plan was checked. If it is different later, that is a capture error.
     pub file: Bytes,
-    /// I: distinct bytes of all inputs; batches are composed by this figure.
+    /// I: distinct bytes of all inputs. Batches are composed by this size.
     pub inputs: Bytes,
     /// O: bytes of all outputs, as allocated for a verification.
     pub outputs: Bytes,
-    /// R: the same for a profile's output ring, which has a slot for each call of a block.
+    /// R: bytes of the outputs in a profile's ring, which has a slot for each call of a block.
     pub ring: Bytes,
-    /// The most buffers that its inputs and outputs take on a device.
+    /// The largest number of buffers that its inputs and outputs take on a device.
     pub buffers: u32,
     /// V: bytes of all variants of the inputs that may change between timed calls.
     pub varied: Bytes,
@@ -25,7 +25,7 @@ pub struct EntryNumbers {
     pub unmapped: Bytes,
     /// Bytes of the inputs if they are copied.
     pub copied: Bytes,
-    /// The parts of them that other entries of the job have too.
+    /// The parts of the inputs that other entries of the job have too.
     #[serde(serialize_with = "as_slice", deserialize_with = "of_list")]
     pub constants: Arc<[Constant]>,
 }

@@ -1,17 +1,18 @@
-//! The peak memory of a load, from sizes alone: one formula for the worker that loads and the core that predicts.
+//! The peak memory of a load, computed from sizes. The worker that loads and the core that predicts use this formula.
 //!
-//! Peak = W + max(A, w) + k·s, where
+//! Peak = W + max(A, w) + k·s, with these terms:
 //!
-//! - W is the size of all distinct storages that are used, each rounded up to whole grains of the device, including
-//!   those that are resident already. A storage counts once, however many tensors it holds, and not at all if nothing
-//!   uses it;
-//! - A is the size of everything allocated after the last upload (outputs, activations, workspace), in whole grains;
-//! - w is what a source's own host memory adds at the worst moment. While storage i is uploaded, its source holds `held`,
-//!   and later storages are not allocated yet, so w is the largest value of `held` minus the later storages, or 0.
-//!   Sources that are read straight into slots hold nothing. Storages are uploaded in falling order of `held`, otherwise
-//!   in their given order; no order has a lower peak;
-//! - s is the size of a staging slot and k the number of slots: one for each chunk of s bytes in the load, up to the
-//!   allowed maximum. They are allocated before the first upload and kept for the next load, so they count in both cases.
+//! - W is the size of all distinct storages that are used, each rounded up to whole grains of the device. Storages that
+//!   are already resident are included. A storage counts once, however many tensors it holds, and does not count if
+//!   nothing uses it.
+//! - A is the size of all allocations after the last upload (outputs, activations, workspace), in whole grains.
+//! - w is the additional host memory of a source at the worst moment. While a storage is uploaded, its source has
+//!   `held` bytes in memory, and later storages are not allocated yet. w is therefore the largest value of `held` minus
+//!   the size of the later storages, and at least 0. Sources that are read straight into slots hold nothing. Storages
+//!   are uploaded in falling order of `held`, and otherwise in their given order. No order has a lower peak.
+//! - s is the size of a staging slot, and k is the number of slots: one for each chunk of s bytes in the load, up to
+//!   the allowed maximum. Slots are allocated before the first upload and kept for the next load, so they are always
+//!   added.
 
 use std::cmp::Reverse;
 
@@ -21,11 +22,11 @@ use crate::units::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placing {
     pub bytes: Bytes,
-    /// Host memory that its source holds while it is uploaded.
+    /// Host memory that its source has allocated while it is uploaded.
     pub held: Bytes,
 }
 
-/// What the formula needs to know about a device and its staging.
+/// The properties of a device and its staging on which the peak depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     pub grain: Bytes,
@@ -47,8 +48,7 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// The peak for these distinct storages, which are used and not resident, and for what is allocated after
-    /// them.
+    /// The peak for these distinct storages, which are used and not resident, and for the allocations after them.
     pub fn of(storages: &[Placing], after: &[Bytes], terms: Terms) -> Self {
         let placed = |bytes| whole_grains(bytes, terms.grain);
         let weights: Bytes = storages.iter().map(|it| placed(it.bytes)).sum();
@@ -76,7 +76,7 @@ impl Peak {
     }
 }
 
-/// The order in which to upload storages whose sources hold these amounts.
+/// The order in which to upload storages whose sources have these amounts in memory.
 pub fn upload_order(held: impl Iterator<Item = Bytes>) -> Vec<usize> {
     let mut order: Vec<(Reverse<Bytes>, usize)> =
         held.enumerate().map(|(index, held)| (Reverse(held), index)).collect();
@@ -112,12 +112,12 @@ mod tests {
         for (storages, after, letters, peak) in [
             (&[][..], &[][..], [0, 0, 0, 0], 0),
             (&[], &[9], [0, 12, 0, 0], 12),
-            // Streamed: no source memory, one slot or two.
+            // Streamed storages: there is no source memory, and one slot or two.
             (&[(10, 0)], &[1], [12, 4, 0, 10], 26),
             (&[(11, 0)], &[1], [12, 4, 0, 20], 36),
             (&[(0, 0), (5, 0), (5, 0), (5, 0)], &[], [24, 0, 0, 20], 44),
-            // The last source adds everything it holds, an earlier one what the later storages do not make up
-            // for.
+            // The last source adds all the memory that it has. An earlier one adds the amount by which its memory
+            // exceeds the later storages.
             (&[(8, 8)], &[4], [8, 4, 8, 10], 26),
             (&[(8, 8)], &[40], [8, 40, 8, 10], 58),
             (&[(8, 0), (8, 8)], &[], [16, 0, 0, 20], 36),
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// The peak of loading in this order, step by step.
+    /// Computes the peak of loading in this order, step by step.
     fn walk(storages: &[(u64, u64)], order: &[usize]) -> u64 {
         let mut placed = 0;
         let mut most = 0;

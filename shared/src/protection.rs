@@ -1,7 +1,7 @@
-//! The protections that a machine can or cannot enforce on a sandbox, in a single list.
+//! The list of all protections that a machine can or cannot enforce on a sandbox.
 //!
-//! Owns their names, what each stops, how it is tested, and what to do if it is missing. Canaries find out before
-//! a run which ones are present, and every runner does for itself.
+//! Each protection has a name, what it stops, how it is tested, and what to do if it is missing. Before a run, canaries
+//! find out which protections are present. Every runner also finds out for itself.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Protection {
     pub name: String,
     pub present: bool,
-    /// Why it is missing, or which variant is in force.
+    /// The reason why it is missing, or the variant that is in force.
     pub detail: String,
 }
 
@@ -19,7 +19,7 @@ impl Protection {
         Self { name: name.to_owned(), present, detail: detail.into() }
     }
 
-    /// `+name: detail` or `-name: detail`, with line ends in the detail replaced by spaces.
+    /// Writes `+name: detail` or `-name: detail`. Line ends in the detail are replaced by spaces.
     pub fn line(&self) -> String {
         let sign = if self.present { '+' } else { '-' };
         format!("{sign}{}: {}", self.name, self.detail.replace('\n', " "))
@@ -36,21 +36,22 @@ impl Protection {
     }
 }
 
-/// What is known about a protection in advance.
+/// The properties of a protection that do not depend on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtectionKind {
     pub name: &'static str,
-    /// Whether candidates should not be run on a machine that lacks it.
+    /// True if candidates should not be run on a machine that lacks it.
     pub needed: bool,
     pub stops: &'static str,
-    /// How a canary tested it, as a past-tense fragment.
+    /// The test by a canary, as a past-tense fragment.
     pub proof: &'static str,
     pub remedy: &'static str,
     /// The canary's attempts. Empty if the supervisor tests the protection from outside.
     pub attempts: &'static [Attempt],
 }
 
-/// The name of an attempt and its allowed answers. There are several if the kernel can refuse for different reasons.
+/// The name of an attempt and its allowed answers. There are several answers if the kernel can refuse in different
+/// ways.
 pub type Attempt = (&'static str, &'static [&'static str]);
 
 const REFUSED: &[&str] = &["EPERM"];
@@ -75,7 +76,7 @@ const NOT_LINUX: &str = "run on Linux 5.13 or later, not under an emulator";
 const NO_NAMESPACES: &str =
     "allow user namespaces (kernel.unprivileged_userns_clone, user.max_user_namespaces), or run as root";
 
-/// All protections: first the memory limits, outermost first, then those that isolate a candidate.
+/// All protections. The memory limits come first, outermost first, followed by those that isolate a candidate.
 pub const PROTECTIONS: &[ProtectionKind] = &[
     kind(
         CGROUP_LEAF,
@@ -231,7 +232,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         false,
         "network connections",
         "tried to open a socket",
-        "run Linux 6.7 or later; until then the system call filter refuses sockets",
+        "run Linux 6.7 or later (on older kernels, the system call filter refuses sockets)",
         &[("socket", REFUSED)],
     ),
     kind(
@@ -239,7 +240,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         false,
         "signals to processes outside its sandbox",
         "tried to signal the process that started it",
-        "run Linux 6.12 or later; until then the system call filter refuses every pid but its own",
+        "run Linux 6.12 or later (on older kernels, the system call filter refuses every pid but its own)",
         &[("signal_parent", &["EPERM", "ESRCH"])],
     ),
     kind(
@@ -295,7 +296,7 @@ mod tests {
         for (index, kind) in PROTECTIONS.iter().enumerate() {
             assert_eq!(PROTECTIONS.iter().position(|it| it.name == kind.name), Some(index), "{}", kind.name);
         }
-        // The others are tested by attempts; a protection without any would always be missing.
+        // The other protections are tested by attempts. A protection without any attempt would always be missing.
         let from_outside: Vec<&str> =
             PROTECTIONS.iter().filter(|kind| kind.attempts.is_empty()).map(|kind| kind.name).collect();
         assert_eq!(from_outside, [CGROUP_LEAF, POLL_AND_KILL]);

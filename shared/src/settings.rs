@@ -1,6 +1,6 @@
-//! The resolved settings of a plan, which a worker follows. Every setting has a value.
+//! The resolved settings of a plan, by which workers work. Every setting has a value.
 //!
-//! Defaults live in `configs/default.toml` and nowhere else, so nothing here implements `Default`.
+//! All defaults are in `configs/default.toml`, so nothing here implements `Default`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,13 +16,13 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VerifySettings {
     pub tolerance: ToleranceProfile,
-    /// `[verify.dtype.NAME]`: its figures replace those of the tolerance profile.
+    /// `[verify.dtype.NAME]`, whose values replace those of the tolerance profile.
     pub dtype: BTreeMap<DType, ToleranceOverride>,
     pub required_matched_ratio: f64,
     pub nonfinite: Nonfinite,
-    /// The number of calls per entry, each with different poison; at least 2.
+    /// The number of calls per entry, at least 2. Each call has different poison.
     pub repeats: u32,
-    /// The number of failing entries after which an attempt ends; 0 runs all entries.
+    /// The number of failing entries after which an attempt ends. With 0, all entries are run.
     pub stop_after: u32,
     pub call_timeout: Duration,
     pub seed: u64,
@@ -64,7 +64,7 @@ pub struct ProfileSettings {
     /// The half-width of the interval, as a fraction of the estimate (0.01 for `"1%"`).
     pub max_noise: f64,
     pub entry_timeout: Duration,
-    /// The time limit for all timing of a job.
+    /// The limit on the total timing time of a job.
     pub budget: Duration,
     /// A fraction (0.02 for `"2%"`).
     pub min_improvement: f64,
@@ -73,7 +73,7 @@ pub struct ProfileSettings {
 }
 
 impl ProfileSettings {
-    /// Whether a batch of this many entries is timed in turns. KernelForge's rules are fixed: one entry after another.
+    /// True if a batch of this many entries is timed in turns. KernelForge's rules demand one entry after another.
     pub fn rotates(&self, entries: usize) -> bool {
         self.cache_state == CacheState::Rotate && self.protocol == Protocol::Paired && 1 < entries
     }
@@ -85,17 +85,17 @@ impl ProfileSettings {
 pub enum Priority {
     /// The same as that of other processes.
     None,
-    /// Before all processes without real-time priority (`SCHED_FIFO`).
+    /// A higher priority than all processes without real-time priority (`SCHED_FIFO`).
     Realtime,
 }
 
-/// Which inputs have new values in every timed call.
+/// The inputs that have new values in every timed call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Vary {
     /// All inputs whose values may change.
     Auto,
     None,
-    /// Those of these parameters whose values may change.
+    /// The inputs of these parameters, if their values may change.
     Only(Vec<String>),
 }
 
@@ -136,10 +136,10 @@ pub struct LimitSettings {
     pub memory: Option<Bytes>,
     /// `None` is `"cores"`.
     pub threads: Option<u32>,
-    /// `None` is `"auto"`: the user's present number of processes + 4 × threads.
+    /// `None` is `"auto"`: the user's current number of processes + 4 × threads.
     pub processes: Option<u32>,
     pub open_files: u32,
-    /// How much of stdout and of stderr is kept, from the beginning and the end.
+    /// The size of the output that is kept of stdout and of stderr each, from the beginning and the end.
     pub output: Bytes,
     pub env: BTreeMap<String, String>,
 }
@@ -172,13 +172,13 @@ impl BuildSettings {
     /// The memory that a compiler may owe, with `"auto"` resolved.
     pub fn memory_for(&self, language: Language) -> Bytes {
         self.memory.unwrap_or(match language.kind().toolchain {
-            // A compiler needs 1.5 GiB for all of PyTorch's headers, and more for the candidate's templates.
+            // A compiler needs 1.5 GiB for all of PyTorch's headers, and more memory for the candidate's templates.
             Toolchain::TorchExtension => Bytes::gib(6),
             _ => Bytes::gib(4),
         })
     }
 
-    /// How long a compiler may take, with `"auto"` resolved.
+    /// The time that a compiler may take, with `"auto"` resolved.
     pub fn timeout_for(&self, language: Language) -> Duration {
         self.timeout.unwrap_or(match language.kind().toolchain {
             Toolchain::TorchExtension => Duration::from_mins(10),

@@ -1,6 +1,6 @@
 //! The stages of a candidate or a replay, in order.
 //!
-//! This is the only list of stages. Their names are part of plans, the database, the document and the reports.
+//! This is the only list of stages. Their names are used in plans, the database, the result and the reports.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 pub enum Stage {
     Build,
     Verify,
-    /// A short profile that finds out which candidates need no further timing.
+    /// A short profile that determines which candidates need no further timing.
     Screen,
     Profile,
-    /// A second profile of the best candidates, because the best of many times is partly due to chance.
+    /// A second profile of the best candidates. It is needed because the best of many measured times is partly due to
+    /// chance.
     Confirm,
     Replay,
 }
@@ -36,12 +37,12 @@ impl Stage {
         Self::ALL.into_iter().find(|stage| stage.name() == name)
     }
 
-    /// Whether no other stage may run at the same time.
+    /// True if no other stage may run at the same time.
     pub fn is_alone(self) -> bool {
         Self::Screen <= self
     }
 
-    /// Whether it times a candidate.
+    /// True if the stage times a candidate.
     pub const fn is_timed(self) -> bool {
         matches!(self, Self::Screen | Self::Profile | Self::Confirm)
     }

@@ -1,7 +1,7 @@
-//! Quantities in function signatures: bytes, and indices into memory.
+//! Units of quantities in function signatures: bytes, and indices into memory.
 //!
-//! Owns the type and its text form (`"512MiB"`), and the one conversion from 64-bit numbers to indices. Times are
-//! `std::time::Duration`; their text form belongs to the plan, which is the only place that parses them.
+//! This file defines the type `Bytes` with its text form (`"512MiB"`), and the only conversion from 64-bit numbers to
+//! indices. Times are `std::time::Duration`. The plan parses their text form, and no other code does.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -9,20 +9,20 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A count, an offset or an address as an index in this process. It saturates, so that a value that does not fit
-/// is refused by the allocator or a slice instead of wrapping to a small number. On 64-bit machines every value
-/// fits.
+/// Converts a count, an offset or an address to an index in this process. The conversion saturates. A value that does
+/// not fit is therefore refused by the allocator or a slice, and does not wrap to a small number. On 64-bit machines,
+/// every value fits.
 #[inline]
 pub const fn to_index(number: u64) -> usize {
     if number > usize::MAX as u64 {
         return usize::MAX;
     }
-    #[expect(clippy::cast_possible_truncation, reason = "compared just above")]
+    #[expect(clippy::cast_possible_truncation, reason = "compared in the line above")]
     let index = number as usize;
     index
 }
 
-/// A number of bytes. Arithmetic saturates: a limit that overflows becomes the largest limit, never a small one.
+/// A number of bytes. Arithmetic saturates, so a limit that overflows becomes the largest limit and never a small one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Bytes(u64);
@@ -51,13 +51,13 @@ impl Bytes {
         self.0
     }
 
-    /// For lengths of buffers and maps in this process; see [`to_index`].
+    /// Converts to a `usize` for lengths of buffers and maps in this process (see [`to_index`]).
     pub const fn to_usize(self) -> usize {
         to_index(self.0)
     }
 
-    /// For rates, shares and plots: exact up to 2^53 bytes, rounded to the nearest above.
-    #[expect(clippy::cast_precision_loss, reason = "rounded, as its doc says")]
+    /// Converts to an `f64` for rates, shares and plots. The result is exact up to 2^53 bytes, and rounded above.
+    #[expect(clippy::cast_precision_loss, reason = "the doc comment says that it is rounded")]
     pub const fn as_f64(self) -> f64 {
         self.0 as f64
     }
@@ -74,13 +74,13 @@ impl Bytes {
         self.0.checked_add(other.0).map(Self)
     }
 
-    /// `fraction` of this many bytes, rounded down; `fraction` is clamped to 0..=1.
+    /// Returns `fraction` of this many bytes, rounded down. `fraction` is clamped to 0..=1.
     pub fn fraction(self, fraction: f64) -> Self {
         let clamped = fraction.clamp(0.0, 1.0);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "a share of what fits, never negative"
+            reason = "at most the original number, and never negative"
         )]
         Self((self.as_f64() * clamped) as u64)
     }
@@ -135,7 +135,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Why a text is not a size.
+/// The error for a text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a size (write a number and a unit, such as \"512MiB\", \"1.5GiB\", \"64KiB\" or \"0\")"
@@ -174,7 +174,11 @@ impl FromStr for Bytes {
         if !(0.0..=9e18).contains(&bytes) {
             return Err(refuse());
         }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked just above")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "checked in the lines above"
+        )]
         Ok(Self(bytes as u64))
     }
 }

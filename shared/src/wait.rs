@@ -1,11 +1,11 @@
-//! Waits for a descriptor, always with a time limit.
+//! Waits for a descriptor, with a time limit.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// A time limit in the kernel's form; one that is too long becomes the longest possible.
+/// Converts a time limit to the kernel's form. A limit that is too long becomes the longest possible one.
 pub fn timespec(bound: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(bound.as_secs()).unwrap_or(i64::MAX),
@@ -13,8 +13,8 @@ pub fn timespec(bound: Duration) -> Timespec {
     }
 }
 
-/// Whether the descriptor becomes readable, or reaches its end, within the timeout; for a pidfd, whether its
-/// process dies. Signals do not interrupt the wait.
+/// Waits until the descriptor is readable or reaches its end. Returns false if that did not happen within the timeout.
+/// A pidfd is readable once its process has died. Signals do not interrupt the wait.
 pub fn readable(descriptor: impl AsFd, timeout: Duration) -> rustix::io::Result<bool> {
     let began = Instant::now();
     loop {

@@ -1,7 +1,7 @@
-//! Compares every golden fixture with its expectation, letter by letter: outcome, kind of error, storages and
+//! Compares every golden fixture with its expectation, character by character: outcome, kind of error, storages and
 //! root.
 //!
-//! Torch wrote the files and their expectations; nothing here decides what is right.
+//! Torch wrote both the files and their expectations, so this test has no opinion on what is right.
 
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ fn fixtures() -> Vec<(PathBuf, Json)> {
         .collect()
 }
 
-/// The path of the first difference between two documents, and both values.
+/// Returns the path of the first difference between two documents, and both values.
 fn first_difference(path: &str, found: &Json, expected: &Json) -> Option<String> {
     match (found, expected) {
         (Json::Object(left), Json::Object(right)) => {
@@ -75,7 +75,7 @@ fn difference(found: &Json, expected: &Json) -> Option<String> {
 }
 
 #[test]
-fn every_fixture_matches_what_torch_says() {
+fn every_fixture_is_read_as_torch_reads_it() {
     let fixtures = fixtures();
     assert_eq!(fixtures.len(), FIXTURES);
     let wrong: Vec<String> = fixtures
@@ -87,9 +87,9 @@ fn every_fixture_matches_what_torch_says() {
     assert!(wrong.is_empty(), "{} of {FIXTURES} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Without digests, CRCs are not checked and digests are null; everything else is the same.
+/// Without digests, CRCs are not checked and digests are null. Everything else is the same.
 #[test]
-fn document_without_digests_differs_only_in_them() {
+fn document_without_digests_is_otherwise_the_same() {
     fn without_digests(node: &mut Json) {
         match node {
             Json::Object(fields) => fields.iter_mut().for_each(|(key, value)| {

@@ -1,4 +1,4 @@
-//! What opening a capture reads: the directory, the local headers and the pickle, whatever the size of the file.
+//! Tests what opening a capture reads: only the directory, the local headers and the pickle.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,7 +13,7 @@ fn bytes_read() -> u64 {
     line.and_then(|count| count.parse().ok()).expect("rchar is a number")
 }
 
-/// The most that opening may read from a file with a handful of records.
+/// The most bytes that opening may read from a file with a few records.
 const MOST_READ: u64 = 64 << 10;
 
 fn opened(path: &Path) -> (CaptureFile, u64) {
@@ -30,7 +30,7 @@ fn opening_a_fixture_reads_no_tensor() {
         ("formats/page_aligned.pt", 8 << 10),
         ("captures/torch_nn_functional_embedding/entry_000001.pt", 8 << 10),
         ("captures/torch_nn_functional_linear/entry_000000.pt", 8 << 10),
-        // The old format has no directory: its beginning is read in one piece.
+        // The old format has no directory, so its beginning is read in one piece.
         ("formats/legacy_views.pt", 80 << 10),
     ] {
         let (capture, read) = opened(&data.join(name));
@@ -40,7 +40,7 @@ fn opening_a_fixture_reads_no_tensor() {
 
 const GIB: u64 = 1 << 30;
 
-/// A record of the sparse file below, with its sizes in a zip64 field.
+/// Makes a record of the sparse file below, with its sizes in a zip64 field.
 fn entry(name: &str, bytes: u64, offset: u64, crc32: u32) -> Vec<u8> {
     let mut entry = b"PK\x01\x02\x2d\x00\x2d\x00\x08\x08\0\0\0\0\0\0".to_vec();
     entry.extend(crc32.to_le_bytes());
@@ -55,7 +55,7 @@ fn entry(name: &str, bytes: u64, offset: u64, crc32: u32) -> Vec<u8> {
     entry
 }
 
-/// As torch writes it: sizes follow the data, and padding aligns it.
+/// Makes a header as torch writes it: the sizes follow the data, and padding aligns the data.
 fn local_header(name: &str, padding: u16) -> Vec<u8> {
     let mut header = b"PK\x03\x04\x2d\x00\x08\x08\0\0\0\0\0\0".to_vec();
     header.extend([0; 12]);
@@ -68,7 +68,8 @@ fn local_header(name: &str, padding: u16) -> Vec<u8> {
     header
 }
 
-/// Two storages: one of 5 GiB, and one of 16 bytes after it. No CRCs, as with `set_crc32_options(False)`.
+/// Writes two storages: one of 5 GiB, and one of 16 bytes after it. They have no CRCs, as with
+/// `set_crc32_options(False)`.
 fn write_sparse(path: &Path) -> u64 {
     let large = 5 * GIB;
     let storage = |key: &str, elements: &[u8]| {

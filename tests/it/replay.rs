@@ -123,7 +123,7 @@ fn every_budget_gives_the_same_outputs() {
         }
     }
     outcome.expect(0 < first["evictions"].as_u64().unwrap_or(0), "the smallest budget causes evictions");
-    outcome.expect_stdout(&["replay at_0: 12 steps", "moved", "against keeping everything"]);
+    outcome.expect_stdout(&["replay at_0: 12 steps", "moved", "compared with keeping everything"]);
 }
 
 #[test]

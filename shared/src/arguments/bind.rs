@@ -11,7 +11,7 @@ use super::plain::{Budget, Refusal, holds_tensor, ordered, plain_within, shorten
 use super::{Argument, ArgumentValue, Entry, MAX_ARGUMENTS, OutputTensor, Signature};
 use crate::capture::Value;
 
-/// Why an entry does not fit its job's signature.
+/// A mismatch between an entry and its job's signature, or a value that cannot be passed or compared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
     #[error("the entry has {found} positional arguments, the signature has {known} parameters")]
@@ -30,17 +30,15 @@ pub enum BindError {
         reason: Refusal,
     },
     #[error(
-        "parameter `{parameter}` makes {found} arguments here and {expected} in the first entry (a list of tensors \
-         must have one length in all of them)"
+        "parameter `{parameter}` becomes {found} arguments in this entry and {expected} in the first (a list \
+         of tensors must have the same length in every entry)"
     )]
     ListLength { parameter: String, found: usize, expected: usize },
-    #[error("the entry makes more than {MAX_ARGUMENTS} arguments")]
+    #[error("the entry has more than {MAX_ARGUMENTS} arguments")]
     TooManyArguments,
-    #[error(
-        "`{path}` of what the call returned is {found} (only tensors, and tuples and lists of them, are compared)"
-    )]
+    #[error("the returned `{path}` is {found} (only tensors, and tuples and lists of them, are compared)")]
     Output { path: String, found: &'static str },
-    #[error("`{path}` of what the call returned cannot be read")]
+    #[error("the returned `{path}` cannot be read")]
     OutputValue {
         path: String,
         #[source]
@@ -80,7 +78,7 @@ pub fn bind(entry: &Entry, signature: &Signature) -> Result<Vec<Argument>, BindE
     Ok(arguments)
 }
 
-/// The values that the entry has, each with its parameter.
+/// The entry's values, each with its parameter.
 pub(super) fn given<'a>(
     entry: &'a Entry,
     captured: &'a [String],
@@ -101,8 +99,8 @@ pub(super) fn given<'a>(
     Ok(given)
 }
 
-/// Appends the arguments that a value becomes: itself, or one for each element if it is a list that holds
-/// tensors.
+/// Appends the arguments that a value becomes: one for each element if it is a list that contains tensors,
+/// otherwise the value itself.
 fn flatten(value: &Value, parameter: &str, arguments: &mut Vec<Argument>) -> Result<(), BindError> {
     let mut path = parameter.to_owned();
     flatten_within(value, 0, &mut Budget::new(), &mut path, &mut |path, value| {
@@ -151,8 +149,8 @@ fn flatten_within(
     take(path, ArgumentValue::Plain(plain_within(value, depth, budget)?))
 }
 
-/// The tensors that the call returned, in order; a `None` among them is skipped. Empty if the capture holds no
-/// output.
+/// Returns the tensors that the call returned, in order and without any `None`. The list is empty if the capture
+/// has no output.
 pub fn outputs(entry: &Entry) -> Result<Vec<OutputTensor>, BindError> {
     let mut found = Vec::new();
     if let Some(output) = &entry.output {
@@ -251,7 +249,10 @@ mod tests {
             (unbound([int(1), int(2)], [("dimm", int(0))]), "`dimm` is not in the signature"),
             (unbound([int(1), int(2), int(3)], [("dim", int(0))]), "`dim` is given twice"),
             (unbound([int(1), int(2), int(3), int(4)], []), "4 positional arguments"),
-            (unbound([list([tensor(DType::Int8, &[], 0), int(2)]), int(2)], []), "`arg0` makes 2 arguments"),
+            (
+                unbound([list([tensor(DType::Int8, &[], 0), int(2)]), int(2)], []),
+                "`arg0` becomes 2 arguments",
+            ),
         ] {
             let message = bind(&entry, &signature).unwrap_err().to_string();
             assert!(message.contains(part), "{message}");
@@ -277,6 +278,6 @@ mod tests {
             BindError::Output { path: "output[1]".into(), found: "an integer" }
         );
         let text_output = paths(&with_output(text("done"))).unwrap_err().to_string();
-        assert!(text_output.contains("`output` of what the call returned is a text"), "{text_output}");
+        assert!(text_output.contains("the returned `output` is a text"), "{text_output}");
     }
 }

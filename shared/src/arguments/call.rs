@@ -1,7 +1,7 @@
-//! One recorded call in the form of an interpreted language: with its lists, tuples and names, not flattened.
+//! One recorded call as an interpreted language needs it: with its lists, tuples and names, not flattened.
 //!
-//! Tensors are identified by their index among the arguments that `bind` makes from the same entry, so that every
-//! language sees the same bytes. Other values are those that `bind` accepts.
+//! Tensors are identified by their index among the arguments that `bind` makes from the same entry. Therefore a
+//! candidate in any language sees the same bytes. `bind` also decides which other values are accepted.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ pub enum Part {
     Tuple(Vec<Part>),
 }
 
-/// Makes the call of an entry whose `arguments` were bound with the same signature.
+/// Makes the call for an entry. Its `arguments` must be bound with the same signature.
 pub fn call(
     entry: &Entry,
     signature: &Signature,

@@ -1,7 +1,7 @@
 //! Signature classes: entries with the same shapes, strides, dtypes and plain values, identified by a short text.
 //!
-//! The text is for people and for grouping: two entries of a job are in the same class exactly if their texts are
-//! equal.
+//! The text is for people and for grouping: two entries of a job are in the same class if and only if their texts
+//! are equal.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use super::plain::shorten;
 use super::{Argument, ArgumentValue, OutputTensor};
 use crate::capture::{DType, Tensor};
 
-/// `f32`, `bf16`, `i64`, `f8e4m3fn`, `c64`.
+/// A dtype's short name, such as `f32`, `bf16`, `i64`, `f8e4m3fn` or `c64`.
 pub fn short_name(dtype: DType) -> &'static str {
     match dtype {
         DType::Float64 => "f64",
@@ -37,8 +37,8 @@ pub fn short_name(dtype: DType) -> &'static str {
     }
 }
 
-/// Such as `f32[8,16] i64[3] eps=1e-05 -> f32[3,16]`. Strides are written if the tensor is not contiguous
-/// (`f32[8,16|1,8]`), and views of conjugates or negatives are marked (`conj:c64[3]`).
+/// Returns the text of a class, such as `f32[8,16] i64[3] eps=1e-05 -> f32[3,16]`. Strides are included if the tensor
+/// is not contiguous (`f32[8,16|1,8]`). Views of conjugates and negatives are marked (`conj:c64[3]`).
 pub fn class_key(arguments: &[Argument], outputs: &[OutputTensor]) -> String {
     let mut words: Vec<String> = arguments
         .iter()

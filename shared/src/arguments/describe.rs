@@ -1,6 +1,6 @@
 //! The argument table of a job: the parameter at each position, and the kinds of values seen there.
 //!
-//! Gathers a few facts from one entry after the other; `skeleton` turns them into C.
+//! Collects a few facts from each entry; `skeleton` turns them into C.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -32,7 +32,7 @@ pub(super) struct Seen {
     pub(super) ranks: BTreeSet<usize>,
     pub(super) plain: BTreeSet<PlainKind>,
     strided: bool,
-    /// The first value, as long as all others are equal.
+    /// The first value; `None` once another entry has a different one.
     constant: Option<String>,
     /// Number of entries that have this position; some may have fewer outputs.
     pub(super) entries: usize,
@@ -51,7 +51,7 @@ impl Observed {
         Self::default()
     }
 
-    /// Call once for each entry, with the results of `bind` and `outputs`.
+    /// Records the kinds of one entry's values. Call it once for each entry, with the results of `bind` and `outputs`.
     pub fn observe(&mut self, arguments: &[Argument], outputs: &[OutputTensor]) {
         self.entries += 1;
         for (index, argument) in arguments.iter().enumerate() {
@@ -136,7 +136,7 @@ impl Seen {
         self.plain.insert(PlainKind::of(value));
     }
 
-    /// `tensor float32|bfloat16 2-D, None`.
+    /// The kinds as a text, such as `tensor float32|bfloat16 2-D, None`.
     fn kinds(&self) -> String {
         let mut kinds = Vec::new();
         if !self.dtypes.is_empty() {
@@ -154,8 +154,8 @@ impl Seen {
     }
 }
 
-/// One line for each argument: its position, its name, the kinds seen. Parameters that the plan leaves out come
-/// last.
+/// Returns one line for each argument: its position, its name and the kinds seen. Parameters that the plan leaves
+/// out come last.
 pub fn table(signature: &Signature, observed: &Observed) -> String {
     let mut rows: Vec<(String, String)> =
         observed.arguments.iter().map(|seen| (shorten(&seen.path), seen.kinds())).collect();

@@ -1,7 +1,6 @@
-//! The digest of a signature: equal if every kernel of the job sees the same arguments.
+//! The digest of a signature: two digests are equal if the job's kernels see the same arguments.
 //!
-//! It is computed from a text written here and not from serde's output, so that a change of that format does not
-//! change it.
+//! The digest is computed from a text that this file writes. It does not depend on serde's output format.
 
 use std::fmt::Write;
 
@@ -10,9 +9,9 @@ use sha2::{Digest, Sha256};
 use super::Signature;
 
 impl Signature {
-    /// SHA-256 in hex of what a kernel can see of the signature: the parameters in their order, the number of
-    /// arguments of each, and the defaults for missing ones. The captures' own order and parameters that are left
-    /// out do not count, so a new capture that changes nothing for a kernel does not change the digest.
+    /// SHA-256 in hex of the parts of the signature that a kernel can see: the parameters in their order, the number of
+    /// arguments of each, and the defaults for missing ones. The captures' own order and the parameters that are left
+    /// out are not included. A new capture that changes nothing for a kernel therefore does not change the digest.
     pub fn digest(&self) -> String {
         let hash = Sha256::digest(self.canonical());
         hash.iter().map(|byte| format!("{byte:02x}")).collect()

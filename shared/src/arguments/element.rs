@@ -1,6 +1,6 @@
 //! Converts elements of any dtype to f64, for numpy scalars and for statistics over captured outputs.
 //!
-//! Not for verdicts: the judge has its own, faster conversions, and compares integers exactly. Here a 64-bit
+//! Verdicts do not use this module: the judge has faster conversions, and compares integers exactly. Here a 64-bit
 //! integer is rounded to the nearest f64.
 
 use crate::capture::DType;
@@ -41,8 +41,8 @@ pub(super) fn half(bits: u16) -> f64 {
     half::f16::from_bits(bits).to_f64()
 }
 
-/// The numbers in little-endian elements of a dtype, rounded to f64. A complex element yields its two parts;
-/// bytes after the last complete element yield nothing.
+/// Converts little-endian elements of a dtype to f64, with rounding. A complex element yields its two parts. Bytes
+/// after the last complete element are ignored.
 pub fn numbers(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f64> + '_ {
     let part = match dtype {
         DType::Complex32 => DType::Float16,
@@ -54,7 +54,7 @@ pub fn numbers(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f64> + '_ {
     bytes[..whole].chunks_exact(part.element_len()).map(move |element| number(part, element))
 }
 
-/// `element` holds `dtype.size()` bytes; `dtype` is not complex.
+/// Converts one element. `element` has `dtype.size()` bytes; `dtype` is not complex.
 fn number(dtype: DType, element: &[u8]) -> f64 {
     let mut wide = [0; 8];
     wide[..element.len()].copy_from_slice(element);
@@ -63,7 +63,7 @@ fn number(dtype: DType, element: &[u8]) -> f64 {
         clippy::cast_possible_truncation,
         clippy::cast_possible_wrap,
         clippy::cast_precision_loss,
-        reason = "each arm takes the low bytes that its dtype has, all of them present in `bits`"
+        reason = "each arm takes the low bytes of `bits`, as many as its dtype has"
     )]
     match dtype {
         DType::Float64 => f64::from_bits(bits),
@@ -78,12 +78,12 @@ fn number(dtype: DType, element: &[u8]) -> f64 {
         DType::Int16 => f64::from(bits as i16),
         DType::Int32 => f64::from(bits as i32),
         DType::Int64 => bits as i64 as f64,
-        // A scale is a power of two. Packed values are no single number, and are shown as their byte.
+        // A scale is a power of two. A packed element contains several numbers, so its byte is shown.
         DType::Float8E8M0Fnu if bits == 0xff => f64::NAN,
         DType::Float8E8M0Fnu => (f64::from(bits as u8) - 127.0).exp2(),
         DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 | DType::Float4E2M1FnX2 => bits as f64,
         DType::Bool => f64::from(u8::from(bits != 0)),
-        // The caller has split these into their parts.
+        // The caller has split complex elements into their parts.
         DType::Complex32 | DType::Complex64 | DType::Complex128 => f64::NAN,
     }
 }

@@ -1,6 +1,6 @@
 //! Interprets the keys of a capture as one recorded call.
 //!
-//! Names the parts and leaves their values as they are; `bind` turns values into arguments.
+//! Finds the parts of the call and leaves their values as they are; `bind` turns values into arguments.
 
 use std::sync::Arc;
 
@@ -8,28 +8,28 @@ use super::MAX_ARGUMENTS;
 use super::plain::{Budget, shorten};
 use crate::capture::Value;
 
-/// Parameter names are Python identifiers; a longer one indicates damage or an attack.
+/// Parameter names are Python identifiers. A longer name indicates damage or an attack.
 const MAX_NAME_BYTES: usize = 255;
-/// Number of unknown keys kept for a message.
+/// The number of unknown keys that are kept for a message.
 const KEPT_UNKNOWN_KEYS: usize = 16;
-/// The newest layout of captures that is understood, as far as it holds tensors.
+/// The newest schema of captures that this program understands, if their tensors were recorded with their values.
 const NEWEST_SCHEMA: u32 = 2;
 /// Keys of schema 2 that describe a call but are not part of it.
 const DESCRIPTIVE_KEYS: [&str; 2] = ["shape_signature", "capture_policy"];
-/// A dict with one of these keys replaces a tensor that schema 2 left out.
+/// Schema 2 writes a dict with one of these keys in place of a tensor that it leaves out.
 const DESCRIPTOR_KEYS: [&str; 2] = ["__kforge_tensor_descriptor__", "__kforge_recompute_output__"];
 
 /// One recorded call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// `torch.nn.functional.embedding`.
+    /// Name of the op, such as `torch.nn.functional.embedding`.
     pub function_name: Option<Arc<str>>,
     pub args: Vec<Value>,
     pub kwargs: Vec<(Arc<str>, Value)>,
     /// The result of the call; `None` if the capture has none.
     pub output: Option<Value>,
     pub signature: Option<RecordedSignature>,
-    /// The first unknown keys of the capture, for lints.
+    /// The first unknown keys of the capture. `check` warns about them.
     pub unknown_keys: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ pub struct RecordedSignature {
     pub kinds: Vec<(Arc<str>, Arc<str>)>,
 }
 
-/// Why a capture is no recorded call.
+/// The reasons for which a capture is not a recorded call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
     #[error("the capture is {found}, not a dict with `args`, `kwargs` and `output`")]
@@ -62,7 +62,7 @@ pub enum EntryError {
     Descriptor {
         path: String,
         key: &'static str,
-        /// The descriptor's own ` for `name``, or nothing.
+        /// ` for `NAME`` if the descriptor has a name; otherwise empty.
         name: String,
     },
     #[error("schema_version {found} is not understood (known: 1 to {NEWEST_SCHEMA})")]
@@ -164,7 +164,7 @@ fn check_count(key: &'static str, found: usize) -> Result<(), EntryError> {
     if found > MAX_ARGUMENTS { Err(EntryError::TooMany { key, found }) } else { Ok(()) }
 }
 
-/// The items of a dict whose keys are names. As in Python, a repeated key keeps its position and gets the later
+/// The items of a dict whose keys are names. As in Python, a repeated key keeps its first position and its last
 /// value.
 fn named(key: &'static str, value: Option<&Value>) -> Result<Vec<(Arc<str>, Value)>, EntryError> {
     let items = match value {
@@ -234,7 +234,7 @@ fn refuse_descriptor(value: &Value, path: &str, depth: usize, budget: &mut Budge
     match value {
         Value::Sequence { items, .. } => {
             for (index, item) in items.iter().enumerate() {
-                // Plain lists are long and hold no dict, so no path is built for their elements.
+                // Plain lists are long and contain no dict, so no path is built for their elements.
                 if matches!(item, Value::Sequence { .. } | Value::Dict { .. }) {
                     refuse_descriptor(item, &format!("{path}[{index}]"), depth + 1, budget)?;
                 }
@@ -295,7 +295,7 @@ pub(super) fn kind_name(value: &Value) -> &'static str {
         Value::Storage(_) => "a bare storage",
         Value::NumpyArray(_) => "a numpy array",
         Value::NumpyScalar { .. } => "a numpy scalar",
-        Value::Object(_) => "an object of a class of its own",
+        Value::Object(_) => "an object of an unknown class",
         Value::Cycle(_) => "a container that holds itself",
     }
 }

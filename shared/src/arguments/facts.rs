@@ -1,4 +1,4 @@
-//! The sizes of one entry, and other facts needed before it is run, from headers alone.
+//! The sizes of one entry, and other facts that are needed before it runs. All of them come from headers.
 //!
 //! The supervisor builds its formulas from these figures.
 
@@ -11,14 +11,14 @@ use crate::formula;
 use crate::placement::whole_grains;
 use crate::units::Bytes;
 
-/// The figures of one entry.
+/// Sizes and other facts about one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryFacts {
     /// Distinct bytes of storages that the arguments use (I).
     pub input_bytes: Bytes,
-    /// Bytes allocated for the outputs, with their captured strides (O).
+    /// Bytes allocated for the outputs, with the strides that were captured (O).
     pub output_bytes: Bytes,
-    /// The same for the output ring of a profile (R).
+    /// Bytes of the outputs in the ring of a profile (R).
     pub ring_bytes: Bytes,
     /// Bytes of all variants of the inputs that may change between timed calls (V).
     pub varied_bytes: Bytes,
@@ -27,19 +27,19 @@ pub struct EntryFacts {
     /// Input bytes that cannot be mapped in place and are owed (U): pages at the edges of a range, misaligned
     /// storages, views of conjugates or negatives, and tensors made from plain lists.
     pub unmapped_bytes: Bytes,
-    /// Bytes of its inputs if they are copied, beside what is owed for views of conjugates or negatives.
+    /// Bytes of the inputs if they are copied, without the bytes owed for views of conjugates or negatives.
     pub copied_bytes: Bytes,
     /// The parts of storages that the arguments use.
     pub pieces: Vec<Piece>,
-    /// Whether an output has no elements.
+    /// True if an output has no elements.
     pub zero_size: bool,
-    /// Whether an output overlaps an input in its storage. Their first and last bytes are compared, so two
-    /// interleaved views count as overlapping although they share no element.
+    /// True if an output overlaps an input in its storage. Only their first and last bytes are compared, so two
+    /// interleaved views count as overlapping although they have no element in common.
     pub aliased: bool,
 }
 
 impl EntryFacts {
-    /// `storages` are those of the entry's file, and `page` is the machine's page size.
+    /// Computes the facts of an entry. `storages` are those of its file, and `page` is the machine's page size.
     pub fn of(storages: &[Storage], arguments: &[Argument], outputs: &[OutputTensor], page: Bytes) -> Self {
         let inputs: Vec<&Tensor> = arguments
             .iter()
@@ -88,8 +88,8 @@ impl EntryFacts {
     }
 }
 
-/// Whether an input may have new values in each timed call, judged by its header. Parameters are constants, and
-/// lazy conjugates or negatives are written out only once.
+/// Decides from its header whether an input may have new values in each timed call. Parameters are constants, and
+/// lazy conjugates and negatives are written out only once.
 pub fn may_vary(tensor: &Tensor) -> bool {
     tensor.elements() != 0 && !tensor.parameter && tensor.dtype.kind() != Kind::Bool && !is_resolved(tensor)
 }
@@ -160,7 +160,7 @@ mod tests {
             (4096, 4096, 4096, 0),
             (4096, 4096, 1, 2),
             (4096, 0, 0, 0),
-            // Misaligned: copied as a whole.
+            // This storage is misaligned, so all of it is copied.
             (4097, 8192, 0, 2),
             (4097, 8193, 0, 3),
         ] {
@@ -188,7 +188,7 @@ mod tests {
         let expanded = Tensor { stride: vec![0], ..dense(DType::Float64, &[100], 1) };
         let storages = [storage(0, 4096, 64), storage(1, 8, 8192)];
         let facts = EntryFacts::of(&storages, &[], &[output_tensor(strided), output_tensor(expanded)], PAGE);
-        // (2 · 2048 + 4) · 4 bytes and 8 bytes, each in its own pages.
+        // (2 · 2048 + 4) · 4 bytes and 8 bytes, each in separate pages.
         assert_eq!(facts.output_bytes, Bytes::kib(20 + 4));
         assert_eq!(facts.expected_bytes, Bytes::new(12 * 4 + 800));
         assert!(!facts.zero_size);

@@ -1,5 +1,5 @@
-//! The captures that PyTorch wrote, settled and bound as their expectations describe, and compared with the
-//! arguments that KernelForge's verifier passes.
+//! Tests with captures that PyTorch wrote. They are settled and bound, and compared with their expectations and with
+//! the arguments that KernelForge's verifier passes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -136,7 +136,7 @@ fn settled(captures: &[Capture]) -> Signature {
     builder.finish().expect("a signature")
 }
 
-/// Where KernelForge would take an argument from.
+/// The path from which KernelForge would take an argument.
 fn source(argument: &Argument, entry: &Entry) -> Option<String> {
     let position = argument.parameter.strip_prefix("arg").and_then(|index| index.parse::<usize>().ok());
     match position {
@@ -161,8 +161,8 @@ fn real_captures_are_bound_as_kernelforge_binds_them() {
             let peer_params: Vec<&str> =
                 capture.peer["params"].as_array().expect("params").iter().filter_map(Json::as_str).collect();
             assert_eq!(signature.params, peer_params, "{place}");
-            // KernelForge stops at the first parameter without a value; here all entries have the same number of
-            // arguments.
+            // KernelForge stops at the first parameter without a value. In these captures, all entries have the same
+            // number of arguments.
             let peer_sources = capture.peer["sources"].as_array().expect("sources");
             for (argument, peer) in arguments.iter().zip(peer_sources) {
                 assert_eq!(source(argument, &capture.entry).as_deref(), peer.as_str(), "{place}");

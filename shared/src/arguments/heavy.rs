@@ -1,24 +1,25 @@
-//! Views that take longer to walk than any file of their size: a few bytes repeated 2^36 times, or one element
-//! per page.
+//! Views that take much longer to walk than their file's size suggests: a few bytes repeated 2^36 times, or one
+//! element per page.
 //!
-//! A kernel's inputs are mapped, whatever their strides. These limits apply to what is walked element by element:
-//! outputs, which are compared, and views of conjugates or negatives, which are written out.
+//! A kernel's inputs are mapped, whatever their strides, so the limits do not apply to them. They apply to tensors
+//! that are walked element by element: outputs, which are compared, and views of conjugates or negatives, which
+//! are written out.
 
 use crate::capture::Tensor;
 
-/// Largest number of elements in a view that repeats parts of its storage. (Other tensors are limited by their
-/// files.) Comparing that many takes about a minute.
+/// Largest number of elements in a view that repeats parts of its storage. Comparing this many takes about a minute.
+/// Other tensors are limited by the size of their files.
 const MAX_REPEATED_ELEMENTS: u64 = 1 << 32;
 
-/// Largest number of separate reads for a view whose elements are far apart: at a microsecond each, about a
-/// minute.
+/// Largest number of separate reads for a view whose elements are far apart. At a microsecond each, they take about
+/// a minute.
 const MAX_SCATTERED_READS: u64 = 1 << 26;
 
 /// A view that takes too long to read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeavyView {
     #[error(
-        "it is a view of {elements} elements, more than its storage has (the limit for such a view that has to be read \
+        "it is a view of {elements} elements, more than its storage has (such a view must be read, and the limit \
          is {MAX_REPEATED_ELEMENTS}: record a contiguous copy, or a smaller call)"
     )]
     Repeated { elements: u64 },
@@ -63,7 +64,7 @@ mod tests {
             walkable(&view(&[1 << 18, 1 << 18], &[1, 1 << 12])),
             Err(HeavyView::Repeated { elements })
         );
-        // Every 257th element is read separately; every 256th is not.
+        // With a step of 257 elements, each element is read separately; with a step of 256, reads are still merged.
         let reads = MAX_SCATTERED_READS + 1;
         assert_eq!(walkable(&view(&[reads], &[257])), Err(HeavyView::Scattered { reads }));
         assert_eq!(walkable(&view(&[reads], &[256])), Ok(()));
@@ -71,7 +72,7 @@ mod tests {
             walkable(&view(&[1 << 13, 1 << 14], &[300, 301])),
             Err(HeavyView::Scattered { reads: 1 << 27 })
         );
-        // The last axis makes for long reads: a transposed matrix is read row by row.
+        // The last axis allows long reads: a transposed matrix is read row by row.
         assert_eq!(walkable(&view(&[1 << 13, 1 << 20], &[1, 1 << 13])), Ok(()));
         assert_eq!(walkable(&view(&[0, 1 << 40], &[1 << 20, 0])), Ok(()));
     }

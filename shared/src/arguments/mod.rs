@@ -1,9 +1,13 @@
 //! Turns captures into the arguments of a kernel: one implementation for verify, profile and `check`.
 //!
-//! KernelForge's rule: the first recorded `signature` of the job wins; otherwise positional arguments (`arg0`, …)
-//! come first, then all keyword names over all entries in the order in which they are first seen. Defaults fill
-//! gaps, and every entry of a job has the same number of arguments. The plan's `params` and `defaults` override
-//! this.
+//! The order of the arguments follows KernelForge's rule:
+//!
+//! - The first recorded `signature` of the job wins.
+//! - Without one, positional arguments (`arg0`, …) come first. The keyword names of all entries follow, in the order
+//!   in which they are first seen.
+//! - Defaults fill gaps, and every entry of a job has the same number of arguments.
+//!
+//! The plan's `params` and `defaults` override this rule.
 
 mod bind;
 mod call;
@@ -49,8 +53,8 @@ pub use settle::{SignatureBuilder, SignatureError};
 pub use skeleton::c_skeleton;
 pub use variation::VaryChoice;
 
-/// Largest number of arguments of a call: far above any op (a bidirectional LSTM with 8 layers has 69), and low
-/// enough that a call always fits a frame and a page or two of the runner.
+/// Largest number of arguments of a call. It is far above any op (a bidirectional LSTM with 8 layers has 69), and low
+/// enough that a call always fits into a frame and into a page or two of the runner.
 pub const MAX_ARGUMENTS: usize = 1024;
 
 /// The order in which a kernel gets its parameters; settled once per job.
@@ -59,13 +63,12 @@ pub struct Signature {
     pub params: Vec<String>,
     /// Values for entries that lack a parameter.
     pub defaults: BTreeMap<String, PlainValue>,
-    /// How many of the first names in `captured` are positional (`arg0`, `arg1`, …) because no signature was
-    /// recorded.
+    /// Number of positional names (`arg0`, `arg1`, …) at the start of `captured`, if no signature was recorded.
     pub positional: usize,
-    /// Every parameter of the captures in their own order, which names an entry's positional arguments. `params`
-    /// is a selection of these.
+    /// Every parameter of the captures, in their own order. Positional arguments get their names from this list.
+    /// `params` is a selection from it.
     pub captured: Vec<String>,
-    /// Parameters that hold lists of tensors, and the number of arguments that each becomes in every entry.
+    /// Parameters that are lists of tensors, each with the number of arguments that it becomes in every entry.
     pub lists: BTreeMap<String, usize>,
 }
 
@@ -80,7 +83,7 @@ pub enum PlainValue {
     DType(DType),
     /// A device's name, such as `cpu` or `cuda:1`.
     Device(String),
-    /// A tuple or list, with nested ones flattened; it becomes a 1-D CPU tensor.
+    /// A tuple or list, with nested ones flattened. It is passed as a 1-D CPU tensor.
     Ints(Vec<i64>),
     Floats(Vec<f64>),
     Bools(Vec<bool>),
@@ -97,7 +100,7 @@ pub enum ArgumentValue {
 pub struct Argument {
     /// The parameter that it belongs to.
     pub parameter: String,
-    /// Its path: `input`, or `tensors[1]` if it is an element of a list.
+    /// The path of its value: `input`, or `tensors[1]` if it is an element of a list.
     pub path: String,
     pub value: ArgumentValue,
 }

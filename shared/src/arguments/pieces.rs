@@ -1,8 +1,8 @@
-//! The parts of storages that an entry's inputs use: each is copied as a whole, once.
+//! The parts of storages that an entry's inputs use. Each part is copied as a whole, once.
 //!
-//! Two storages with the same content count as one if this is known without reading them, that is, if both are
-//! identified by digest. Views that overlap or touch are in the same piece. Values that are not stored in the
-//! form in which they are used are in no piece.
+//! Two storages with the same content count as one if both are identified by digest, so that nothing has to be read
+//! to compare them. Views that overlap or touch are in the same piece. Values that are resolved before use belong
+//! to no piece.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub storage: StorageId,
-    /// Identifies its storage across files: a blob, and the offset in it at which the storage begins.
+    /// Identifies its storage across files, by blob and by the offset in the blob at which the storage begins.
     pub content: Option<(BlobId, u64)>,
     /// Range within the storage.
     pub range: Range<u64>,
@@ -26,13 +26,14 @@ impl Piece {
         Bytes::new(self.range.end - self.range.start)
     }
 
-    /// The offset in the storage from which to copy, so that everything keeps its offset within a page.
+    /// The offset in the storage at which copying starts: a page boundary, so that all bytes keep their offset in a
+    /// page.
     pub fn first(&self, page: Bytes) -> u64 {
         let page = page.get().max(1);
         self.range.start - self.range.start % page
     }
 
-    /// Bytes of the whole pages that it takes if its storage begins at a page.
+    /// Bytes of the whole pages that the piece occupies if its storage begins at a page boundary.
     pub fn placed(&self, page: Bytes) -> Bytes {
         let length = self.range.end - self.first(page);
         page.saturating_mul(length.div_ceil(page.get().max(1)))
@@ -56,12 +57,12 @@ pub fn pieces<'a>(storages: &[Storage], inputs: impl Iterator<Item = &'a Tensor>
         .collect()
 }
 
-/// Whether its values differ from the stored ones, so that they are written out before a kernel gets them.
+/// Decides whether a tensor's values differ from the stored ones. They are then written out before a kernel gets them.
 pub(super) fn is_resolved(tensor: &Tensor) -> bool {
     tensor.conjugate || tensor.negative
 }
 
-/// For each storage, the ranges that the tensors use: sorted, disjoint, with touching ones merged.
+/// For each storage, the ranges that the tensors use. They are sorted and disjoint, and touching ranges are merged.
 pub(super) fn distinct_ranges<'a>(
     tensors: impl Iterator<Item = &'a Tensor>,
 ) -> BTreeMap<StorageId, Vec<Range<u64>>> {
@@ -123,7 +124,7 @@ mod tests {
         ];
         let found = pieces(&storages, tensors.iter());
         let told: Vec<_> = found.iter().map(|it| (it.storage.0, it.range.clone())).collect();
-        // Storage 1 has the same content as storage 0, and its inner view is within the first one.
+        // Storage 1 has the same content as storage 0. Its view lies within the first view of storage 0.
         assert_eq!(told, [(0, 0..4096), (2, 5000..5150)]);
         let page = Bytes::kib(4);
         let sizes: Vec<_> = found.iter().map(|it| (it.first(page), it.placed(page).get())).collect();

@@ -13,17 +13,17 @@ use super::element::half;
 use super::heavy::HeavyView;
 use crate::capture::{SequenceKind, Value};
 
-/// Most values visited in one argument. A list of a million numbers should be a tensor.
+/// Largest number of values visited in one argument. A list of a million numbers should be a tensor.
 const MAX_PLACES: usize = 1 << 20;
 /// Deepest nesting of lists. Real arguments have two levels; the limit keeps recursion far from the end of any
 /// stack.
 const MAX_DEPTH: usize = 64;
-/// Elements of a list, and characters of a text, that are written out. Longer ones are cut, and distinguished by
-/// a digest.
+/// Elements of a list, and characters of a text, that are written out. Longer values are cut, and a digest tells them
+/// apart.
 const SHOWN_ELEMENTS: usize = 16;
 const SHOWN_CHARACTERS: usize = 64;
 
-/// Why a value cannot become an argument.
+/// The reasons for which a value cannot become an argument.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error(
@@ -37,19 +37,19 @@ pub enum Refusal {
     #[error("a numpy scalar of dtype {dtype} is neither an integer, a float nor a bool")]
     NumpyScalar { dtype: String },
     #[error(
-        "`{0}` is an object of a class that this program does not know and never makes (record the plain values that the \
+        "`{0}` is an object of an unknown class, which this program does not create (record the plain values that the \
          kernel needs, or leave it out with `params` if it is the same in every entry)"
     )]
     Object(String),
     #[error("torch.{0} is a dtype that no dense tensor has")]
     OtherDType(String),
-    #[error("the integer {0} does not fit 64 bits")]
+    #[error("the integer {0} does not fit in 64 bits")]
     IntRange(String),
-    #[error("the integer {0} is in a list of floats and has no exact float")]
+    #[error("the integer {0} is in a list of floats, and no float has exactly this value")]
     InexactInt(i64),
     #[error("{0} is in a list (lists hold integers, floats and bools, or tensors)")]
     InList(&'static str),
-    #[error("a tensor is where only a plain value may be")]
+    #[error("it contains a tensor where only plain values are possible")]
     Tensor,
     #[error("it is nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
@@ -57,7 +57,7 @@ pub enum Refusal {
     TooLarge,
     #[error(transparent)]
     Heavy(#[from] HeavyView),
-    #[error("its tensors make more than {} arguments", super::MAX_ARGUMENTS)]
+    #[error("its tensors become more than {} arguments", super::MAX_ARGUMENTS)]
     TooManyArguments,
 }
 
@@ -90,7 +90,7 @@ pub(super) fn ordered(value: &Value) -> Option<&[Value]> {
     }
 }
 
-/// Whether this value is a tensor, or a list in it holds one.
+/// True if this value is a tensor, or a list that contains one.
 pub(super) fn holds_tensor(value: &Value, depth: usize, budget: &mut Budget) -> Result<bool, Refusal> {
     budget.visit(depth)?;
     if let Value::Tensor(_) = value {
@@ -197,10 +197,10 @@ fn as_float(number: Number) -> Result<f64, Refusal> {
         Number::Float(value) => Ok(value),
         Number::Bool(value) => Ok(f64::from(u8::from(value))),
         Number::Int(value) => {
-            #[expect(clippy::cast_precision_loss, reason = "compared with the integer right below")]
+            #[expect(clippy::cast_precision_loss, reason = "compared with the integer in the next line")]
             let float = value as f64;
-            // Compared in 128 bits, because `i64::MAX as f64 as i64` saturates back to the same value.
-            #[expect(clippy::cast_possible_truncation, reason = "an i64's float fits an i128")]
+            // Compared in 128 bits, because `i64::MAX as f64 as i64` would saturate to the same value.
+            #[expect(clippy::cast_possible_truncation, reason = "the float of an i64 fits into an i128")]
             let exact = float as i128 == i128::from(value);
             if exact { Ok(float) } else { Err(Refusal::InexactInt(value)) }
         }
@@ -266,7 +266,7 @@ fn numpy_number(dtype: &str, bytes: &[u8]) -> Result<Number, Refusal> {
     }
 }
 
-/// Shortens a foreign text for a message.
+/// Shortens text from a file for a message.
 pub(super) fn shorten(text: &str) -> String {
     let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     let mut shown: String = text.chars().take(SHOWN_CHARACTERS).map(printable).collect();
@@ -276,14 +276,14 @@ pub(super) fn shorten(text: &str) -> String {
     shown
 }
 
-/// Converting a huge integer to decimal takes quadratic time, so only its size is shown.
+/// Writes an integer. Converting a huge integer to decimal takes quadratic time, so only its size is shown.
 fn shorten_integer(value: &BigInt) -> String {
     if value.bits() <= 256 { value.to_string() } else { format!("of {} bits", value.bits()) }
 }
 
 impl PlainValue {
-    /// A text that is unique for each value, for digests and comparisons. Floats are written by their bits, and
-    /// all NaNs are equal.
+    /// A text that is unique for each value, for digests and comparisons. Floats are written as their bits, and all
+    /// NaNs are equal.
     pub(super) fn canonical(&self) -> String {
         let mut text = String::new();
         let float = |value: &f64| {
@@ -311,13 +311,13 @@ impl PlainValue {
         text
     }
 
-    /// Eight bytes of a SHA-256 in hex are enough for names and classes, and short enough to read.
+    /// The first eight bytes of a SHA-256, in hex: enough for names and classes, and short enough to read.
     fn short_digest(&self) -> String {
         Sha256::digest(self.canonical())[..8].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// The value as Python would write it, on one line. Long ones are cut and get a digest, so that different values
+/// Writes the value as Python would, on one line. Long values are cut and get a digest, so that different values
 /// are written differently.
 impl fmt::Display for PlainValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -358,7 +358,7 @@ impl PlainValue {
     }
 }
 
-/// Python's `repr(float)`: the shortest digits that read back, with an exponent outside 1e-4..1e16.
+/// Writes a float like Python's `repr`: the shortest digits that read back, with an exponent outside 1e-4..1e16.
 fn python_float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();

@@ -1,4 +1,4 @@
-//! A fingerprint of a value, sufficient to tell whether two entries hold the same value without keeping either.
+//! A fingerprint of a value, which shows whether two entries have the same value without keeping either value.
 //!
 //! Values that become arguments are compared as arguments, so `(1, 2)` and `[1, 2]` are equal.
 
@@ -34,7 +34,7 @@ impl Print {
         Self::Plain { shown: value.to_string(), digest: Sha256::digest(value.canonical()).into() }
     }
 
-    /// For values that no kernel takes: if their structure is the same in every entry, they can be left out.
+    /// The fingerprint of a value that no kernel takes. If it is the same in every entry, it can be left out.
     fn of_other(value: &Value, reason: Refusal) -> Self {
         let mut hash = Sha256::new();
         match hash_structure(value, 0, &mut Budget::new(), &mut hash) {

@@ -1,7 +1,7 @@
 //! Settles the order of a job's parameters from all of its entries.
 //!
-//! Visits every entry once and keeps the forms of call that occur and, for every position or keyword, the first
-//! value's fingerprint, whether another differs, and the number of arguments. `bind` binds values.
+//! Visits every entry once and remembers which forms of call occur. For every position and keyword, it keeps a
+//! fingerprint of the first value, whether others differ, and the number of arguments. `bind` binds the values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +11,15 @@ use super::print::Print;
 use super::{Entry, PlainValue, Signature};
 use crate::capture::Value;
 
-/// Most different keyword names, and most different forms of call, in a job. An op has a few of each.
+/// Largest number of different keyword names, and of different forms of call, in a job. An op has a few of each.
 const MAX_NAMES: usize = 1024;
 const MAX_FORMS: usize = 1024;
-/// Entries named in one message.
+/// Number of entries named in one message.
 const MAX_NAMED: usize = 3;
-/// Similarity (Jaro-Winkler, 0 to 1) from which a known name is suggested.
+/// The similarity (Jaro-Winkler, 0 to 1) at which a known name is suggested.
 const SIMILAR: f64 = 0.7;
 
-/// Why a job has no signature. All errors of a job are reported at once.
+/// The reasons for which a job has no signature. All errors of a job are reported at once.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     #[error("there are no entries to take a signature from")]
@@ -81,7 +81,7 @@ pub enum SignatureError {
         reason: Refusal,
     },
     #[error(
-        "{entry}: parameter `{parameter}` makes {found} arguments, but {expected} in {first} (a list of tensors \
+        "{entry}: parameter `{parameter}` becomes {found} arguments, but {expected} in {first} (a list of tensors \
          must have one length in all entries)"
     )]
     ListLength { entry: String, parameter: String, found: usize, first: String, expected: usize },
@@ -112,7 +112,7 @@ struct CallForm {
     keywords: BTreeSet<String>,
 }
 
-/// The first entry of a kind, and the number of further ones.
+/// The first entry to which something happens, and the number of further ones.
 #[derive(Clone, Debug)]
 struct Tally {
     first: String,
@@ -130,7 +130,7 @@ struct ArgumentFacts {
     tensor_in: Option<String>,
     incomparable_in: Option<(String, Refusal)>,
     arguments: usize,
-    /// The first entry whose value becomes another number of arguments.
+    /// The first entry whose value becomes a different number of arguments.
     other_arguments: Option<(String, usize)>,
     list: bool,
 }
@@ -141,7 +141,7 @@ struct Recorded {
     defaults: BTreeMap<String, Result<PlainValue, Refusal>>,
 }
 
-/// Gathers what a signature is made from.
+/// Collects the facts about a job's entries that determine its signature.
 pub struct SignatureBuilder {
     params_override: Option<Vec<String>>,
     defaults_override: BTreeMap<String, PlainValue>,
@@ -156,7 +156,7 @@ pub struct SignatureBuilder {
 }
 
 impl SignatureBuilder {
-    /// `params` and `defaults` are the job's own. A name in both need not occur in the selected entries.
+    /// Starts with the job's `params` and `defaults`. A name that is in both need not occur in the selected entries.
     pub fn new(
         params_override: Option<Vec<String>>,
         defaults_override: BTreeMap<String, PlainValue>,
@@ -174,7 +174,7 @@ impl SignatureBuilder {
         }
     }
 
-    /// Call once for each entry, in the job's order.
+    /// Adds one entry. Call it once for each entry, in the job's order.
     pub fn observe(&mut self, entry_name: &str, entry: &Entry) {
         self.entries += 1;
         if self.too_many.is_some() {
@@ -291,7 +291,7 @@ impl SignatureBuilder {
         names
     }
 
-    /// Recorded defaults, overridden by the plan's. A keyword without a declaration defaults to None.
+    /// Returns the recorded defaults, overridden by the plan's. A keyword without a declaration defaults to None.
     fn defaults(
         &self,
         captured: &[String],
@@ -402,8 +402,8 @@ impl SignatureBuilder {
             .collect()
     }
 
-    /// Checks the parameters that are left out: each must have the same plain value in every entry, because
-    /// kernels cannot know it. A tensor is refused even in a single entry: its values are not read here.
+    /// Checks the parameters that are left out. Each must have the same plain value in every entry, because kernels
+    /// cannot know it. A tensor is refused even in a single entry, because its values are not read here.
     fn left_out(
         &self,
         name: &str,
@@ -457,7 +457,7 @@ impl SignatureBuilder {
         for name in params {
             let facts = self.facts_of(name, captured);
             let Some(first) = facts.first() else { continue };
-            // An entry that lacks the parameter gets its default, which is one argument.
+            // An entry without the parameter gets its default, which is one argument.
             let lacking = self
                 .forms
                 .iter()

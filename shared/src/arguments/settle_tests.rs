@@ -1,4 +1,4 @@
-//! Settling the signatures of jobs: tables and properties with hand-made entries.
+//! Tests of settling: tables and properties with hand-made entries.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ fn first_recorded_signature_wins_over_earlier_entries() {
 }
 
 #[test]
-fn plans_defaults_override_recorded_ones() {
+fn defaults_of_the_plan_override_recorded_ones() {
     let entries = [bound(&["input", "eps"], [("eps", Value::Float(1e-5))], [("input", x())])];
     let signature = settle_with(&entries, None, &[("eps", PlainValue::Float(0.5))]).unwrap();
     assert_eq!(signature.defaults["eps"], PlainValue::Float(0.5));
@@ -181,7 +181,7 @@ fn unknown_name_is_reported_with_the_nearest_one() {
     }
 }
 
-/// A job's `params` apply to all of its captures; the selected entries may lack one of them.
+/// A job's `params` apply to all of its captures; the selected entries may lack one of the parameters.
 #[test]
 fn parameter_with_a_default_need_not_occur() {
     let entries = [unbound([x()], [])];
@@ -203,12 +203,14 @@ fn lists_of_tensors_must_have_equal_lengths() {
     assert_eq!(
         messages(settle(&[two.clone(), three])),
         [
-            "e1: parameter `arg0` makes 3 arguments, but 2 in e0 (a list of tensors must have one length in all entries)"
+            "e1: parameter `arg0` becomes 3 arguments, but 2 in e0 (a list of tensors must have one length in all entries)"
         ]
     );
     let optional = [unbound([], [("hx", tuple([x(), x()]))]), unbound([], [])];
-    assert!(messages(settle(&optional))[0].starts_with("e1: parameter `hx` makes 1 arguments, but 2 in e0"));
-    assert!(messages(settle(&[two, unbound([list([])], [])]))[0].contains("makes 1 arguments"));
+    assert!(
+        messages(settle(&optional))[0].starts_with("e1: parameter `hx` becomes 1 arguments, but 2 in e0")
+    );
+    assert!(messages(settle(&[two, unbound([list([])], [])]))[0].contains("becomes 1 arguments"));
 }
 
 #[test]
@@ -227,7 +229,7 @@ fn too_many_different_names_are_refused() {
     assert!(matches!(errors[..], [SignatureError::TooMany { .. }]), "{errors:?}");
 }
 
-/// A call of f(arg0, arg1, …, *, a, b, c, d), with keywords in any order.
+/// Makes calls of f(arg0, arg1, …, *, a, b, c, d), with keywords in any order.
 fn call() -> impl Strategy<Value = (Vec<String>, Vec<i64>)> {
     let keywords = prop::sample::subsequence(vec!["a", "b", "c", "d"], 0..=4).prop_shuffle();
     (keywords, prop::collection::vec(0..3_i64, 2))
@@ -235,8 +237,8 @@ fn call() -> impl Strategy<Value = (Vec<String>, Vec<i64>)> {
 }
 
 proptest! {
-    /// Whatever keywords the entries use, each entry is bound to the same parameters in the same order, and
-    /// further entries do not change the order of earlier ones.
+    /// Each entry is bound to the same parameters in the same order, whatever keywords the entries use. Further entries
+    /// do not change the order of earlier ones.
     #[test]
     fn every_entry_gets_every_parameter(calls in prop::collection::vec(call(), 1..8)) {
         let entries: Vec<Entry> = calls

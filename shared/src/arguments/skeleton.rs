@@ -1,7 +1,7 @@
-//! Generates a first C candidate: a variable for every argument, with the argument table as a comment.
+//! Generates the first C candidate: a variable for every argument, with the argument table as a comment.
 //!
-//! Names and values come from captures, so they are made safe here: identifiers that every C and C++ compiler
-//! accepts, and comments that nothing can end early.
+//! Names and values come from captures and are made safe: every identifier is accepted by every C and C++ compiler, and
+//! no text can end its comment early.
 
 use std::collections::BTreeSet;
 
@@ -150,8 +150,8 @@ pub fn c_skeleton(signature: &Signature, observed: &Observed, symbol: &str) -> S
     lines.join("\n")
 }
 
-/// A variable of the type that was seen, with a variable `has_…` if some entries have None; if the entries
-/// disagree about the type, the OptAny itself.
+/// Declares a variable of the type that was seen, and a variable `has_…` if some entries have None. If the entries
+/// disagree about the type, the variable is the OptAny itself.
 fn unpack(
     index: usize,
     seen: &Seen,
@@ -217,7 +217,7 @@ impl CType {
         }
     }
 
-    /// The type in a declaration, and the payload's member.
+    /// The type as written in a declaration, and the member of the payload.
     fn declaration(self) -> (&'static str, &'static str) {
         match self {
             Self::Tensor => ("const OptTensor *", "v_tensor"),
@@ -231,7 +231,7 @@ impl CType {
     }
 }
 
-/// The symbol itself if C can declare it, because the loader will look for it.
+/// Returns the symbol itself if C can declare it, because the loader will look for it.
 fn function_name(symbol: &str, taken: &mut BTreeSet<String>) -> String {
     let letters = symbol.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let starts = symbol.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
@@ -267,8 +267,8 @@ fn identifier(text: &str, taken: &mut BTreeSet<String>) -> String {
     unique
 }
 
-/// Text that is safe in a block comment: it neither ends the comment nor opens another one, and displays as what
-/// it is.
+/// Makes text safe in a block comment: it neither ends the comment nor opens another, and is displayed unchanged
+/// otherwise.
 fn comment(text: &str) -> String {
     let ascii: String = text.chars().map(|c| if (' '..='~').contains(&c) { c } else { '.' }).collect();
     ascii.replace('*', "+").replace("??", "..")

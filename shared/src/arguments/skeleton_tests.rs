@@ -1,4 +1,4 @@
-//! The C skeleton and its header, compiled by the machine's own compilers with every warning treated as an error.
+//! Tests of the C skeleton and its header with the machine's own compilers. Every warning is an error.
 
 use std::fs;
 use std::path::Path;
@@ -122,7 +122,7 @@ fn every_kind_of_argument_is_unpacked() {
 }
 
 #[test]
-fn names_and_values_from_captures_stay_names_and_comments() {
+fn hostile_names_and_values_become_safe_identifiers_and_comments() {
     let names = [
         "float",
         "class",
@@ -168,7 +168,7 @@ fn call_without_arguments_compiles() {
     compile_as_both(&c_skeleton(&signature, &Observed::new(), "run"));
 }
 
-/// The layouts of tvm-ffi's TVMFFIAny and of DLPack's DLTensor, written out by hand.
+/// Compares the header with the layouts of tvm-ffi's TVMFFIAny and DLPack's DLTensor, written out by hand.
 #[test]
 fn header_has_the_layout_of_tvm_ffi_and_dlpack() {
     const FACTS: &[&str] = &[

@@ -1,5 +1,5 @@
-//! Whether the plan and its header allow an input to have new values in every timed call. Its contents may still
-//! rule it out, or the kernel that it is tried with.
+//! Decides whether an input may have new values in every timed call, judged by the plan and the input's header. Later
+//! checks of its contents, or the kernel that it is tried with, may still rule it out.
 
 use super::{Argument, may_vary};
 use crate::capture::Tensor;
@@ -11,12 +11,12 @@ use crate::settings::Vary;
 pub struct VaryChoice<'a> {
     pub vary: &'a Vary,
     pub constant: &'a [String],
-    /// Arguments that have the same values in other entries.
+    /// Arguments that have the same values in several entries.
     pub repeated: &'a [String],
 }
 
 impl VaryChoice<'_> {
-    /// Why an argument is the same in every call, in a few words; `None` if it may vary.
+    /// The reason why an argument is the same in every call, in a few words; `None` if it may vary.
     pub fn kept_because(&self, argument: &Argument, tensor: &Tensor) -> Option<&'static str> {
         let named = |names: &[String]| names.contains(&argument.parameter) || names.contains(&argument.path);
         let range = tensor.byte_range();
@@ -41,7 +41,7 @@ impl VaryChoice<'_> {
         }
     }
 
-    /// A name that is neither a parameter nor part of one, with its key.
+    /// The first name that is neither a parameter nor part of one, with its key in the plan.
     pub fn unknown<'n>(&'n self, params: &[String]) -> Option<(&'static str, &'n str)> {
         let listed: &[String] = match self.vary {
             Vary::Only(names) => names,

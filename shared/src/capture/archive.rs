@@ -1,8 +1,7 @@
 //! The zip that `torch.save` writes: locates its records, using only the directory and the local headers.
 //!
-//! Owns the checks of a zip: records are stored uncompressed, do not overlap, lie before the directory, and have
-//! unique names. Knows torch's layout (`<prefix>/data.pkl`, `<prefix>/data/<key>`); `pickle` interprets the
-//! pickle.
+//! Checks that records are stored uncompressed, do not overlap, lie before the directory, and have unique names. It
+//! knows torch's layout (`<prefix>/data.pkl`, `<prefix>/data/<key>`). The module `pickle` interprets the pickle.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,16 +23,16 @@ pub(super) const EMPTY_MAGIC: [u8; 4] = *b"PK\x05\x06";
 
 /// Versions of the zip's layout that torch reads (`caffe2/serialize/versions.h`); it writes 3.
 const FORMAT_VERSIONS: std::ops::RangeInclusive<u64> = 1..=10;
-/// Digits of a version and a newline; a longer record is no version.
+/// Room for the digits of a version and a newline. A longer record is not a version.
 const MAX_VERSION_BYTES: u64 = 16;
 
-/// `byteorder` has at most 6 bytes; a longer record has an unknown meaning.
+/// Room for `byteorder`, whose known values have at most 6 bytes.
 const MAX_BYTEORDER_BYTES: u64 = 16;
 
 /// Size of a local header without its name.
 const LOCAL_HEADER_BYTES: usize = 30;
 
-/// A size that refers to the zip64 extra field.
+/// In a header, this size means that the zip64 extra field has the actual one.
 const ZIP64_SIZE: u32 = u32::MAX;
 
 /// One file in the zip.
@@ -46,12 +45,12 @@ struct Record {
     encrypted: bool,
 }
 
-/// The location of a storage.
+/// The location of a storage in the file.
 #[derive(Clone, Debug)]
 pub(super) struct StorageLocation {
     pub(super) name: String,
     pub(super) offset: u64,
-    /// Size of the record, which its CRC covers.
+    /// Size of the record, all of which its CRC covers.
     pub(super) record_bytes: u64,
     pub(super) crc32: Option<u32>,
 }
@@ -60,7 +59,7 @@ pub(super) struct Archive<'a> {
     file: &'a Body,
     records: HashMap<String, Record>,
     prefix: String,
-    /// False if torch was told not to compute CRCs; all of them are 0 then.
+    /// False if torch was told not to compute CRCs. All of them are then 0.
     has_crcs: bool,
 }
 
@@ -89,7 +88,7 @@ impl<'a> Archive<'a> {
         Ok(Self { file, records, prefix, has_crcs })
     }
 
-    /// The bytes of the pickle, after checking that this reader supports the other records.
+    /// Reads the pickle, after checking that this reader supports the other records.
     pub(super) fn pickle(&self) -> Result<Vec<u8>, Fault> {
         if self.has("constants.pkl") {
             return Err(Fault::unsupported("it is a TorchScript archive (record with torch.save instead)"));
@@ -193,8 +192,8 @@ impl<'a> Archive<'a> {
     }
 }
 
-/// Finds the directory. If there are several signatures, the one after which the zip ends exactly counts, because
-/// a comment may contain others. If there is no such signature, bytes after the zip are accepted, as in torch.
+/// Finds the directory. A comment may contain further signatures. The one after which the zip ends exactly is the right
+/// one. If there is none, bytes after the zip are accepted, as in torch.
 fn locate<'a>(file: &'a Body, file_bytes: u64, buffer: &mut [u8]) -> Result<ZipArchive<Reader<'a>>, Fault> {
     let locator = ZipLocator::new().max_search_space(DIRECTORY_SEARCH_BYTES);
     let mut end = file_bytes;
@@ -235,7 +234,7 @@ fn read_records(
     let corrupt = |detail: String| Fault::new(ErrorKind::CorruptZip, detail);
     let directory = zip.directory_offset();
     if directory > zip.eocd_offset() {
-        return Err(corrupt("its directory is said to lie behind its end".to_owned()));
+        return Err(corrupt("its directory is beyond its end, according to its header".to_owned()));
     }
     if zip.eocd_offset().saturating_sub(directory) > MAX_DIRECTORY_BYTES {
         return Err(Fault::limit("the directory of the zip is too long", MAX_DIRECTORY_BYTES));
@@ -248,14 +247,14 @@ fn read_records(
     let mut entries = zip.entries(buffer);
     while let Some(entry) = entries.next_entry().map_err(|source| zip_fault("its directory", source))? {
         if records.len() as u64 >= zip.entries_hint() {
-            return Err(corrupt("the directory holds more records than it says".to_owned()));
+            return Err(corrupt("the directory has more records than its header says".to_owned()));
         }
         let name = std::str::from_utf8(entry.file_path().as_bytes())
             .map_err(|source| corrupt("the name of a record is not UTF-8".to_owned()).because(source))?;
         let stored = entry.compression_method() == CompressionMethod::STORE;
         let bytes = entry.compressed_size_hint();
         if stored && bytes != entry.uncompressed_size_hint() {
-            return Err(corrupt(format!("record {} is stored with two sizes", quoted(name))));
+            return Err(corrupt(format!("the sizes of record {} differ", quoted(name))));
         }
         let header = entry.local_header_offset();
         let reaches_too_far =
@@ -283,7 +282,7 @@ fn read_records(
         }
     }
     if records.len() as u64 != zip.entries_hint() {
-        return Err(corrupt("the directory holds fewer records than it says".to_owned()));
+        return Err(corrupt("the directory has fewer records than its header says".to_owned()));
     }
     ranges.sort_unstable();
     if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
@@ -292,12 +291,12 @@ fn read_records(
     Ok(records)
 }
 
-/// The needed fields of the header before a record's data. We read it ourselves: rawzip reads all of it three
-/// times, and page-aligned records have up to a page of padding in their headers.
+/// The fields that we need from the header before a record's data. rawzip would read each header in full three times,
+/// and page-aligned records have up to a page of padding in their headers.
 struct LocalHeader {
     data_offset: u64,
     method: u16,
-    /// Sizes and CRC follow the data, and are also in the directory.
+    /// True if sizes and CRC follow the data. They are also in the directory.
     sizes_follow: bool,
     compressed_bytes: u32,
 }
@@ -345,7 +344,7 @@ fn prefix(records: &HashMap<String, Record>) -> Result<String, Fault> {
         Fault::new(ErrorKind::MissingRecord, format!("the zip has no data.pkl ({what})"))
     })?;
     if prefixes.next().is_some() {
-        return Err(Fault::new(ErrorKind::CorruptZip, "the zip holds more than one data.pkl"));
+        return Err(Fault::new(ErrorKind::CorruptZip, "the zip contains more than one data.pkl"));
     }
     Ok(prefix.to_owned())
 }
@@ -361,9 +360,9 @@ fn zip_fault(what: &str, source: rawzip::Error) -> Fault {
         Zip::IO(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             (ErrorKind::Truncated, format!("the zip ends inside {what}"))
         }
-        // An offset beyond any file.
+        // The offset is beyond any possible file.
         Zip::IO(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            (ErrorKind::CorruptZip, format!("{what} is said to lie behind all that a file can hold"))
+            (ErrorKind::CorruptZip, format!("{what} is at an offset beyond the largest possible file"))
         }
         Zip::IO(_) => (ErrorKind::Io, format!("could not read {what}")),
         Zip::BufferTooSmall { .. } => (ErrorKind::Limit, format!("a record of {what} is too long")),

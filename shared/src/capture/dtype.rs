@@ -1,6 +1,6 @@
 //! The element types of dense tensors, with their sizes and names.
 //!
-//! A single table for the reader, the judge and the candidate interface. The names are PyTorch's.
+//! The reader, the judge and the candidate interface all use this table. The names are PyTorch's.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ macro_rules! dtypes {
                 match self { $(Self::$variant => $size,)* }
             }
 
-            /// `size` as a length, for dividing buffers into elements.
+            /// `size` as a `usize`, for dividing buffers into elements.
             pub const fn element_len(self) -> usize {
                 to_index(self.size())
             }
@@ -37,7 +37,7 @@ macro_rules! dtypes {
                 match self { $(Self::$variant => $dl_code,)* }
             }
 
-            /// Number of values in an element; two for types that torch packs.
+            /// Number of values in an element: one, or two for types that torch packs.
             pub const fn lanes(self) -> u8 {
                 match self { Self::Float4E2M1FnX2 => 2, _ => 1 }
             }
@@ -65,7 +65,7 @@ macro_rules! dtypes {
 pub enum Kind {
     Float,
     Complex,
-    /// Also for other types that are compared bit by bit.
+    /// Other types that are compared bit by bit also have this kind.
     Integer,
     Bool,
 }

@@ -1,17 +1,17 @@
-//! Why a capture could not be read: a fixed set of kinds, with details.
+//! Errors of reading a capture: a fixed set of kinds, with details.
 //!
-//! Parsers know bytes and no path: they return a `Fault`, and `CaptureFile` adds the path.
+//! Parsers know only bytes. They return a `Fault`, and `CaptureFile` adds the path.
 
 use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The kind of a file's error. Tests and reports rely on these names.
+/// The kind of error. Tests and reports rely on these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The operating system reported an error, or it is not a regular file.
+    /// The operating system reported an error, or the path is not a regular file.
     Io,
-    /// Neither a zip nor torch's old format.
+    /// The file is neither a zip nor in torch's old format.
     BadMagic,
     Truncated,
     CorruptZip,
@@ -20,7 +20,7 @@ pub enum ErrorKind {
     BadPickle,
     /// The pickle names something that a capture must not contain.
     UnsafeGlobal,
-    /// Valid, but not a dense little-endian tensor.
+    /// The contents are valid, but a tensor in them is not dense or not little-endian.
     Unsupported,
     UnsupportedCompression,
     /// A view exceeds its storage, or a storage its record.
@@ -61,7 +61,7 @@ impl fmt::Display for ErrorKind {
 
 type Cause = Box<dyn Error + Send + Sync>;
 
-/// Why a capture cannot be read.
+/// An error of reading a capture, with its path.
 #[derive(Debug, thiserror::Error)]
 #[error("capture {}: {detail}", path.display())]
 pub struct CaptureError {
@@ -91,7 +91,7 @@ impl Fault {
         self
     }
 
-    /// A failed read: the file became shorter, or the system reported an error.
+    /// A failed read: either the file became shorter, or the system reported an error.
     pub(super) fn read(what: &str, source: std::io::Error) -> Self {
         let (kind, detail) = if source.kind() == std::io::ErrorKind::UnexpectedEof {
             (ErrorKind::Truncated, format!("the file ends inside {what}"))
@@ -118,7 +118,7 @@ impl Fault {
     }
 }
 
-/// Text from a file for a message: quoted, without control characters, shortened.
+/// Prepares text from a file for a message: quotes it, replaces control characters, and shortens it.
 pub(super) fn quoted(text: &str) -> String {
     const SHOWN_CHARACTERS: usize = 100;
     let mut shown: String = text.chars().take(SHOWN_CHARACTERS).flat_map(char::escape_debug).collect();

@@ -1,7 +1,7 @@
 //! An opened capture: its values, the locations of its storages, and bounded reads of them.
 //!
-//! Opening reads the zip directory, the local headers and the pickle, whatever the size of the file. All reads
-//! are positioned, so threads can share a capture.
+//! Opening reads the zip directory, the local headers and the pickle, but no tensor data. All reads are positioned, so
+//! threads can share a capture.
 
 use std::fmt;
 use std::fs::File;
@@ -23,10 +23,10 @@ use crate::ids::StorageId;
 use crate::stream::{FileDisk, ReadFault, Shape, stream};
 use crate::units::Bytes;
 
-/// One reader with the kernel's read-ahead is as fast as several.
+/// One thread is enough: with the kernel's read-ahead, it reads as fast as several.
 const CRC_READERS: usize = 1;
 
-/// A capture whose pickle has been read; the bytes of its tensors remain in the file.
+/// A capture whose pickle has been read. The bytes of its tensors remain in the file.
 pub struct CaptureFile {
     path: PathBuf,
     body: Body,
@@ -43,11 +43,11 @@ pub struct CaptureFile {
 pub struct RecordRange {
     pub offset: u64,
     pub bytes: u64,
-    /// `None` if the writer computed none.
+    /// `None` if the writer did not compute a CRC.
     pub crc32: Option<u32>,
 }
 
-/// Prints no values, of which there may be many.
+/// Omits the values, because there may be many.
 impl fmt::Debug for CaptureFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CaptureFile")
@@ -61,7 +61,7 @@ impl fmt::Debug for CaptureFile {
 struct Contents {
     root: Value,
     storages: Vec<(StorageName, StorageLocation)>,
-    /// Storages that are named but belong to no value.
+    /// Storages that the pickle names but no value uses.
     unused: Vec<StorageLocation>,
 }
 
@@ -71,7 +71,7 @@ impl CaptureFile {
     }
 
     fn read(path: &Path) -> Result<Self, Fault> {
-        // Checked before opening, because opening a FIFO would wait for a writer.
+        // Checked first, because opening a FIFO would wait for a writer.
         let could_not_open = |source| Fault::new(ErrorKind::Io, "could not open it").because(source);
         require_regular(&std::fs::metadata(path).map_err(could_not_open)?)?;
         let file = File::open(path).map_err(could_not_open)?;
@@ -119,12 +119,13 @@ impl CaptureFile {
         &self.path
     }
 
-    /// Whether it is in a capture store.
+    /// True if the capture is in a capture store.
     pub fn is_packed(&self) -> bool {
         matches!(self.body, Body::Packed(_))
     }
 
-    /// The file that contains storages of this `blob`: the capture itself or, in a store, a blob or the manifest.
+    /// The file that contains storages of this `blob`. Without a store, it is the capture; in a store, it is a blob or
+    /// the manifest.
     pub fn file_of(&self, blob: Option<BlobId>) -> io::Result<Arc<File>> {
         match &self.body {
             Body::Whole(file) => Ok(file.clone()),
@@ -132,7 +133,7 @@ impl CaptureFile {
         }
     }
 
-    /// All files that contain its bytes, except the manifest of a packed entry.
+    /// All files that contain the capture's bytes, except the manifest of a packed entry.
     pub fn data_files(&self) -> io::Result<Vec<Arc<File>>> {
         match &self.body {
             Body::Whole(file) => Ok(vec![file.clone()]),
@@ -147,7 +148,7 @@ impl CaptureFile {
         &self.records
     }
 
-    /// Size of the `.pt` file, before it was packed if it is in a store.
+    /// Size of the `.pt` file. For a capture in a store, this is the size before packing.
     pub fn file_bytes(&self) -> Bytes {
         Bytes::new(self.bytes)
     }
@@ -156,18 +157,18 @@ impl CaptureFile {
         &self.root
     }
 
-    /// In order of first appearance in the root; a storage's id is its index.
+    /// The storages in order of first appearance in the root. A storage's id is its index.
     pub fn storages(&self) -> &[Storage] {
         &self.storages
     }
 
-    /// Panics if the id is from another capture.
+    /// Returns the storage with this id. Panics if the id is from another capture.
     pub fn storage(&self, id: StorageId) -> &Storage {
         &self.storages[id.index()]
     }
 
-    /// Reads the whole record of a storage and compares its CRC and, if it is a blob, its digest. Succeeds if the
-    /// writer computed no CRC.
+    /// Reads the whole record of a storage and compares its CRC and, if the record is a blob, its digest. Succeeds if
+    /// the writer computed no CRC.
     pub fn check_crc(&self, id: StorageId) -> Result<(), CaptureError> {
         let storage = self.storage(id);
         let record_bytes = self.record_bytes[id.index()];
@@ -199,13 +200,13 @@ impl CaptureFile {
         let found = crc.finalize();
         let Some(expected) = storage.crc32.filter(|&expected| expected != found) else { return Ok(()) };
         let detail = format!(
-            "the CRC of record {} is {found:08x}, the directory says {expected:08x} (the file is damaged: save it again)",
+            "the CRC of record {} is {found:08x}, but the directory says {expected:08x} (the file is damaged: save it again)",
             quoted(&storage.name)
         );
         Err(Fault::new(ErrorKind::CrcMismatch, detail).at(&self.path))
     }
 
-    /// The blob that consists of exactly this record, and its path.
+    /// Finds the blob that consists of exactly this record, and its path.
     fn whole_blob(
         &self,
         storage: &Storage,
@@ -239,7 +240,7 @@ impl CaptureFile {
             );
             return Err(Fault::new(ErrorKind::OutOfBounds, detail).at(&self.path));
         }
-        // Cannot overflow: the record was checked to end within the file.
+        // This cannot overflow, because opening checked that the record ends within the file.
         self.read_at(storage, buffer, storage.file_offset + offset_in_storage)
     }
 
@@ -287,7 +288,7 @@ fn read_contents(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {
 fn read_archive(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {
     let archive = Archive::open(file, file_bytes)?;
     let pickle = archive.pickle()?;
-    // The directory has the record's length, so a pickle that needs more is not a truncated file.
+    // The directory gave the record's length. If the pickle needs more bytes, the file is not truncated but wrong.
     let unpickled = unpickle(&pickle).map_err(|mut fault| {
         if fault.kind == ErrorKind::Truncated {
             fault.kind = ErrorKind::BadPickle;

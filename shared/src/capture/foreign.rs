@@ -1,6 +1,6 @@
-//! Recognises other kinds of files under a capture's name, and says what to do.
+//! Recognises other kinds of files with the name of a capture, and says what to do with them.
 
-/// Bytes examined; the last mark is that of a tar file, at 257.
+/// Number of bytes examined. The mark that is furthest from the start is that of a tar file, at 257.
 pub(super) const LOOKED_AT_BYTES: usize = 512;
 
 /// Marks at the start of a file.
@@ -21,7 +21,7 @@ const MARKS: [(&[u8], &str); 12] = [
 
 const TAR_MARK_AT: usize = 257;
 
-/// The kind of a file whose first bytes are not a capture's; `None` if unknown.
+/// Names the kind of a file that does not begin like a capture; `None` if unknown.
 pub(super) fn what_it_is(start: &[u8], file_bytes: u64) -> Option<&'static str> {
     let marked = MARKS.iter().find(|(mark, _)| start.starts_with(mark)).map(|(_, what)| *what);
     marked
@@ -29,7 +29,7 @@ pub(super) fn what_it_is(start: &[u8], file_bytes: u64) -> Option<&'static str> 
             is_safetensors(start, file_bytes).then_some("a safetensors file: record the call with torch.save")
         })
         .or_else(|| {
-            is_html(start).then_some("an HTML page, as a failed download leaves one: download the file again")
+            is_html(start).then_some("an HTML page, perhaps from a failed download: download the file again")
         })
         .or_else(|| {
             let is_tar = start.get(TAR_MARK_AT..).is_some_and(|rest| rest.starts_with(b"ustar"));
@@ -38,7 +38,7 @@ pub(super) fn what_it_is(start: &[u8], file_bytes: u64) -> Option<&'static str> 
         .or_else(|| is_text(start).then_some("text"))
 }
 
-/// A safetensors file begins with the length of a JSON header, and the header.
+/// A safetensors file begins with the length of its JSON header, followed by the header.
 fn is_safetensors(start: &[u8], file_bytes: u64) -> bool {
     let Some((length, rest)) = start.split_first_chunk::<8>() else { return false };
     let length = u64::from_le_bytes(*length);

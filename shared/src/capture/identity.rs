@@ -1,11 +1,11 @@
-//! Identifies a capture's file, without reading it, to notice changes.
+//! Identifies a capture's file by its metadata, so that changes are noticed without reading it.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Changes if the file is written, replaced or truncated.
+/// The identity of a file. It changes if the file is written, replaced or truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileIdentity {
     device: u64,
@@ -16,7 +16,7 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// `None` if there is no such file.
+    /// Reads the identity of the file at `path`. Returns `None` if there is no such file.
     pub fn of(path: &Path) -> Option<Self> {
         let metadata = std::fs::metadata(path).ok()?;
         Some(Self {
@@ -47,6 +47,6 @@ mod tests {
         let other = folder.path().join("other.pt");
         std::fs::write(&other, "rec").expect("written");
         std::fs::rename(&other, &path).expect("replaced");
-        assert_ne!(FileIdentity::of(&path), cut, "replaced by one of the same length");
+        assert_ne!(FileIdentity::of(&path), cut, "replaced by a file of the same length");
     }
 }

@@ -1,5 +1,6 @@
-//! The format that torch wrote before version 1.6: pickles for magic number, protocol, system, object and storage
-//! keys, then the count and the bytes of each storage. Nothing says where the next storage starts.
+//! The format that torch wrote before version 1.6. It has a pickle each for magic number, protocol, system, object and
+//! storage keys, followed by the element count and the bytes of each storage. It has no offsets, so storages are found
+//! by reading one after the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::limits::{FIRST_LEGACY_READ_BYTES, MAX_PICKLE_BYTES, MAX_STORAGES};
 use super::pickle::{StorageName, Unpickled, pickle_length, unpickle};
 use super::value::{SequenceKind, Value};
 
-/// The first byte of all pickles since protocol 2.
+/// The first byte of every pickle since protocol 2.
 pub(super) const MAGIC: u8 = 0x80;
 
 /// The value of the first pickle.
@@ -25,20 +26,21 @@ const MAX_MAGIC_BYTES: usize = 64;
 /// The format has only this version.
 const FORMAT_VERSION: u32 = 1001;
 
-/// Magic, version, system, object, keys.
+/// The number of pickles: magic number, protocol, system, object and storage keys.
 const PICKLES: usize = 5;
 
 pub(super) struct Legacy<'a> {
     file: &'a Body,
     file_bytes: u64,
-    /// Everything before the storages.
+    /// The bytes before the storages.
     pickles: Vec<u8>,
-    /// The start of each pickle, and the end of the last one.
+    /// The offset of each pickle, and of the end of the last one.
     bounds: [usize; PICKLES + 1],
 }
 
 impl<'a> Legacy<'a> {
-    /// Reads the pickles in increasing pieces, because nothing says where they end.
+    /// Reads the pickles. The format does not give their lengths, so each read takes more of the file until all are
+    /// complete.
     pub(super) fn open(file: &'a Body, file_bytes: u64) -> Result<Self, Fault> {
         let mut pickles = Vec::new();
         let mut bounds = [0; PICKLES + 1];
@@ -69,13 +71,13 @@ impl<'a> Legacy<'a> {
         unpickle(&self.pickles[self.bounds[number]..self.bounds[number + 1]])
     }
 
-    /// The object, after checking that this reader supports what the pickles before it say.
+    /// Reads the object, after checking that this reader supports the version and the system of the file.
     pub(super) fn object(&self) -> Result<Unpickled, Fault> {
         if self.pickle(1)?.root != Value::Int(BigInt::from(FORMAT_VERSION)) {
             return Err(Fault::unsupported(format!("its format version is not {FORMAT_VERSION}")));
         }
         let Value::Dict { items: system, .. } = self.pickle(2)?.root else {
-            return Err(Fault::bad_pickle("the description of the system is no dict"));
+            return Err(Fault::bad_pickle("the description of the system is not a dict"));
         };
         let little = system
             .iter()
@@ -87,10 +89,10 @@ impl<'a> Legacy<'a> {
         self.pickle(3)
     }
 
-    /// The locations of the storages by key.
+    /// Finds the location of each storage, by key.
     pub(super) fn places(&self, object: &Unpickled) -> Result<HashMap<Arc<str>, StorageLocation>, Fault> {
         let Value::Sequence { kind: SequenceKind::List, items: keys } = self.pickle(4)?.root else {
-            return Err(Fault::bad_pickle("the storage keys are no list"));
+            return Err(Fault::bad_pickle("the storage keys are not a list"));
         };
         if keys.len() > MAX_STORAGES {
             return Err(Fault::limit("it has too many storages", MAX_STORAGES));
@@ -101,13 +103,13 @@ impl<'a> Legacy<'a> {
         let mut offset = self.bounds[PICKLES] as u64;
         for key in keys.iter() {
             let Value::Str(key) = key else {
-                return Err(Fault::bad_pickle("a storage key is no string"));
+                return Err(Fault::bad_pickle("a storage key is not a string"));
             };
             let storage = named
                 .get(&**key)
                 .ok_or_else(|| Fault::bad_pickle(format!("storage {} belongs to no object", quoted(key))))?;
             let place = self.place(storage, offset)?;
-            // Checked against the length of the file, so the sum does not overflow.
+            // Locations are checked against the length of the file, so the sum does not overflow.
             offset = place.offset + place.record_bytes;
             if places.insert(key.clone(), place).is_some() {
                 return Err(Fault::bad_pickle(format!("storage {} is listed twice", quoted(key))));
@@ -129,7 +131,7 @@ impl<'a> Legacy<'a> {
             .ok_or_else(|| {
                 Fault::new(
                     ErrorKind::OutOfBounds,
-                    format!("{shown} has {count} elements for the {} bytes that are named", storage.bytes),
+                    format!("{shown} has {count} elements, but the pickle gives it {} bytes", storage.bytes),
                 )
             })?;
         start.checked_add(bytes).filter(|&end| end <= self.file_bytes).ok_or_else(truncated)?;
@@ -137,7 +139,7 @@ impl<'a> Legacy<'a> {
     }
 }
 
-/// Continues after more of the file was read. Returns false if still more is needed.
+/// Continues after more of the file has been read. Returns false if even more is needed.
 fn next_bounds(
     bytes: &[u8],
     unread: u64,
@@ -159,7 +161,7 @@ fn check_magic(bytes: &[u8]) -> Result<(), Fault> {
         Ok(Unpickled { root: Value::Int(number), .. }) if number == BigInt::from(MAGIC_NUMBER) => Ok(()),
         _ => Err(Fault::new(
             ErrorKind::BadMagic,
-            "torch.save did not write it: it is a pickle of another program, or damaged",
+            "torch.save did not write it: it is another program's pickle, or it is damaged",
         )),
     }
 }

@@ -1,8 +1,10 @@
-//! Reads `.pt` files as `torch.save` writes them, in the zip format and in the one before it.
+//! Reads the `.pt` files that `torch.save` writes, in the zip format and in the older one.
 //!
-//! `CaptureFile::open` reads the directory and the pickle; `logical_values` streams the values of a tensor;
-//! `inspect` shows a capture to people and programs; `store` reads captures from a store. Everything that comes
-//! from a file is checked here, once: the documentation of `Tensor` states what callers may rely on.
+//! `CaptureFile::open` reads the directory and the pickle. `logical_values` streams the values of a tensor. `inspect`
+//! shows a capture to people and programs. `store` reads captures from a store.
+//!
+//! This module checks everything that comes from a file, once. The documentation of `Tensor` states what callers may
+//! rely on.
 
 mod archive;
 mod body;

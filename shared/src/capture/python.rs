@@ -1,6 +1,7 @@
 //! Writes floats and strings exactly as Python does.
 
-/// `repr` of a float: the shortest digits that read back, with an exponent below 1e-4 and from 1e16 on.
+/// Writes a float like Python's `repr`: the shortest digits that read back, with an exponent below 1e-4 and from 1e16
+/// on.
 pub(super) fn float_text(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
@@ -12,7 +13,7 @@ pub(super) fn float_text(value: f64) -> String {
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if (-4..16).contains(&exponent) {
-        // `Display` is also the shortest form, and never has an exponent.
+        // `Display` also writes the shortest digits, but never an exponent.
         let plain = format!("{value}");
         return if plain.contains('.') { plain } else { format!("{plain}.0") };
     }
@@ -20,7 +21,7 @@ pub(super) fn float_text(value: f64) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// `repr` of a string.
+/// Writes a string like Python's `repr`.
 pub(super) fn quoted_text(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut shown = String::with_capacity(text.len() + 2);
@@ -40,7 +41,7 @@ pub(super) fn quoted_text(text: &str) -> String {
     shown
 }
 
-/// A string as `json.dumps` writes it: ASCII only.
+/// Appends a string as `json.dumps` writes it, in ASCII only.
 pub(super) fn json_text(text: &str, out: &mut String) {
     out.push('"');
     for character in text.chars() {

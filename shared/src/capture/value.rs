@@ -1,7 +1,7 @@
-//! The values of a capture: inert data, nothing callable.
+//! The values of a capture. They are inert data; none of them can be called.
 //!
-//! Owns the types of values and the geometry of tensors. The reader creates them, and `arguments` orders them as
-//! arguments. A tensor refers to its storage, whose bytes remain in the file.
+//! This file defines the types of values and the geometry of tensors. The reader creates values, and `arguments` orders
+//! them as arguments. A tensor refers to its storage, whose bytes remain in the file.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use super::store::BlobId;
 use crate::ids::StorageId;
 use crate::units::Bytes;
 
-/// A value of a pickle. Shared objects are shared here too (`Arc`), so that a small file cannot become a large
-/// tree.
+/// A value of a pickle. Objects that are shared in the pickle are shared here too (`Arc`), so a small file cannot
+/// become a large tree.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     None,
@@ -40,13 +40,13 @@ pub enum Value {
     Slice(Arc<[Value; 3]>),
     Range(Arc<[Value; 3]>),
     DType(DType),
-    /// A torch dtype that no dense tensor here can have (`quint8`, …), by name.
+    /// A torch dtype, by name, that no dense tensor here can have, such as `quint8`.
     OtherDType(Arc<str>),
     Device(Arc<str>),
     Layout(Arc<str>),
     MemoryFormat(Arc<str>),
     Tensor(Arc<Tensor>),
-    /// A bare storage.
+    /// A storage that is not part of a tensor.
     Storage(StorageId),
     NumpyArray(Arc<NumpyArray>),
     /// `dtype` is numpy's `descr`, such as `<f4`.
@@ -56,34 +56,34 @@ pub enum Value {
     },
     /// An object of an unknown class.
     Object(Arc<Object>),
-    /// A container that contains itself, as the path of the outer one.
+    /// A reference from inside a container to the container itself, as the path of the container.
     Cycle(Arc<str>),
 }
 
-/// How a pickle describes an object of an unknown class, an unknown function or a module attribute. Nothing of it
+/// An object of an unknown class, an unknown function or a module attribute, as the pickle describes it. Nothing of it
 /// was looked up, created or called.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object {
     /// `module.name` as in the pickle.
     pub name: Arc<str>,
     pub made: Made,
-    /// Attributes set after its creation, and items added to it.
+    /// Attributes that were set after its creation, and items that were added.
     pub state: Vec<Value>,
 }
 
-/// How Python would create an object.
+/// The way in which Python would create an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Made {
-    /// It is the object with that name.
+    /// The object with that name, without a call.
     Named,
-    /// A call with these arguments, as for members of enums and many other objects.
+    /// A call with these arguments. Members of enums and many other objects are created like this.
     Called(Arc<[Value]>),
-    /// `__new__` with these arguments, without the constructor, as for named tuples and data classes.
+    /// `__new__` with these arguments, without the constructor. Named tuples and data classes are created like this.
     New(Arc<[Value]>),
 }
 
 impl Object {
-    /// The value of an enum's member: a call with one plain value counts as one.
+    /// The value of an enum's member. A call with one plain value counts as a member.
     pub fn member_value(&self) -> Option<&Value> {
         match &self.made {
             Made::Called(arguments) if self.state.is_empty() => match &**arguments {
@@ -111,7 +111,7 @@ pub enum SequenceKind {
     Size,
     Set,
     FrozenSet,
-    /// A named tuple: this class of `torch.return_types`, such as `max` or `topk`.
+    /// A named tuple of this class of `torch.return_types`, such as `max` or `topk`.
     ReturnType(&'static str),
 }
 
@@ -134,16 +134,16 @@ pub struct NumpyArray {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum NumpyContents {
-    /// As stored (Fortran order if `fortran_order`), in the dtype's byte order.
+    /// The items as stored, in the dtype's byte order, and in Fortran order if `fortran_order` is true.
     Bytes(Arc<[u8]>),
     Objects(Arc<[Value]>),
 }
 
-/// A dense strided tensor. The reader has checked that every element is within its storage, and that no product
-/// or sum below overflows.
+/// A dense strided tensor. The reader has checked that every element is within its storage. It has also checked that no
+/// product or sum below overflows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
-    /// Equal if the same tensor object occurs twice.
+    /// Identifies the tensor object. Two occurrences of the same object have the same number.
     pub object: u32,
     pub dtype: DType,
     pub shape: Vec<u64>,
@@ -182,7 +182,7 @@ impl Tensor {
         start..start + self.extent_elements() * self.dtype.size()
     }
 
-    /// Number of elements that are too far from any other to share a read with it.
+    /// Number of elements that are too far from others to share a read with them.
     pub fn scattered_reads(&self) -> u64 {
         if self.elements() == 0 {
             return 0;
@@ -192,7 +192,7 @@ impl Tensor {
         axes.filter(|&(_, &stride)| far(stride)).map(|(&size, _)| size).product()
     }
 
-    /// Whether it is row-major without gaps, as `torch.Tensor.is_contiguous()`.
+    /// True if the tensor is row-major without gaps, like `torch.Tensor.is_contiguous()`.
     pub fn is_contiguous(&self) -> bool {
         is_contiguous(&self.shape, &self.stride)
     }
@@ -206,7 +206,7 @@ pub fn extent_elements(shape: &[u64], stride: &[u64]) -> u64 {
     1 + shape.iter().zip(stride).map(|(&size, &step)| (size - 1) * step).sum::<u64>()
 }
 
-/// torch's rule: axes of size one may have any stride, and a tensor without elements is contiguous.
+/// Applies torch's rule: axes of size one may have any stride, and a tensor without elements is contiguous.
 pub fn is_contiguous(shape: &[u64], stride: &[u64]) -> bool {
     if shape.contains(&0) {
         return true;
@@ -239,9 +239,9 @@ pub struct Storage {
     pub bytes: Bytes,
     /// Offset of its first byte in the capture file or in its blob.
     pub file_offset: u64,
-    /// In a store: the blob that contains it; `None` if the manifest does.
+    /// In a store, the blob that contains it; `None` if the manifest contains it.
     pub blob: Option<BlobId>,
-    /// CRC of the whole record; `None` if the writer computed none, and in torch's old format.
+    /// CRC of the whole record. `None` if the writer did not compute one, and for torch's old format.
     pub crc32: Option<u32>,
     /// The record's name (`data/0`), or the key in torch's old format.
     pub name: String,

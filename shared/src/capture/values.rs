@@ -1,7 +1,7 @@
 //! Streams a tensor's values in row-major order, in bounded chunks.
 //!
-//! Contiguous tensors are read sequentially. Others are gathered block by block: a block is a run of the
-//! row-major order, and what it needs is read in the order of the file, in worthwhile pieces.
+//! Contiguous tensors are read sequentially. Other tensors are gathered block by block. A block is a run of elements in
+//! row-major order. Its elements are read in the order of the file, in pieces that are large enough to be worthwhile.
 
 use super::dtype::{DType, Kind};
 use super::error::CaptureError;
@@ -11,10 +11,10 @@ use super::value::{Tensor, extent_elements};
 use crate::ids::StorageId;
 use crate::units::Bytes;
 
-/// A gap between elements above which two reads are cheaper than one across the gap: a page.
+/// The gap between elements, in bytes, above which two reads are cheaper than one read across the gap: a page.
 const WORTH_SKIPPING_BYTES: u64 = 4 << 10;
 
-/// How much is read and gathered at a time.
+/// The amounts that are read and gathered at a time.
 #[derive(Clone, Copy)]
 struct Sizes {
     chunk_bytes: u64,
@@ -28,8 +28,8 @@ const SIZES: Sizes = Sizes {
     worth_skipping_bytes: WORTH_SKIPPING_BYTES,
 };
 
-/// Calls `sink` with the values in row-major order, little-endian, with conj and neg applied. Each chunk holds
-/// whole elements. Stops at the first error.
+/// Calls `sink` with the values in row-major order, little-endian, with conj and neg applied. Each chunk contains whole
+/// elements. Stops at the first error.
 pub fn logical_values<E: From<CaptureError>>(
     capture: &CaptureFile,
     tensor: &Tensor,
@@ -61,7 +61,7 @@ fn contiguous<E: From<CaptureError>>(
 ) -> Result<(), E> {
     let total = tensor.logical_bytes().get();
     let start = tensor.byte_range().start;
-    // A multiple of every element size.
+    // The length of a chunk is a multiple of every element size.
     let mut buffer = vec![0; Bytes::new(sizes.chunk_bytes.min(total)).to_usize()];
     let mut done = 0;
     while done < total {
@@ -74,8 +74,8 @@ fn contiguous<E: From<CaptureError>>(
     Ok(())
 }
 
-/// An axis of a block: the number of steps, and the distance of a step in the storage and in row-major order, in
-/// elements.
+/// An axis of a block: the number of steps, and the distance of a step in the storage and in row-major order. Distances
+/// are in elements.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     size: u64,
@@ -92,7 +92,7 @@ fn gathered<E: From<CaptureError>>(
     let axes = merged_axes(tensor);
     let element = tensor.dtype.size();
     let block_elements = sizes.gather_bytes / element;
-    // The first axis whose step fits a block completely; the one before it is divided into runs of steps.
+    // The first axis of which a whole step fits into a block. The axis before it is divided into runs of steps.
     let inner = axes.iter().position(|axis| axis.place <= block_elements).unwrap_or(axes.len() - 1);
     let (outer, cut) = (&axes[..inner], axes[inner]);
     let steps = (block_elements / cut.place).clamp(1, cut.size);
@@ -108,7 +108,7 @@ fn gathered<E: From<CaptureError>>(
             let taken = steps.min(cut.size - step);
             let mut block_axes = axes[inner..].to_vec();
             block_axes[0].size = taken;
-            // The longest strides are outermost, so that the file is read from front to back.
+            // The axes with the longest strides are outermost, so the file is read from front to back.
             block_axes.sort_by_key(|axis| std::cmp::Reverse(axis.stride));
             gather.fill(&block_axes, base + step * cut.stride, 0)?;
             let values = &mut gather.block[..Bytes::new(taken * cut.place * element).to_usize()];
@@ -122,7 +122,7 @@ fn gathered<E: From<CaptureError>>(
     }
 }
 
-/// Increments the odometer; false at the end.
+/// Increments the odometer. Returns false at the end.
 fn advance(odometer: &mut [u64], axes: &[Axis]) -> bool {
     for (index, axis) in odometer.iter_mut().zip(axes).rev() {
         *index += 1;
@@ -134,7 +134,8 @@ fn advance(odometer: &mut [u64], axes: &[Axis]) -> bool {
     false
 }
 
-/// The axes without those of size one, with axes merged that continue one another. Never empty.
+/// The axes of a tensor. Axes of size one are left out, and an axis that continues another is merged with it. Never
+/// empty.
 fn merged_axes(tensor: &Tensor) -> Vec<Axis> {
     let mut axes: Vec<Axis> = Vec::new();
     let mut place = 1;
@@ -199,19 +200,19 @@ impl Gather<'_> {
     }
 }
 
-/// How many steps of the first axis to read at once: one, unless the gaps between them are cheaper to read than
-/// to skip.
+/// Number of steps of the first axis that are read at once. It is one, unless reading across the gaps is cheaper than
+/// skipping them.
 fn steps_per_read(sizes: Sizes, axes: &[Axis], element: u64) -> u64 {
     let (first, rest) = match axes.split_first() {
         Some((first, rest)) if first.stride * element <= sizes.worth_skipping_bytes => (first, rest),
         _ => return 1,
     };
-    // One step less than fits, so that the extent stays below the size of a chunk.
+    // This is one step less than fits, so that the extent stays below the size of a chunk.
     let room = sizes.chunk_bytes.saturating_sub(extent(rest) * element);
     (room / (first.stride * element).max(1)).clamp(1, first.size)
 }
 
-/// Number of elements from the first one used to the last one, inclusive.
+/// Number of elements from the first used one to the last, inclusive.
 fn extent(axes: &[Axis]) -> u64 {
     let (sizes, strides): (Vec<u64>, Vec<u64>) = axes.iter().map(|axis| (axis.size, axis.stride)).unzip();
     extent_elements(&sizes, &strides)
@@ -247,7 +248,7 @@ fn scatter<const N: usize>(axes: &[Axis], read: &[u8], block: &mut [u8], place: 
     }
 }
 
-/// Conjugates and negates values in place, as the tensor's bits say.
+/// Conjugates and negates values in place, as the tensor's bits demand.
 fn apply_bits(tensor: &Tensor, values: &mut [u8]) {
     if !tensor.conjugate && !tensor.negative {
         return;
@@ -259,7 +260,7 @@ fn apply_bits(tensor: &Tensor, values: &mut [u8]) {
         }
         return;
     }
-    // The sign is the highest bit of each part's last byte.
+    // The sign is the highest bit in the last byte of each part.
     for (number, part) in values.chunks_exact_mut(part_bytes).enumerate() {
         let imaginary = parts == 2 && number % 2 == 1;
         if tensor.negative != (tensor.conjugate && imaginary) {
@@ -280,7 +281,7 @@ impl DTypeParts {
     }
 }
 
-/// Two's complement of a little-endian integer.
+/// Computes the two's complement of a little-endian integer.
 fn negate_integer(bytes: &mut [u8]) {
     let mut carry = true;
     for byte in bytes {
@@ -299,12 +300,12 @@ mod tests {
     use crate::capture::value::Value;
     use crate::units::to_index;
 
-    /// So small that a small tensor exercises every path.
+    /// Sizes so small that a small tensor reaches every path.
     const SMALL: Sizes = Sizes { chunk_bytes: 32, gather_bytes: 48, worth_skipping_bytes: 24 };
 
     const STORED_BYTES: usize = 1 << 10;
 
-    /// A capture of a uint8 tensor whose bytes count up, some with the high bit set.
+    /// Makes a capture of a uint8 tensor whose bytes count up. Some of them have the high bit set.
     fn capture() -> (tempfile::NamedTempFile, CaptureFile, Vec<u8>) {
         let stored: Vec<u8> = (0..STORED_BYTES).map(|place| (place * 37 % 251).to_le_bytes()[0]).collect();
         let mut file = tempfile::NamedTempFile::new().expect("a file");
@@ -324,7 +325,7 @@ mod tests {
     fn base(capture: &CaptureFile) -> Arc<Tensor> {
         match capture.root() {
             Value::Tensor(tensor) => tensor.clone(),
-            other => panic!("{other:?} is no tensor"),
+            other => panic!("{other:?} is not a tensor"),
         }
     }
 
@@ -336,11 +337,11 @@ mod tests {
             values.extend_from_slice(chunk);
             Ok(())
         })
-        .expect("the values are there");
+        .expect("the values are read");
         values
     }
 
-    /// A reference implementation that follows the definition, element by element.
+    /// A reference implementation that follows the definition element by element.
     fn by_definition(tensor: &Tensor, stored: &[u8]) -> Vec<u8> {
         let element = tensor.dtype.element_len();
         let mut values = Vec::new();
@@ -365,7 +366,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn values_come_in_row_major_order(
+        fn values_are_streamed_in_row_major_order(
             (shape, stride, storage_offset) in geometry(),
             dtype in prop::sample::select(DType::ALL),
             permuted in any::<bool>(),
@@ -373,7 +374,8 @@ mod tests {
             let (_file, capture, stored) = capture();
             let mut tensor = Tensor { dtype, shape, stride, storage_offset, ..(*base(&capture)).clone() };
             if permuted {
-                // Dense, with the first axis moved to the end: a transposed matrix, or channels last.
+                // The tensor is dense, and its first axis is moved to the end, as in a transposed matrix or in
+                // channels-last.
                 tensor.stride = crate::capture::contiguous_strides(&tensor.shape);
                 if !tensor.shape.is_empty() {
                     tensor.shape.rotate_left(1);

@@ -3,7 +3,7 @@
 use crate::settings::LimitSettings;
 use crate::units::Bytes;
 
-/// The stack of each thread, as the C library creates it, also for OpenMP.
+/// The stack of each thread, including threads of OpenMP, as the C library creates it.
 pub const STACK: Bytes = Bytes::mib(8);
 const MIN_MEMORY: Bytes = Bytes::mib(256);
 
@@ -20,8 +20,8 @@ impl LimitSettings {
         self.memory.unwrap_or_else(|| MIN_MEMORY.max(inputs) + stacks)
     }
 
-    /// The limit of its private memory, touched or not. If the plan gives a figure, the stacks of all threads but the
-    /// first are added: they are hardly touched, but would use up a small figure.
+    /// The limit of its private memory, whether touched or not. If the plan gives a figure, the stacks of all threads
+    /// but the first are added. They are hardly touched, but would use up a small figure.
     pub fn private_memory_for(&self, inputs: Bytes, cores: u32) -> Bytes {
         let further = STACK.saturating_mul(u64::from(self.threads_on(cores)) - 1);
         let memory = self.memory_for(inputs, cores);
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_limit_is_the_plans_figure_or_follows_from_inputs_and_threads() {
+    fn memory_limit_is_given_by_the_plan_or_follows_from_inputs_and_threads() {
         for (memory, threads, inputs, owed, private) in [
             (None, Some(2), 100, 256 + 16, 256 + 16),
             (None, Some(2), 400, 400 + 16, 400 + 16),

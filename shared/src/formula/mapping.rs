@@ -4,11 +4,11 @@ use super::ALIGNMENT;
 use crate::placement::whole_grains;
 use crate::units::Bytes;
 
-/// U of one range of a file: the size of the anonymous pages that mapping it costs. `phase` is the offset from the
-/// alignment at which the range must begin in memory.
+/// Computes U of one range of a file, which is the size of the anonymous pages that mapping it costs. `phase` is the
+/// offset from the alignment at which the range must begin in memory.
 ///
-/// Pages that also hold other bytes are filled by copying, and the pages between them are mapped. A range whose offset in
-/// the file does not match `phase` is copied as a whole.
+/// Pages that also contain other bytes are filled by copying, and the pages between them are mapped. A range whose
+/// offset in the file does not match `phase` is copied as a whole.
 pub fn unmapped(file_offset: u64, bytes: Bytes, phase: u64, page: Bytes) -> Bytes {
     let size = page.get().max(1);
     let in_page = file_offset % size;
@@ -43,7 +43,7 @@ mod tests {
             (4032, 128, 0, 2),
             (8192, 0, 0, 0),
             (4097, 4096, 1, 2),
-            // Misaligned: copied as a whole, starting at its phase.
+            // This range is misaligned. All of it is copied, starting at its phase.
             (4097, 8192, 0, 2),
             (4097, 8193, 0, 3),
             (4096, 8192, 63, 3),

@@ -1,9 +1,14 @@
-//! The peak memory of each stage: the only home of the constants and sums of the memory model (DESIGN, "Memory model").
+//! The peak memory of each stage. All constants and sums of the memory model are in this module
+//! (`docs/explanation/memory.md`).
 //!
-//! The supervisor predicts with it and the workers allocate by it, so prediction and allocation cannot drift apart. The
-//! terms of one entry are its inputs I, the part U of them that cannot be mapped in place, its outputs O, its ring of
-//! outputs R and its varied inputs V. The judge's chunk is c, and the staging memory is k·s. This module neither
-//! measures nor decides.
+//! The supervisor predicts with these formulas and the workers allocate by them, so prediction and allocation cannot
+//! drift apart. This module neither measures nor decides. The formulas use these terms:
+//!
+//! - I, the inputs of an entry, and U, the part of them that cannot be mapped in place
+//! - O, its outputs, and R, its ring of outputs
+//! - V, its varied inputs
+//! - c, the judge's chunk
+//! - k·s, the staging memory
 
 mod device;
 mod groups;
@@ -28,17 +33,17 @@ pub use self::time::{MAX_RUNNERS, MAX_STRETCH, MIN_RUNNERS, load_timeout, stretc
 pub use self::varied::{VALUES, VARIED, variants, varied};
 use crate::units::Bytes;
 
-/// The alignment of whole storages and of outputs (DESIGN, "The candidate interface"), in bytes. With it, a view has the
-/// same alignment as in PyTorch.
+/// The alignment of whole storages and of outputs, in bytes (`docs/reference/candidates.md`). Because of it, a view has
+/// the same alignment as in PyTorch.
 pub const ALIGNMENT: u64 = 64;
-/// c: the size of the judge's buffer for each of the two outputs that it compares. It is large enough to make the cost of
-/// a read negligible, and small enough for both buffers to fit into the caches of a small core.
+/// c: the size of the judge's buffer for each of the two outputs that it compares. At this size, the cost of a read is
+/// negligible, and both buffers fit into the caches of a small core.
 pub const COMPARE_CHUNK: Bytes = Bytes::kib(512);
 /// Memory that a runner owes before its candidate does anything: its heap, and private pages of the loader and of libc.
-/// Measured at 0.6 MiB for a plain C library, which leaves room for the C++ runtime and a few more libraries.
+/// 0.6 MiB was measured for a plain C library, which leaves room for the C++ runtime and a few more libraries.
 pub const RUNNER_BASE: Bytes = Bytes::mib(4);
-/// Memory that an interpreter with torch owes: a zygote, or a runner that started its own interpreter. Measured with
-/// torch 2.10 and 2.15 at 270 to 300 MiB, without its files, which are in the page cache.
+/// Memory that an interpreter with torch owes, either as a zygote or in a runner that started its own interpreter. With
+/// torch 2.10 and 2.15, 270 to 300 MiB were measured, without its files, which are in the page cache.
 pub const PYTHON_BASE: Bytes = Bytes::mib(384);
 /// Memory that a copy of a zygote owes before its candidate does anything: page tables, and pages that it wrote to.
 pub const PYTHON_COPY: Bytes = Bytes::mib(32);
@@ -55,12 +60,12 @@ pub const MIN_COMPILER_MEMORY: Bytes = Bytes::mib(128);
 pub const STAGING_SLOT: Bytes = Bytes::mib(1);
 /// k of a worker that loads inputs: one slot is filled while the other is copied.
 pub const LOAD_SLOTS: u64 = 2;
-/// k of a replay, between its files and its pool: one slot is filled, one is copied, and one waits.
+/// k of a replay, for the slots between its files and its pool: one is filled, one is copied, and one waits.
 pub const REPLAY_SLOTS: u64 = 3;
 
-/// Memory of an idle worker: its heap, stacks and page tables. Measured at 1 to 2 MiB; the law allows 8 MiB.
+/// Memory of an idle worker: its heap, stacks and page tables. 1 to 2 MiB were measured, and the law allows 8 MiB.
 pub const IDLE_WORKER: Bytes = Bytes::mib(4);
-/// Memory of the supervisor for a small plan, counted in the same way. Measured at 3 to 4 MiB.
+/// Memory of the supervisor for a small plan, counted in the same way. 3 to 4 MiB were measured.
 pub const SUPERVISOR: Bytes = Bytes::mib(6);
-/// The supervisor's additional memory for every candidate and for every entry.
+/// The supervisor's additional memory for each candidate and for each entry.
 pub const PER_LINE: Bytes = Bytes::kib(1);

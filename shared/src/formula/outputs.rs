@@ -6,15 +6,15 @@ use crate::units::Bytes;
 
 /// The target size of a profile's ring of outputs, which has a slot for each call of a block. It has at least two slots.
 pub const RING: Bytes = Bytes::mib(16);
-/// The largest number of calls of one block, and so of slots in a ring.
+/// The largest number of calls in one block, and therefore of slots in a ring.
 pub const MAX_CALLS: u32 = 16_384;
 
 fn slot(extent: Bytes) -> Bytes {
     whole_grains(extent, Bytes::new(ALIGNMENT))
 }
 
-/// O: every output has its own pages, and borders on a guard at one end or the other in alternate calls. Without outputs,
-/// one page.
+/// O: every output has its own pages, and borders on a guard at one end or the other in alternate calls. Without
+/// outputs, O is one page.
 pub fn guarded(extents: impl Iterator<Item = Bytes>, page: Bytes) -> Bytes {
     extents.map(|extent| whole_grains(slot(extent), page)).sum::<Bytes>().max(page)
 }
@@ -26,7 +26,7 @@ pub fn ring_slots(extents: impl Iterator<Item = Bytes>) -> u32 {
     u32::try_from(fit).unwrap_or(u32::MAX).clamp(2, MAX_CALLS)
 }
 
-/// R: the slots of each output lie side by side, in pages that no other output uses. Without outputs, one page.
+/// R: the slots of each output are adjacent, in pages that no other output uses. Without outputs, R is one page.
 pub fn ring(extents: impl Iterator<Item = Bytes> + Clone, page: Bytes) -> Bytes {
     let slots = u64::from(ring_slots(extents.clone()));
     extents.map(|extent| whole_grains(slot(extent).saturating_mul(slots), page)).sum::<Bytes>().max(page)
@@ -39,7 +39,7 @@ mod tests {
     const PAGE: Bytes = Bytes::kib(4);
 
     #[test]
-    fn ring_has_two_slots_or_as_many_as_fit_its_cap() {
+    fn ring_has_two_slots_or_as_many_as_the_cap_allows() {
         for (extents, slots, expected) in [
             (&[][..], MAX_CALLS, PAGE),
             (&[0], MAX_CALLS, PAGE),

@@ -10,7 +10,7 @@ use crate::numbers::EntryNumbers;
 use crate::settings::{InputMemory, LimitSettings, ProfileSettings, Vary};
 use crate::units::Bytes;
 
-/// One term of a sum, with the name under which it is shown.
+/// One term of a sum, with the name that users see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
     pub name: &'static str,
@@ -44,7 +44,7 @@ pub fn on_device(entry: &EntryNumbers) -> Vec<Term> {
     vec![term("inputs (I)", entry.inputs), term("outputs (O)", entry.outputs)]
 }
 
-/// The worker's host memory meanwhile: k·s for uploads, and 2c.
+/// The worker's host memory while a kernel without host code runs: k·s for uploads, and 2c.
 pub fn staged() -> Vec<Term> {
     vec![term("staging (k\u{b7}s)", STAGING_SLOT.saturating_mul(LOAD_SLOTS)), chunks()]
 }
@@ -56,10 +56,10 @@ pub fn profile(batch: &[EntryNumbers], settings: &ProfileSettings, sides: u64) -
     let unmapped: Bytes = batch.iter().map(|entry| entry.unmapped).sum();
     let mut ring = batch.iter().map(|entry| entry.ring).max().unwrap_or_default();
     if settings.rotates(batch.len()) {
-        // A slot takes as much as the guarded outputs of a verification. The trial of varied inputs has a ring.
+        // A slot takes as much memory as the guarded outputs of a verification. The trial of varied inputs uses a ring.
         ring = ring.max(batch.iter().map(|entry| entry.outputs).sum());
     }
-    // All sides and entries share one buffer for varied inputs, and one for the values from which these are drawn.
+    // All sides and entries share one buffer for varied inputs, and one for the values from which new inputs are drawn.
     let varied = match batch.iter().map(|entry| entry.varied).max().unwrap_or_default() {
         Bytes::ZERO => Bytes::ZERO,
         _ if settings.vary == Vary::None => Bytes::ZERO,

@@ -1,4 +1,4 @@
-//! How long a worker waits for a runner. The supervisor's deadlines include these times.
+//! The time that a worker waits for a runner. The supervisor's deadlines include it.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ pub const MIN_RUNNERS: u32 = 3;
 /// The largest number of processes of each side in which an entry is timed.
 pub const MAX_RUNNERS: u32 = 12;
 
-/// The longest wait for a runner: that of one which waits for a CPU all the time.
+/// The longest wait for a runner, which is reached if the runner waits for a CPU all the time.
 pub fn stretched(limit: Duration) -> Duration {
     limit.saturating_mul(MAX_STRETCH)
 }
 
-/// How long a load may take: as long as a call, but at least a second and at most two minutes.
+/// The time that a load may take: as long as a call, but at least a second and at most two minutes.
 pub fn load_timeout(call_timeout: Duration) -> Duration {
     call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120))
 }

@@ -4,7 +4,7 @@ use super::ALIGNMENT;
 use crate::placement::whole_grains;
 use crate::units::Bytes;
 
-/// The largest size of all variants of an entry's inputs. An input that is larger by itself does not vary.
+/// The largest size of all variants of an entry's inputs. An input that alone is larger does not vary.
 pub const VARIED: Bytes = Bytes::mib(8);
 /// The largest size of an entry's captured values from which new values are drawn.
 pub const VALUES: Bytes = Bytes::mib(1);
@@ -16,8 +16,8 @@ pub fn variants(one: Bytes, calls: u32) -> u32 {
     u32::try_from(fit).unwrap_or(u32::MAX).min(calls)
 }
 
-/// V for inputs of these sizes, all of which may vary. Which of them do vary is decided later by trial, so this is the
-/// size of the largest choice.
+/// V for inputs of these sizes, all of which may vary. A later trial decides which of them do vary, so this is the
+/// largest possible size.
 pub fn varied(inputs: impl Iterator<Item = Bytes>, calls: u32, page: Bytes) -> Bytes {
     let slot = |extent: Bytes| whole_grains(extent, Bytes::new(ALIGNMENT)) + Bytes::new(ALIGNMENT);
     let slots: Vec<Bytes> = inputs.map(slot).filter(|&bytes| bytes <= VARIED).collect();
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_that_are_too_large_by_themselves_cost_nothing() {
+    fn too_large_inputs_need_no_memory_for_variants() {
         let page = Bytes::kib(4);
         let of = |inputs: &[Bytes]| varied(inputs.iter().copied(), 4, page);
         assert_eq!(of(&[]), Bytes::ZERO);

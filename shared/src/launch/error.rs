@@ -7,7 +7,7 @@ use std::ops::Range;
 #[error("column {} of `{text}`: {message}", column(text, at.start))]
 pub struct SyntaxError {
     pub text: String,
-    /// The byte range of the wrong part.
+    /// The byte range of the part that is wrong.
     pub at: Range<usize>,
     pub message: String,
 }
@@ -16,7 +16,7 @@ pub struct SyntaxError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key} {excerpt}: {problem}")]
 pub struct LaunchError {
-    /// The key of the text in the plan: `launch[0].grid`, `workspace[1].bytes`.
+    /// The plan's key for the text, such as `launch[0].grid` or `workspace[1].bytes`.
     pub key: String,
     pub excerpt: Excerpt,
     pub problem: Problem,
@@ -48,7 +48,7 @@ pub enum Problem {
     OutOfRange { index: i64, length: usize },
     #[error("it is None in this entry")]
     IsNone,
-    #[error("the result does not fit 64 bits")]
+    #[error("the result does not fit in 64 bits")]
     Overflow,
     #[error("the divisor is {0}; it must be greater than 0")]
     Divisor(i64),
@@ -58,20 +58,20 @@ pub enum Problem {
     Threads { threads: u64, most: u32 },
     #[error("{value} does not fit {wanted}")]
     DoesNotFit { value: String, wanted: &'static str },
-    #[error("it is {found}: its address is passed, which has no type (leave out `:{wanted}`)")]
+    #[error("it is {found}, which is passed as an address without a type (leave out `:{wanted}`)")]
     TypedAddress { found: String, wanted: &'static str },
     #[error("it is {found}, which cannot be passed to a kernel{advice}")]
     CannotPass { found: String, advice: &'static str },
 }
 
 impl Problem {
-    /// Whether the plan itself is wrong, for any entry.
+    /// True if the plan itself is wrong, whatever the entry.
     pub fn is_of_plan(&self) -> bool {
         matches!(self, Self::UnknownName { .. } | Self::TypedAddress { .. } | Self::NoAttribute { .. })
     }
 }
 
-/// The column of a byte position, in characters from 1.
+/// The column of a byte offset, in characters, counted from 1.
 fn column(text: &str, at: usize) -> usize {
     text.get(..at).map_or(at, |before| before.chars().count()) + 1
 }

@@ -1,4 +1,4 @@
-//! Evaluates an expression for one entry. Arithmetic is checked: a result that does not fit 64 bits is an error.
+//! Evaluates an expression for one entry. Arithmetic is checked: a result that does not fit in 64 bits is an error.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use super::names::Names;
 use super::node::{Function, Node, NodeKind, Operator};
 use super::scalar::Number;
 
-/// A problem, and the byte range of the text that causes it.
+/// A problem, and the byte range of the text that caused it.
 pub(super) type Wrong = (Range<usize>, Problem);
 
 /// Evaluates a node that must be a whole number.
@@ -60,7 +60,7 @@ pub(super) fn number(node: &Node, names: &Names<'_>) -> Result<Number, Wrong> {
     value.map(Number::Int).map_err(here)
 }
 
-/// Checks a divisor, which must be positive. Then quotients round down, and remainders are never negative.
+/// Checks a divisor, which must be positive. As a result, quotients round down and remainders are never negative.
 fn divisor(value: i64) -> Result<i64, Problem> {
     if value > 0 { Ok(value) } else { Err(Problem::Divisor(value)) }
 }

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::node::{Node, NodeKind};
 use super::{SyntaxError, parse};
 
-/// An expression over shapes and parameters with a whole number as its value: `ceil_div(out.numel, 256)`. It is serialized
-/// as its text.
+/// An expression over shapes and parameters, such as `ceil_div(out.numel, 256)`. Its value is a whole number. It is
+/// serialized as its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Expression {

@@ -1,8 +1,8 @@
-//! How kernels without host code are launched: `[[job.candidate.launch]]` and `[[job.candidate.workspace]]`.
+//! Launches of kernels without host code: `[[job.candidate.launch]]` and `[[job.candidate.workspace]]`.
 //!
-//! A plan gives grids, blocks, sizes and arguments as short expressions over the shapes and parameters of a call
-//! (`ceil_div(out.numel, 256)`). They are parsed once, together with the plan, and evaluated for every entry: `resolve`
-//! turns steps and an entry's arguments into numbers, with checked arithmetic and within the limits of CUDA.
+//! A plan gives grids, blocks, sizes and arguments as short expressions over the shapes and parameters of a call, such
+//! as `ceil_div(out.numel, 256)`. They are parsed once, together with the plan, and evaluated for every entry.
+//! `resolve` turns steps and an entry's arguments into numbers, with checked arithmetic and within the limits of CUDA.
 
 mod argument;
 mod error;
@@ -31,7 +31,7 @@ pub use token::is_name;
 pub const MAX_STEPS: usize = 64;
 /// The largest number of buffers that a candidate can request in addition to its outputs.
 pub const MAX_WORKSPACES: usize = 64;
-/// The largest number of arguments of one launch. CUDA takes 4 KiB, which is 512 pointers.
+/// The largest number of arguments of one launch. CUDA accepts 4 KiB, which is 512 pointers.
 pub const MAX_ARGS: usize = 512;
 /// The largest size of an expression, in bytes.
 pub const MAX_TEXT: usize = 1024;
@@ -46,10 +46,10 @@ pub const MAX_BLOCK_THREADS: u32 = 1024;
 /// The largest dynamic shared memory of a block, in bytes. No card has more.
 pub const MAX_SHARED: u32 = 227 * 1024;
 
-/// How a candidate is called: its launches, in order.
+/// The launches of a candidate's call, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
-    /// Empty if the candidate has host code, which launches its own kernels.
+    /// The launches. Empty if the candidate has host code, which launches its own kernels.
     pub steps: Vec<LaunchStep>,
     pub workspaces: Vec<Workspace>,
 }
@@ -65,14 +65,14 @@ pub struct LaunchStep {
     pub block: [Expression; 3],
     /// The dynamic shared memory of a block, in bytes.
     pub shared_mem: Expression,
-    /// In the order of the kernel's parameters.
+    /// The arguments, in the order of the kernel's parameters.
     pub args: Vec<LaunchArg>,
 }
 
 /// A device buffer that a call's launches share. Its contents before a call are undefined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workspace {
-    /// The name that stands for its address in arguments.
+    /// The name by which arguments refer to its address.
     pub name: String,
     pub bytes: Expression,
 }

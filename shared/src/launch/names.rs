@@ -1,4 +1,4 @@
-//! Resolves the names of an expression in one entry.
+//! Resolves the names in an expression for one entry.
 
 use super::Problem;
 use super::node::{Attribute, Reference};

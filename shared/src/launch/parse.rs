@@ -35,8 +35,8 @@ fn product(tokens: &mut Tokens<'_>, depth: usize) -> Result<Node, SyntaxError> {
 
 type Level = fn(&mut Tokens<'_>, usize) -> Result<Node, SyntaxError>;
 
-/// Parses operators of one precedence level, from left to right. Every operator makes the tree deeper, so each counts
-/// towards the limit.
+/// Parses operators of one precedence level, from left to right. Every operator makes the tree deeper, so each of them
+/// counts towards the limit.
 fn chain(
     tokens: &mut Tokens<'_>,
     depth: usize,
@@ -110,7 +110,7 @@ fn call(name: &str, start: usize, tokens: &mut Tokens<'_>, depth: usize) -> Resu
         Function::CeilDiv => operands.len() == 2,
     };
     if !fits {
-        let wanted = if function == Function::CeilDiv { "two operands" } else { "two operands or more" };
+        let wanted = if function == Function::CeilDiv { "two operands" } else { "at least two operands" };
         let message = format!("`{name}` takes {wanted}, found {}", operands.len());
         return Err(tokens.error(start..tokens.last, message));
     }

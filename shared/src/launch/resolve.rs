@@ -30,7 +30,8 @@ pub struct ResolvedStep {
 }
 
 impl ResolvedStep {
-    /// Whether the grid has no blocks, as for an entry without elements. Such a step is skipped, because CUDA refuses it.
+    /// True if the grid has no blocks, for example for an entry without elements. CUDA refuses such a step, so it is
+    /// skipped.
     pub fn is_empty(&self) -> bool {
         self.grid.contains(&0)
     }

@@ -75,7 +75,7 @@ fn resolved(launch: &Launch) -> Result<ResolvedLaunch, LaunchError> {
     resolve(launch, &arguments(), &outputs())
 }
 
-/// The value of an expression as the size of a workspace, because only workspaces can have sizes this large.
+/// Evaluates an expression as the size of a workspace, because only workspaces can be this large.
 fn value_of(text: &str) -> i64 {
     let launch = Launch {
         workspaces: vec![Workspace { name: "w".to_owned(), bytes: expression(text) }],
@@ -86,7 +86,7 @@ fn value_of(text: &str) -> i64 {
 }
 
 #[test]
-fn shapes_and_parameters_have_their_values() {
+fn expressions_read_shapes_and_parameters() {
     for (text, expected) in [
         ("input.numel", 40),
         ("weight.shape[1]", 3),
@@ -128,7 +128,7 @@ fn syntax_errors_point_to_the_wrong_part() {
         ("ceil_div(out.numel 256)", "256", "expected `)`"),
         ("cdiv(out.numel, 256)", "cdiv", "not a function (known: min, max, ceil_div)"),
         ("ceil_div(1)", "ceil_div(1)", "takes two operands, found 1"),
-        ("1 + min(2)", "min(2)", "takes two operands or more, found 1"),
+        ("1 + min(2)", "min(2)", "takes at least two operands, found 1"),
         ("out.size", "size", "expected `numel`, `shape[…]`"),
         ("out.shape", "", "expected `[`"),
         ("out.shape[n]", "n", "expected a number"),
@@ -275,7 +275,7 @@ fn expression_without_a_value_is_reported_with_its_key_and_text() {
             "out",
             "launch[0].grid `1 / (dim + 1)`: the divisor is 0; it must be greater than 0",
         ),
-        ("9223372036854775807 * 2", "1", "0", "out", "the result does not fit 64 bits"),
+        ("9223372036854775807 * 2", "1", "0", "out", "the result does not fit in 64 bits"),
         ("weight.shape[2]", "1", "0", "out", "there is no element 2 of 2"),
         ("parts[2].numel", "1", "0", "out", "there is no element 2 of 2"),
         ("dim.numel", "1", "0", "out", "an int has no `numel`"),
@@ -286,7 +286,7 @@ fn expression_without_a_value_is_reported_with_its_key_and_text() {
             "1",
             "0",
             "weight:f32",
-            "it is a tensor: its address is passed, which has no type (leave out `:f32`)",
+            "it is a tensor, which is passed as an address without a type (leave out `:f32`)",
         ),
         ("1", "1", "0", "300:i8", "launch[0].args[0] `300` in `300:i8`: 300 does not fit i8"),
         ("1", "1", "0", "-1:u32", "-1 does not fit u32"),
@@ -327,7 +327,7 @@ fn parameter_named_out_takes_precedence_over_the_output() {
     assert_eq!(resolved.steps[0].args, expected);
 }
 
-/// The text of an expression, and its value in wider arithmetic if it has one.
+/// The text of an expression, and its value in wider arithmetic. The value is `None` if the expression is an error.
 #[derive(Clone, Debug)]
 struct Sample {
     text: String,

@@ -16,7 +16,7 @@ pub(super) enum Token<'a> {
 /// Splits a text into tokens, with one token of lookahead.
 pub(super) struct Tokens<'a> {
     text: &'a str,
-    /// The end of the part to be parsed, which may be followed by a type.
+    /// The end of the part that is parsed. A type may follow it.
     end: usize,
     next: Token<'a>,
     /// The byte range of the next token.
@@ -48,7 +48,7 @@ impl<'a> Tokens<'a> {
         Ok(token)
     }
 
-    /// Takes the sign if it is next, and returns whether it was.
+    /// Takes the sign if it is next. Returns true if it was.
     pub(super) fn took(&mut self, sign: char) -> Result<bool, SyntaxError> {
         let is_next = self.next == Token::Sign(sign);
         if is_next {
@@ -111,7 +111,7 @@ fn is_part(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Whether an expression can refer to a workspace by this name.
+/// True if an expression can refer to a workspace by this name.
 pub fn is_name(text: &str) -> bool {
     text.starts_with(is_start) && text.chars().all(is_part)
 }

@@ -1,21 +1,21 @@
-//! The evidence of a failure: the entry, the position of a wrong value, and how a runner died.
+//! The evidence of a failure: the entry, the position of a wrong value, and the death of a runner.
 
 use serde::{Deserialize, Serialize};
 
 use super::Status;
 use crate::capture::DType;
 
-/// How a runner died.
+/// The way in which a runner died.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunnerEnd {
     /// Name of the signal that ended it (`SIGSEGV`), if one did.
     pub signal: Option<String>,
     pub exit_code: Option<i32>,
-    /// The end of its standard error, as text.
+    /// The end of its standard error.
     pub stderr_tail: String,
-    /// Whether it wrote more than is kept.
+    /// True if it wrote more than is kept.
     pub output_truncated: bool,
-    /// Whether a SIGKILL ended it that we did not send, without a PID namespace to show that it came from
+    /// True if it was ended by a SIGKILL that we did not send, and no PID namespace proves that the signal came from
     /// outside.
     pub unknown_sender: bool,
 }
@@ -25,14 +25,14 @@ pub struct RunnerEnd {
 pub struct EntryFailure {
     pub entry: String,
     pub status: Status,
-    /// One line: what happened.
+    /// One line that says what happened.
     pub detail: String,
     /// A short text for each argument: `input: float32[4, 8]`, `eps: 1e-05`.
     pub args: Vec<String>,
     pub mismatch: Option<Mismatch>,
 }
 
-/// Where and how an output differs from the recorded one.
+/// The position of a difference between an output and the recorded one, and its size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mismatch {
     /// Path of the output: `output`, or `output[1]`.
@@ -41,7 +41,7 @@ pub struct Mismatch {
     pub shape: Vec<u64>,
     /// Coordinates of the first bad element.
     pub index: Vec<u64>,
-    /// As text, so that NaN and infinities survive.
+    /// A number as text, because JSON has no NaN and no infinities.
     pub expected: String,
     pub actual: String,
     #[serde(with = "crate::nonfinite")]
@@ -65,19 +65,19 @@ pub struct Mismatch {
     pub tolerance: ToleranceUsed,
 }
 
-/// What the bad elements have in common.
+/// The property that all bad elements share.
 ///
-/// Not internally tagged: the channel's format is not self-describing, so it could not read such an enum.
+/// The enum is not internally tagged, because the channel's format is not self-describing and could not read it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pattern {
     /// Every element is bad.
     All,
-    /// All elements from this one to the end.
+    /// All elements from this one to the end are bad.
     Tail {
         from: u64,
     },
-    /// Whole rows of the first axis, from this one on.
+    /// Whole rows of the first axis are bad, from this one on.
     FromRow {
         row: u64,
     },

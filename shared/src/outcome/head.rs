@@ -8,23 +8,24 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Head {
     pub status: Status,
-    /// One line for a person: what happened.
+    /// One line for people that says what happened.
     pub detail: String,
-    /// Failing entries; the first one determines the status. A verification keeps three, other stages one; a
-    /// build has none.
+    /// Failing entries; the first one determines the status. A verification keeps up to three of them, other stages
+    /// keep one, and a build has none.
     pub failures: Vec<EntryFailure>,
-    /// The end of the runner whose death determined the status.
+    /// The death of the runner that determined the status.
     pub end: Option<RunnerEnd>,
-    /// Highest owed memory of a runner or compiler that the worker saw; `None` if nothing ran, or the kernel
-    /// reported no figure.
+    /// Highest owed memory of a runner or compiler that the worker observed. `None` if nothing ran, or if the kernel
+    /// did not report a value.
     pub peak_owed: Option<Bytes>,
     #[serde(with = "crate::nonfinite")]
     pub ms: f64,
-    /// Whether the process wrote more than is kept.
+    /// True if the process wrote more than is kept.
     pub output_truncated: bool,
-    /// Who is to blame, if this does not follow from the status: a device may lack a feature that the candidate uses.
+    /// The blame if it does not follow from the status. For example, a device may lack a feature that the candidate
+    /// uses.
     pub blamed: Option<Blame>,
-    /// The context of the worker's device failed, and the worker cannot have another: it must be replaced.
+    /// True if the context of the worker's device failed. The worker cannot create another and must be replaced.
     pub context_lost: bool,
 }
 
@@ -33,7 +34,7 @@ impl Head {
         Self::failed(Status::Passed, "")
     }
 
-    /// The head of an attempt without results: no failing entry, no figures.
+    /// The head of an attempt without results: it has no failing entry and no measurements.
     pub fn failed(status: Status, detail: impl Into<String>) -> Self {
         Self {
             status,
@@ -48,12 +49,12 @@ impl Head {
         }
     }
 
-    /// Whose fault its end is.
+    /// The blame for the attempt's end.
     pub fn blame(&self) -> Option<Blame> {
         self.blamed.or(self.status.blame())
     }
 
-    /// Sets the status and the detail; figures stay.
+    /// Sets the status and the detail, and leaves everything else.
     pub fn end_as(&mut self, status: Status, detail: impl Into<String>) {
         (self.status, self.detail) = (status, detail.into());
     }

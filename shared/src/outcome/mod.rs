@@ -1,7 +1,7 @@
 //! The results that stages report.
 //!
-//! A report has a head, which is the same for every stage, and a body for each stage. The worker and the core
-//! decide which status an end gets; this module only defines the types.
+//! A report has a head, which is the same for every stage, and a body, which depends on the stage. This module only
+//! defines the types. The worker and the core decide which status an attempt gets.
 
 mod build;
 mod device;
@@ -28,7 +28,7 @@ pub use self::status::{Blame, Status};
 pub use self::verify::{OutputForm, Verified, WorstError};
 use crate::stage::Stage;
 
-/// How an attempt at a stage ended.
+/// The end of an attempt at a stage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     pub head: Head,
@@ -67,7 +67,7 @@ impl Report {
         Self { head: Head::failed(status, detail), body: Body::of_nothing(stage) }
     }
 
-    /// Whether the baseline failed, not the candidate.
+    /// True if the baseline failed and not the candidate.
     pub fn baseline_failed(&self) -> bool {
         matches!(&self.body, Body::Profile(profiled) if profiled.baseline_failed)
     }
@@ -77,9 +77,9 @@ impl Report {
 mod tests {
     use super::*;
 
-    /// The channel's format is not self-describing, so enums that need lookahead could not be read from it.
+    /// The channel's format is not self-describing, so an enum that needs lookahead could not be read from it.
     #[test]
-    fn every_pattern_and_every_number_crosses_the_channel() {
+    fn every_pattern_and_every_number_can_be_sent_over_the_channel() {
         let (sender, receiver) = ipc_channel::ipc::channel().expect("channel");
         let patterns = [
             Pattern::All,
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_of_every_stage_cross_the_channel_and_the_store() {
+    fn reports_of_every_stage_can_be_sent_and_stored() {
         let (sender, receiver) = ipc_channel::ipc::channel().expect("channel");
         for stage in Stage::ALL {
             let report = Report::failed(stage, Status::InfraError, "gone");

@@ -9,7 +9,7 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Profiled {
     pub entries: Vec<EntryProfile>,
-    /// Whether the baseline failed, not the candidate.
+    /// True if the baseline failed and not the candidate.
     pub baseline_failed: bool,
     /// The CPUs that the runner was pinned to.
     pub cpus: Vec<u32>,
@@ -25,7 +25,8 @@ pub struct EntryProfile {
     pub weight: u64,
     pub times: TimeSummary,
     pub baseline_times: Option<TimeSummary>,
-    /// Baseline / candidate: the median over each runner's pairs, combined over runners, with its 95 % interval.
+    /// Time of the baseline divided by time of the candidate. This is the median over each runner's pairs, combined
+    /// over runners, with its 95 % interval.
     pub speedup: Option<Estimate>,
     /// Half-width of the interval divided by the estimate.
     #[serde(with = "crate::nonfinite")]
@@ -39,28 +40,28 @@ pub struct EntryProfile {
     pub bytes_per_second: f64,
     /// Calls in one block.
     pub calls_per_block: u32,
-    /// Blocks that were discarded, with their pairs, because they were preempted.
+    /// Blocks that were preempted. They were discarded with their pairs.
     pub discarded_blocks: u32,
     pub slots_checked: u64,
     /// Time of the optional `<symbol>_plan` call.
     #[serde(with = "crate::nonfinite::option")]
     pub plan_ms: Option<f64>,
-    /// Hand-off time subtracted from every block, in microseconds.
+    /// Time of a hand-off, in microseconds, which is subtracted from every block.
     #[serde(with = "crate::nonfinite")]
     pub handoff_us: f64,
-    /// Number of processes of each side that were timed.
+    /// Number of processes of each side that took part in timing.
     pub runners: u32,
-    /// Share of the timed blocks that the side spent waiting for a CPU, whichever side's is larger; `None` if the
+    /// Share of the timed blocks that a side spent waiting for a CPU, for the side with the larger share. `None` if the
     /// kernel does not report it.
     #[serde(with = "crate::nonfinite::option")]
     pub wait_share: Option<f64>,
     /// Distribution of the time per call over the blocks: minimum, every tenth percentile, maximum.
     pub deciles: Vec<f64>,
-    /// The same for the baseline; empty without one.
+    /// The same distribution for the baseline; empty without a baseline.
     pub baseline_deciles: Vec<f64>,
     /// Arguments that had new values in every call.
     pub varied: Vec<String>,
-    /// Why no argument had new values.
+    /// The reason why no argument had new values.
     pub unvaried_because: Option<String>,
 }
 

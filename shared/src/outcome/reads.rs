@@ -1,26 +1,26 @@
-//! How captures were read.
+//! Figures on how captures were read.
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
 
-/// How inputs that were not in the page cache were read, and what the cache held.
+/// The reads of inputs that were not in the page cache, and the state of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadReport {
-    /// Large inputs that were read page by page, as a candidate touched them.
+    /// Number of large inputs that were read page by page, as a candidate touched them.
     pub page_by_page: u32,
-    /// How many of those were read ahead in part, because they were seen to be read densely.
+    /// Number of those inputs that were read ahead in part, because their reads were dense.
     pub turned: u32,
-    /// Bytes of these that had been touched by then.
+    /// Bytes of the inputs read ahead that had been touched before reading ahead began.
     pub turned_after_bytes: Bytes,
-    /// Large inputs left to the kernel's read-ahead, because it does not report what is in the cache.
+    /// Number of large inputs left to the kernel's read-ahead, because the kernel does not report what is in the cache.
     pub left_to_kernel: u32,
-    /// Bytes that candidates touched and that were not in the cache: read page by page.
+    /// Bytes that were read page by page: candidates touched them, and they were not in the cache.
     pub touched_bytes: Bytes,
     /// Bytes read ahead of candidates.
     pub ahead_bytes: Bytes,
-    /// Bytes of the captures' files in the page cache before and after each entry, summed over entries, if the
-    /// kernel reports them: the difference was left behind.
+    /// Bytes of the captures' files in the page cache before and after each entry, summed over entries. `None` if the
+    /// kernel does not report them. The difference is what the entries left behind.
     pub cached_before_bytes: Option<Bytes>,
     pub cached_after_bytes: Option<Bytes>,
 }

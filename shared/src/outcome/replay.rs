@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
 
-/// What a replay returns. The result is present only if every step agreed with the schedule and with its capture.
+/// The body of a replay's report. The result is present only if every step agreed with the schedule and with its
+/// capture.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Replayed {
     pub result: Option<Box<ReplayResult>>,
@@ -16,13 +17,13 @@ pub struct ReplayResult {
     pub budget_bytes: Bytes,
     /// The smallest possible budget.
     pub floor_bytes: Bytes,
-    /// Size of all tensors, each in whole pages: the pool of a replay that keeps everything.
+    /// Size of all tensors, each in whole pages. This is the pool of a replay that keeps everything.
     pub all_resident_bytes: Bytes,
     pub pinned_bytes: Bytes,
     pub peak_pool_bytes: Bytes,
     /// Bytes copied into the pool.
     pub bytes_moved: Bytes,
-    /// Bytes of all distinct tensors, which is what a replay that keeps everything copies.
+    /// Bytes of all distinct tensors, which a replay that keeps everything would copy.
     pub unique_bytes: Bytes,
     pub constants: u64,
     pub uses: u64,
@@ -31,20 +32,20 @@ pub struct ReplayResult {
     pub evictions: u64,
     #[serde(with = "crate::nonfinite")]
     pub total_ms: f64,
-    /// The part of it spent waiting for tensors.
+    /// The part of `total_ms` spent waiting for tensors.
     #[serde(with = "crate::nonfinite")]
     pub stall_ms: f64,
-    /// The rest of `total_ms`: the time of a replay with all tensors already in the pool.
+    /// The rest of `total_ms`. A replay with all tensors already in the pool would take this time.
     #[serde(with = "crate::nonfinite")]
     pub compute_ms: f64,
-    /// How long the copy queue was busy during that time.
+    /// Time during which the copy queue was busy.
     #[serde(with = "crate::nonfinite")]
     pub copy_ms: f64,
-    /// BLAKE3 of the recording; equal if catalog and schedule are equal.
+    /// BLAKE3 of the recording. Two recordings have the same one if their catalogs and schedules are equal.
     pub recording_digest: String,
-    /// BLAKE3 of all outputs in order; equal if all bytes are equal.
+    /// BLAKE3 of all outputs in order. Two replays have the same one if all bytes are equal.
     pub outputs_digest: String,
-    /// The first steps, at most `MAX_REPORTED_STEPS`; the figures above include all steps.
+    /// The first steps, at most `MAX_REPORTED_STEPS`. The figures above include all steps.
     pub steps: Vec<ReplayStep>,
     pub step_count: u64,
 }
@@ -61,7 +62,7 @@ pub struct ReplayStep {
     pub ms: f64,
     #[serde(with = "crate::nonfinite")]
     pub stall_ms: f64,
-    /// The time of the kernel's call, including the hand-off, without the rest of the step.
+    /// The time of the kernel's call with the hand-off, but without the rest of the step.
     #[serde(with = "crate::nonfinite")]
     pub call_ms: f64,
 }

@@ -3,7 +3,7 @@
 use super::{Estimate, Profiled};
 
 impl Profiled {
-    /// The candidate's speed-up over its baseline, over all entries; `None` if an entry was not paired with the
+    /// The candidate's speed-up over its baseline, over all entries. `None` if an entry was not paired with the
     /// baseline.
     pub fn speedup(&self) -> Option<Estimate> {
         let estimates: Vec<(Estimate, u64)> =
@@ -12,20 +12,20 @@ impl Profiled {
     }
 }
 
-/// Weighted geometric mean of independent estimates of positive ratios, with its 95 % interval.
+/// Computes the weighted geometric mean of independent estimates of positive ratios, with its 95 % interval.
 ///
-/// With shares `c = weight / Σ weights`, the value is `exp(Σ c ln v)`. Its bounds come from those of the
-/// entries by the method of variance estimates recovery (Zou and Donner, "Construction of confidence limits about
-/// effect measures: a general approach", Statistics in Medicine 27, 2008), which keeps lopsided intervals
-/// lopsided and needs no variances:
+/// With shares `c = weight / Σ weights`, the value is `exp(Σ c ln v)`. Its bounds follow from the bounds of the entries
+/// by the method of variance estimates recovery (Zou and Donner, "Construction of confidence limits about effect
+/// measures: a general approach", Statistics in Medicine 27, 2008). The method needs no variances and keeps asymmetric
+/// intervals asymmetric:
 ///
 /// ```text
 /// ln low  = Σ c ln v − √ Σ c² (ln v − ln low_i)²
 /// ln high = Σ c ln v + √ Σ c² (ln high_i − ln v)²
 /// ```
 ///
-/// Entries of weight 0 do not count. `None` if no entry counts, or if the value of one that does is not a
-/// positive finite number. If an entry's interval reaches 0 or infinity, so does the mean's.
+/// Entries of weight 0 do not count. Returns `None` if no entry counts, or if the value of an entry that counts is not
+/// a positive finite number. If an entry's interval reaches 0 or infinity, so does the mean's.
 pub fn geometric_mean(estimates: &[(Estimate, u64)]) -> Option<Estimate> {
     #[expect(clippy::cast_precision_loss, reason = "counts of entries")]
     let weight_of = |weight: u64| weight as f64;
@@ -39,7 +39,7 @@ pub fn geometric_mean(estimates: &[(Estimate, u64)]) -> Option<Estimate> {
         let share = weight_of(*weight) / total;
         let logarithm = estimate.value.ln();
         mean += share * logarithm;
-        // A bound on the wrong side of its value is meaningless, and squaring must not turn it into certainty.
+        // A bound on the wrong side of its value is meaningless. Squaring must not make it look like a valid one.
         below += (share * (logarithm - estimate.ci_low.max(0.0).ln()).max(0.0)).powi(2);
         above += (share * (estimate.ci_high.ln() - logarithm).max(0.0)).powi(2);
     }
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn mean_is_that_of_the_logarithms() {
+    fn mean_is_the_exponential_of_the_mean_logarithm() {
         let mean = geometric_mean(&[(estimate(2.0, 0.0), 1), (estimate(8.0, 0.0), 1)]).expect("two entries");
         assert!((mean.value - 4.0).abs() < 1e-12 && (mean.ci_low - 4.0).abs() < 1e-12);
         let weighted =
@@ -70,14 +70,14 @@ mod tests {
     }
 
     #[test]
-    fn one_entry_keeps_its_interval_and_more_entries_narrow_it() {
+    fn interval_of_one_entry_is_kept_and_more_entries_narrow_it() {
         let one = Estimate { value: 2.0, ci_low: 1.9, ci_high: 2.3 };
         let mean = geometric_mean(&[(one, 7)]).expect("one entry");
         for (found, given) in [(mean.value, 2.0), (mean.ci_low, 1.9), (mean.ci_high, 2.3)] {
             assert!((found - given).abs() < 1e-12);
         }
         let four = geometric_mean(&[(one, 1); 4]).expect("four entries");
-        // Half of the logarithmic width: the square root of four.
+        // Four equal entries have half the logarithmic width, because the square root of four is two.
         assert!(((four.value / four.ci_low).ln() * 2.0 - (2.0_f64 / 1.9).ln()).abs() < 1e-12);
         assert!(((four.ci_high / four.value).ln() * 2.0 - (2.3_f64 / 2.0).ln()).abs() < 1e-12);
     }

@@ -1,10 +1,10 @@
-//! The fixed list of statuses (DESIGN "Verdicts"), and who is to blame for each.
+//! The fixed list of statuses, and the blame for each (`docs/reference/results.md`).
 
 use serde::{Deserialize, Serialize};
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $variant:ident, $name:literal, $blame:ident;)*) => {
-        /// How a stage or a candidate ended.
+        /// The end of a stage or of a candidate.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum Status { $($(#[$doc])* #[serde(rename = $name)] $variant,)* }
 
@@ -15,7 +15,7 @@ macro_rules! statuses {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// Who is to blame; `None` if nothing went wrong.
+            /// The blame for this status; `None` if nothing went wrong.
             pub const fn blame(self) -> Option<Blame> {
                 match self { $(Self::$variant => statuses!(@ $blame),)* }
             }
@@ -29,7 +29,7 @@ macro_rules! statuses {
     (@ $blame:ident) => { Some(Blame::$blame) };
 }
 
-/// Who is to blame for an end. Ends caused by a worker or the host are retried and never cached.
+/// The cause of an attempt's end. Ends caused by a worker or the host are retried and never cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Blame {
@@ -56,14 +56,15 @@ statuses! {
     Passed, "PASSED", Nobody;
     CompileError, "COMPILE_ERROR", Candidate;
     CompileTimeout, "COMPILE_TIMEOUT", Candidate;
-    /// The library could not be loaded, or died while loading (a constructor that aborts).
+    /// The library could not be loaded, or the process died while loading it, for example because a constructor
+    /// aborted.
     LoadError, "LOAD_ERROR", Candidate;
     /// A call returned a code other than 0 and -2, or a value through `ret`.
     RuntimeError, "RUNTIME_ERROR", Candidate;
-    /// A signal, an abort, or any exit inside a call.
+    /// A signal, an abort or any exit ended the runner in a call.
     Crashed, "CRASHED", Candidate;
     Timeout, "TIMEOUT", Candidate;
-        /// Only with proof: we killed the runner for this, or it was refused an allocation of that size.
+        /// There must be proof: we killed the runner for this, or an allocation of that size was refused.
     HostMemoryLimit, "HOST_MEMORY_LIMIT", Candidate;
     DeviceMemoryLimit, "DEVICE_MEMORY_LIMIT", Candidate;
     LimitExceeded, "LIMIT_EXCEEDED", Candidate;
@@ -73,7 +74,7 @@ statuses! {
     UnwrittenOutput, "UNWRITTEN_OUTPUT", Candidate;
     OutOfBounds, "OUT_OF_BOUNDS", Candidate;
     InputMutated, "INPUT_MUTATED", Candidate;
-    /// Right once, then stale or different.
+    /// The output was right once, and stale or different in a later call.
     Nondeterministic, "NONDETERMINISTIC", Candidate;
     TooFast, "TOO_FAST", Candidate;
     TimingMismatch, "TIMING_MISMATCH", Candidate;
@@ -83,7 +84,7 @@ statuses! {
     CaptureError, "CAPTURE_ERROR", Capture;
     DoesNotFit, "DOES_NOT_FIT", Plan;
     Skipped, "SKIPPED", Plan;
-    /// The worker or the host failed; retried, never cached. The recorded blame says which of the two.
+    /// The worker or the host failed, and the recorded blame says which. The attempt is retried, and never cached.
     InfraError, "INFRA_ERROR", Worker;
 }
 

@@ -12,7 +12,7 @@ pub struct Verified {
     pub entries_passed: u32,
     /// Number of entries that the candidate declared unsupported.
     pub entries_unsupported: u32,
-    /// Those entries.
+    /// The names of those entries.
     pub unsupported: Vec<EntryId>,
     #[serde(with = "crate::nonfinite")]
     pub max_absolute_error: f64,
@@ -22,16 +22,16 @@ pub struct Verified {
     pub worst: Option<WorstError>,
     /// Captured bytes that were verified.
     pub bytes_validated: Bytes,
-    /// How the captures were read, over all entries.
+    /// Figures on how the captures were read, over all entries.
     pub reads: ReadReport,
-    /// Memory of the device at named points; none where it was verified on the CPU.
+    /// Memory of the device at named points. Empty if the candidate was verified on the CPU.
     #[serde(default)]
     pub device: Vec<DevicePoint>,
     #[serde(default)]
     pub output: OutputForm,
 }
 
-/// How a candidate's results get into its outputs.
+/// The way in which a candidate's results get into its outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputForm {

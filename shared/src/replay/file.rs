@@ -1,8 +1,8 @@
-//! The file of a recording: little-endian, versioned, and sealed with its own digest.
+//! The file format of a recording. It is little-endian, has a version, and ends with a digest of the file.
 //!
-//! It is written once and read by every later replay. The reader trusts nothing: every count is limited before anything is
-//! allocated, every reference must have a target, every element must be at the index it claims, and no bytes may be left
-//! over.
+//! A recording is written once and read by every later replay. The reader checks everything. It limits every count
+//! before it allocates memory. Every reference must have a target, every element must be at its stated index, and no
+//! bytes may follow the last element.
 //!
 //! ```text
 //! magic 8 · version u32 · counts u32 ×4 · names · constants · steps · uses · BLAKE3 of all before it, 32
@@ -19,13 +19,13 @@ use crate::capture::DType;
 use crate::units::Bytes;
 
 const MAGIC: [u8; 8] = *b"optreply";
-/// Raised by every change of the layout, or of how keys are computed.
+/// Increased with every change of the layout, or of the way in which keys are computed.
 const VERSION: u32 = 1;
 const SEAL: usize = 32;
-/// The file is read as a whole. Names at their limits could exceed this; a recorder stops here.
+/// Largest size of a file, because it is read as a whole. Names at their limits could exceed it; a recorder stops here.
 pub const MAX_FILE_BYTES: u64 = 512 << 20;
 
-/// The size of a recording's file, computed piece by piece as [`Recording::encode`] writes it.
+/// The size of a recording's file, computed step by step in the same way as [`Recording::encode`] writes it.
 #[derive(Debug, Default)]
 pub(super) struct FileSize(pub(super) u64);
 
@@ -52,20 +52,20 @@ impl FileSize {
     }
 }
 
-/// Why a file is not a valid recording.
+/// The reasons for which a file is not a valid recording.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordingError {
     #[error("it does not begin like a recording")]
     Magic,
-    #[error("its format is version {found}, this program reads {VERSION}")]
+    #[error("its format is version {found}, but this program reads version {VERSION}")]
     Version { found: u32 },
     #[error("it ends in the middle of {what}")]
     Truncated { what: &'static str },
     #[error("{bytes} bytes follow its end")]
     Trailing { bytes: usize },
-    #[error("it was changed after it was written: its own digest differs")]
+    #[error("it was changed after it was written: its digest differs")]
     Seal,
-    #[error("it claims {found} {what}, the limit is {limit}")]
+    #[error("its header announces {found} {what} (the limit is {limit})")]
     TooMany { what: &'static str, found: u64, limit: usize },
     #[error("{what} {index} {problem}")]
     Wrong { what: &'static str, index: usize, problem: &'static str },
@@ -137,7 +137,7 @@ impl Recording {
             .collect::<Result<Vec<_>, _>>()?;
         let uses = (0..use_count).map(|_| reader.one_use()).collect::<Result<Vec<_>, _>>()?;
         let body = bytes.len() - reader.rest.len();
-        let seal = reader.array::<SEAL>("its own digest")?;
+        let seal = reader.array::<SEAL>("its digest")?;
         if !reader.rest.is_empty() {
             return Err(RecordingError::Trailing { bytes: reader.rest.len() });
         }
@@ -149,7 +149,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Checks that every reference is valid, every element is at the index it claims, and nothing is repeated.
+    /// Checks that every reference is valid, every element is at its stated index, and nothing is repeated.
     fn check(&self) -> Result<(), RecordingError> {
         let wrong = |what, index, problem| Err(RecordingError::Wrong { what, index, problem });
         let mut seen = BTreeSet::new();
@@ -176,7 +176,7 @@ impl Recording {
                 step_before = it.step;
             }
             let Some(constant) = self.constants.get(it.constant as usize) else {
-                return wrong("use", index, "refers to no constant");
+                return wrong("use", index, "refers to a constant that does not exist");
             };
             if !in_step.insert(it.constant) {
                 return wrong("use", index, "occurs twice in its step");
@@ -223,7 +223,7 @@ impl Reader<'_> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    /// Reads a count, which is at most the limit and at most what the remaining bytes could hold.
+    /// Reads a count. It must not exceed the limit or the number of elements for which bytes remain.
     fn count(&mut self, what: &'static str, limit: usize, least: usize) -> Result<usize, RecordingError> {
         let found = self.word(what)?;
         let count = usize::try_from(found).unwrap_or(usize::MAX);
@@ -268,13 +268,13 @@ impl Reader<'_> {
             return Err(wrong("has no digest"));
         }
         let shape = (0..rank).map(|_| self.long(WHAT)).collect::<Result<Vec<u64>, _>>()?;
-        // A view with gaps takes more; one that repeats its elements takes less.
+        // A view with gaps takes more bytes than its elements; a view that repeats elements takes fewer.
         let elements = shape.iter().try_fold(1u64, |product, &axis| product.checked_mul(axis));
         if elements.and_then(|elements| elements.checked_mul(dtype.size())).is_none_or(|bytes| bytes == 0) {
             return Err(wrong("has a shape with no elements or too many"));
         }
         if bytes == 0 || bytes.checked_add(u64::from(phase)).is_none_or(|end| i64::MAX as u64 <= end) {
-            return Err(wrong("has a size that no tensor can have"));
+            return Err(wrong("has an impossible size"));
         }
         Ok(Constant { key, digest, bytes: Bytes::new(bytes), phase, dtype, shape })
     }

@@ -1,8 +1,9 @@
-//! A replay's recording: which constants its steps use, and in which order.
+//! The recording of a replay: the constants that its steps use, and their order.
 //!
-//! Owns the catalog (every constant once), the schedule (every use in order, each self-describing), how both grow
-//! while entries are examined, and the floor, the smallest possible budget. `file` owns their file format; the
-//! worker decides what is in the pool when.
+//! A recording has a catalog, which contains every constant once, and a schedule, which contains every use in order.
+//! Each use describes itself. This module also defines how both grow while entries are examined, and computes the
+//! floor, the smallest possible budget. `file` defines the file format. The worker decides what is in the pool at each
+//! moment.
 
 mod file;
 mod needs;
@@ -25,22 +26,22 @@ pub const MAX_STEPS: usize = 100_000;
 pub const MAX_USES: usize = 1_000_000;
 /// Longest name of a job, an entry or a parameter.
 pub const MAX_NAME: usize = 1024;
-/// How many characters of a name that is too long are shown in a message.
+/// Number of characters of a name that is too long which a message shows.
 const SHOWN_NAME_CHARS: usize = 64;
 /// Largest number of axes of a constant, as in the capture reader.
 pub const MAX_RANK: usize = 64;
 
-/// How many copies of a text a worker holds at once: recorded, read, in the file, in the task, and in maps.
+/// Number of copies of a text that a worker has at once: recorded, read, in the file, in the task, and in maps.
 const TEXT_COPIES: u64 = 6;
-/// The memory that a step takes in a worker without its texts. This and the next two figures include the unused
-/// capacity of vectors that grew by doubling.
+/// The memory that a step takes in a worker, without its texts. This size and the next two include the unused capacity
+/// of vectors that grew by doubling.
 const BYTES_PER_STEP: Bytes = Bytes::kib(1);
-/// The same for a use.
+/// The memory that a use takes in a worker.
 const BYTES_PER_USE: Bytes = Bytes::new(256);
-/// The same for a constant.
+/// The memory that a constant takes in a worker.
 const BYTES_PER_CONSTANT: Bytes = Bytes::new(1536);
 
-/// Identifies a constant before its bytes are read: see [`needs`].
+/// Identifies a constant before its bytes are read (see [`needs`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(pub [u8; 32]);
 
@@ -49,7 +50,7 @@ pub struct Key(pub [u8; 32]);
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// The digest of a constant that was not read; no recording is written with it.
+    /// The digest of a constant that was not read. No recording is written with it.
     pub const UNKNOWN: Self = Self([0; 32]);
 }
 
@@ -84,14 +85,14 @@ pub struct Step {
     pub entry: String,
 }
 
-/// A use of a constant. It states its own position, so that a moved use is detected.
+/// A use of a constant. It contains its own position, so a use that was moved is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
     /// Its index among all uses.
     pub id: u32,
     pub step: u32,
     pub constant: u32,
-    /// How often this constant was used before.
+    /// Number of earlier uses of this constant.
     pub epoch: u32,
     /// Index of the parameter's name.
     pub name: u32,
@@ -107,12 +108,14 @@ pub struct Recording {
     pub uses: Vec<Use>,
 }
 
-/// Why something cannot be recorded: it exceeds a limit of the format. Whatever is written can be read again.
+/// An error for a recording that would exceed a limit of the format. Every recording that is written can be read again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unrecordable {
-    #[error("a replay of more than {limit} {what} (replay fewer steps at a time)")]
+    #[error("the replay has more than {limit} {what} (replay fewer steps at a time)")]
     TooMany { what: &'static str, limit: usize },
-    #[error("{what} begins with `{begins}` and has {bytes} bytes, the limit is {MAX_NAME} (rename it)")]
+    #[error(
+        "{what} begins with `{begins}` and has {bytes} bytes, more than the limit of {MAX_NAME} (rename it)"
+    )]
     LongName { what: &'static str, begins: String, bytes: usize },
     #[error(
         "its recording would be larger than {} (replay fewer steps at a time)",
@@ -122,8 +125,8 @@ pub enum Unrecordable {
 }
 
 impl Recording {
-    /// The constants that each step uses, in order and without repetitions. References outside the catalog are skipped;
-    /// a recording that was read, or made by a [`Recorder`], has none.
+    /// The constants that each step uses, in order and without repetitions. References outside the catalog are skipped.
+    /// A recording that was read, or made by a [`Recorder`], has no such references.
     pub fn working_sets(&self) -> Vec<Vec<u32>> {
         let mut sets = vec![Vec::new(); self.steps.len()];
         for it in self.uses.iter().filter(|it| (it.constant as usize) < self.constants.len()) {
@@ -136,7 +139,7 @@ impl Recording {
         sets
     }
 
-    /// Which constants are pinned: those that a use calls by one of these names, `weight` or `JOB/weight`.
+    /// For each constant, true if it is pinned: a use of it has one of these names, written `weight` or `JOB/weight`.
     pub fn pinned(&self, pins: &[String]) -> Vec<bool> {
         let mut pinned = vec![false; self.constants.len()];
         for it in &self.uses {
@@ -147,7 +150,7 @@ impl Recording {
         pinned
     }
 
-    /// The first name that no use has.
+    /// The first name that does not occur in any use.
     pub fn unknown_pin<'p>(&self, pins: &'p [String]) -> Option<&'p String> {
         pins.iter().find(|pin| !self.uses.iter().any(|it| self.is_called(it, pin)))
     }
@@ -158,7 +161,7 @@ impl Recording {
         pin == name || pin.strip_prefix(job).and_then(|rest| rest.strip_prefix('/')) == Some(name)
     }
 
-    /// What each constant takes in a pool that allocates multiples of `granule`.
+    /// The memory that each constant takes in a pool that allocates multiples of `granule`.
     pub fn slots(&self, granule: Bytes) -> Vec<Bytes> {
         self.constants.iter().map(|constant| constant.slot(granule)).collect()
     }
@@ -170,7 +173,7 @@ impl Recording {
 }
 
 impl Constant {
-    /// Its bytes and what precedes them, in whole granules.
+    /// The size of its bytes and of the gap before them, in whole granules.
     pub fn slot(&self, granule: Bytes) -> Bytes {
         let granule = granule.get().max(1);
         let bytes = (self.bytes + Bytes::new(u64::from(self.phase))).get();
@@ -183,16 +186,16 @@ impl Constant {
 pub struct PoolFloor {
     /// Size of all constants that never leave the pool.
     pub pinned: Bytes,
-    /// The most that two consecutive steps use together, without pinned constants.
+    /// The largest sum of the constants that two consecutive steps use, without pinned constants.
     pub consecutive: Bytes,
     /// The largest constant that is not pinned.
     pub largest: Bytes,
-    /// W: the size of all constants. With this budget, nothing is ever evicted.
+    /// W: the size of all constants. With this budget, no constant is ever evicted.
     pub whole: Bytes,
 }
 
 impl PoolFloor {
-    /// Never more than all constants together.
+    /// The smallest budget. It is never more than the size of all constants.
     pub fn bytes(&self) -> Bytes {
         (self.pinned + self.consecutive + self.largest).min(self.whole)
     }
@@ -230,7 +233,7 @@ pub struct Recorder {
     constants: BTreeMap<Key, u32>,
     names: BTreeMap<String, u32>,
     epochs: Vec<u32>,
-    /// Bytes of the file, so far.
+    /// Size of the file so far.
     file: FileSize,
 }
 
@@ -277,14 +280,14 @@ impl Recorder {
         &self.recording
     }
 
-    /// Bytes of the recording's file.
+    /// The size of the recording's file.
     pub fn file_bytes(&self) -> Bytes {
         Bytes::new(self.file.bytes())
     }
 
-    /// The most memory that a worker owes for its bookkeeping in a replay, without pool, staging and chunks: the recording
-    /// twice (the stored one is compared with the one just made), its file, and the data for each step (task, moves,
-    /// times), use (moves) and constant (position, size).
+    /// The most memory that a worker owes for the bookkeeping of a replay, without pool, staging and chunks. It
+    /// includes the recording twice, because the stored one is compared with the new one, and the recording's file. It
+    /// also includes data for each step (task, moves, times), use (moves) and constant (position, size).
     pub fn bookkeeping(&self, longest_path: Bytes) -> Bytes {
         let Recording { constants, steps, uses, .. } = &self.recording;
         let times = |each: Bytes, count: usize| each.saturating_mul(count as u64);
@@ -294,7 +297,7 @@ impl Recorder {
             + times(BYTES_PER_USE, uses.len())
     }
 
-    /// Returns the recording, with the digests of its constants, which are given in order.
+    /// Returns the recording with the digests of its constants. `digests` are in the order of the constants.
     pub fn finish(mut self, digests: &[Digest]) -> Recording {
         for (constant, &digest) in self.recording.constants.iter_mut().zip(digests) {
             constant.digest = digest;

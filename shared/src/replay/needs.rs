@@ -1,7 +1,8 @@
-//! The bytes that an entry needs of its capture, and how they are identified before they are read.
+//! The bytes of its capture that an entry needs, and keys that identify them before they are read.
 //!
-//! Only headers are read: a storage is identified by its blob in a capture store, by its size and CRC in a file, and
-//! without a CRC by its file. The reader of the bytes later compares their digest with the recording's.
+//! Only headers are read. In a capture store, a storage is identified by its blob. In a file, it is identified by its
+//! size and CRC or, without a CRC, by the file. When the bytes are read later, their digest is compared with the
+//! recording.
 
 use super::{Constant, Digest, Key};
 use crate::arguments::{Argument, ArgumentValue};
@@ -38,18 +39,18 @@ impl Need {
     }
 }
 
-/// An argument that cannot be taken from a pool.
+/// An error for an argument that cannot be taken from a pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the argument `{name}` of {entry} is a lazy conjugate or negative, whose values no file holds (resolve it before saving: `.resolve_conj()`, `.resolve_neg()`)"
+    "the argument `{name}` of {entry} is a lazy conjugate or negative, whose values are not in the file (resolve it before saving: `.resolve_conj()`, `.resolve_neg()`)"
 )]
 pub struct NeedsError {
     pub name: String,
     pub entry: String,
 }
 
-/// Returns the needs of a call, in the order of its arguments and without repetitions, and the index of the need for
-/// every tensor argument, or `None` for a tensor without elements.
+/// Returns the needs of a call, in the order of its arguments and without repetitions. Also returns an index for every
+/// tensor argument: that of its need, or `None` for a tensor without elements.
 pub fn needs(
     capture: &CaptureFile,
     entry: &str,

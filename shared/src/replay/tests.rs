@@ -19,7 +19,7 @@ fn need(number: u8, bytes: u64) -> Need {
     }
 }
 
-/// Steps as sets of constants; constant `n` has `4 * (n + 1)` bytes times `scale`.
+/// Records steps that are given as sets of constants. Constant `n` has `4 * (n + 1)` bytes times `scale`.
 pub(super) fn recorded(sets: &[Vec<u8>], scale: u64) -> Recording {
     let mut recorder = Recorder::default();
     for (step, set) in sets.iter().enumerate() {
@@ -36,7 +36,7 @@ fn sample() -> Recording {
     recorded(&[vec![0, 1], vec![1, 2], vec![0, 2]], 16)
 }
 
-/// The bytes with a new seal, so that only checks behind the seal can refuse them.
+/// Returns the bytes with a new seal, so that they are refused only by the checks after that of the seal.
 fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let body = bytes.len() - 32;
     let seal = blake3::hash(&bytes[..body]);
@@ -58,7 +58,7 @@ fn recordings_that_could_not_be_read_are_not_written() {
     recorder.step(&longest, &longest, &[Need { name: longest.clone(), ..need(0, 4) }]).expect("at the limit");
     let size = recorder.file_bytes();
     let written = recorder.finish(&[Digest([1; 32])]).encode();
-    assert_eq!(size, Bytes::from(written.len()), "the file's size is known beforehand");
+    assert_eq!(size, Bytes::from(written.len()), "the size was computed before the file was written");
     assert!(Recording::decode(&written).is_ok());
 
     let longer = "n".repeat(MAX_NAME + 1);
@@ -71,7 +71,7 @@ fn recordings_that_could_not_be_read_are_not_written() {
 }
 
 #[test]
-fn the_size_of_the_file_is_known_while_it_is_recorded() {
+fn size_of_the_file_is_known_while_it_is_recorded() {
     let mut recorder = Recorder::default();
     for step in 0..5u8 {
         let needs: Vec<Need> = (0..step).map(|it| need(it, 4 * (u64::from(it) + 1))).collect();
@@ -83,7 +83,7 @@ fn the_size_of_the_file_is_known_while_it_is_recorded() {
 }
 
 #[test]
-fn a_file_that_would_be_too_large_is_not_begun() {
+fn step_that_would_make_the_file_too_large_is_refused() {
     let mut recorder = Recorder::default();
     recorder.file.0 = MAX_FILE_BYTES;
     assert_eq!(recorder.step("job", "entry", &[]), Err(Unrecordable::TooLarge));
@@ -103,7 +103,7 @@ fn truncated_and_extended_recordings_are_refused() {
 }
 
 #[test]
-fn every_changed_bit_is_refused() {
+fn changed_bit_is_refused() {
     let bytes = sample().encode();
     for at in 0..bytes.len() {
         for bit in 0..8 {
@@ -130,14 +130,14 @@ fn counts_beyond_the_limits_are_refused_before_anything_is_allocated() {
     }
 }
 
-/// The mistakes are in recordings with a valid seal.
+/// Each mistake is in a recording with a valid seal.
 #[test]
-fn a_recording_that_contradicts_itself_is_refused() {
+fn inconsistent_recording_is_refused() {
     type Change = fn(&mut Recording);
     let changes: [(&str, Change); 14] = [
         ("swapped uses", |it| it.uses.swap(1, 2)),
         ("a use twice", |it| it.uses.insert(1, it.uses[0])),
-        ("a use less", |it| {
+        ("a missing use", |it| {
             it.uses.remove(2);
         }),
         ("a stale epoch", |it| it.uses[2].epoch -= 1),
@@ -147,10 +147,10 @@ fn a_recording_that_contradicts_itself_is_refused() {
         ("no such name", |it| it.uses[0].name = 99),
         ("a constant twice", |it| it.constants.push(it.constants[0].clone())),
         ("a name twice", |it| it.names.push(it.names[0].clone())),
-        ("a constant of no use", |it| it.constants.push(need(9, 64).constant())),
+        ("a constant without a use", |it| it.constants.push(need(9, 64).constant())),
         ("an unknown digest", |it| it.constants[0].digest = Digest::UNKNOWN),
         ("an overflowing shape", |it| it.constants[0].shape = vec![u64::MAX, 2]),
-        ("a size beyond all", |it| {
+        ("a size beyond all limits", |it| {
             it.constants[0].bytes = Bytes::MAX;
             it.uses.iter_mut().filter(|it| it.constant == 0).for_each(|it| it.bytes = Bytes::MAX);
         }),
@@ -164,7 +164,7 @@ fn a_recording_that_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn the_floor_is_the_largest_pair_and_the_largest_constant() {
+fn floor_is_the_largest_pair_and_the_largest_constant() {
     // Sizes 64, 128, 192, 256 of constants 0 to 3.
     let recording = recorded(&[vec![0, 1], vec![1, 2], vec![3], vec![0]], 16);
     let one = Bytes::new(1);
@@ -172,7 +172,7 @@ fn the_floor_is_the_largest_pair_and_the_largest_constant() {
     assert_eq!(floor.consecutive, Bytes::new(128 + 192 + 256));
     assert_eq!(floor.largest, Bytes::new(256));
     assert_eq!(floor.whole, Bytes::new(640));
-    assert_eq!(floor.bytes(), Bytes::new(640), "never more than everything");
+    assert_eq!(floor.bytes(), Bytes::new(640), "at most the size of all constants");
     let pins = ["weight_3".to_owned()];
     let pinned = recording.floor(&pins, one);
     assert_eq!((pinned.pinned, pinned.largest), (Bytes::new(256), Bytes::new(192)));
@@ -186,7 +186,7 @@ fn the_floor_is_the_largest_pair_and_the_largest_constant() {
     assert_eq!(repeated.floor(&[], one).bytes(), Bytes::new(384));
     let long: Vec<Vec<u8>> = (0..20).map(|it| vec![it % 10]).collect();
     let floor = recorded(&long, 16).floor(&[], one);
-    assert_eq!(floor.bytes(), Bytes::new(64 * (9 + 10) + 640), "far below everything");
+    assert_eq!(floor.bytes(), Bytes::new(64 * (9 + 10) + 640), "far below the size of all constants");
     assert!(floor.bytes() < floor.whole);
 }
 
@@ -210,9 +210,9 @@ proptest! {
         prop_assert!(Recording::decode(&begun).is_err());
     }
 
-        /// A file with a valid seal is read or refused, without a panic.
+        /// A file with a valid seal is either read or refused, without a panic.
     #[test]
-    fn a_changed_file_that_is_sealed_anew_reads_back_as_it_stands_or_is_refused(
+    fn resealed_file_reads_back_unchanged_or_is_refused(
         changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..4)
     ) {
         let mut bytes = sample().encode();
@@ -222,7 +222,7 @@ proptest! {
         }
         let bytes = resealed(bytes);
         if let Ok(recording) = Recording::decode(&bytes) {
-            prop_assert_eq!(recording.encode(), bytes, "one form alone");
+            prop_assert_eq!(recording.encode(), bytes, "each recording has only one form");
         }
     }
 }

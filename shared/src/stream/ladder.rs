@@ -1,8 +1,8 @@
-//! The methods of reading without leaving anything in the page cache, best first, and which of them a file system
-//! supports.
+//! The methods of reading that leave nothing in the page cache, best first. This file also finds out which of them a
+//! file system supports.
 //!
-//! Pages that were in the cache before stay there, and are used. Support is determined once per file system, by
-//! trying.
+//! Pages that were already in the cache are used and stay there. Support for a method is determined by trying it, once
+//! for each file system.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,9 +19,9 @@ use rustix::io::{ReadWriteFlags, preadv2};
 use super::{ALIGNMENT, Disk};
 use crate::cache::cached_pages_in;
 
-/// `RWF_DONTCACHE`, Linux 6.14: through the cache, and out of it again.
+/// `RWF_DONTCACHE`, since Linux 6.14: pages are read through the cache, and then dropped from it.
 const RWF_DONTCACHE: u32 = 0x80;
-/// `STATX_DIOALIGN`, Linux 6.1.
+/// `STATX_DIOALIGN`, since Linux 6.1.
 const STATX_DIOALIGN: u32 = 0x2000;
 
 /// A method of reading.
@@ -31,7 +31,7 @@ pub enum ReadMethod {
     Uncached,
     /// `O_DIRECT`.
     Direct,
-    /// Through the cache, from which the pages that were not there before are dropped.
+    /// Reads through the cache, and drops the pages that were not in it before.
     Behind,
 }
 
@@ -63,7 +63,7 @@ static KNOWN: Mutex<BTreeMap<u64, ReadMethod>> = Mutex::new(BTreeMap::new());
 
 /// A file to be streamed.
 pub struct FileDisk {
-    /// A separately opened file, if that was possible, so that advice about it affects no other user.
+    /// A separately opened file if possible, so that advice about it does not affect other users.
     file: File,
     direct: Option<(File, u64)>,
     device: u64,
@@ -71,7 +71,7 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// Opens the file again for this many readers, which start with the method that is known for its file system.
+    /// Opens the file again for this many readers. They start with the method that is known for its file system.
     pub fn new(file: &File, readers: usize) -> io::Result<Self> {
         Self::at(file, readers, None)
     }
@@ -86,7 +86,8 @@ impl FileDisk {
         });
         let file = match File::open(&path) {
             Ok(own) => {
-                // With a single reader the kernel reads ahead. With several, it would see no sequential order.
+                // With a single reader, the kernel reads ahead. With several, it would not recognise the sequential
+                // order.
                 let advice = if readers <= 1 { Advice::Sequential } else { Advice::Random };
                 let _ = fadvise(&own, 0, None, advice);
                 own
@@ -106,13 +107,13 @@ impl FileDisk {
         Ok(preadv2(&self.file, &mut [IoSliceMut::new(buffer)], offset, flags)?)
     }
 
-    /// Reads through the cache, keeping what others had in it.
+    /// Reads through the cache, and keeps the pages that were in it before.
     fn behind(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let length = buffer.len() as u64;
         let had = cached_pages_in(self.file.as_fd(), offset, length).unwrap_or(0);
         let read = self.file.read_at(buffer, offset)?;
         if had == 0 {
-            // Only whole pages are dropped; a page at either end may belong to a neighbour in part.
+            // Only whole pages are dropped, because part of the page at either end may belong to a neighbour.
             let _ = fadvise(&self.file, offset, NonZeroU64::new(length), Advice::DontNeed);
         }
         Ok(read)
@@ -158,12 +159,12 @@ impl Disk for FileDisk {
     }
 }
 
-/// Turns off read-ahead, whose pages would look as if they had been in the cache before.
+/// Turns off read-ahead, because its pages would look as if they had been in the cache before.
 fn read_no_further(file: &File) {
     let _ = fadvise(file, 0, None, Advice::Random);
 }
 
-/// The alignment for direct reads of this file, if there is one that our slots can meet.
+/// The alignment for direct reads of this file; `None` if our slots cannot be aligned like that.
 fn direct_alignment(file: &File) -> Option<u64> {
     let status = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(STATX_DIOALIGN)).ok()?;
     let alignment = u64::from(status.stx_dio_mem_align.max(status.stx_dio_offset_align));

@@ -1,8 +1,10 @@
 //! Reads a long range once, from front to back, at the disk's speed and without filling the page cache.
 //!
-//! Reader threads fill slots in turn, and the caller gets the slots in order, so the disk does not wait for the caller. A
-//! stream needs memory only for its slots, however long the range is. `ladder` decides how a chunk is read. If the system
-//! does not support a method, the stream is slower, but the bytes are the same.
+//! Reader threads fill slots in turn, and the caller gets the slots in order, so the disk does not wait for the caller.
+//! A stream needs memory only for its slots, however long the range is.
+//!
+//! `ladder` decides how a chunk is read. If the system does not support a method, the stream is slower, but the bytes
+//! are the same.
 
 mod ladder;
 
@@ -15,9 +17,9 @@ pub use ladder::{FileDisk, ReadMethod};
 
 use crate::units::{Bytes, to_index};
 
-/// Slots start at a multiple of this, in memory and in the file. Every disk accepts this alignment for direct reads.
+/// The alignment of slots, in memory and in the file. Every disk accepts it for direct reads.
 const ALIGNMENT: u64 = 4096;
-/// How many slots each reader has: it fills one while the caller uses the other.
+/// The number of slots of each reader: the reader fills one while the caller uses the other.
 const SLOTS_PER_READER: usize = 2;
 
 /// The size of a stream's chunks, and its number of reader threads.
@@ -43,7 +45,7 @@ pub trait Disk: Sync {
 
 /// A range that could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("reading {length} at byte {offset} (was the file truncated meanwhile?)")]
+#[error("reading {length} at byte {offset} (was the file truncated in the meantime?)")]
 pub struct ReadFault {
     pub offset: u64,
     pub length: Bytes,
@@ -59,7 +61,7 @@ pub fn stream<E: From<ReadFault>>(
     mut sink: impl FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
     let chunk = shape.chunk.get().max(ALIGNMENT);
-    // Chunks are cut at aligned offsets of the file, so that direct reads overlap only at the two ends of the range.
+    // Chunks end at aligned offsets of the file, so that direct reads overlap only at the two ends of the range.
     let first = bytes.start / chunk;
     let chunks = bytes.end.div_ceil(chunk).saturating_sub(first);
     let chunk_at = |number: u64| {
@@ -107,14 +109,14 @@ pub fn stream<E: From<ReadFault>>(
             }
         });
         stop.store(true, Ordering::Relaxed);
-        // Closes the channels, so that readers which still wait on them end.
+        // The channels are closed here, so that readers that still wait for them end.
         lanes.clear();
         done
     })
 }
 
-/// Fills `buffer` from the bytes at `offset`, by the disk's current method. If the offset or the length does not allow a direct
-/// read, the bytes are read through the page cache and then dropped from it.
+/// Fills `buffer` from the bytes at `offset`, with the disk's current method. If the offset or the length does not
+/// allow a direct read, the bytes are read through the page cache and then dropped from it.
 pub fn read_exact(disk: &impl Disk, buffer: &mut [u8], offset: u64) -> Result<(), ReadFault> {
     let bytes = offset..offset + buffer.len() as u64;
     let mut done = 0;
@@ -202,7 +204,7 @@ impl Slot {
             match disk.read_at(method, &mut self.memory[start..end], from) {
                 Ok(0) => return Err(fault(&bytes, io::ErrorKind::UnexpectedEof.into())),
                 Ok(read) if done < from + read as u64 => done = (from + read as u64).min(bytes.end),
-                // An aligned read ended before the bytes that are missing. The next method needs no alignment.
+                // An aligned read ended before the missing bytes. The next method needs no alignment.
                 Ok(_) => disk.step_down(method),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if method != ReadMethod::Behind && is_refused(&error) => disk.step_down(method),
@@ -214,7 +216,7 @@ impl Slot {
     }
 }
 
-/// Whether the error means that the kernel or the file system does not support this method, or not for this read.
+/// True if the error means that the kernel or the file system does not support this method, or not for this read.
 fn is_refused(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

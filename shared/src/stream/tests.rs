@@ -1,4 +1,4 @@
-//! Tests streams with a simulated disk that fails as real disks do: either the right bytes arrive, or an error.
+//! Tests of streams with a simulated disk that fails like real disks. Either the right bytes arrive, or an error.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use rustix::fs::{Advice, fadvise};
 use super::*;
 use crate::cache::cached_pages;
 
-/// What the simulated disk does at one read.
+/// The behaviour of the simulated disk in one read.
 #[derive(Clone, Copy, Debug)]
 enum Mood {
     Whole,
@@ -113,7 +113,7 @@ proptest! {
             turn: AtomicU64::new(0),
         };
         let range = start..start + length;
-        // Reading straight into a buffer gives the same result.
+        // Reading directly into a buffer gives the same result.
         let straight = Moody {
             contents: moody.contents.clone(),
             method: AtomicU8::new(method),
@@ -166,8 +166,8 @@ fn every_method_reads_the_same_and_leaves_the_cache_as_it_was() {
             assert!(read == all[to_index(range.start)..to_index(range.end)], "{method:?} {range:?}");
         }
         if cold {
-            // The kernel drops pages when it likes, and a page at each end of a piece may stay; with `Behind`, a
-            // read-ahead window may.
+            // The kernel drops pages when it likes, so a page at each end of a piece may stay. With `Behind`, so may
+            // the pages of a read-ahead window.
             let left = cached_pages(file.as_fd()).expect("the kernel reported the cached pages before");
             let most = if method == ReadMethod::Behind { 512 } else { 64 };
             assert!(left <= most, "{method:?} left {left} pages");
@@ -176,7 +176,7 @@ fn every_method_reads_the_same_and_leaves_the_cache_as_it_was() {
 }
 
 #[test]
-fn caller_that_stops_ends_the_readers() {
+fn readers_end_when_the_caller_stops() {
     let moody = Moody {
         contents: contents(80_000),
         method: AtomicU8::new(2),

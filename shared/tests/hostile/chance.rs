@@ -1,4 +1,4 @@
-//! Random inputs: damaged fixtures, damaged pickles, and bytes that never were a capture.
+//! Random inputs: damaged fixtures, damaged pickles, and bytes that were never a capture.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ fn small_fixtures() -> Vec<Vec<u8>> {
     files.filter(|bytes| (1..6_000).contains(&bytes.len())).collect()
 }
 
-/// The pickle of a fixture in a zip of its own, so that a change affects more than its CRC.
+/// Takes the pickle of a fixture. In a new zip, a change of it affects more than its CRC.
 fn pickle_of(bytes: &[u8]) -> Option<Vec<u8>> {
     let start = bytes.windows(2).position(|window| window == b"\x80\x02")?;
     let end = start + bytes[start..].windows(4).position(|window| window == b"PK\x07\x08")?;
@@ -74,7 +74,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_change_of_a_fixture_does_harm(which in any::<prop::sample::Index>(), edits in prop::collection::vec(edit(), 1..6)) {
+    fn changed_fixture_is_read_or_refused_with_little_memory(which in any::<prop::sample::Index>(), edits in prop::collection::vec(edit(), 1..6)) {
         let fixtures = small_fixtures();
         let mut bytes = which.get(&fixtures).clone();
         edits.iter().for_each(|edit| apply(&mut bytes, edit));
@@ -95,14 +95,14 @@ proptest! {
     }
 
     #[test]
-    fn no_random_file_does_harm(start in prop::sample::select(vec![&b"PK\x03\x04"[..], b"\x80\x02", b"", b"PK\x05\x06"]), bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn random_file_is_refused_with_little_memory(start in prop::sample::select(vec![&b"PK\x03\x04"[..], b"\x80\x02", b"", b"PK\x05\x06"]), bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         let (document, peak) = inspected(&[start, &bytes].concat());
         prop_assert_eq!(&document["outcome"], "error");
         prop_assert!(peak < MOST_MEMORY_OF_SMALL);
     }
 
     #[test]
-    fn no_random_pickle_does_harm(opcodes in prop::collection::vec(prop_oneof![
+    fn random_pickle_is_read_or_refused_with_little_memory(opcodes in prop::collection::vec(prop_oneof![
         Just(&b"]"[..]), Just(&b"("[..]), Just(&b"t"[..]), Just(&b"a"[..]), Just(&b"e"[..]), Just(&b"}"[..]), Just(&b"s"[..]),
         Just(&b"u"[..]), Just(&b"h\0"[..]), Just(&b"h\x01"[..]), Just(&b"h\x02"[..]), Just(&b"\x94"[..]), Just(&b"K\x01"[..]),
         Just(&b"N"[..]), Just(&b"2"[..]), Just(&b"0"[..]), Just(&b"1"[..]), Just(&b"\x85"[..]), Just(&b"\x86"[..]),

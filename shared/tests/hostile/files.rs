@@ -1,4 +1,4 @@
-//! Hand-made files: the simplest zip around a pickle, and every query on a file.
+//! Hand-made files: the simplest zip around a pickle. Also makes every query on a file.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use crate::memory::peak_of;
 
-/// A simple zip that stores these records.
+/// Makes a simple zip in which these records are stored.
 pub(crate) fn zip(records: &[(&str, &[u8])]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut directory = Vec::new();
@@ -60,7 +60,7 @@ pub(crate) fn with_file<T>(bytes: &[u8], call: impl FnOnce(&Path) -> T) -> T {
     call(file.path())
 }
 
-/// Makes every query on a file; returns the document and the largest memory use.
+/// Makes every query on a file. Returns the document and the largest memory use.
 pub(crate) fn inspected(bytes: &[u8]) -> (Json, usize) {
     with_file(bytes, |path| {
         peak_of(|| {
@@ -80,7 +80,7 @@ fn short_text(text: &str) -> Vec<u8> {
     [&[0x8c, u8::try_from(text.len()).expect("small")], text.as_bytes()].concat()
 }
 
-/// `_rebuild_tensor_v2` over storage 0, which is 64 bytes of float32, with the given encoded sizes.
+/// A pickle that calls `_rebuild_tensor_v2` with the given encoded sizes. Storage 0 has 64 bytes of float32.
 pub(crate) fn tensor(offset: &str, size: &[&str], stride: &[&str]) -> Vec<u8> {
     let ints = |values: &[&str]| -> String { values.iter().map(|value| format!("I{value}\n")).collect() };
     let mut pickle = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n((".to_vec();

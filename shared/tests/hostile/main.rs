@@ -1,4 +1,4 @@
-//! Hostile files: each is refused cleanly, or read if it is valid, with memory in proportion to its size.
+//! Tests with hostile files. Each is either refused or read as valid, with memory in proportion to its size.
 
 mod chance;
 mod files;

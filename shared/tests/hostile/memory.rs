@@ -1,4 +1,4 @@
-//! Measures the memory that a call takes, with an allocator in this binary that counts for each thread.
+//! Measures the memory that a call uses. The allocator of this test binary counts for each thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,25 +11,25 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // A thread that is ending has no counters any more, so nothing is counted then.
+    // A thread that is ending has no counters any more, so nothing is counted.
     let _ = LIVE.try_with(|live| {
         live.set(live.get() + bytes);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
     });
 }
 
-// SAFETY: every call is passed to the system's allocator unchanged; the counters are plain cells without
-// destructors, so counting allocates nothing.
+// SAFETY: every call is passed to the system's allocator unchanged. The counters are plain cells without destructors,
+// so counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size().cast_signed());
-        // SAFETY: the caller's obligations for `layout` are passed on.
+        // SAFETY: the caller guarantees what `alloc` demands of `layout`, and passing it on changes nothing.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(-layout.size().cast_signed());
-        // SAFETY: `pointer` came from `alloc` above, which is the system's, with this layout.
+        // SAFETY: `pointer` came from `alloc` above, that is, from the system's allocator, with this layout.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -37,7 +37,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The largest amount that a call had allocated at one time, beyond what existed before.
+/// Runs a call. Also returns the largest amount of memory that it had allocated at one time.
 pub(crate) fn peak_of<T>(call: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);
@@ -45,8 +45,8 @@ pub(crate) fn peak_of<T>(call: impl FnOnce() -> T) -> (T, usize) {
     (result, usize::try_from(PEAK.get() - before).unwrap_or(0))
 }
 
-/// Limit for a small file, whatever it contains: buffers of a few MiB, and objects up to their limit.
+/// Memory limit for a small file with any contents: buffers of a few MiB, and objects up to their limit.
 pub(crate) const MOST_MEMORY: usize = 160 << 20;
 
-/// Limit for a damaged small file: its buffers, and no more.
+/// Memory limit for a damaged small file, which needs only its buffers.
 pub(crate) const MOST_MEMORY_OF_SMALL: usize = 24 << 20;

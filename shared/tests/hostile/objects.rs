@@ -1,4 +1,4 @@
-//! Unknown names: what a pickle says of them is kept, nothing is created from it, and memory stays in proportion.
+//! Tests of unknown names. A pickle's description of them is kept, nothing is created, and memory stays in proportion.
 
 use opt_shared::arguments::{PlainValue, plain_value};
 use opt_shared::capture::{CaptureFile, Value};
@@ -23,7 +23,7 @@ fn int(value: &str) -> Json {
 }
 
 #[test]
-fn unknown_name_stays_a_name() {
+fn unknown_name_is_kept_as_a_name() {
     assert_eq!(root(b"\x80\x02cmod\nf\n."), json!({"type": "global", "name": "mod.f"}));
     assert_eq!(root(b"\x80\x02ctorch.nn.functional\nrelu\n.")["name"], "torch.nn.functional.relu");
     assert_eq!(
@@ -32,16 +32,15 @@ fn unknown_name_stays_a_name() {
             {"type": "dict", "items": [[{"type": "str", "value": "x"}, int("1")]]}
         ]})
     );
-    // A class derived from list, and one derived from dict.
+    // Here one class is derived from list, and one from dict.
     assert_eq!(root(b"\x80\x02cmod\nL\n)\x81(K\x01K\x02e.")["state"], json!([int("1"), int("2")]));
     assert_eq!(root(b"\x80\x02cmod\nD\n)R(K\x01K\x02u.")["state"], json!([int("1"), int("2")]));
     assert_eq!(root(b"\x80\x04cmod\nK\n)}U\x01aK\x01s\x92.")["new"][0]["type"], "dict");
-    // An object that contains itself.
+    // This object contains itself.
     assert_eq!(root(b"\x80\x02cmod\nC\n)\x81q\0h\0b.")["state"], json!([{"type": "cycle", "to": "$"}]));
 }
 
-/// As Python 3.11 writes them: `C.A` of an enum, `Point(1, 2)` of a named tuple, and an object with plain
-/// attributes.
+/// Python 3.11 writes these as `C.A` for an enum, `Point(1, 2)` for a named tuple, and an object with plain attributes.
 #[test]
 fn members_of_enums_and_named_tuples_are_their_values() {
     let member = value(b"\x80\x02cmod\nC\nK\x07\x85R.");
@@ -81,7 +80,7 @@ fn harmful_names_are_refused() {
 }
 
 #[test]
-fn object_is_called_once() {
+fn call_of_a_shared_object_is_recorded_once() {
     for pickle in [&b"\x80\x02cmod\nf\n)R)R."[..], b"\x80\x02cmod\nf\nK\x01b.", b"\x80\x02cmod\nf\nK\x01a."] {
         assert_eq!(outcome_of(&inspected(&capture_of(pickle)).0), "bad_pickle");
     }
@@ -91,8 +90,8 @@ fn object_is_called_once() {
     assert!(peak < MOST_MEMORY, "{peak}");
 }
 
-/// numpy swaps the bytes of an array that is given its state, as in protocols up to 4, but not of one made from a
-/// buffer.
+/// numpy swaps the bytes of an array that is given its state, as in protocols up to 4. It does not swap those of an
+/// array that is made from a buffer.
 #[test]
 fn big_endian_items_are_swapped_like_in_numpy() {
     let dtype = |name: &str| {

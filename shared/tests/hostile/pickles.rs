@@ -1,4 +1,4 @@
-//! Hostile pickles: each with the required answer, and memory in proportion to its size.
+//! Tests with hostile pickles. Each must get the required answer, with memory in proportion to its size.
 
 use opt_shared::capture::{CaptureFile, Value};
 
@@ -50,9 +50,9 @@ fn table() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
             &["limit"],
         ),
         ("memo index at the end", b"\x80\x04Nr\xff\xff\xff\xffj\xff\xff\xff\xff\x86.".to_vec(), &["ok"]),
-        ("memo entry that is not there", b"\x80\x04h\x05.".to_vec(), &["bad_pickle"]),
-        ("pop from nothing", b"\x80\x040.".to_vec(), &["bad_pickle"]),
-        ("nothing at the end", b"\x80\x04.".to_vec(), &["bad_pickle"]),
+        ("missing memo entry", b"\x80\x04h\x05.".to_vec(), &["bad_pickle"]),
+        ("pop from an empty stack", b"\x80\x040.".to_vec(), &["bad_pickle"]),
+        ("empty stack at the end", b"\x80\x04.".to_vec(), &["bad_pickle"]),
         ("tuple across a mark", b"\x80\x04N(\x86.".to_vec(), &["bad_pickle"]),
         ("no end", b"\x80\x04N".to_vec(), &["bad_pickle"]),
         ("no such opcode", b"\x80\x04\xff.".to_vec(), &["bad_pickle"]),
@@ -60,7 +60,7 @@ fn table() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
         ("string of 2^64 bytes", claim(0x8d, &huge), &["bad_pickle"]),
         ("bytes of 2^64 bytes", claim(0x8e, &huge), &["bad_pickle"]),
         ("bytearray of 2^64 bytes", claim(0x96, &huge), &["bad_pickle"]),
-        ("string of 20 MiB that is not there", claim(0x8d, &large), &["bad_pickle"]),
+        ("string of 20 MiB without its bytes", claim(0x8d, &large), &["bad_pickle"]),
         ("string of 4 GiB", claim(b'X', &[0xff; 4]), &["bad_pickle"]),
         ("int of 2 GiB", claim(0x8b, &[0xff, 0xff, 0xff, 0x7f]), &["bad_pickle"]),
         ("int of negative length", claim(0x8b, &[0xff; 4]), &["bad_pickle"]),
@@ -69,7 +69,7 @@ fn table() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
         ("line without an end", [&b"I"[..], &[b'7'; 100_000]].concat(), &["limit"]),
         ("frame of 2^64 bytes", claim(0x95, &huge), &["bad_pickle"]),
         (
-            "string of 33 MiB that is there",
+            "string of 33 MiB with its bytes",
             [&b"\x80\x04X"[..], &(33u32 << 20).to_le_bytes(), &vec![b'x'; 33 << 20], b"."].concat(),
             &["limit"],
         ),
@@ -167,7 +167,7 @@ fn table() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
     ]
 }
 
-/// 2^30 by 2^30 items of dtype `V0` in Fortran order, which take no bytes at all.
+/// An array of 2^30 by 2^30 items of dtype `V0` in Fortran order, which takes no bytes.
 fn items_without_bytes() -> Vec<u8> {
     let mut pickle = b"\x80\x02cnumpy.core.numeric\n_frombuffer\n(".to_vec();
     pickle.extend(b"c_codecs\nencode\n(X\0\0\0\0U\x06latin1tR");
@@ -203,7 +203,7 @@ fn container_that_contains_itself_is_named_by_its_path() {
 
 #[test]
 fn many_containers_that_contain_themselves_are_refused() {
-    // Thirty lists, each of which contains all of them: there are far too many paths through them.
+    // Each of thirty lists contains all of them, so there are far too many paths through them.
     let mut pickle = b"\x80\x04(".to_vec();
     pickle.extend((0..30).flat_map(|_| [b']', 0x94]));
     pickle.extend(b"l\x94(");
@@ -219,7 +219,7 @@ fn many_containers_that_contain_themselves_are_refused() {
 }
 
 #[test]
-fn equal_keys_are_one() {
+fn equal_keys_are_the_same_key() {
     with_file(&capture_of(b"\x80\x04}(K\x01S'a'\nG\x3f\xf0\0\0\0\0\0\0S'b'\n\x88S'c'\nu."), |path| {
         let capture = CaptureFile::open(path).expect("a capture");
         let Value::Dict { items, .. } = capture.root() else { panic!("no dict") };
@@ -228,13 +228,13 @@ fn equal_keys_are_one() {
     });
 }
 
-/// Code that visits the values of an opened capture need not count them.
+/// Code that visits the values of an opened capture does not count them, so opening must refuse such a capture.
 #[test]
-fn capture_that_unfolds_without_end_is_refused() {
+fn capture_that_unfolds_to_too_many_values_is_refused() {
     with_file(&capture_of(&laughs(40)), |path| {
         assert_eq!(CaptureFile::open(path).expect_err("it is too large").kind.name(), "limit");
     });
     with_file(&capture_of(&laughs(20)), |path| assert!(CaptureFile::open(path).is_ok()));
-    // A capture that may be opened may still be too large to print.
+    // A capture may be small enough to be opened and still too large to print.
     assert_eq!(outcome_of(&inspected(&capture_of(&laughs(20))).0), "limit");
 }

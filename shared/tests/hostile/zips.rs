@@ -1,4 +1,4 @@
-//! Zips that contradict themselves, and paths that are not files.
+//! Tests with zips that contradict themselves, and with paths that are not files.
 
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ fn contradictory_zip_is_refused() {
         ("version 10", with_version(b"10"), &["ok"]),
         ("version 11", with_version(b"11\n"), &["unsupported"]),
         ("version 0", with_version(b"0\n"), &["unsupported"]),
-        ("a version that is no number", with_version(b"three"), &["unsupported"]),
+        ("a version that is not a number", with_version(b"three"), &["unsupported"]),
         ("a long version", with_version(&[b'3'; 17]), &["limit"]),
         ("two pickles", zip(&[records[0], ("b/data.pkl", &pickle), records[2]]), &["corrupt_zip"]),
         ("one name twice", zip(&[records[0], records[2], records[2]]), &["corrupt_zip"]),
@@ -48,7 +48,7 @@ fn contradictory_zip_is_refused() {
         (
             "overlap",
             edited(&|bytes| {
-                // The storage's entry points to the pickle's header.
+                // The directory's entry for the storage points to the header of the pickle.
                 bytes[storage_entry + 42..storage_entry + 46].fill(0);
             }),
             &["corrupt_zip"],
@@ -115,7 +115,7 @@ fn contradictory_zip_is_refused() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Puts this offset of the storage's header into a zip64 field.
+/// Writes this offset of the storage's header to a zip64 field.
 fn far_header(good: &[u8], entry: usize, offset: &[u8; 8]) -> Vec<u8> {
     let field = [&[1, 0, 8, 0], &offset[..]].concat();
     let mut bytes = good.to_vec();
@@ -129,7 +129,7 @@ fn far_header(good: &[u8], entry: usize, offset: &[u8; 8]) -> Vec<u8> {
     bytes
 }
 
-/// Puts this offset of the directory into its zip64 end record.
+/// Writes this offset of the directory to its zip64 end record.
 fn far_directory(good: &[u8], offset: &[u8; 8]) -> Vec<u8> {
     let last = good.len() - 22;
     let (zip, end) = good.split_at(last);
@@ -149,7 +149,7 @@ fn far_directory(good: &[u8], offset: &[u8; 8]) -> Vec<u8> {
     [zip, &end64, &locator(last as u64), &far_marks(end)].concat()
 }
 
-/// The zip64 locator points beyond 2^63.
+/// Makes the zip64 locator point beyond 2^63.
 fn far_end(good: &[u8]) -> Vec<u8> {
     let (zip, end) = good.split_at(good.len() - 22);
     [zip, &locator(u64::MAX - 99), &far_marks(end)].concat()
@@ -165,12 +165,12 @@ fn far_marks(end: &[u8]) -> Vec<u8> {
     end
 }
 
-/// The second storage's header and data are within the first storage: each is valid, but not both.
+/// The header and data of the second storage are inside the first one. Each of the two is valid, but not both together.
 #[test]
 fn record_inside_another_is_refused() {
     let pickle = tensor("0", &["4"], &["1"]);
     let inner = zip(&[("a/data/1", &[9; 16])]);
-    // Its local header and data, without the directory.
+    // This is the local header with its data, without the directory.
     let inner = &inner[..30 + 8 + 16];
     let bytes =
         zip(&[("a/data.pkl", &pickle), ("a/data/0", &[inner, &[7; 64]].concat()), ("a/data/1", &[9; 16])]);
@@ -188,7 +188,7 @@ fn record_inside_another_is_refused() {
     assert!(document["message"].as_str().is_some_and(|message| message.contains("overlap")), "{document}");
 }
 
-/// The old format does not store the length of its pickles, so lengths are compared with the file's.
+/// The old format does not store the length of its pickles, so lengths are compared with the length of the file.
 #[test]
 fn length_beyond_the_file_is_a_truncation() {
     let start = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}.\x80\x04";
@@ -197,7 +197,7 @@ fn length_beyond_the_file_is_a_truncation() {
         ([&[0x8d], &(1u64 << 60).to_le_bytes()[..]].concat(), "truncated"),
         ([&[0x8b], &0x7fff_ffff_u32.to_le_bytes()[..]].concat(), "truncated"),
         ([&[0x95], &u64::MAX.to_le_bytes()[..]].concat(), "truncated"),
-        // It is there, but exceeds the limit.
+        // These bytes exist, but exceed the limit.
         ([&[0x8d], &(33u64 << 20).to_le_bytes()[..]].concat(), "limit"),
     ] {
         let (document, _) = inspected(&[&start[..], &claim, &behind].concat());
@@ -228,7 +228,7 @@ fn file_of_another_kind_is_named() {
         (&tar, "tar archive"),
         (b"\x7fELF\x02\x01", "library"),
         (b"Not Found\n", "text"),
-        (b"\x80\x04\x95\x05\0\0\0\0\0\0\0]\x94K\x01a.", "a pickle of another program"),
+        (b"\x80\x04\x95\x05\0\0\0\0\0\0\0]\x94K\x01a.", "another program's pickle"),
         (b"\x01\x02\x03\x04", "neither a zip nor"),
     ] {
         let (document, _) = inspected(bytes);
@@ -239,7 +239,7 @@ fn file_of_another_kind_is_named() {
 }
 
 #[test]
-fn path_that_is_no_file_is_an_io_error() {
+fn path_that_is_not_a_file_is_an_io_error() {
     let folder = tempfile::tempdir().expect("a folder");
     for path in [folder.path().to_owned(), folder.path().join("missing.pt"), PathBuf::from("/dev/zero")] {
         let document = document(&path, false);

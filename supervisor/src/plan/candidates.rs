@@ -150,7 +150,7 @@ fn check_launch(raw: &RawCandidate, language: Language, findings: &mut Findings)
     if !language.is_device_code() && has_launches {
         findings
             .report(&raw.spot, format!("`{}` has host code and cannot have launches", language.name()))
-            .help("a file of `__global__` functions alone is `language = \"cuda-device\"`");
+            .help("for a file that has only `__global__` functions, write `language = \"cuda-device\"`");
         return None;
     }
     if language.is_device_code() && launch.steps.is_empty() {

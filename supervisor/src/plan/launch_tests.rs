@@ -123,7 +123,7 @@ fn mistakes_of_device_code_are_reported_at_their_positions() {
             1,
             "`c` runs on the CPU, and the device of this run is `emulated`",
         ),
-        (launch(good).replace("k.ptx", "k.cubin"), 5, 1, "the emulated device runs PTX and no machine code"),
+        (launch(good).replace("k.ptx", "k.cubin"), 5, 1, "the emulated device runs PTX but no machine code"),
         (
             launch(good).replace("\"emulated\"", "\"cpu\""),
             5,

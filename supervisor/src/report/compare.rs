@@ -1,8 +1,8 @@
-//! Compares two runs: candidates in both, whether they became faster, and whose status changed.
+//! Compares two runs: which candidates are in both, whether they became faster, and whose status changed.
 //!
 //! If both runs paired a candidate with the same baseline, speed-ups are compared, which cancels the machine's
-//! influence; otherwise median times, which are comparable only on the same machine. The interval of a ratio
-//! assumes that the errors of both runs are independent.
+//! influence. Otherwise median times are compared, which is meaningful only on the same machine. The interval of a
+//! ratio assumes that the errors of both runs are independent.
 
 mod print;
 mod replays;
@@ -17,16 +17,16 @@ use crate::record::{CandidateRecord, HostRecord, JobRecord, ReplayRecord, RunInf
 pub use self::replays::{ComparedReplay, EndedReplay};
 pub use print::{markdown, text};
 
-/// Raised by every change that could break a reader.
+/// The version of the comparison's format. It is increased by every change that could break a reader.
 const SCHEMA: u32 = 1;
 
-/// One of the two runs, reduced to what is compared.
+/// One of the two runs, reduced to what a comparison needs.
 #[derive(Debug)]
 pub struct ComparedRun {
     pub run: RunInfo,
     pub host: HostRecord,
     jobs: Vec<RunJob>,
-    /// All replays; a plan has at most a few.
+    /// All replays. A plan has at most a few.
     pub replays: Vec<ReplayRecord>,
 }
 
@@ -37,7 +37,7 @@ struct RunJob {
     order: Vec<String>,
 }
 
-/// How a candidate ended.
+/// The end of a candidate in one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Ended {
     pub status: Option<Status>,
@@ -51,7 +51,7 @@ impl ComparedRun {
         Self { run, host, jobs: Vec::new(), replays: Vec::new() }
     }
 
-    /// Starts a job; the candidates that follow belong to it.
+    /// Starts a job. The candidates that follow belong to it.
     pub fn job(&mut self, job: JobRecord<()>) {
         self.jobs.push(RunJob { job, candidates: BTreeMap::new(), order: Vec::new() });
     }
@@ -83,7 +83,7 @@ pub enum Change {
     WithinNoise,
     NewlyPassed,
     NoLongerPassed,
-    /// Neither passed, and their statuses differ.
+    /// The candidate passed in neither run, and its statuses differ.
     OtherStatus,
     /// There is nothing to compare.
     None,
@@ -103,7 +103,7 @@ impl Change {
     }
 }
 
-/// Which figure the ratio compares.
+/// The figure that the ratio compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RatioOf {
@@ -117,7 +117,7 @@ pub struct ComparedCandidate {
     pub change: Change,
     pub first: Ended,
     pub second: Ended,
-    /// Above 1, the second run is faster.
+    /// Ratio of the two runs. Above 1, the second run is faster.
     pub ratio: Option<Estimate>,
     pub ratio_of: Option<RatioOf>,
 }
@@ -126,7 +126,7 @@ pub struct ComparedCandidate {
 pub struct ComparedJob {
     pub name: String,
     pub winners: [Option<String>; 2],
-    /// `None` if a run does not say which captures it had.
+    /// `None` if a run does not say which captures it used.
     pub same_captures: Option<bool>,
     pub same_signature: Option<bool>,
     pub same_baseline: bool,
@@ -205,7 +205,7 @@ fn same<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> Option<bool> {
 
 fn compare_candidate(name: String, first: Ended, second: Ended, same_baseline: bool) -> ComparedCandidate {
     let by_speedup = first.speedup.zip(second.speedup).filter(|_| same_baseline);
-    // Less time is faster, so the first run's time is the numerator.
+    // Less time is faster, so the time of the first run is the numerator.
     let by_time = first.median_time.zip(second.median_time);
     let (ratio, ratio_of) = match (by_speedup, by_time) {
         (Some((before, after)), _) => (ratio(after, before), RatioOf::Speedup),
@@ -225,8 +225,8 @@ fn compare_candidate(name: String, first: Ended, second: Ended, same_baseline: b
     ComparedCandidate { name, change, first, second, ratio, ratio_of: ratio.map(|_| ratio_of) }
 }
 
-/// Ratio of two independent estimates; `None` if one is not a positive number. Errors are added as squares of
-/// logarithms.
+/// Ratio of two independent estimates. `None` if one of them is not a positive number. The squares of the logarithmic
+/// errors are added.
 fn ratio(above: Estimate, below: Estimate) -> Option<Estimate> {
     let usable = |it: &Estimate| {
         [it.value, it.ci_low, it.ci_high].iter().all(|figure| figure.is_finite() && 0.0 < *figure)
@@ -271,7 +271,7 @@ pub(in crate::report) mod tests {
     }
 
     #[test]
-    fn changes_are_told_from_noise() {
+    fn changes_are_distinguished_from_noise() {
         let result = compare(side(sample()), side(later()));
         let job = &result.jobs[0];
         let changes: Vec<(&str, Change)> =
@@ -323,7 +323,7 @@ pub(in crate::report) mod tests {
             let back = ratio(other, one).expect("usable");
             prop_assert!(there.ci_low <= there.value * 1.000_001 && there.value <= there.ci_high * 1.000_001);
             prop_assert!((there.ci_low * back.ci_high - 1.0).abs() < 1e-9);
-            // Never wider than if both errors were at their worst at once.
+            // The interval is never wider than if both errors had their worst values at the same time.
             prop_assert!(one.ci_low / other.ci_high <= there.ci_low * 1.000_001);
         }
 

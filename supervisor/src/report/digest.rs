@@ -1,7 +1,7 @@
-//! A run reduced to what fits on a page: the best candidates, the failed ones and the worst phases, within named
-//! limits.
+//! A run reduced to what fits on a page: the best candidates, the failed ones and the worst phases, up to a limit for
+//! each.
 //!
-//! It is filled row by row, so that a run with ten thousand candidates is never in memory. What was left out is
+//! It is filled row by row, so a run with ten thousand candidates is never in memory. Rows that are left out are
 //! counted.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::record::{
     Stage, WorkerRecord,
 };
 
-/// How much of a run to keep.
+/// The amount of a run that is kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Candidates per job, with their times.
@@ -28,13 +28,13 @@ pub struct Limits {
     pub decisions: usize,
 }
 
-/// Longest foreign text on a page.
+/// Longest foreign text on a page, in bytes.
 const MAX_TAIL: usize = 4 << 10;
 
 #[derive(Debug)]
 pub struct JobDigest {
     pub job: JobRecord<()>,
-    /// The best first, then those without a rank.
+    /// The best candidates first, then those without a rank.
     pub shown: Vec<CandidateRecord>,
     pub failed: Vec<CandidateRecord>,
     /// The winner and the baseline, whatever their ranks.
@@ -59,7 +59,7 @@ pub struct Digest {
     pub decisions: BTreeMap<String, usize>,
     pub phases: WorstPhases,
     pub timeline: Timeline,
-    /// All replays; a plan has at most a few.
+    /// All replays. A plan has at most a few.
     pub replays: Vec<ReplayRecord>,
     limits: Limits,
 }
@@ -82,7 +82,7 @@ impl Digest {
         }
     }
 
-    /// Starts a job; the candidates that follow belong to it.
+    /// Starts a job. The candidates that follow belong to it.
     pub fn job(&mut self, job: JobRecord<()>) {
         self.jobs.push(JobDigest {
             job,
@@ -97,7 +97,7 @@ impl Digest {
         });
     }
 
-    /// Candidates have to come in the order of their ranks.
+    /// Adds a candidate. Candidates must come in the order of their ranks.
     pub fn candidate(&mut self, candidate: CandidateRecord) -> Result<(), Infallible> {
         let limits = self.limits;
         if let Some(job) = self.jobs.last_mut() {
@@ -115,7 +115,7 @@ impl Digest {
     }
 
     pub fn decision(&mut self, row: PolicyRecord) -> Result<(), Infallible> {
-        // Decisions are our own words, few and short.
+        // Texts of decisions are our own, few and short, so they are not cut.
         *self.decisions.entry(row.decision.clone()).or_default() += 1;
         if self.policy.len() < self.limits.decisions {
             self.policy.push(row);
@@ -160,7 +160,7 @@ impl JobDigest {
         if is_baseline || self.job.winner.as_ref() == Some(&candidate.name) {
             self.named.push(candidate.clone());
         }
-        // A candidate that was skipped on purpose has a row but no details.
+        // A candidate that was skipped on purpose gets a row but no details.
         let failed = candidate.status.is_some_and(|it| !matches!(it, Status::Passed | Status::Skipped));
         self.failures += usize::from(failed);
         if failed && self.failed.len() < limits.failed {
@@ -206,7 +206,7 @@ impl WorstPhases {
         }
     }
 
-    /// The worst phases, each with the number of phases of its kind; stages of a job are adjacent.
+    /// The worst phases, each with the number of phases of its kind. The stages of a job are adjacent.
     pub fn rows(&self) -> Vec<(&PhaseRecord, usize)> {
         let mut jobs: Vec<&str> = Vec::new();
         for (phase, _) in &self.worst {
@@ -280,7 +280,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn worst_phase_is_the_closest_to_or_furthest_above_its_prediction() {
+    fn worst_phase_comes_closest_to_its_prediction_or_exceeds_it_most() {
         let phase = crate::record::sample::sample().memory.phases.remove(0);
         let mut phases = WorstPhases::default();
         for (candidate, predicted, measured) in [("calm", 100, 50), ("wild", 60, 55), ("idle", 90, 1)] {

@@ -1,7 +1,7 @@
-//! Feedback for a person, or for a model that writes kernels: all that they need to do better next time, in at most 2
-//! KiB of text.
+//! Feedback for a person, or for a model that writes kernels. In at most 2 KiB of text, it has all that they need to do
+//! better next time.
 //!
-//! It says what happened, where, with which figures, and what that usually means. Details for programs are in
+//! It says what happened and where, with figures, and what that usually means. Details for programs are in
 //! `summary.json`.
 
 use std::fmt::Write as _;
@@ -12,9 +12,9 @@ use opt_shared::units::Bytes;
 use super::figures::{one_line, percent, printable, small, speedup, time};
 use crate::record::Stage;
 
-/// Longest feedback, in bytes (DESIGN "run directory").
+/// Longest feedback, in bytes.
 pub const MAX_FEEDBACK: usize = 2 << 10;
-/// Longest excerpt of the compiler's output or of standard error; the rest of the space is for our own findings.
+/// Longest excerpt of the compiler's output or of standard error. The rest of the space is for our own findings.
 const MAX_EXCERPT: usize = 1200;
 /// Longest line.
 const MAX_LINE: usize = 400;
@@ -50,17 +50,17 @@ fn least_gain(entries: &[EntryProfile]) -> Option<String> {
     Some(format!("{} ({pace}, noise {})", entry.entry, percent(entry.noise)))
 }
 
-/// The feedback for an attempt whose worker died, or that was never made.
+/// The feedback for an attempt whose worker died, or that did not take place.
 pub fn feedback_without_report(stage: Stage, status: Status, detail: &str) -> String {
     compose(&Facts::new(stage, status, detail))
 }
 
 fn pace(entry: &EntryProfile) -> f64 {
-    // Without a baseline, the slowest entry comes first.
+    // Without a baseline, the slowest entry is chosen.
     entry.speedup.map_or(-entry.times.median_time_ms, |ratio| ratio.value)
 }
 
-/// Everything that a feedback is made from.
+/// The facts from which feedback is written.
 struct Facts<'a> {
     stage: Stage,
     status: Status,
@@ -69,7 +69,7 @@ struct Facts<'a> {
     failures: &'a [EntryFailure],
     end: Option<&'a RunnerEnd>,
     peak: Option<Bytes>,
-    /// Number of entries that passed, and that were run.
+    /// The number of entries that passed, and the number that were run.
     entries: Option<(u32, u32)>,
     /// The entry with the smallest gain.
     timed: Option<String>,
@@ -97,7 +97,7 @@ fn compose(facts: &Facts<'_>) -> String {
     let mut text = Text::default();
     text.line(&format!("{} in {}: {}", facts.status, facts.stage, sentence(facts)));
     if facts.baseline_failed {
-        text.line("This end was the baseline's, in the run that pairs it with the candidate; there is nothing to change here.");
+        text.line("The baseline failed in the run that pairs it with the candidate, so there is nothing to change in the candidate.");
         return text.0;
     }
     match facts.status {
@@ -123,7 +123,7 @@ fn compose(facts: &Facts<'_>) -> String {
     text.0
 }
 
-/// The reported detail, or the first failing entry's, or a sentence that says there is none.
+/// The reported detail, or that of the first failing entry, or a sentence which says that nothing is known.
 fn sentence(facts: &Facts<'_>) -> String {
     let own = one_line(facts.detail.trim());
     if !own.is_empty() {
@@ -166,13 +166,13 @@ fn loading(facts: &Facts<'_>, text: &mut Text) {
 fn returned(facts: &Facts<'_>, text: &mut Text) {
     let detail = facts.failures.first().map_or(facts.detail, |failure| &failure.detail);
     if facts.status == Status::Unsupported && detail.contains("the device does not support") {
-        text.line("The device lacks what this kernel uses; on another device it may pass.");
+        text.line("The device lacks a feature that this kernel uses. The kernel may pass on another device.");
     } else if facts.status == Status::Unsupported {
-        text.line("The function returned -2 (unsupported). A candidate that does not do every entry is ranked only with `partial = true`.");
+        text.line("The function returned -2 (unsupported). A candidate that does not support every entry is ranked only with `partial = true`.");
     } else {
-        // A traceback, or the runner's own message about a value.
+        // The detail is a traceback, or the runner's own message about a value.
         text.line(if detail.contains(".py:") || detail.contains("it returned") {
-            "Return the outputs as plain tensors on the CPU, or write them where they are taken, and let no exception out."
+            "Return the outputs as plain tensors on the CPU, or write to the output tensors if the function gets them. Do not let an exception escape."
         } else {
             "The function must return 0 and write its result into the output tensor, which is its last argument."
         });
@@ -189,39 +189,39 @@ fn crashed(facts: &Facts<'_>, text: &mut Text) {
             "It touched memory that is not mapped: check every index against the shapes above, null data of \
              zero-size tensors, and strides of inputs that are not contiguous."
         }
-        Some("SIGABRT") => "The code aborted: an assertion, an exception that escaped, or a damaged heap.",
-        Some("SIGFPE") => "An integer was divided by zero, or the least integer by -1.",
+        Some("SIGABRT") => "The code aborted. The cause may be an assertion, an exception that escaped, or a damaged heap.",
+        Some("SIGFPE") => "An integer was divided by zero, or the smallest integer by -1.",
         Some("SIGILL") => {
-            "An instruction that this CPU does not have, or a trap: check -march and unreachable code."
+            "It executed a trap, or an instruction that this CPU does not have. Check -march and unreachable code."
         }
         Some("SIGSYS") => "It made a system call that candidates may not make.",
-        _ => "The process ended inside the call; a candidate must return from it.",
+        _ => "The process ended inside the call. A candidate must return from its calls.",
     });
     ending(facts, text);
 }
 
 fn timed_out(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
-    text.line("The call did not return in time: look for a loop whose end is never reached, a deadlock between threads, or work far beyond what the shapes ask for.");
+    text.line("The call did not return in time: look for an endless loop, a deadlock between threads, or far more work than the shapes need.");
     ending(facts, text);
 }
 
 fn limited(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
     if let Some(peak) = facts.peak.filter(|&peak| peak != Bytes::ZERO) {
-        text.line(&format!("The highest owed memory seen was {peak}."));
+        text.line(&format!("The highest owed memory was {peak}."));
     }
     text.line(match facts.status {
         Status::LimitExceeded => "Ask for fewer threads, files or processes, or write less.",
         Status::DeviceMemoryLimit => "Use less device memory: reuse workspace, or work in tiles.",
-        _ => "Use less memory beyond the outputs: no copies of whole inputs, work in tiles, free what a call allocates. `limits.memory` is the limit.",
+        _ => "Use less memory beyond the outputs: do not copy whole inputs, work in tiles, and free what a call allocates. `limits.memory` is the limit.",
     });
     ending(facts, text);
 }
 
 fn misshapen(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
-    text.line("Outputs are allocated by the caller with the recorded shape, dtype and strides; write into them, or return ones that agree with it where the language returns its outputs.");
+    text.line("The caller allocates the outputs with the recorded shape, dtype and strides. Write into them. In a language that returns its outputs, return tensors of that form.");
 }
 
 fn wrong_values(facts: &Facts<'_>, text: &mut Text) {
@@ -285,11 +285,11 @@ fn mismatch(status: Status, found: &Mismatch, text: &mut Text) {
     }
 }
 
-/// A hint at the usual cause of this pattern of bad elements.
+/// Describes the usual cause of this pattern of bad elements.
 fn hint(found: &Mismatch) -> String {
     match found.pattern {
         Pattern::All => {
-            "Every element is wrong: the formula, a scale, the order of the arguments, or the dtype in which \
+            "Every element is wrong. Check the formula, a scale, the order of the arguments, or the dtype in which \
                          the sum is kept, rather than an index at the edge."
                 .to_owned()
         }
@@ -298,11 +298,11 @@ fn hint(found: &Mismatch) -> String {
              tile or vector is not handled, or an index overflows."
         ),
         Pattern::FromRow { row } => format!(
-            "Rows before {row} are right, all from there on are wrong: look at how rows are split over threads or \
+            "Rows before {row} are right, and all later rows are wrong: look at how rows are split over threads or \
              tiles, and at index types that overflow."
         ),
         Pattern::StillPoisoned => {
-            "These elements still hold what the output was filled with: they were never \
+            "These elements still have the value with which the output was filled: they were never \
                                    written. The loop or the grid does not reach them."
                 .to_owned()
         }
@@ -310,7 +310,7 @@ fn hint(found: &Mismatch) -> String {
             let first: Vec<String> =
                 found.bad_indices.iter().take(4).map(|index| format!("{index:?}")).collect();
             format!(
-                "The bad elements are scattered ({}): rounding of a long sum, a race, or one branch of the formula.",
+                "The bad elements are scattered ({}). The cause may be rounding in a long sum, a race, or one branch of the formula.",
                 first.join(", ")
             )
         }
@@ -320,7 +320,7 @@ fn hint(found: &Mismatch) -> String {
 fn trespassed(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
     text.line(match facts.status {
-        Status::InputMutated => "Inputs are read-only: work in the output or in memory of your own.",
+        Status::InputMutated => "Inputs are read-only: work in the output or in your own memory.",
         _ => "Bytes outside the output were written: check the last tile, and the strides of the output.",
     });
     ending(facts, text);
@@ -330,21 +330,21 @@ fn dishonest_time(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
     text.line(match facts.status {
         Status::TooFast => "No machine moves this many bytes in this time: the work was skipped, or an earlier result was kept. Every call must do its work.",
-        Status::DeferredWork => "It worked while no call was running. Every call must do its own work, and end its threads' work before it returns; threads that wait must sleep, not spin.",
+        Status::DeferredWork => "It used CPU time while no call was running. Every call must do its own work and finish it, in all threads, before it returns. Threads that wait must sleep, not spin.",
         _ => "The times measured inside and outside of the call differ: do not change clocks, and do the work within the call.",
     });
 }
 
 fn not_the_candidate(facts: &Facts<'_>, text: &mut Text) {
     text.line(match facts.status {
-        Status::CaptureError => "The capture could not be used. This is not the candidate's fault; there is nothing to change in it.",
-        Status::DoesNotFit => "The job does not fit under the memory ceiling. `check` shows the smallest ceiling that would do; there is nothing to change in the candidate.",
+        Status::CaptureError => "The capture could not be used. This is not the candidate's fault, and there is nothing to change in it.",
+        Status::DoesNotFit => "The job does not fit under the memory ceiling. `check` shows the smallest sufficient ceiling; there is nothing to change in the candidate.",
         Status::Skipped => "It was not run.",
-        _ => "A worker or the host failed, not the candidate; it is tried again. There is nothing to change in it.",
+        _ => "A worker or the host failed, not the candidate. The attempt is repeated, and there is nothing to change in the candidate.",
     });
 }
 
-/// The first failing entry and its arguments.
+/// Writes the first failing entry and its arguments.
 fn entry(facts: &Facts<'_>, text: &mut Text) {
     let Some(failure) = facts.failures.first() else { return };
     let arguments = one_line(&failure.args.join(", "));
@@ -365,7 +365,7 @@ fn ending(facts: &Facts<'_>, text: &mut Text) {
     text.excerpt("standard error", &end.stderr_tail);
 }
 
-/// A text that stops growing at its limit.
+/// A text that cannot grow beyond its limit.
 #[derive(Default)]
 struct Text(String);
 
@@ -374,24 +374,24 @@ impl Text {
         let line = head(line, MAX_LINE.max(MAX_ARGUMENTS + 64));
         let line = head(&line, MAX_FEEDBACK.saturating_sub(self.0.len() + 1)).into_owned();
         if !line.is_empty() && self.0.len() + line.len() < MAX_FEEDBACK {
-            // Writing into a string cannot fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(self.0, "{line}");
         }
     }
 
-    fn excerpt(&mut self, name: &str, stranger: &str) {
-        let stranger = printable(stranger);
-        let stranger = stranger.trim_end();
+    fn excerpt(&mut self, name: &str, foreign: &str) {
+        let foreign = printable(foreign);
+        let foreign = foreign.trim_end();
         let title = format!("--- {name}:\n");
         let room = MAX_FEEDBACK.saturating_sub(self.0.len() + title.len() + 1).min(MAX_EXCERPT);
-        if stranger.trim().is_empty() || room < "…".len() + 1 {
+        if foreign.trim().is_empty() || room < "…".len() + 1 {
             return;
         }
-        let _ = writeln!(self.0, "{title}{}", head(stranger, room));
+        let _ = writeln!(self.0, "{title}{}", head(foreign, room));
     }
 }
 
-/// At most `limit` bytes of the text.
+/// Returns the beginning of the text, at most `limit` bytes.
 fn head(text: &str, limit: usize) -> std::borrow::Cow<'_, str> {
     if text.len() <= limit {
         return text.into();

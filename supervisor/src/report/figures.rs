@@ -22,11 +22,11 @@ pub(super) fn time(milliseconds: f64) -> String {
     format!("{} {unit}", three_digits(value))
 }
 
-/// Explains the mark beside a noise figure.
+/// The explanation of the mark beside a noise figure.
 pub(super) const UNSETTLED: &str = "! ended by entry_timeout or budget before the noise was below max_noise";
 pub(super) const BRIEF: &str = "~ timed briefly: another is surely faster";
 
-/// Candidates whose verdicts are worth less than others, and why.
+/// Says which candidates have verdicts that are weaker than others, and why.
 pub(super) fn weaker_tiers<'a>(candidates: impl Iterator<Item = &'a CandidateRecord>) -> Option<String> {
     const NAMED: usize = 5;
     let mut by_tier: BTreeMap<Tier, Vec<String>> = BTreeMap::new();
@@ -44,17 +44,17 @@ pub(super) fn weaker_tiers<'a>(candidates: impl Iterator<Item = &'a CandidateRec
     Some(told.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
 }
 
-/// Whether timing ended before the noise was low enough.
+/// True if timing ended before the noise was low enough.
 pub(super) fn is_unsettled(candidate: &CandidateRecord) -> bool {
     mark(candidate) == Some('!')
 }
 
-/// Whether it was timed only until another candidate was surely faster.
+/// True if it was timed only until another candidate was surely faster.
 pub(super) fn is_brief(candidate: &CandidateRecord) -> bool {
     mark(candidate) == Some('~')
 }
 
-/// The mark beside its noise, if its times are not what was asked for.
+/// The mark beside its noise, if its timing was cut short.
 pub(super) fn mark(candidate: &CandidateRecord) -> Option<char> {
     let profile = candidate.profile.as_ref().filter(|_| candidate.status == Some(Status::Passed))?;
     match profile.stage {
@@ -63,8 +63,8 @@ pub(super) fn mark(candidate: &CandidateRecord) -> Option<char> {
     }
 }
 
-/// Time of a call, comparable within a job: the baseline's time divided by the speed-up, since both were timed
-/// side by side. Without a baseline, the measured time.
+/// Time of a call, comparable within a job. It is the baseline's time divided by the speed-up, because both were timed
+/// side by side. Without a baseline, it is the measured time.
 pub(super) fn median(candidate: &CandidateRecord, baseline: Option<&CandidateRecord>) -> Option<f64> {
     let measured = |it: &CandidateRecord| it.profile.as_ref()?.times.median_time_ms;
     match (candidate.speedup, baseline.and_then(measured)) {
@@ -73,7 +73,7 @@ pub(super) fn median(candidate: &CandidateRecord, baseline: Option<&CandidateRec
     }
 }
 
-/// Whether its interval is so wide that its figures mean little.
+/// True if its interval is so wide that its figures mean little.
 pub(super) fn is_noisy(candidate: &CandidateRecord) -> bool {
     const WIDEST: f64 = 0.15;
     let times = candidate.profile.as_ref().map(|profile| &profile.times);
@@ -89,7 +89,7 @@ pub(super) fn speedup(estimate: &Estimate) -> String {
     )
 }
 
-/// A percentage of at most five characters: the noise column holds that and a mark.
+/// A percentage of at most five characters. The noise column has room for it and a mark.
 pub(super) fn percent(share: f64) -> String {
     match nonfinite::text(share) {
         Some(text) => text.to_owned(),
@@ -99,7 +99,7 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-/// A duration.
+/// A duration as text.
 pub(super) fn elapsed(milliseconds: u64) -> String {
     let seconds = milliseconds / 1000;
     match seconds {
@@ -109,7 +109,7 @@ pub(super) fn elapsed(milliseconds: u64) -> String {
     }
 }
 
-/// An error or a tolerance: few digits, with an exponent if that is shorter.
+/// An error or a tolerance, with few digits, and with an exponent if that is shorter.
 pub(super) fn small(number: f64) -> String {
     match nonfinite::text(number) {
         Some(text) => text.to_owned(),
@@ -136,7 +136,7 @@ pub(super) fn counted(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
-/// A foreign text without characters that could move a terminal's cursor, change its colours or reorder text.
+/// Removes from a foreign text all characters that could move a terminal's cursor, change its colours or reorder text.
 pub(super) fn printable(text: &str) -> String {
     let replace = |character: char| match character {
         '\n' => '\n',
@@ -148,12 +148,12 @@ pub(super) fn printable(text: &str) -> String {
     text.replace("\r\n", "\n").chars().map(replace).collect()
 }
 
-/// A foreign text on one line.
+/// Puts a foreign text on one line.
 pub(super) fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ")
 }
 
-/// Shortens to `width` characters with an ellipsis in the middle, so that a path keeps its end.
+/// Shortens a text to `width` characters with an ellipsis in the middle. A path therefore keeps its end.
 pub(super) fn shorten(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {

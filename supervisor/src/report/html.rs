@@ -1,6 +1,6 @@
-//! A run as a single HTML page: no network, no script, light and dark, for large and small screens.
+//! A run as a single HTML page. It uses no network and no script, is light or dark, and fits large and small screens.
 //!
-//! maud escapes every text, and foreign texts also lose their control characters. What does not fit is left out,
+//! maud escapes every text, and foreign texts also lose their control characters. Parts that do not fit are left out,
 //! and the page says so.
 
 mod failures;
@@ -23,7 +23,7 @@ pub use plot::PlotError;
 
 pub const LIMITS: Limits = Limits { shown: 200, failed: 200, entries: 32, workers: 200, decisions: 200 };
 
-/// Largest size of the page: a phone may load it over a slow connection, and browsers have to search it.
+/// Largest size of the page. A phone may load it over a slow connection, and browsers must be able to search it.
 const MAX_SIZE: usize = 1_800 << 10;
 const STYLE: &str = include_str!("html/style.css");
 
@@ -44,7 +44,7 @@ pub fn render(digest: &Digest) -> Result<String, PlotError> {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                // Even if something slips through, it can neither run code nor reach the network.
+                // Even if hostile text gets into the page, it can neither run code nor reach the network.
                 meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
                 title { (one_line(&digest.run.name)) " – opt-supervisor" }
                 style { (PreEscaped(STYLE)) }
@@ -150,14 +150,14 @@ fn card(digest: &JobDigest) -> Markup {
     }
 }
 
-/// Why there is no winner, without the job's name in front.
+/// The reason why there is no winner, without the job's name.
 fn reason(digest: &JobDigest) -> String {
     let headline = headline_of(&digest.job, |name| digest.named(name), digest.others);
     let rest = headline.strip_prefix(&format!("{}: ", one_line(&digest.job.name))).unwrap_or(&headline);
     rest.strip_prefix("no winner, ").unwrap_or(rest).to_owned()
 }
 
-/// A name as part of a link: letters and digits stay, other characters are replaced by their codes.
+/// Writes a name as part of a link. Letters and digits stay, and other characters are replaced by their codes.
 fn anchor(name: &str) -> String {
     name.bytes()
         .take(64)
@@ -178,7 +178,7 @@ fn section(digest: &JobDigest, room: &mut Room) -> Option<Markup> {
     };
     let passed = Status::Passed.name();
     let mut statuses: Vec<_> = digest.statuses.iter().collect();
-    // PASSED first, then the others by frequency.
+    // PASSED comes first, then the other statuses by frequency.
     statuses.sort_by_key(|(status, count)| (**status != passed, std::cmp::Reverse(**count)));
     let head = room.fits(html! {
         h2 { (one_line(&job.name)) " " span class={ "chip " (tone) } { (job.status) } }
@@ -210,7 +210,7 @@ fn too_large(what: &str) -> Markup {
     html! { p.note { (what) " is left out here: the page would be too large. " code { "report --format csv" } " has it." } }
 }
 
-/// Known disturbances of the times.
+/// Names the known disturbances of the times.
 fn disturbed_by(conditions: &TimingConditions) -> Option<String> {
     let mut reasons = Vec::new();
     if let Some((before, after)) = conditions.load_before.zip(conditions.load_after) {
@@ -223,10 +223,10 @@ fn disturbed_by(conditions: &TimingConditions) -> Option<String> {
         reasons.push(format!("governor {}", conditions.governors.join(", ")));
     }
     if conditions.smt == Some(true) {
-        reasons.push("two threads a core".to_owned());
+        reasons.push("two threads per core".to_owned());
     }
     if let Some(throttled) = conditions.throttled.filter(|&count| count != 0) {
-        reasons.push(format!("slowed down for heat {throttled} times"));
+        reasons.push(format!("slowed down {throttled} times because of heat"));
     }
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
@@ -236,7 +236,7 @@ fn host(digest: &Digest) -> Markup {
     let run = &digest.run;
     html! {
         section {
-            h2 { "Where it comes from" }
+            h2 { "Machine and run" }
             div.columns {
                 dl {
                     @if let Some(command) = &run.command { dt { "command" } dd { code { (one_line(command)) } } }
@@ -281,7 +281,7 @@ fn host(digest: &Digest) -> Markup {
     }
 }
 
-/// The digests of what a job's figures depend on, by name.
+/// The digests of everything on which a job's figures depend, by name.
 fn digests(job: &JobDigest) -> Vec<(&'static str, &String)> {
     let all = [
         ("captures", job.job.captures.digest.as_ref()),
@@ -291,7 +291,7 @@ fn digests(job: &JobDigest) -> Vec<(&'static str, &String)> {
     all.into_iter().filter_map(|(what, digest)| Some((what, digest?))).collect()
 }
 
-/// The part of a compiler's command line that affects the code, without folders of the run, which no longer
+/// The part of a compiler's command line that affects the code. Folders of the run are left out, because they no longer
 /// exist.
 fn flags_of(flags: &[String]) -> Vec<&str> {
     let mut kept = Vec::new();

@@ -1,5 +1,5 @@
-//! A run for a pull request: who won and by how much, the table, details in folded sections, and how to reproduce
-//! it.
+//! A run for a pull request: who won and by how much, the table, details in folded sections, and the command that
+//! reproduces it.
 //!
 //! Foreign names and texts appear only in code spans, where neither markup nor mentions work.
 
@@ -16,7 +16,7 @@ use super::text::headline_of;
 use crate::record::{CandidateRecord, Ranking};
 
 pub const LIMITS: Limits = Limits { shown: 40, failed: 40, entries: 40, workers: 0, decisions: 0 };
-/// A comment on a pull request may have 65,536 characters.
+/// Largest size of the report, in bytes. A comment on a pull request may have 65,536 characters.
 const MAX_SIZE: usize = 60_000;
 const MAX_NAME: usize = 80;
 const MAX_DETAIL: usize = 200;
@@ -78,7 +78,7 @@ fn of_job(digest: &JobDigest) -> String {
             format!("{} {wins}, **{ratio}** against {}, {confirmed}", code(&winner.name), code(baseline))
         }
         _ => {
-            // Everything after the job's name; it may contain foreign names.
+            // The rest of the headline, after the job's name, may contain foreign names.
             let headline = headline_of(job, |name| digest.named(name), digest.others);
             let rest =
                 headline.strip_prefix(&format!("{}: ", one_line(&job.name))).unwrap_or(&headline).to_owned();
@@ -145,7 +145,7 @@ fn row(candidate: &CandidateRecord, baseline: Option<&CandidateRecord>) -> Strin
     )
 }
 
-/// Each row is an entry that stands for its signature class.
+/// Writes a row for each signature class. An entry represents its class.
 fn per_class(page: &mut String, digest: &JobDigest, candidate: &CandidateRecord) {
     let Some(profile) = candidate.profile.as_ref().filter(|profile| !profile.entries.is_empty()) else {
         return;
@@ -222,7 +222,7 @@ fn of_memory(page: &mut String, digest: &Digest) {
     say("peak owed", totals.peak_owed_bytes);
     say("ceiling", totals.host_ceiling_bytes);
     say("predicted without candidates and compilers", totals.predicted_peak_owed_bytes);
-    say("most in swap", totals.swap_peak_bytes);
+    say("peak in swap", totals.swap_peak_bytes);
     say("least available", totals.min_available_bytes);
     say("peak on the device", totals.device_peak_bytes);
     say("device ceiling", totals.device_ceiling_bytes);
@@ -241,19 +241,19 @@ fn line(page: &mut String, text: &str) {
     page.push('\n');
 }
 
-/// A foreign text as a code span.
+/// Formats a foreign text as a code span.
 pub(super) fn code(text: &str) -> String {
     let line = shorten(&one_line(text), MAX_DETAIL).replace('`', "'");
-    // A span of only spaces would not be a code span.
+    // A span that contains only spaces would not be a code span.
     if line.trim().is_empty() { "` `".to_owned() } else { format!("`{}`", line.trim()) }
 }
 
-/// A foreign text as a code span in a table.
+/// Formats a foreign text as a code span in a table.
 pub(super) fn cell(text: &str) -> String {
     code(text).replace('|', "\\|")
 }
 
-/// Escapes text between markup, with a backslash before characters that are markup in markdown.
+/// Escapes text between markup: puts a backslash before characters that are markup in markdown.
 fn html(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in one_line(text).chars() {
@@ -265,7 +265,7 @@ fn html(text: &str) -> String {
                 safe.push('\\');
                 safe.push(character);
             }
-            // Prevents mentions.
+            // An escaped `@` does not mention anyone.
             '@' => safe.push_str("@\u{200b}"),
             character => safe.push(character),
         }
@@ -322,7 +322,7 @@ mod tests {
                 fenced = !fenced;
                 continue;
             }
-            // The text outside code spans, which start and end on the same line.
+            // This is the text outside code spans, which start and end on the same line.
             let outside: String = line.split('`').step_by(2).collect();
             let backslashed = line.contains("\\`");
             assert!(fenced || backslashed || !outside.contains("<script"), "{line}");

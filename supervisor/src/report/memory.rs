@@ -1,4 +1,4 @@
-//! Memory in a terminal: predictions beside measurements, and what each kind of process owed over time.
+//! Memory in a terminal: predictions beside measurements, and the memory that each kind of process owed over time.
 
 use std::fmt::Write as _;
 
@@ -10,13 +10,13 @@ use crate::record::Stage;
 use crate::record::timeline::{MarkKind, Series, Timeline};
 
 const NAME: usize = 18;
-/// `1023 MiB`
+/// Width of a size such as `1023 MiB`.
 const SIZE: usize = 9;
 const GAP: usize = 2;
-/// Eighths of a character cell.
+/// The eighths of a character cell.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// A line for the worst phase of each stage of each job.
+/// Returns a line for the worst phase of each stage of each job.
 pub(super) fn predictions(phases: &WorstPhases, width: usize) -> Vec<String> {
     let rows = phases.rows();
     if rows.is_empty() {
@@ -51,9 +51,9 @@ pub(super) fn predictions(phases: &WorstPhases, width: usize) -> Vec<String> {
     }
     if phases.rows().iter().any(|(phase, _)| phase.predicted_bytes < phase.peak_owed_bytes) {
         lines.push(
-            "Above 100 %: taken by the candidate or the compiler itself. That has a limit of".to_owned(),
+            "Above 100 %: the candidate or the compiler itself took memory. Such memory has a".to_owned(),
         );
-        lines.push("its own, which was reserved beside the prediction.".to_owned());
+        lines.push("separate limit, which was reserved in addition to the prediction.".to_owned());
     }
     lines
 }
@@ -63,7 +63,7 @@ pub(super) fn percent(part: Bytes, whole: Bytes) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// A percentage in words, in which a small share is not shown as nothing.
+/// A percentage in words. A small share is not shown as zero.
 pub(super) fn share(part: Bytes, whole: Bytes) -> String {
     match percent(part, whole) {
         0 if part != Bytes::ZERO => "less than 1 %".to_owned(),
@@ -71,7 +71,7 @@ pub(super) fn share(part: Bytes, whole: Bytes) -> String {
     }
 }
 
-/// A row for each kind of process, all on the same scale; below them the stages, kills and recycles.
+/// Draws a row for each kind of process, all on the same scale, and below them the stages, kills and recycles.
 pub(super) fn timeline(timeline: &Timeline, width: usize) -> Vec<String> {
     let columns = width.saturating_sub(NAME + SIZE + 2 * GAP);
     if timeline.is_empty() || columns < 10 {
@@ -104,7 +104,7 @@ pub(super) fn timeline(timeline: &Timeline, width: usize) -> Vec<String> {
             Stage::Screen | Stage::Profile | Stage::Confirm => 'p',
             Stage::Replay => 'r',
         };
-        // Everything else serves timing, so it is shown even if the column holds other stages too.
+        // The other stages serve timing, so timing is shown even if the column contains others too.
         for cell in &mut stages[column(phase.started)..=column(phase.ended)] {
             if *cell != 'p' {
                 *cell = letter;
@@ -137,7 +137,7 @@ fn scale(timeline: &Timeline, full: Bytes) -> String {
     }
 }
 
-/// A value above zero is visible, however small it is.
+/// The character for a value. A value above zero is visible, however small it is.
 fn bar(owed: Option<Bytes>, full: Bytes) -> char {
     match owed {
         None | Some(Bytes::ZERO) => ' ',

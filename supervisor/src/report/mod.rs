@@ -1,7 +1,7 @@
-//! The output of a run, for people and programs: `summary.json`, the text on the terminal, and the feedback for
-//! each candidate.
+//! The output of a run for people and programs: `summary.json`, the text on the terminal, and the feedback for each
+//! candidate.
 //!
-//! Prints a [`RunRecord`](crate::record::RunRecord) that the driver supplies; computes no results.
+//! This module prints a [`RunRecord`](crate::record::RunRecord) that the driver supplies. It computes no results.
 
 pub mod compare;
 pub mod digest;

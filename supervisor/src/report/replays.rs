@@ -1,7 +1,8 @@
-//! Replays for people: what the pool held, what was moved, and what that cost compared with keeping everything.
+//! Replays for people: what the pool contained, what was moved, and how long that took compared with keeping
+//! everything.
 //!
-//! Owns [`ReplayText`], the sentences that every format shows about a replay, and its own text format. Foreign
-//! names are unchanged in it; each format escapes them in its own way.
+//! [`ReplayText`] has the sentences that every format shows about a replay. This file also has the text format. Foreign
+//! names are unchanged in [`ReplayText`]; each format escapes them in its own way.
 
 pub(super) mod markdown;
 
@@ -11,23 +12,23 @@ use opt_shared::units::Bytes;
 use super::figures::{counted, one_line, percent, time};
 use crate::record::ReplayRecord;
 
-/// Steps listed one by one: the ones that waited longest.
+/// Number of steps that are listed. They are the ones that waited longest.
 const MAX_STEPS: usize = 3;
-/// Steps that waited for less than this share of all waiting count as not having waited: the hand-over alone takes some
-/// hundred nanoseconds.
+/// The share of all waiting below which a step counts as not having waited. The hand-over alone takes some hundred
+/// nanoseconds.
 const MIN_SHARE: f64 = 0.01;
 
 /// One replay, in words.
 pub(super) struct ReplayText<'r> {
     pub(super) name: &'r str,
     pub(super) status: &'static str,
-    /// `None` if the candidate is to blame.
+    /// Blame if it is not the candidate's; `None` if it is.
     pub(super) blame: Option<Blame>,
     pub(super) figures: Figures,
     pub(super) outcome: Outcome<'r>,
 }
 
-/// `None` for figures that are unknown.
+/// The figures of a replay. Unknown figures are `None`.
 #[derive(Default)]
 pub(super) struct Figures {
     pub(super) time: Option<String>,
@@ -44,7 +45,7 @@ pub(super) struct Figures {
 
 pub(super) enum Outcome<'r> {
     Passed(Box<Passed<'r>>),
-    /// It did not pass; says why, and where the first difference is.
+    /// It did not pass. The text says why, and where the first difference is.
     Not {
         detail: Option<&'r str>,
         failure: Option<String>,
@@ -54,7 +55,7 @@ pub(super) enum Outcome<'r> {
 pub(super) struct Passed<'r> {
     pub(super) callers: Vec<Caller<'r>>,
     pub(super) against: [Against; 3],
-    /// The first steps; `step_count` is the number of all.
+    /// The first steps. `step_count` is the number of all steps.
     pub(super) steps: Vec<Step<'r>>,
     pub(super) step_count: usize,
     copying: String,
@@ -67,7 +68,7 @@ pub(super) struct Passed<'r> {
 pub(super) struct Caller<'r> {
     pub(super) job: &'r str,
     pub(super) candidate: &'r str,
-    /// The job's winner, if it does not make the calls because it leaves out an entry of the replay.
+    /// The job's winner, if another kernel makes the calls because the winner leaves out an entry of the replay.
     pub(super) winner: Option<&'r str>,
 }
 
@@ -152,7 +153,7 @@ impl Figures {
 }
 
 impl<'r> ReplayText<'r> {
-    /// `winner` returns the winner of a job.
+    /// Describes a replay. `winner` returns the winner of a job.
     pub(super) fn of(replay: &'r ReplayRecord, winner: impl Fn(&str) -> Option<&'r str>) -> Self {
         let outcome = match result(replay) {
             Some(result) => Outcome::Passed(Box::new(Passed::of(result, winner))),
@@ -167,7 +168,7 @@ impl<'r> ReplayText<'r> {
         }
     }
 
-    /// A line, followed by indented lines and an empty one.
+    /// Returns a line, followed by indented lines and an empty one.
     pub(super) fn lines(&self) -> Vec<String> {
         let (name, status) = (one_line(self.name), self.status);
         let passed = match &self.outcome {
@@ -198,7 +199,7 @@ impl<'r> ReplayText<'r> {
         }
         lines.extend(passed.slowest(MAX_STEPS).iter().map(|step| {
             let (entry, job) = (one_line(step.entry), one_line(step.job));
-            format!("  {entry} of {job}: {}, of it {} waiting", step.time, step.waiting)
+            format!("  {entry} of {job}: {}, {} of it waiting", step.time, step.waiting)
         }));
         lines.push(String::new());
         lines
@@ -234,7 +235,7 @@ impl<'r> Passed<'r> {
         }
     }
 
-    /// Which kernels make the calls, with names as `name` formats them.
+    /// Says which kernels make the calls, with names as `name` formats them.
     pub(super) fn called_by(&self, name: impl Fn(&str) -> String) -> String {
         let caller = |it: &Caller<'_>| {
             let won = it.winner.map_or_else(String::new, |winner| format!(", which {} won", name(winner)));
@@ -247,7 +248,7 @@ impl<'r> Passed<'r> {
         let [pool, moved, spent] = &self.against;
         let share = |it: &Against| it.share.map_or_else(|| "-".to_owned(), percent);
         format!(
-            "against keeping everything: {} of its pool, {} moved instead of {}, {} of its time once all is there",
+            "compared with keeping everything: {} of its pool, {} moved instead of {}, {} of its time with everything loaded",
             share(pool),
             moved.ours,
             moved.all,
@@ -255,7 +256,7 @@ impl<'r> Passed<'r> {
         )
     }
 
-    /// The steps that waited longest.
+    /// The steps that waited longest, at most `most`.
     pub(super) fn slowest(&self, most: usize) -> Vec<&Step<'r>> {
         let waited = |step: &&Step<'_>| 0.0 < step.stall_ms && MIN_SHARE * self.stall_ms <= step.stall_ms;
         let mut steps: Vec<_> = self.steps.iter().filter(waited).collect();
@@ -265,7 +266,7 @@ impl<'r> Passed<'r> {
     }
 }
 
-/// The figures of a replay. One that did not pass has none, whatever its row holds.
+/// The figures of a replay. A replay that did not pass has none, whatever its row contains.
 pub(super) fn result(replay: &ReplayRecord) -> Option<&ReplayResult> {
     replay.result.as_ref().filter(|_| replay.status == Some(Status::Passed))
 }
@@ -288,7 +289,7 @@ fn step(place: usize, it: &ReplayStep) -> Step<'_> {
     }
 }
 
-/// The first difference: index, expected, actual.
+/// The first difference: its index, the expected value and the actual one.
 fn failure(replay: &ReplayRecord) -> Option<String> {
     let failure = replay.failure.as_ref()?;
     let it = failure.mismatch.as_ref()?;
@@ -305,7 +306,7 @@ fn failure(replay: &ReplayRecord) -> Option<String> {
     ))
 }
 
-/// The callers, as far as steps are listed.
+/// The callers of the listed steps.
 fn callers<'r>(result: &'r ReplayResult, winner: impl Fn(&str) -> Option<&'r str>) -> Vec<Caller<'r>> {
     let mut callers: Vec<Caller<'r>> = Vec::new();
     for step in &result.steps {
@@ -329,15 +330,15 @@ mod tests {
             "replay model: 1 step in 18.0 s, 900 ms stalled, budget 512 MiB",
             "  pool: peak 510 MiB (floor 300 MiB, everything 5.00 GiB)",
             "  moved 9.00 GiB: 600 hits, 100 misses, 90 evictions; copying took 12.0 s, the calls 17.1 s",
-            "  against keeping everything: 10 % of its pool, 9.00 GiB moved instead of 5.00 GiB, 105 % of its time once all is there",
+            "  compared with keeping everything: 10 % of its pool, 9.00 GiB moved instead of 5.00 GiB, 105 % of its time with everything loaded",
             "  calls by fast.c (embedding)",
-            "  entry_000000 of embedding: 20.0 ms, of it 12.0 ms waiting",
+            "  entry_000000 of embedding: 20.0 ms, 12.0 ms of it waiting",
             "",
         ];
         assert_eq!(ReplayText::of(replay, |_| Some("fast.c")).lines(), wanted);
     }
 
-    /// A failed replay shows no figures, whatever its row holds.
+    /// A failed replay shows no figures, whatever its row contains.
     #[test]
     fn failed_replay_has_no_figures() {
         let mut replay = sample().replays.remove(0);

@@ -1,4 +1,4 @@
-//! A timeline for tests: a verifier with a runner that is killed, a recycle, then a profiler with two runners.
+//! A timeline for tests. A verifier has a runner that is killed, a worker is recycled, and a profiler has two runners.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::Role;

@@ -1,5 +1,5 @@
-//! Writes `summary.json`, which is always complete: whatever is killed when, a reader sees the previous document
-//! or the new one.
+//! Writes `summary.json`. It is always complete: whatever is killed at any time, a reader sees either the previous
+//! document or the new one.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -9,13 +9,13 @@ use serde::Serialize;
 
 pub const FILE_NAME: &str = "summary.json";
 
-/// Name of the document while it is being written. It is fixed, so that a file left by a kill is overwritten by
-/// the next write, and removed at the next start.
+/// Name of the document while it is being written. It is fixed. A file that a killed process left is therefore
+/// overwritten by the next write, and removed at the next start.
 pub const TEMPORARY_NAME: &str = ".summary.json.new";
 
 #[derive(Debug, thiserror::Error)]
 pub enum SummaryError {
-    #[error("{path}: could not {operation} the summary (is there room, and may the folder be written?)")]
+    #[error("{path}: could not {operation} the summary (is the disk full, or the folder read-only?)")]
     Io {
         path: PathBuf,
         operation: &'static str,
@@ -30,8 +30,8 @@ pub enum SummaryError {
     },
 }
 
-/// Replaces the summary of a run folder: writes it to a temporary file, syncs that and renames it. `document` is
-/// a [`RunRecord`](crate::record::RunRecord), or something that serialises like one.
+/// Replaces the summary in a run's folder: writes it to a temporary file, syncs the file and renames it. `document` is
+/// a [`RunRecord`](crate::record::RunRecord), or something that is serialised like one.
 pub fn write_summary<Document: Serialize>(folder: &Path, document: &Document) -> Result<(), SummaryError> {
     let temporary = folder.join(TEMPORARY_NAME);
     let fail = |operation| {
@@ -55,13 +55,13 @@ pub fn write_summary<Document: Serialize>(folder: &Path, document: &Document) ->
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(fail("sync the folder of"))
 }
 
-/// Removes what a kill during [`write_summary`] left. Returns true if there was something.
+/// Removes the temporary file of a [`write_summary`] that was killed. Returns true if there was one.
 pub fn clear_leftover(folder: &Path) -> Result<bool, SummaryError> {
     let path = folder.join(TEMPORARY_NAME);
     match std::fs::remove_file(&path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(source) => Err(SummaryError::Io { path, operation: "remove what a kill left of", source }),
+        Err(source) => Err(SummaryError::Io { path, operation: "remove a partial copy of", source }),
     }
 }
 
@@ -75,7 +75,8 @@ mod tests {
     fn summary_reads_back_and_leaves_no_other_file() {
         let folder = tempfile::tempdir().expect("folder");
         let run = sample();
-        std::fs::write(folder.path().join(TEMPORARY_NAME), "half of an ear").expect("a kill left it");
+        std::fs::write(folder.path().join(TEMPORARY_NAME), "an incomplete document")
+            .expect("the leftover is written");
         write_summary(folder.path(), &run).expect("writes");
         let text = std::fs::read_to_string(folder.path().join(FILE_NAME)).expect("reads");
         let back: RunRecord = serde_json::from_str(&text).expect("is the document");

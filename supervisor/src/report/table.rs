@@ -1,6 +1,6 @@
 //! One row for each candidate, for a spreadsheet.
 //!
-//! An unknown figure is an empty cell. Foreign text is kept on one line, and cannot become a formula.
+//! An unknown figure is an empty cell. Foreign text is kept on one line and cannot become a formula.
 
 use std::io::{self, Write};
 
@@ -101,7 +101,7 @@ fn io_error(error: csv::Error) -> io::Error {
     }
 }
 
-/// Text that begins like a formula gets an apostrophe in front, which spreadsheets read as "this is text".
+/// Puts an apostrophe before text that begins like a formula. Spreadsheets then read it as plain text.
 fn text(text: &str) -> String {
     let line = one_line(text);
     if line.starts_with(['=', '+', '-', '@']) { format!("'{line}") } else { line }
@@ -123,7 +123,7 @@ mod tests {
     use crate::record::sample::sample;
 
     #[test]
-    fn each_candidate_has_a_row_and_foreign_text_is_no_formula() {
+    fn each_candidate_has_a_row_and_foreign_text_is_not_a_formula() {
         let mut run = sample();
         run.jobs[0].candidates[0].name = "=HYPERLINK(\"http://x\",\"y\"),\n\u{1b}[31m".to_owned();
         let mut text = Vec::new();

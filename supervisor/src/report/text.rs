@@ -1,6 +1,6 @@
-//! The result as text, for a terminal or for a file that people read.
+//! The result as text, for a terminal or for a file.
 //!
-//! Foreign text cannot control the terminal.
+//! Foreign text in it cannot control the terminal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,18 +21,18 @@ use crate::record::{CandidateRecord, CapturesForm, JobRecord, JobStatus, Ranking
 
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
-    /// Longest line; long names are shortened, other texts wrapped.
+    /// Longest line, in characters. Long names are shortened, and other texts are wrapped.
     pub width: usize,
     pub color: bool,
     pub detail: Detail,
 }
 
-/// How much to print.
+/// The amount of detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// The end of a run: the ranking, a line for each failure, and where to find more.
+    /// A short answer at the end of a run: the ranking, a line for each failure, and where to find more.
     Answer,
-    /// Everything: feedback, memory over time, decisions.
+    /// Everything, including feedback, memory over time and decisions.
     Everything,
 }
 
@@ -42,18 +42,18 @@ impl Default for Style {
     }
 }
 
-/// Smallest width for which a table can be laid out; below it, lines are longer than the width.
+/// Smallest width for which a table can be laid out. If the terminal is narrower, lines are longer than its width.
 const MIN_WIDTH: usize = FIXED + MIN_NAME;
-/// Length of a shortened name, enough to tell it from its neighbours.
+/// Length of a shortened name, which is enough to distinguish it from its neighbours.
 const MIN_NAME: usize = 12;
-/// Candidates per job that get a paragraph in addition to their row in the table.
+/// Largest number of candidates per job that get a paragraph in addition to their row in the table.
 const MAX_FAILURES_TOLD: usize = 20;
-/// Lines of one feedback.
+/// Largest number of lines of one feedback.
 const MAX_FEEDBACK_LINES: usize = 24;
 
 const RANK: usize = 4;
 const STATUS: usize = 6;
-/// `0.500x [0.499–0.501]`
+/// Width of a speed-up such as `0.500x [0.499–0.501]`.
 const SPEEDUP: usize = 20;
 const TIME: usize = 8;
 const NOISE: usize = 6;
@@ -64,7 +64,7 @@ const INDENT: &str = "  ";
 /// Width of all columns except the name's, with the gaps.
 const FIXED: usize = RANK + STATUS + SPEEDUP + TIME + NOISE + OWED + 6 * GAP.len();
 
-/// The whole result. An empty timeline is not drawn.
+/// Prints the whole result. An empty timeline is not drawn.
 pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style) -> String {
     let mut page = Page { text: String::new(), style: Style { width: style.width.max(MIN_WIDTH), ..style } };
     for job in &run.jobs {
@@ -90,7 +90,10 @@ pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style)
             1 => ("1 candidate".to_owned(), "has"),
             count => (format!("{count} candidates"), "have"),
         };
-        page.wrapped("", &format!("{count} {have} no verdict, because of the host (`run --resume` goes on)"));
+        page.wrapped(
+            "",
+            &format!("{count} {have} no verdict, because of the host (`run --resume` tries again)"),
+        );
     }
     page.line(&format!(
         "run {}: {}, {}",
@@ -104,14 +107,14 @@ pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style)
     page.text
 }
 
-/// One line: the winner and by how much, or why there is none.
+/// One line that names the winner and its speed-up, or says why there is no winner.
 pub fn headline(job: &JobRecord) -> String {
     let find = |name: &str| job.candidates.iter().find(|candidate| candidate.name == name);
     let others = job.candidates.iter().filter(|candidate| Some(&candidate.name) != job.baseline.as_ref());
     headline_of(job, find, others.count())
 }
 
-/// Like [`headline`], for a job whose candidates are not loaded but can be looked up by name.
+/// Like [`headline`], but for a job whose candidates are not loaded and are looked up by name.
 pub(super) fn headline_of<'a, Candidates>(
     job: &JobRecord<Candidates>,
     find: impl Fn(&str) -> Option<&'a CandidateRecord>,
@@ -138,7 +141,7 @@ pub(super) fn headline_of<'a, Candidates>(
             Some(median) => format!("{name}: {winner} wins with {}", time(median)),
             None => format!("{name}: {winner} {wins}"),
         };
-        // Nothing could be compared, and the run ends as if no candidate had won, so this is explained.
+        // Nothing could be compared, and the run ends as if no candidate had won. The line must explain that.
         return match (job.status, job.detail.as_deref().map(one_line)) {
             (JobStatus::BaselineFailed, Some(detail)) => format!("{wins}, {} ({detail})", job.status),
             (JobStatus::BaselineFailed, None) => format!("{wins}, {}", job.status),
@@ -158,8 +161,8 @@ pub(super) fn headline_of<'a, Candidates>(
             "the baseline passed, there is nothing to compare it with".to_owned()
         }
         JobStatus::Passed if job.ranking.is_none() => "passed, nothing is ranked".to_owned(),
-        JobStatus::Passed => "no winner, no candidate is faster beyond doubt".to_owned(),
-        // The detail says how far they came.
+        JobStatus::Passed => "no winner: no candidate is certainly faster".to_owned(),
+        // The detail says how far the candidates got.
         JobStatus::NonePassed if job.detail.is_some() => "no winner".to_owned(),
         JobStatus::NonePassed => {
             format!("no winner, none of {} passed", counted(others, "candidate", "candidates"))
@@ -172,7 +175,7 @@ pub(super) fn headline_of<'a, Candidates>(
     }
 }
 
-/// The beginning of a text, as much as fits.
+/// The beginning of a text, as much of it as fits.
 fn head_of(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -180,7 +183,7 @@ fn head_of(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Whether it neither passed nor was skipped on purpose.
+/// True if it neither passed nor was skipped on purpose.
 fn has_failed(candidate: &CandidateRecord) -> bool {
     candidate.status.is_some_and(|status| !matches!(status, Status::Passed | Status::Skipped))
 }
@@ -190,7 +193,7 @@ enum Tone {
     Bold,
     Good,
     Bad,
-    /// Not the candidate's fault.
+    /// A failure that is not the candidate's fault.
     Other,
     Faint,
 }
@@ -227,7 +230,7 @@ impl Page {
         self.text.push('\n');
     }
 
-    /// Pads first and colours afterwards, because colour codes have no width.
+    /// Pads and then colours a text, because colour codes have no width.
     fn paint(&self, text: String, tone: Tone) -> String {
         if self.style.color { format!("\x1b[{}m{text}\x1b[0m", tone.code()) } else { text }
     }
@@ -270,10 +273,10 @@ impl Page {
             "rank", "candidate", "status", "speed-up", "median", "noise", "peak owed"
         ));
         let mut ranked: Vec<_> = job.candidates.iter().collect();
-        // The sort is stable: candidates without a rank come after those with one, in the plan's order.
+        // The sort is stable. Candidates without a rank follow those with one, in the plan's order.
         ranked.sort_by(|one, other| {
             let rank = |it: &CandidateRecord| it.rank.unwrap_or(u32::MAX);
-            // The baseline is as fast as itself.
+            // The speed-up of the baseline would always be 1.
             let value = |it: &CandidateRecord| it.speedup.map_or(1.0, |speedup| speedup.value);
             rank(one).cmp(&rank(other)).then_with(|| value(other).total_cmp(&value(one)))
         });
@@ -317,7 +320,7 @@ impl Page {
         }
     }
 
-    /// The width of the name column: as wide as the longest name, as far as the line allows.
+    /// The width of the name column: that of the longest name, if the line is long enough for it.
     fn name_width(&self, job: &JobRecord) -> usize {
         let longest = job.candidates.iter().map(|candidate| candidate.name.chars().count()).max();
         let room = self.style.width.saturating_sub(FIXED);
@@ -462,8 +465,8 @@ impl Page {
     }
 }
 
-/// Breaks lines at spaces, or anywhere in a word that is longer than a line. Other spaces are kept, because
-/// compilers align their marks with them.
+/// Breaks lines at spaces, or anywhere in a word that is longer than a line. Other spaces are kept, because compilers
+/// use them to align their marks.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let mut lines = Vec::new();

@@ -1,9 +1,9 @@
 //! One line for each candidate and entry in the format of a FlashInfer trace: definition, workload, solution,
 //! evaluation.
 //!
-//! That format has seven statuses and forbids figures for failures. What does not fit (our status, the weight of
-//! the entry, intervals) goes into `correctness.extra` or to the start of the `log`. An end that is no verdict on
-//! the candidate has no evaluation.
+//! That format has seven statuses and forbids figures for failures. Information that does not fit into it, such as our
+//! status, the weight of the entry and intervals, is written to `correctness.extra` or to the start of the `log`. An
+//! end that is not a verdict on the candidate has no evaluation.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ use crate::record::{
 /// The workloads of an imported data set, by job and entry.
 pub type Workloads = BTreeMap<String, BTreeMap<String, Value>>;
 
-/// Stands for all entries if a candidate failed before any of them was run.
+/// The name that represents all entries if a candidate failed before any of them was run.
 const ALL_ENTRIES: &str = "all";
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct TraceWriter {
 }
 
 impl TraceWriter {
-    /// `workloads` may be empty: an entry without one is named, and not described.
+    /// Starts a writer. `workloads` may be empty. An entry without a workload is named but not described.
     pub fn new(run: &RunInfo, host: &HostRecord, workloads: Workloads) -> Self {
         let hardware = host.cpu.as_deref().filter(|cpu| !cpu.is_empty()).unwrap_or("unknown");
         let mut libraries = Map::new();
@@ -45,7 +45,7 @@ impl TraceWriter {
         }
     }
 
-    /// All lines of one candidate.
+    /// Returns all lines of one candidate.
     pub fn candidate<Candidates>(
         &self,
         out: &mut impl Write,
@@ -64,7 +64,7 @@ impl TraceWriter {
             out.write_all(b"\n")
         };
         let line = |out: &mut dyn Write, entry: &str, evaluation: Value| match known {
-            // The format knows no line for all workloads.
+            // The format has no line for all workloads together.
             Some(known) if entry == ALL_ENTRIES => {
                 known.values().try_for_each(|workload| write(out, workload.clone(), &evaluation))
             }
@@ -152,7 +152,7 @@ impl TraceWriter {
         let mut evaluation = self.evaluation(candidate, word, format!("{status}: {detail}"));
         if word == Status::IncorrectNumerical.name() {
             let mismatch = failure.and_then(|failure| failure.mismatch.as_ref());
-            // If nothing could be compared, the error is NaN.
+            // If nothing could be compared, the error is written as NaN.
             let error = |value: Option<f64>| number(value.map_or(f64::NAN, f64::abs));
             evaluation.insert(
                 "correctness".to_owned(),
@@ -167,7 +167,7 @@ impl TraceWriter {
     }
 }
 
-/// The closest of the seven statuses; `None` if the end says nothing about the candidate.
+/// The closest of the seven statuses. `None` if the end says nothing about the candidate.
 fn word_of(status: Status, blame: Option<Blame>) -> Option<&'static str> {
     if status != Status::Passed && blame != Some(Blame::Candidate) {
         return None;
@@ -249,7 +249,7 @@ mod tests {
         let workloads_of =
             |lines: &[Value]| -> Vec<Value> { lines.iter().map(|line| line["workload"].clone()).collect() };
         assert_eq!(workloads_of(&lines), [workload("two"), workload("one"), workload("one")]);
-        // A candidate that was not built has failed on every workload.
+        // A candidate that could not be built has failed on every workload.
         let lines = lines_with(workloads, |candidate| {
             (candidate.status, candidate.blame) = (Some(Status::CompileError), Some(Blame::Candidate));
             candidate.failures.clear();
@@ -258,7 +258,8 @@ mod tests {
         assert_eq!(lines.len(), 6);
     }
 
-    /// The format requires figures for what passed and none for the rest, and no evaluation without a verdict.
+    /// The format requires figures for passed candidates and forbids them for others. Without a verdict, there is no
+    /// evaluation.
     #[test]
     fn every_status_fits_the_format() {
         for &status in Status::ALL {

@@ -1,15 +1,14 @@
-//! Reads the run's answers: missing values become unknown, excess is dropped, and no text can control the
-//! terminal.
+//! Reads the run's answers. Missing values become unknown, excess is dropped, and no text can control the terminal.
 
 use opt_shared::units::Bytes;
 use serde_json::Value;
 
 /// Longest text. Names of candidates are paths, and reasons are sentences.
 const MAX_TEXT: usize = 400;
-/// Most rows in any list; a run accepts 10,000 submissions.
+/// Largest number of rows in any list. A run accepts 10,000 submissions.
 pub(super) const MAX_ROWS: usize = 20_000;
 
-/// Removes control characters and changes of writing direction, because names and details come from strangers.
+/// Removes control characters and changes of writing direction, because names and details come from outside.
 pub(super) fn clean(text: &str) -> String {
     let harmful = |c: char| {
         c.is_control()
@@ -39,7 +38,7 @@ pub(super) fn seconds(value: &Value) -> Option<f64> {
     value.as_f64().filter(|seconds| seconds.is_finite() && 0.0 <= *seconds)
 }
 
-/// `worker 3, candidate softmax/fast, owed 1.00 MiB`.
+/// The figures of a decision as text, such as `worker 3, candidate softmax/fast, owed 1.00 MiB`.
 pub(super) fn figures(decision: &Value) -> String {
     let Some(numbers) = decision["numbers"].as_object() else { return String::new() };
     let shown = numbers.iter().map(|(name, value)| match (name.strip_suffix("_bytes"), value.as_u64()) {

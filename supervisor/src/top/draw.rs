@@ -1,5 +1,5 @@
-//! Draws the model as a frame of any size. What does not fit is left out, least important first; only layout and
-//! wording are computed here.
+//! Draws the model as a frame of any size. Parts that do not fit are left out, the least important first. This file
+//! only computes layout and wording.
 
 mod chart;
 mod columns;
@@ -20,7 +20,7 @@ use self::layout::{Layout, Wanted, layout};
 use super::keys::KEYS;
 use super::model::{Model, Pane, Popup};
 
-/// Colours and styles. Without colour, words and brightness have to do.
+/// Colours and styles. Without colours, the screen uses words and brightness.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Theme {
     pub color: bool,
@@ -80,7 +80,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     popup(frame, model, theme);
 }
 
-/// How many rows each pane could fill; the candidates get what the others leave.
+/// The number of rows that each pane could fill. The candidates get the rows that the others leave.
 fn wanted(model: &Model) -> Wanted {
     let rows = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
     let workers: usize = model.workers.iter().map(|it| 1 + it.runners.len()).sum();
@@ -128,7 +128,7 @@ fn head(model: &Model, theme: Theme, area: Rect) -> Vec<Line<'static>> {
         vec![(run.name.clone(), theme.strong()), (state, style), (clock(run.elapsed), Style::new())];
     let plain = |text: String| (text, Style::new());
     if model.over.is_some() {
-        // The last figure of what it owed no longer applies.
+        // The last known owed memory no longer applies.
         return vec![segments(first, width), segments(vec![plain(run.folder.clone())], width)];
     }
     first
@@ -153,7 +153,7 @@ fn state(model: &Model, theme: Theme) -> (String, Style) {
         return (format!("no answer for {} s", model.silent.as_secs()), theme.warning());
     }
     match (run.ending.as_str(), run.paused, &run.waits) {
-        ("drain", _, _) => ("ending after what runs".to_owned(), theme.warning()),
+        ("drain", _, _) => ("ending after the running leases".to_owned(), theme.warning()),
         ("now", _, _) => ("ending".to_owned(), theme.warning()),
         (_, true, _) => ("paused".to_owned(), theme.warning()),
         (_, _, Some(_)) => ("waits for memory".to_owned(), theme.warning()),
@@ -163,7 +163,7 @@ fn state(model: &Model, theme: Theme) -> (String, Style) {
     }
 }
 
-/// The first of them, as many as fit; if not even the first fits, it is shortened.
+/// As many of the first segments as fit. If not even the first one fits, it is shortened.
 fn segments(all: Vec<(String, Style)>, width: usize) -> Line<'static> {
     let mut line = Line::default();
     for (text, style) in all {
@@ -190,7 +190,7 @@ fn foot(model: &Model, theme: Theme, area: Rect) -> Line<'static> {
         return Line::styled(fit(&all, width), theme.strong());
     }
     let mut line = Line::default();
-    // A key's description is shown in full or not at all; help is the last to be left out.
+    // A key's description is shown in full or not at all. That of help is the last to be left out.
     let first = ["q", "?", "p", "r", "R", "c", "w", "tab", "↑↓"];
     for wanted in first {
         let Some((key, word, _)) = KEYS.iter().find(|(key, _, _)| *key == wanted) else { continue };
@@ -230,7 +230,7 @@ fn popup(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     let screen = frame.area();
     let width = screen.width.min(76);
     let within = usize::from(width.saturating_sub(4)).max(1);
-    // Wrapping at words takes more room than the letters alone.
+    // Wrapping at words needs more space than the letters alone.
     let rows_of = |width: usize| if width <= within { 1 } else { (width * 10 / 9).div_ceil(within) };
     let rows: usize = lines.iter().map(|line: &Line<'_>| rows_of(line.width())).sum();
     let height = u16::try_from(rows + 2).unwrap_or(u16::MAX).min(screen.height);
@@ -252,7 +252,7 @@ fn amount(bytes: Option<Bytes>) -> String {
     bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string())
 }
 
-/// `0:07`, `1:02:03`, `49 h`.
+/// A time as text, such as `0:07`, `1:02:03` or `49 h`.
 fn clock(seconds: f64) -> String {
     let all = Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default().as_secs();
     let (hours, minutes, seconds) = (all / 3600, all / 60 % 60, all % 60);

@@ -1,5 +1,5 @@
-//! What each key does: it changes the view, or sends a request to the run. Requests that cannot be undone are
-//! confirmed first.
+//! The effect of each key: it changes the view, or sends a request to the run. Requests that cannot be undone must be
+//! confirmed.
 
 use opt_shared::units::Bytes;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -7,21 +7,21 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::model::{Candidate, CandidateState, Model, Pane, Popup, Wish};
 
 const OVER: &str = "the run is over: q quits";
-/// Rows that page up and page down move.
+/// Number of rows by which page up and page down move.
 const PAGE: isize = 10;
 
-/// For help and the bottom line: the key, a short name and a description.
+/// The key, a short name and a description, for help and the bottom line.
 pub(super) const KEYS: [(&str, &str, &str); 10] = [
     ("q", "quit", "leave the view; the run goes on"),
-    ("p", "pause", "grant nothing any more, or go on; what runs goes on"),
+    ("p", "pause", "stop granting leases, or resume; running leases go on"),
     ("r", "recycle", "replace the chosen worker after its lease; nothing is lost"),
-    ("R", "now", "replace the chosen worker at once; its attempt is done again"),
-    ("c", "cancel", "end the chosen candidate: SKIPPED"),
-    ("w", "why", "why the chosen worker or candidate is as it is"),
-    ("tab", "pane", "the next pane; on small terminals it takes the place of another"),
-    ("↑↓", "choose", "move in the pane; page up, page down, home and end, too"),
-    ("?", "help", "this"),
-    ("esc", "close", "close what is laid over the panes"),
+    ("R", "now", "replace the chosen worker at once; its attempt is repeated"),
+    ("c", "cancel", "end the chosen candidate as SKIPPED"),
+    ("w", "why", "explain the state of the chosen worker or candidate"),
+    ("tab", "pane", "go to the next pane; on small terminals it replaces another"),
+    ("↑↓", "choose", "move in the pane; so do page up, page down, home and end"),
+    ("?", "help", "show this help"),
+    ("esc", "close", "close the window above the panes"),
 ];
 
 pub(super) fn press(model: &mut Model, key: KeyEvent) -> Option<Wish> {
@@ -90,7 +90,7 @@ fn go(model: &mut Model, by: isize) {
             let to = within(model.chosen_candidate(&order), order.len());
             model.candidate = order.get(to).map(|it| it.name.clone());
         }
-        // Down moves towards later rows.
+        // Moving down goes to later rows.
         Pane::Policy => {
             let most = model.policy.len().saturating_sub(1);
             let back = model.back.min(most);
@@ -109,7 +109,7 @@ fn recycle(model: &mut Model, now: bool) {
     let question = match (doing, now) {
         (Some(doing), false) => format!("Recycle {role} worker-{id} after its lease ({doing})?"),
         (Some(doing), true) => {
-            format!("Kill {role} worker-{id} now? Its {doing} is done again by the next one.")
+            format!("Kill {role} worker-{id} now? The next worker repeats the {doing}.")
         }
         (None, _) => format!("Recycle {role} worker-{id}?"),
     };
@@ -120,7 +120,7 @@ fn cancel(model: &mut Model) {
     let order = model.order();
     let chosen = order.get(model.chosen_candidate(&order));
     if chosen.is_some_and(|it| it.replay.is_some()) {
-        model.note = Some("a replay is not cancelled alone: `ctl shutdown` ends the run".to_owned());
+        model.note = Some("a replay cannot be cancelled by itself (`ctl shutdown` ends the run)".to_owned());
         return;
     }
     let Some((job, candidate)) = chosen.and_then(|it| it.name.split_once('/')) else {
@@ -128,7 +128,7 @@ fn cancel(model: &mut Model) {
         return;
     };
     if let Some(CandidateState::Ended(status)) = chosen.map(|it| &it.state) {
-        model.note = Some(format!("{job}/{candidate} has ended as {status}: a verdict is not taken back"));
+        model.note = Some(format!("{job}/{candidate} has ended as {status}, and a verdict is final"));
         return;
     }
     let question = format!("Cancel {job}/{candidate}? It ends as SKIPPED.");
@@ -158,7 +158,7 @@ fn why(model: &mut Model) -> Option<Wish> {
     }
 }
 
-/// Everything that the view knows about a replay.
+/// Describes everything that the view knows about a replay.
 fn about_replay(it: &Candidate) -> Option<String> {
     let replay = it.replay.as_ref()?;
     let size = |bytes: Option<Bytes>| bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
@@ -172,6 +172,6 @@ fn about_replay(it: &Candidate) -> Option<String> {
     let Some((total, stalled)) = replay.total.zip(replay.stalled) else { return Some(plan) };
     let (peak, moved) = (size(replay.peak), size(replay.moved));
     Some(format!(
-        "{plan}; {total:.2} s, of it {stalled:.2} s waiting for tensors; at most {peak} in the pool, {moved} moved into it"
+        "{plan}; {total:.2} s, {stalled:.2} s of it waiting for tensors; at most {peak} in the pool, {moved} moved into it"
     ))
 }

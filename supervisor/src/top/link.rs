@@ -1,5 +1,5 @@
-//! Two threads that talk to the run, so that the terminal never waits for it: one polls once a second and sends
-//! requests, the other one listens to events.
+//! Two threads that communicate with the run, so that the terminal never waits for it. One polls once a second and
+//! sends requests, and the other listens to events.
 
 use std::path::Path;
 use std::thread;
@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use super::model::{News, Wish};
 use crate::control::client::{Client, ClientError};
 
-/// Poll interval: four short answers each time.
+/// Poll interval. Each poll asks for four short answers.
 const EVERY: Duration = Duration::from_secs(1);
-/// Decisions loaded at the start.
+/// Number of decisions loaded at the start.
 const DECISIONS: u32 = 100;
-/// News that the terminal has not handled yet. If the queue is full, the threads wait, and the run closes the
-/// connection at its limit; nothing grows.
+/// Capacity of the queue of news for the terminal. If it is full, the threads wait. The run then closes the connection
+/// when its own queue reaches its limit, so no memory grows without bound.
 const MAX_NEWS: usize = 1024;
 
 pub(super) struct Link {
@@ -28,7 +28,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn open(socket: &Path) -> Result<Self, ClientError> {
         let mut listener = Client::connect(socket)?;
-        // Before the past is read, so that no event falls between the two.
+        // Events are requested before the past is read, so that no event between the two is lost.
         listener.call("events", &json!({}))?;
         listener.wait_forever()?;
         let mut asker = Asker { client: Client::connect(socket)?, page: 0, since: 0.0 };
@@ -40,7 +40,7 @@ impl Link {
             .name("top-listen".to_owned())
             .spawn(move || listen(listener, &from_listener))?;
         thread::Builder::new().name("top-ask".to_owned()).spawn(move || {
-            // If this fails because the view has ended, nobody reads the message.
+            // If this fails, the view has ended and the message is not needed.
             if let Err(error) = asker.go(&to_view, &from_view) {
                 let _ = lost.send(News::Lost(chain(&error)));
             }
@@ -82,7 +82,7 @@ impl Asker {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
-            // The effect of the request is shown at once.
+            // The effect of the request is shown immediately.
             for answer in self.ask()? {
                 is_open &= news.send(answer).is_ok();
             }
@@ -110,7 +110,7 @@ impl Asker {
         ])
     }
 
-    /// An older run may not know a method; then there is no answer to show.
+    /// Calls a method. An older run may not know it, and then there is no answer to show.
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, ClientError> {
         match self.client.call(method, params) {
             Err(ClientError::Refused { .. }) => Ok(Value::Null),

@@ -1,12 +1,12 @@
-//! `top`: a live view of a run in a terminal. A thin client of the control socket: it knows nothing that the
-//! socket does not report.
+//! `top`: a live view of a run in a terminal. It is a thin client of the control socket, and knows only what the socket
+//! reports.
 //!
 //! ```text
 //!   socket ─▶ link ── News ──▶ model ──▶ draw ─▶ screen ─▶ terminal
 //!              ▲                 ▲
 //!              └──── Wish ── keys ◀── terminal
 //! ```
-//! `model`, `keys` and `draw` are pure functions of their inputs; `view` is the loop around them.
+//! `model`, `keys` and `draw` are pure functions of their inputs. `view` is the loop that calls them.
 
 mod answer;
 mod draw;

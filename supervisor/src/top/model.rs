@@ -1,4 +1,5 @@
-//! What is known about the run, and what the user is looking at. Pure: news and keys change it, `draw` shows it.
+//! The state of the view: what is known about the run, and what the user looks at. News and keys change it; `draw`
+//! shows it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,11 +9,11 @@ use serde_json::Value;
 
 use super::answer::{MAX_ROWS, bytes, clean, figures, list, number, seconds, text};
 
-/// Decisions kept for scrolling back.
+/// Number of decisions kept for scrolling back.
 const MAX_DECISIONS: usize = 500;
-/// More than a plan may have.
+/// Largest number of replays. A plan cannot have as many.
 const MAX_REPLAYS: usize = 64;
-/// Slots of the history; the run answers with at most 512.
+/// Largest number of slots in the history. The run answers with at most 512.
 const MAX_SLOTS: usize = 4096;
 
 /// News from the run.
@@ -26,9 +27,9 @@ pub(super) enum News {
     Event(Value),
     /// The answer to a request.
     Message(String),
-    /// Why something waits, as a sentence the user asked for.
+    /// The reason why something waits, as a sentence that the user asked for.
     Why(String),
-    /// The connection is lost; nothing more will come.
+    /// The connection is lost, so there will be no more news.
     Lost(String),
 }
 
@@ -41,7 +42,7 @@ pub(super) enum Pane {
     Policy,
 }
 
-/// What is shown on top of the panes.
+/// A window on top of the panes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Popup {
     #[default]
@@ -73,12 +74,12 @@ pub(super) struct RunState {
     pub folder: String,
     pub paused: bool,
     pub open: bool,
-    /// `no`, `drain`, `now`.
+    /// `no`, `drain` or `now`.
     pub ending: String,
     pub elapsed: f64,
     pub remaining: Option<f64>,
     pub per_minute: Option<f64>,
-    /// Why the next lease must wait.
+    /// The reason why the next lease must wait.
     pub waits: Option<String>,
     pub ended: usize,
     pub candidates: usize,
@@ -92,11 +93,11 @@ pub(super) struct Memory {
     pub owed: Option<Bytes>,
     pub reclaimable: Option<Bytes>,
     pub available: Option<Bytes>,
-    /// On the device, and what may be held there.
+    /// Memory on the device, and its limit.
     pub device: Option<(Bytes, Bytes)>,
 }
 
-/// The highest sample within a time slot.
+/// The highest sample in a time slot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Slot {
     pub at: f64,
@@ -150,9 +151,9 @@ pub(super) struct Candidate {
     pub is_baseline: bool,
     pub state: CandidateState,
     pub rank: Option<u32>,
-    /// The value, and the ends of its interval.
+    /// The value and the ends of its interval.
     pub speedup: Option<[f64; 3]>,
-    /// The figures, if this is a replay of the plan; replays are listed below candidates.
+    /// The figures if this is a replay of the plan. Replays are listed below candidates.
     pub replay: Option<Replay>,
 }
 
@@ -161,7 +162,7 @@ pub(super) struct Candidate {
 pub(super) struct Replay {
     pub steps: Option<u32>,
     pub budget: Option<Bytes>,
-    /// Once it has passed: seconds in total and spent waiting, bytes moved, and peak use of the pool.
+    /// Figures of a replay that passed: seconds in total and spent waiting, bytes moved, and peak use of the pool.
     pub total: Option<f64>,
     pub stalled: Option<f64>,
     pub moved: Option<Bytes>,
@@ -183,22 +184,22 @@ pub(super) struct Model {
     pub history: Vec<Slot>,
     width: f64,
     pub workers: Vec<Worker>,
-    /// In the plan's order.
+    /// Jobs, in the plan's order.
     pub candidates: Vec<Candidate>,
-    /// In the plan's order.
+    /// Candidates, in the plan's order.
     pub replays: Vec<Candidate>,
     pub policy: VecDeque<Decision>,
-    /// How the run ended, or why the connection did.
+    /// The end of the run, or the reason why the connection was lost.
     pub over: Option<String>,
     pub silent: Duration,
 
     pub focus: Pane,
     pub popup: Popup,
-    /// Shown until the next key.
+    /// A note that is shown until the next key.
     pub note: Option<String>,
     pub worker: Option<u32>,
     pub candidate: Option<String>,
-    /// Number of decisions scrolled back from the latest.
+    /// Number of decisions by which the view is scrolled back from the latest.
     pub back: usize,
 }
 
@@ -210,7 +211,7 @@ impl Model {
             News::Candidates(answer) => self.page(&answer),
             News::History(answer) => self.slots(&answer),
             News::Decisions(answer) => {
-                // Some of it may have arrived as an event already.
+                // Some of these decisions may already have arrived as events.
                 let heard = std::mem::take(&mut self.policy);
                 self.policy = list(&answer["decisions"]).iter().map(decision).collect();
                 for it in heard {
@@ -226,7 +227,7 @@ impl Model {
         }
     }
 
-    /// Keeps the first reason that is given.
+    /// Keeps the first reason for the end.
     fn end(&mut self, how: String) {
         self.over.get_or_insert(how);
         self.workers.clear();
@@ -267,7 +268,7 @@ impl Model {
         };
     }
 
-    /// Takes a page of candidates. Pages are loaded in rotation; a candidate's position never changes.
+    /// Takes a page of candidates. Pages are loaded in rotation. A candidate's position never changes.
     fn page(&mut self, answer: &Value) {
         let from = answer["from"].as_u64().and_then(|from| usize::try_from(from).ok()).unwrap_or(0);
         for (row, place) in list(&answer["candidates"]).iter().zip(from..MAX_ROWS) {
@@ -319,7 +320,7 @@ impl Model {
                 let row = decision(event);
                 if !self.policy.contains(&row) {
                     self.policy.push_back(row);
-                    // While the user is scrolled back, the same rows stay in view.
+                    // While the user is scrolled back, the same rows stay visible.
                     self.back += usize::from(0 < self.back);
                 }
                 while MAX_DECISIONS < self.policy.len() {
@@ -341,15 +342,15 @@ impl Model {
             Some("run") => {
                 let code = event["exit_code"].as_u64().map(|code| format!(" with exit code {code}"));
                 self.end(String::new());
-                // This says more than that the connection was closed, whichever came first.
+                // The exit code says more than that the connection was closed, whichever of the two came first.
                 self.over = Some(format!("the run has ended{}", code.unwrap_or_default()));
             }
             _ => {}
         }
     }
 
-    /// The candidates in the order shown: running ones, replays that have ended, the ranking, other ended ones,
-    /// waiting ones; the plan's order within each.
+    /// The candidates in the order shown: running ones, replays that have ended, the ranking, other ended ones, and
+    /// waiting ones. Each group is in the plan's order.
     pub(super) fn order(&self) -> Vec<&Candidate> {
         let class = |it: &Candidate| match &it.state {
             CandidateState::Running(_) => 0,
@@ -363,7 +364,7 @@ impl Model {
         let mut rows: Vec<(u8, usize, u32, &Candidate)> = Vec::with_capacity(self.candidates.len());
         for it in &self.candidates {
             let job = it.name.split('/').next().unwrap_or_default();
-            // Jobs are contiguous in the plan, so this is nearly always the last one.
+            // Candidates of a job are adjacent in the plan, so this is nearly always the job of the last one.
             let place = jobs.iter().rposition(|known| *known == job).unwrap_or_else(|| {
                 jobs.push(job);
                 jobs.len() - 1
@@ -383,8 +384,8 @@ impl Model {
         rows
     }
 
-    /// Number of candidates that have ended. If the whole list is loaded it is counted there, because events keep
-    /// it up to date.
+    /// Number of candidates that have ended. If the whole list is loaded, they are counted in the list, because events
+    /// keep it up to date.
     pub(super) fn ended(&self) -> usize {
         if self.candidates.len() < self.run.candidates {
             return self.run.ended;
@@ -392,7 +393,7 @@ impl Model {
         self.candidates.iter().filter(|it| matches!(it.state, CandidateState::Ended(_))).count()
     }
 
-    /// Position of the selected candidate in this order; the first if none is selected.
+    /// Position of the selected candidate in this order. If none is selected, it is the first one.
     pub(super) fn chosen_candidate(&self, order: &[&Candidate]) -> usize {
         let chosen = self.candidate.as_ref();
         chosen.and_then(|name| order.iter().position(|it| it.name == *name)).unwrap_or(0)
@@ -484,7 +485,7 @@ fn replay(row: &Value) -> Candidate {
 
 fn decision(row: &Value) -> Decision {
     Decision {
-        // 2026-01-31T12:34:56.789Z
+        // The form is 2026-01-31T12:34:56.789Z.
         at: text(&row["t"]).chars().skip(11).take(8).collect(),
         decision: text(&row["decision"]),
         reason: text(&row["reason"]),

@@ -1,4 +1,4 @@
-//! Takes over the terminal, and restores it however the view ends. Callers decide what is drawn.
+//! Takes over the terminal, and restores it when the view ends in any way. Callers decide what is drawn.
 
 use std::io::{self, Stdout, Write};
 use std::panic::PanicHookInfo;
@@ -12,7 +12,7 @@ use ratatui::crossterm::terminal::{
 };
 use ratatui::{Frame, Terminal};
 
-/// Whether we have taken over the terminal, so that it is restored once.
+/// True while we have taken over the terminal. It is restored only once.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 pub(super) struct Screen {
@@ -85,7 +85,7 @@ mod tests {
     /// The environment variable that the test sets for the copy of itself that panics.
     const PANICS: &str = "OPT_TEST_TOP_PANICS";
 
-    /// A pseudo-terminal: our end, and the end for the child.
+    /// Opens a pseudo-terminal. Returns our end, and the end for the child.
     fn terminal() -> (File, OwnedFd) {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
         grantpt(&ours).expect("granted");
@@ -132,11 +132,11 @@ mod tests {
         drop(theirs);
         let (output, _ours) = reader.join().expect("a reader");
         assert!(!status.success(), "it panicked: {output:?}");
-        assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "as it was: {modes:?}");
+        assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "the modes are restored: {modes:?}");
         let place = |what: &str| output.find(what).unwrap_or_else(|| panic!("no {what:?} in {output:?}"));
         assert!(place("\u{1b}[?1049h") < place("\u{1b}[?1049l"), "{output:?}");
         assert!(place("\u{1b}[?1049l") < place("what happened"), "{output:?}");
-        assert!(output.contains("\u{1b}[?25h"), "the cursor shows: {output:?}");
+        assert!(output.contains("\u{1b}[?25h"), "the cursor is visible: {output:?}");
         assert_eq!(output.matches("\u{1b}[?1049l").count(), 1, "once: {output:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! A fixed run on screens of several sizes, compared letter by letter; the effect of keys; harmless handling of
+//! Tests of `top`: a fixed run on screens of several sizes, compared character by character, the effects of keys, and
 //! hostile answers.
 
 use std::path::Path;
@@ -112,7 +112,7 @@ fn decisions() -> Value {
     ] })
 }
 
-/// The same model at every call.
+/// Makes a model. It is the same at every call.
 fn model() -> Model {
     let mut model = Model::default();
     for news in [
@@ -250,20 +250,20 @@ fn nonsense_answers_are_shown_as_unknown() {
     }
     model.hear(News::Candidates(json!({ "from": u64::MAX, "total": 1, "candidates": [{}] })));
     model.hear(News::Candidates(json!({ "from": 5_000, "total": 1, "candidates": [{}] })));
-    assert_eq!(model.candidates.len(), 9, "a page that does not follow is not taken");
+    assert_eq!(model.candidates.len(), 9, "a page out of order is ignored");
 }
 
 #[test]
 fn events_update_the_view() {
     let mut model = model();
     let name = "softmax/bad/one_with_a_rather_long_name";
-    assert_eq!(model.order()[0].name, name, "what runs is first");
+    assert_eq!(model.order()[0].name, name, "running candidates are first");
     let names: Vec<&str> = model.order().iter().map(|it| it.name.as_str()).collect();
     assert_eq!(names[1..5], ["embedding/fast", "embedding/naive", "softmax/fast", "softmax/naive"]);
     model.hear(News::Event(json!({ "kind": "candidate", "candidate": name, "status": "PASSED", "rank": 1 })));
-    let now = model.candidates.iter().find(|it| it.name == name).expect("it is there");
+    let now = model.candidates.iter().find(|it| it.name == name).expect("the candidate is listed");
     assert_eq!((&now.state, now.rank), (&CandidateState::Ended("PASSED".to_owned()), Some(1)));
-    // Received twice, as an event and in the answer: one row.
+    // The decision arrives twice, as an event and in the answer, but has one row.
     let row = decision(41, "kill", "another");
     let mut event = row.clone();
     event["kind"] = json!("policy");
@@ -305,13 +305,17 @@ fn view_shows_replays_while_they_run_and_when_they_end() {
         model.hear(News::Status(answer));
         assert!(row(&model).contains(wanted), "{wanted}: {}", row(&model));
     }
-    // The last change comes as an event: the run is over before it is polled again.
+    // The last change comes as an event, because the run is over before it is polled again.
     let mut event = state(json!("PASSED"), false, json!(1500.0));
     event["kind"] = json!("replay");
     model.hear(News::Event(event));
     assert!(row(&model).contains("replay model PASSED 1.50 s 1.50 s stalled"), "{}", row(&model));
     let order: Vec<&str> = model.order().iter().take(3).map(|it| it.name.as_str()).collect();
-    assert_eq!(order[1..], ["replay model", "embedding/fast"], "after what runs, before the ranking");
+    assert_eq!(
+        order[1..],
+        ["replay model", "embedding/fast"],
+        "after running candidates, before the ranking"
+    );
     model.focus = Pane::Candidates;
     press(&mut model, KeyEvent::from(KeyCode::Down));
     assert_eq!(model.candidate.as_deref(), Some("replay model"));
@@ -367,7 +371,7 @@ fn keys_match_their_help() {
         (&[End, Char('c'), Char('y')], Some(cancel("last"))),
         (&[End, Up, Char('c'), Char('y')], Some(cancel("later"))),
         (&[PageDown, Home, Char('c'), Char('y')], Some(cancel(long))),
-        // A candidate that has ended cannot be cancelled, so nothing is asked.
+        // A candidate that has ended cannot be cancelled, so no confirmation is requested.
         (&[Down, Char('c'), Char('y')], None),
         (&[Char('w')], Some(Wish::WhyCandidate(format!("softmax/{long}")))),
         (&[BackTab, Enter], Some(Wish::WhyWorker(3))),
@@ -387,7 +391,7 @@ fn keys_match_their_help() {
     for popup in [Popup::None, Popup::Help] {
         let mut model = model();
         model.popup = popup;
-        assert_eq!(press(&mut model, control), Some(Wish::Quit), "Ctrl-C leaves, whatever is shown");
+        assert_eq!(press(&mut model, control), Some(Wish::Quit), "Ctrl-C quits, whatever is shown");
     }
 }
 
@@ -397,7 +401,7 @@ fn ended_or_empty_run_gets_no_requests() {
     let mut over = model();
     keys(&mut over, &[Char('R')]);
     over.hear(News::Lost("it is gone".to_owned()));
-    assert_eq!(keys(&mut over, &[Char('y')]), None, "what was asked for is not asked for any more");
+    assert_eq!(keys(&mut over, &[Char('y')]), None, "the pending confirmation is gone");
     for key in ['p', 'r', 'R', 'c', 'w'] {
         assert_eq!(keys(&mut over, &[Char(key), Char('y')]), None);
     }
@@ -421,7 +425,7 @@ fn selection_survives_a_change_of_order() {
         .hear(News::Event(json!({ "kind": "candidate", "candidate": "softmax/later", "status": "CRASHED" })));
     let wish = keys(&mut model, &[Char('c'), Char('y')]);
     assert_eq!(wish, Some(Wish::Cancel { job: "softmax".to_owned(), candidate: "last".to_owned() }));
-    // While the policy log is scrolled back, new rows do not move it.
+    // While the policy log is scrolled back, new rows do not move the view.
     model.focus = Pane::Policy;
     keys(&mut model, &[KeyCode::Up]);
     assert_eq!(model.back, 1);
@@ -434,7 +438,7 @@ fn selection_survives_a_change_of_order() {
 }
 
 #[test]
-fn wishes_become_requests_of_the_socket() {
+fn wish_is_sent_as_a_request_of_the_socket() {
     let table = [
         (Wish::Pause, "pause", json!({})),
         (Wish::Resume, "resume", json!({})),

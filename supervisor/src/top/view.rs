@@ -1,4 +1,4 @@
-//! The loop: news, keys, signals and time update the model, and the model is drawn.
+//! The loop of the view: news, keys, signals and time update the model, and the model is drawn.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -15,15 +15,15 @@ use super::screen::Screen;
 use crate::control::client::ClientError;
 use crate::signal::Signals;
 
-/// Time between two looks at the news; a key is handled at once.
+/// Time between two checks for news. A key is handled at once.
 const TURN: Duration = Duration::from_millis(100);
-/// Time without an answer after which the view says so.
+/// Time without an answer after which the view reports it.
 const SILENT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum TopError {
     #[error(
-        "`top` needs a terminal, and standard {stream} is not one (`ctl status` prints the state once, `ctl events --follow` all events)"
+        "`top` needs a terminal, but standard {stream} is not one (`ctl status` prints the state once, and `ctl events --follow` prints all events)"
     )]
     NoTerminal { stream: &'static str },
     #[error(transparent)]
@@ -32,7 +32,7 @@ pub enum TopError {
     Terminal(#[source] io::Error),
 }
 
-/// Why the view ended.
+/// The way in which the view ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     Left,
@@ -49,7 +49,7 @@ pub fn is_possible() -> Result<(), TopError> {
     }
 }
 
-/// Shows the view until the user leaves. Call with the signals blocked and before any thread is started.
+/// Shows the view until the user leaves. Call it with the signals blocked, and before any thread is started.
 pub fn watch(socket: &Path, signals: &Signals, color: bool) -> Result<Watched, TopError> {
     let link = Link::open(socket)?;
     let mut screen = Screen::take().map_err(TopError::Terminal)?;

@@ -106,7 +106,10 @@ fn fifos_and_links_in_a_store_are_refused() {
     std::fs::rename(&entry, &manifest).expect("moved");
     symlink(&manifest, &entry).expect("a link");
     let entry_text = entry.to_str().expect("UTF-8");
-    scenario.run(&["inspect", entry_text]).expect_exit(1).expect_stderr(&["is a link, and a store has none"]);
+    scenario
+        .run(&["inspect", entry_text])
+        .expect_exit(1)
+        .expect_stderr(&["is a link, which a store must not contain"]);
     scenario.run(&["captures", "check", "store"]).expect_exit(1).expect_stdout(&["entry_000000.pt: "]);
     std::fs::remove_file(&entry).expect("removed");
     fifo(&entry);

@@ -1,7 +1,7 @@
 //! The JSON document of a capture: outcome, storages, and every value as a typed node.
 //!
-//! Nodes have the format of the golden fixtures (`tests/data/README.md`), including the order of keys. Shared
-//! values are written out at each occurrence, so nodes and text are counted again here.
+//! Nodes have the format of the golden fixtures (`tests/data/README.md`), including the order of keys. Shared values
+//! are written out at each occurrence, so nodes and text have limits here too.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -24,12 +24,12 @@ use crate::capture::{
 use crate::causes::chain;
 use crate::units::Bytes;
 
-/// Bytes of a tensor's values shown in its node.
+/// Number of bytes of a tensor's values that its node shows.
 const HEAD_BYTES: usize = 16;
 
-/// What `inspect --json` prints: `outcome`, `error_kind`, `storages`, `root`, and `message` if there is an error.
-/// With `digests`, the CRC of every storage is checked, and digests of storages and values are added; without, no
-/// tensor data is read.
+/// Returns the output of `inspect --json`: `outcome`, `error_kind`, `storages`, `root`, and `message` if there is an
+/// error. With `digests`, the CRC of every storage is checked, and digests of storages and values are added. Otherwise
+/// no tensor data is read.
 pub fn document(path: &Path, digests: bool) -> Json {
     match rendered(path, digests) {
         Ok((storages, root)) => {
@@ -139,7 +139,7 @@ fn bits(value: f64) -> String {
 
 impl Renderer<'_> {
     fn limit(&self, what: &str, limit: usize) -> CaptureError {
-        Fault::new(ErrorKind::Limit, format!("written out, {what} (the limit is {limit})"))
+        Fault::new(ErrorKind::Limit, format!("as a JSON document, {what} (the limit is {limit})"))
             .at(self.capture.path())
     }
 
@@ -229,7 +229,7 @@ impl Renderer<'_> {
     }
 
     fn nodes(&mut self, values: &[Value]) -> Result<Vec<Json>, CaptureError> {
-        // Checked before they are made, because a vector of them has to fit too.
+        // Checked before the nodes are made, because a vector of them must also fit into memory.
         if values.len() > self.nodes_left {
             return Err(self.limit("it has too many values", MAX_JSON_NODES));
         }
@@ -256,7 +256,7 @@ impl Renderer<'_> {
         Ok(with(name, "items", items))
     }
 
-    /// The members sorted by their text, which is charged: nested sets are written out again at each level.
+    /// Sorts the members by their text. The text is charged, because nested sets are written out again at each level.
     fn sorted(&mut self, members: Vec<Json>) -> Result<Vec<Json>, CaptureError> {
         let mut keyed = Vec::new();
         for member in members {
@@ -291,7 +291,7 @@ impl Renderer<'_> {
     }
 
     fn tensor(&mut self, tensor: &Tensor) -> Result<Json, CaptureError> {
-        // Its node has as many keys as about ten other nodes.
+        // The node of a tensor has as many keys as about ten other nodes.
         self.charge_nodes(10 + 2 * tensor.shape.len())?;
         let mut node = typed("tensor");
         let fields: [(&str, Json); 12] = [
@@ -410,9 +410,9 @@ fn insert_digests(node: &mut Map<String, Json>, digests: Digests) {
     node.insert("head_hex".to_owned(), digests.head_hex);
 }
 
-/// Passes the items of a Fortran-order array in row-major order.
+/// Passes the items of a Fortran-order array to `take` in row-major order.
 fn row_major(array: &NumpyArray, bytes: &[u8], take: &mut dyn FnMut(&[u8])) {
-    // There may be an enormous number of items without bytes.
+    // Items without bytes take no space in the file, so there may be an enormous number of them.
     if bytes.is_empty() {
         return;
     }
@@ -436,7 +436,7 @@ fn row_major(array: &NumpyArray, bytes: &[u8], take: &mut dyn FnMut(&[u8])) {
     }
 }
 
-/// `json.dumps(node, sort_keys=True)`, by which the members of a set are sorted.
+/// The text by which the members of a set are sorted: `json.dumps(node, sort_keys=True)`.
 fn sorting_text(node: &Json) -> String {
     let mut text = String::new();
     write_sorted(node, &mut text);

@@ -11,22 +11,22 @@ use crate::capture::{
 use crate::ids::StorageId;
 use crate::units::Bytes;
 
-/// Items of a container that are shown; the rest is counted.
+/// Number of items of a container that are shown. The others are counted.
 const SHOWN_ITEMS: usize = 16;
 
 /// Largest number of plain values in a container that is shown on one line.
 const INLINE_ITEMS: usize = 8;
 
-/// Most lines of a tree; shared containers are shown at each occurrence.
+/// Largest number of lines in a tree. Shared containers are shown at each occurrence.
 const MAX_LINES: usize = 2_000;
 
-/// Levels that are shown; deeper values are counted.
+/// Number of levels that are shown. Deeper values are counted.
 const SHOWN_LEVELS: usize = 32;
 
-/// Larger integers are described.
+/// Integers with more bits are described by their size.
 const MAX_SHOWN_BITS: u64 = 128;
 
-/// A line for the file, a line for each value, and a line for the storages.
+/// Writes the tree: a line for the file, a line for each value, and a line for the storages.
 pub fn tree(capture: &CaptureFile) -> String {
     let stored: Bytes = capture.storages().iter().map(|storage| storage.bytes).sum();
     let mut writer = Writer { uses: uses(capture.root()), out: String::new(), lines: 0 };
@@ -45,7 +45,7 @@ pub fn tree(capture: &CaptureFile) -> String {
     writer.out
 }
 
-/// How many tensors use each storage. Every shared value is visited once.
+/// Counts the tensors that use each storage. Every shared value is visited once.
 fn uses(root: &Value) -> HashMap<StorageId, usize> {
     let mut uses = HashMap::new();
     let mut seen_tensors = std::collections::HashSet::new();
@@ -127,7 +127,7 @@ impl Writer {
         }
     }
 
-    /// A value on one line; `None` for a container with more than a few plain values.
+    /// Writes a value on one line. Returns `None` for a container with more than a few plain values.
     fn inline(&self, value: &Value) -> Option<String> {
         Some(match value {
             Value::Tensor(tensor) => self.tensor(tensor),
@@ -235,7 +235,7 @@ fn object_text(object: &Object) -> String {
     }
 }
 
-/// A value in an object; nested values are described in a word.
+/// Writes a value in an object. Nested values are described in a word.
 fn plain_scalar(value: &Value) -> Option<String> {
     match value {
         Value::Object(_) | Value::Slice(_) | Value::Range(_) => Some("…".to_owned()),
@@ -255,7 +255,7 @@ fn three(name: &str, parts: &[Value; 3]) -> Option<String> {
     Some(format!("{name}({})", parts?.join(", ")))
 }
 
-/// A key, without quotes if it cannot be misread.
+/// Writes a key, without quotes if it cannot be mistaken for something else.
 fn plain_key(text: &str) -> String {
     let plain = !text.is_empty()
         && text.len() <= 64

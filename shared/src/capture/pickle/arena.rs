@@ -1,8 +1,8 @@
 //! The objects of a pickle while it is read: an array of nodes.
 //!
-//! Nodes refer to each other by number, so that containers can be filled after they were shared, may contain
-//! themselves, and are dropped without recursion. Owns the counts that limit a pickle; `convert` turns nodes into
-//! values.
+//! Nodes refer to each other by number. Therefore containers can be filled after they were shared, may contain
+//! themselves, and are dropped without recursion. The arena enforces the limits on a pickle's objects; `convert` turns
+//! nodes into values.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -32,10 +32,10 @@ impl Arena {
 
     pub(super) fn add(&mut self, node: Node) -> Result<NodeId, Fault> {
         if self.nodes.len() >= MAX_NODES {
-            return Err(Fault::limit("the pickle holds too many objects", MAX_NODES));
+            return Err(Fault::limit("the pickle has too many objects", MAX_NODES));
         }
         let id = u32::try_from(self.nodes.len())
-            .map_err(|_| Fault::limit("the pickle holds too many objects", u32::MAX))?;
+            .map_err(|_| Fault::limit("the pickle has too many objects", u32::MAX))?;
         self.nodes.push(node);
         Ok(NodeId(id))
     }
@@ -48,24 +48,24 @@ impl Arena {
         &mut self.nodes[id.0 as usize]
     }
 
-    /// Charges slots of a container before they are used.
+    /// Charges slots of a container, before they are used.
     pub(super) fn charge_slots(&mut self, count: usize) -> Result<(), Fault> {
         self.slots_left = self
             .slots_left
             .checked_sub(count)
-            .ok_or_else(|| Fault::limit("the containers of the pickle hold too much", MAX_SLOTS))?;
+            .ok_or_else(|| Fault::limit("the containers of the pickle have too many items", MAX_SLOTS))?;
         Ok(())
     }
 
-    /// Charges bytes that a call derives from others, before they are created.
+    /// Charges bytes that a call derives from other bytes, before they are created.
     pub(super) fn charge_derived(&mut self, bytes: usize) -> Result<(), Fault> {
         self.derived_left = self.derived_left.checked_sub(bytes as u64).ok_or_else(|| {
-            Fault::limit("the calls of the pickle make too many bytes", "its own size and 1 MiB")
+            Fault::limit("the calls of the pickle create too many bytes", "its own size and 1 MiB")
         })?;
         Ok(())
     }
 
-    /// Appends to a list.
+    /// Appends items to a list.
     pub(super) fn extend_list(&mut self, list: NodeId, items: &[NodeId]) -> Result<(), Fault> {
         self.charge_slots(items.len())?;
         match self.get_mut(list) {
@@ -73,7 +73,7 @@ impl Arena {
                 present.extend_from_slice(items);
                 Ok(())
             }
-            _ => Err(Fault::bad_pickle("items are appended to what is no list")),
+            _ => Err(Fault::bad_pickle("items are appended to something that is not a list")),
         }
     }
 
@@ -82,7 +82,8 @@ impl Arena {
         self.add(Node::Dict(Box::new(Dict { kind, items: Vec::new(), places: HashMap::new() })))
     }
 
-    /// An equal key keeps its position and its identity, and gets the last value, as in Python.
+    /// Sets an item of a dict. As in Python, a repeated key keeps its position and its identity, and gets the new
+    /// value.
     pub(super) fn set_item(&mut self, dict: NodeId, key: NodeId, value: NodeId) -> Result<(), Fault> {
         self.charge_slots(2)?;
         let number = self.keys.number(&self.nodes, key)?;
@@ -96,7 +97,7 @@ impl Arena {
                 }
                 Ok(())
             }
-            _ => Err(Fault::bad_pickle("an item is set in what is no dict")),
+            _ => Err(Fault::bad_pickle("an item is set in something that is not a dict")),
         }
     }
 
@@ -115,7 +116,7 @@ impl Arena {
                 }
                 Ok(())
             }
-            _ => Err(Fault::bad_pickle("a member is added to what is no set")),
+            _ => Err(Fault::bad_pickle("a member is added to something that is not a set")),
         }
     }
 

@@ -1,6 +1,6 @@
-//! What a call in a pickle creates: an arm for each allowed name, and no others.
+//! The effects of calls in a pickle: one arm for each allowed name, and no others.
 //!
-//! Creates containers and plain values; `rebuild` creates tensors, and `numpy` numpy's objects.
+//! This file creates containers and plain values; `rebuild` creates tensors, and `numpy` creates numpy's objects.
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ impl Machine {
                 let name = self.arena.text(name).ok_or_else(|| mismatch(global))?;
                 globals::layout(name)
                     .map(|layout| Node::Global(Global::Layout(layout)))
-                    .ok_or_else(|| Fault::bad_pickle(format!("{} is no layout", quoted(name))))
+                    .ok_or_else(|| Fault::bad_pickle(format!("{} is not a layout", quoted(name))))
             }
             (Global::Complex, &[real, imaginary]) => {
                 let (Some(real), Some(imaginary)) = (self.float(real), self.float(imaginary)) else {
@@ -101,9 +101,9 @@ impl Machine {
         }
     }
 
-    /// `text.encode("latin1")`, with which protocol 2 represents bytes.
+    /// Evaluates `text.encode("latin1")`, which represents bytes in protocol 2.
     fn latin1(&mut self, text: NodeId, encoding: NodeId) -> Result<Arc<[u8]>, Fault> {
-        let malformed = || Fault::bad_pickle("bytes are not spelled as latin1 text");
+        let malformed = || Fault::bad_pickle("bytes are not written as latin1 text");
         let encoding = self.arena.text(encoding).ok_or_else(malformed)?;
         if !matches!(&**encoding, "latin1" | "latin-1") {
             return Err(malformed());
@@ -118,15 +118,18 @@ impl Machine {
     fn float(&self, id: NodeId) -> Option<f64> {
         match self.arena.get(id) {
             Node::Float(value) => Some(*value),
-            #[expect(clippy::cast_precision_loss, reason = "as Python's complex() rounds its arguments")]
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "Python's complex() rounds its arguments in the same way"
+            )]
             Node::Int(value) => Some(*value as f64),
             _ => None,
         }
     }
 
-    /// From nothing, from another dict, or from a list of pairs as Python 2 wrote it.
+    /// Creates a dict from nothing, from another dict, or from a list of pairs, as Python 2 wrote it.
     fn make_dict(&mut self, kind: DictKind, arguments: &[NodeId]) -> Result<NodeId, Fault> {
-        let malformed = || Fault::bad_pickle("a dict is made of what is no pairs");
+        let malformed = || Fault::bad_pickle("a dict is made of something other than pairs");
         let pairs: Vec<NodeId> = match arguments {
             [] => Vec::new(),
             &[source] => match self.arena.get(source) {
@@ -156,9 +159,9 @@ impl Machine {
             &[source] => match self.arena.get(source) {
                 Node::Sequence(_, items) => items.clone(),
                 Node::Set(source) => source.items.clone(),
-                _ => return Err(Fault::bad_pickle("a set is made of what is no sequence")),
+                _ => return Err(Fault::bad_pickle("a set is made of something that is not a sequence")),
             },
-            _ => return Err(Fault::bad_pickle("a set is made of several things")),
+            _ => return Err(Fault::bad_pickle("a set is made of several arguments")),
         };
         let set = self.arena.new_set(kind)?;
         self.add_members(set, &items)?;
@@ -169,14 +172,14 @@ impl Machine {
     pub(super) fn build(&mut self, target: NodeId, state: NodeId) -> Result<(), Fault> {
         match self.arena.get(target) {
             Node::NumpyDType(_) | Node::NumpyArray(_) => self.build_numpy(target, state),
-            // Attributes of a state dict (`_metadata`), which no kernel can see.
+            // These are attributes of a state dict (`_metadata`), which no kernel can see.
             Node::Dict(dict) if dict.kind == DictKind::Ordered => Ok(()),
             Node::Object(_) => self.extend_object(target, &[state]),
-            _ => Err(Fault::bad_pickle("state is given to an object that takes none")),
+            _ => Err(Fault::bad_pickle("an object that has no state is given one")),
         }
     }
 }
 
 pub(super) fn mismatch(global: Global) -> Fault {
-    Fault::bad_pickle(format!("a call of {global:?} has arguments that do not fit it"))
+    Fault::bad_pickle(format!("the arguments of a call of {global:?} do not fit"))
 }

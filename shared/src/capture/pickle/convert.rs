@@ -1,8 +1,8 @@
 //! Converts the machine's nodes to the shared, immutable values that the rest of the program uses.
 //!
-//! Visits nodes depth first, which determines the numbers of tensors and storages. A subtree without cycles is
-//! converted once and shared. A reference back to an open container becomes that container's path, which depends
-//! on where it occurs; such a subtree is converted at each occurrence, and counted.
+//! Visits nodes depth first; this order determines the numbers of tensors and storages. A subtree without cycles is
+//! converted once and shared. A reference to a container that is still open becomes that container's path. The path
+//! depends on where the reference occurs, so the subtree around it is converted at each occurrence, and counted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,14 +34,14 @@ pub(super) struct Converter<'a> {
     cycles_left: usize,
 }
 
-/// How large a value is for code that visits it.
+/// The size of a value for code that visits it.
 #[derive(Clone, Copy)]
 struct Extent {
     /// Levels of containers in it, including itself.
     height: usize,
     /// Values in it, including itself, counted at each occurrence.
     unfolded: u64,
-    /// It refers to an open container by path, so it is valid only where it occurs.
+    /// True if it refers to an open container by path. It is then valid only at this position.
     placed: bool,
 }
 
@@ -50,7 +50,7 @@ impl Extent {
     /// An empty container.
     const CONTAINER: Self = Self { height: 1, unfolded: 1, placed: false };
 
-    /// The extent of a container with one more value in it.
+    /// The extent of a container after one more value is added.
     fn around(self, inner: Self) -> Result<Self, Fault> {
         let unfolded = self.unfolded.saturating_add(inner.unfolded);
         if unfolded > MAX_UNFOLDED {
@@ -60,13 +60,13 @@ impl Extent {
     }
 }
 
-/// How a value is reached from its container.
+/// The step from a container to a value in it.
 #[derive(Clone, Copy)]
 enum Step {
     Index(usize),
     Value(NodeId),
     Key(NodeId),
-    /// A member of something without paths into it; paths start anew there.
+    /// A member that cannot be named by a path. Paths inside it start anew.
     Member,
 }
 
@@ -114,7 +114,7 @@ impl<'a> Converter<'a> {
             Node::NumpyScalar { dtype, bytes } => {
                 Value::NumpyScalar { dtype: descr(dtype), bytes: bytes.clone() }
             }
-            Node::NumpyDType(_) => return Err(Fault::unsupported("a numpy dtype stands as a value")),
+            Node::NumpyDType(_) => return Err(Fault::unsupported("a numpy dtype is used as a value")),
             Node::Tensor(_)
             | Node::Object(_)
             | Node::Sequence(..)
@@ -139,7 +139,7 @@ impl<'a> Converter<'a> {
             self.cycles_left = self
                 .cycles_left
                 .checked_sub(1)
-                .ok_or_else(|| Fault::limit("too many containers hold themselves", MAX_CYCLES))?;
+                .ok_or_else(|| Fault::limit("too many containers contain themselves", MAX_CYCLES))?;
             let path = self.path_to(outer)?;
             return Ok((Value::Cycle(path), Extent { placed: true, ..Extent::LEAF }));
         }
@@ -189,7 +189,7 @@ impl<'a> Converter<'a> {
             Node::NumpyArray(array) => self.array(array)?,
             Node::Object(object) => self.object(object)?,
             Node::Tensor(tensor) => (self.tensor(tensor), Extent::CONTAINER),
-            _ => return Err(Fault::bad_pickle("an object is no container")),
+            _ => return Err(Fault::bad_pickle("an object is not a container")),
         })
     }
 
@@ -276,14 +276,14 @@ impl<'a> Converter<'a> {
 
     fn storage(&mut self, index: u32) -> StorageId {
         *self.storage_ids.entry(index).or_insert_with(|| {
-            // Storages are limited to far fewer than u32::MAX.
+            // The number of storages is limited to far fewer than u32::MAX.
             let id = StorageId(u32::try_from(self.storage_order.len()).unwrap_or(u32::MAX));
             self.storage_order.push(index);
             id
         })
     }
 
-    /// The path of the open container at this level: `$['args'][0]`.
+    /// The path of the open container at this level, such as `$['args'][0]`.
     fn path_to(&self, level: usize) -> Result<Arc<str>, Fault> {
         let steps = &self.path[..level];
         let start = steps.iter().rposition(|step| matches!(step, Step::Member)).map_or(0, |place| place + 1);
@@ -297,7 +297,7 @@ impl<'a> Converter<'a> {
             }
             if path.len() > MAX_CYCLE_PATH_BYTES {
                 return Err(Fault::limit(
-                    "a container holds itself by too long a path",
+                    "the path by which a container contains itself is too long",
                     MAX_CYCLE_PATH_BYTES,
                 ));
             }
@@ -305,7 +305,7 @@ impl<'a> Converter<'a> {
         Ok(path.into())
     }
 
-    /// A key as Python shows it, if it is plain.
+    /// Writes a key as Python shows it, if the key is plain.
     fn key_text(&self, key: NodeId) -> String {
         match self.arena.get(key) {
             Node::None => "None".to_owned(),
@@ -314,7 +314,7 @@ impl<'a> Converter<'a> {
             Node::Int(value) => value.to_string(),
             Node::BigInt(value) => value.to_string(),
             Node::Float(value) => float_text(*value),
-            // A longer one exceeds the limit of a path anyway.
+            // A longer key exceeds the limit of a path in any case.
             Node::Str(text) if text.len() <= MAX_CYCLE_PATH_BYTES => quoted_text(text),
             Node::Str(text) => "x".repeat(text.len().min(2 * MAX_CYCLE_PATH_BYTES)),
             _ => "…".to_owned(),
@@ -328,7 +328,7 @@ fn named(global: Global) -> Result<Value, Fault> {
         Global::OtherDType(name) => Ok(Value::OtherDType(name.into())),
         Global::Layout(name) => Ok(Value::Layout(name.into())),
         Global::MemoryFormat(name) => Ok(Value::MemoryFormat(name.into())),
-        _ => Err(Fault::unsupported(format!("a type or function stands as a value ({global:?})"))),
+        _ => Err(Fault::unsupported(format!("a type or function is used as a value ({global:?})"))),
     }
 }
 

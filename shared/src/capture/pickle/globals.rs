@@ -1,12 +1,12 @@
-//! The names that are known here, and their meaning. Nothing is ever imported or called: a name is looked up in
-//! this list. Other names stay names, or are refused.
+//! The names that this reader knows, and their meaning. Nothing is ever imported or called: a name is looked up in this
+//! list. Other names are kept as text, or refused.
 
 use std::sync::Arc;
 
 use crate::capture::DType;
 use crate::capture::error::{ErrorKind, Fault, quoted};
 
-/// Something that a pickle names. Most names are meaningful only in a call that `machine` performs.
+/// The meaning of a name that a pickle uses. Most names are meaningful only in a call that `machine` performs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Global {
     RebuildTensor,
@@ -15,7 +15,7 @@ pub(super) enum Global {
     RebuildParameter,
     RebuildParameterWithState,
     RebuildFromType,
-    /// `torch.Tensor`, `Parameter` or `Buffer`, as the type to rebuild into.
+    /// `torch.Tensor`, `Parameter` or `Buffer`, as the type of the rebuilt tensor.
     TensorType {
         parameter: bool,
     },
@@ -37,14 +37,14 @@ pub(super) enum Global {
     Slice,
     Range,
     Encode,
-    /// `list`, `int`, …, as the factory of a `defaultdict`.
+    /// `list`, `int` or another type, as the factory of a `defaultdict`.
     Factory,
     NumpyReconstruct,
     NumpyFromBuffer,
     NumpyScalar,
     NumpyArray,
     NumpyDType,
-    // Values that are pickled by name.
+    // These values are pickled by name.
     Ellipsis,
     DType(DType),
     OtherDType(&'static str),
@@ -52,7 +52,7 @@ pub(super) enum Global {
     MemoryFormat(&'static str),
 }
 
-/// dtypes that torch has, but no dense tensor here.
+/// dtypes of torch that no dense tensor here can have.
 const OTHER_DTYPES: [&str; 25] = [
     "quint8",
     "qint8",
@@ -141,14 +141,14 @@ const STORAGES: [(&str, DType); 12] = [
     ("ComplexDoubleStorage", DType::Complex128),
 ];
 
-/// The meaning of a name.
+/// The result of looking up a name.
 pub(super) enum Name {
     Known(Global),
-    /// Unknown: an object made from it stays as the pickle describes it.
+    /// An unknown name. An object made from it is kept as the pickle describes it.
     Unknown(Arc<str>),
 }
 
-/// Looks up a name; the error says why it is refused.
+/// Looks up a name. The error says why it is refused.
 pub(super) fn resolve(module: &str, name: &str) -> Result<Name, Fault> {
     match known(module, name) {
         Some(global) => Ok(Name::Known(global)),
@@ -158,8 +158,8 @@ pub(super) fn resolve(module: &str, name: &str) -> Result<Name, Fault> {
     }
 }
 
-/// Packages that no captured call needs: a pickle that names one is meant to do harm elsewhere. We should know
-/// all names of the last line, so an unknown one is reported as such.
+/// Packages that no captured call needs. A pickle that names one of them is malicious. All names of the packages in the
+/// last line should be known here, so an unknown one is reported as such.
 const REFUSED_PACKAGES: [&str; 32] = [
     "os",
     "posix",
@@ -212,7 +212,7 @@ fn known(module: &str, name: &str) -> Option<Global> {
             Global::Storage(None)
         }
         ("torch" | "torch.cuda", _) => return torch_attribute(name),
-        // How torch names a memory format; only protocol 4 can write such a name.
+        // The name that torch gives a memory format. Only protocol 4 can write it.
         ("torch._utils", dotted) if dotted.starts_with("torch.") => {
             return among(&MEMORY_FORMATS, &dotted["torch.".len()..]).map(Global::MemoryFormat);
         }
@@ -258,18 +258,18 @@ fn builtin(name: &str) -> Option<Global> {
         "slice" => Global::Slice,
         "range" | "xrange" => Global::Range,
         "Ellipsis" => Global::Ellipsis,
-        // In protocol 2, the last two stand for int and str.
+        // In protocol 2, the last two are the names of int and str.
         "list" | "dict" | "tuple" | "int" | "float" | "str" | "bool" | "long" | "unicode" => Global::Factory,
         _ => return None,
     })
 }
 
-/// The layout that `torch.serialization._get_layout` finds by this name.
+/// Finds the layout that `torch.serialization._get_layout` would find by this name.
 pub(super) fn layout(name: &str) -> Option<&'static str> {
     among(&LAYOUTS, name.strip_prefix("torch.")?)
 }
 
-/// Why an unknown name is refused; `None` if it may stay a name.
+/// The reason for which an unknown name is refused; `None` if the name may be kept.
 fn refuse(module: &str, name: &str) -> Option<Fault> {
     let shown = quoted(&format!("{module}.{name}"));
     let what = match (module, name) {
@@ -296,14 +296,14 @@ fn refuse(module: &str, name: &str) -> Option<Fault> {
             return is_refused.then(|| {
                 Fault::new(
                     ErrorKind::UnsafeGlobal,
-                    format!("the pickle names {shown}, which is not among what a capture may hold"),
+                    format!("the pickle names {shown}, which a capture must not contain"),
                 )
             });
         }
     };
-    Some(Fault::unsupported(format!("the pickle holds {what} ({shown}; record dense tensors only)")))
+    Some(Fault::unsupported(format!("the pickle contains {what} ({shown}; record dense tensors only)")))
 }
 
-/// Modules of torch that rebuild saved objects: an unknown name in them is no value that could stay as it is.
+/// Modules of torch that rebuild saved objects. An unknown name in them cannot be kept uninterpreted.
 const OURS: [&str; 5] =
     ["torch._utils", "torch._tensor", "torch.storage", "torch.serialization", "torch.return_types"];

@@ -1,8 +1,8 @@
-//! Compares dict keys and set members as Python does: `1`, `1.0` and `True` are one key, tuples are compared by
+//! Compares dict keys and set members as Python does: `1`, `1.0` and `True` are the same key, tuples are compared by
 //! their items, and unhashable values are refused.
 //!
-//! Each distinct key gets a number. A tuple is identified by the numbers of its items. So nested tuples that share
-//! parts cost time and memory in proportion to the file, not to the size that they would have without sharing.
+//! Each distinct key gets a number, and a tuple is identified by the numbers of its items. Nested tuples that share
+//! parts therefore cost time and memory in proportion to the file, not to their size without sharing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::capture::limits::MAX_DEPTH;
 enum Key {
     Int(i64),
     BigInt(BigInt),
-    /// The bits of a float that does not equal an integer.
+    /// The bits of a float that is not equal to any integer.
     Float(u64),
     Complex(u64, u64),
     Str(Arc<str>),
@@ -26,7 +26,7 @@ enum Key {
     Tuple(Vec<u32>),
     FrozenSet(Vec<u32>),
     Device(Arc<str>),
-    /// Equal only to itself.
+    /// A value that is equal only to itself.
     Object(NodeId),
     /// A singleton: None, Ellipsis, a dtype or a layout.
     Named(String),
@@ -87,7 +87,7 @@ impl Keys {
             | Node::NumpyDType(_)
             | Node::NumpyScalar { .. } => Key::Object(id),
         };
-        // There are no more numbers than nodes, and node numbers fit a u32.
+        // There are at most as many keys as nodes, and node numbers fit into a u32.
         let next = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
         let number = *self.numbers.entry(key).or_insert(next);
         self.of_nodes.insert(id, number);
@@ -100,7 +100,7 @@ fn float_key(value: f64, id: NodeId) -> Key {
         return Key::Object(id);
     }
     if value.fract() == 0.0 && value.abs() < 9e18 {
-        #[expect(clippy::cast_possible_truncation, reason = "integral, and inside the range of an i64")]
+        #[expect(clippy::cast_possible_truncation, reason = "integral, and in the range of an i64")]
         return Key::Int(value as i64);
     }
     Key::Float(value.to_bits())

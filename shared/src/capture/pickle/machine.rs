@@ -1,13 +1,14 @@
-//! The stack machine: executes opcodes on inert nodes.
+//! The stack machine, which executes opcodes on inert nodes.
 //!
-//! # Why our own
+//! # Why we have our own
 //!
-//! A pickle is a program: in Python its opcodes import names and call them, so opening a file runs whatever its
-//! author wrote. This machine cannot do that. It knows a fixed list of names (`globals`), and a "call" of one is
-//! an arm of a `match` that builds a node (`calls`); nothing is imported, looked up at run time or executed.
-//! General pickle crates decode into trees (a file of a few hundred bytes can expand to terabytes), or do not
-//! support torch's persistent ids. Here objects are shared, and stack, memo, depth, objects, lengths and sums are
-//! limited (`limits`) before anything is allocated.
+//! A pickle is a program. Python imports and calls whatever its opcodes name, so opening a file runs code of the file's
+//! author. This machine cannot do that. It knows a fixed list of names (`globals`). A "call" of one of them is an arm
+//! of a `match` that builds a node (`calls`). Nothing is imported, looked up at run time or executed.
+//!
+//! Existing pickle crates do not fit: some decode into trees, in which a file of a few hundred bytes can expand to
+//! terabytes, and others do not support torch's persistent ids. Here objects are shared. The stack, memo, depth,
+//! objects, lengths and sums are limited (`limits`) before anything is allocated.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -57,7 +58,7 @@ impl Machine {
         match opcode {
             Opcode::Protocol | Opcode::Frame | Opcode::Stop => Ok(()),
             Opcode::Pop => {
-                // Python's own rule: a POP directly above a mark removes the mark.
+                // As in Python, a POP directly above a mark removes the mark.
                 if self.marks.last() == Some(&self.stack.len()) {
                     self.marks.pop();
                     return Ok(());
@@ -142,7 +143,7 @@ impl Machine {
             Opcode::AddItems => {
                 let items = self.pop_mark()?;
                 let set = self.top()?;
-                // A frozen set may be a key already, and keys are compared only once.
+                // A frozenset may already be a key, and keys are compared only once.
                 if matches!(self.arena.get(set), Node::Set(set) if set.kind == SequenceKind::FrozenSet) {
                     return Err(Fault::bad_pickle("a member is added to a frozenset"));
                 }
@@ -153,7 +154,7 @@ impl Machine {
                 let parts = self.pop_several(2)?;
                 let (Some(module), Some(name)) = (self.arena.text(parts[0]), self.arena.text(parts[1]))
                 else {
-                    return Err(Fault::bad_pickle("a global is named by what is no string"));
+                    return Err(Fault::bad_pickle("the name of a global is not a string"));
                 };
                 let (module, name) = (module.clone(), name.clone());
                 self.push_global(&module, &name)
@@ -186,7 +187,7 @@ impl Machine {
                 let mut arguments = self.arguments(parts[1])?;
                 match (self.arena.get(parts[0]), self.arena.get(parts[2])) {
                     (_, Node::Dict(keywords)) if keywords.items.is_empty() => {}
-                    // Kept as one more argument; it is not interpreted.
+                    // The state setter is kept as one more argument and not interpreted.
                     (Node::Object(_), Node::Dict(_)) => arguments.push(parts[2]),
                     _ => return Err(Fault::unsupported("an object is made with keyword arguments")),
                 }
@@ -208,7 +209,7 @@ impl Machine {
             }
             Opcode::Memoize => {
                 let top = self.top()?;
-                // The memo is limited to far fewer than u32::MAX.
+                // The number of memo entries is limited to far fewer than u32::MAX.
                 let index = u32::try_from(self.memo.len()).unwrap_or(u32::MAX);
                 self.memoize(index, top)
             }
@@ -216,12 +217,12 @@ impl Machine {
                 let node = *self
                     .memo
                     .get(&index)
-                    .ok_or_else(|| Fault::bad_pickle(format!("memo entry {index} was never made")))?;
+                    .ok_or_else(|| Fault::bad_pickle(format!("memo entry {index} does not exist")))?;
                 self.push(node)
             }
             Opcode::Extension => Err(Fault::new(
                 ErrorKind::UnsafeGlobal,
-                "the pickle names a global by a number of the extension registry",
+                "the pickle names a global by its number in the extension registry",
             )),
             Opcode::OutOfBand(name) => {
                 Err(Fault::bad_pickle(format!("opcode {name} needs something that is not in the file")))
@@ -264,7 +265,7 @@ impl Machine {
         self.arena.add(node)
     }
 
-    /// Performs a call of a known name. A call of an unknown one is recorded.
+    /// Performs a call of a known name. A call of an unknown name is recorded.
     fn push_call(
         &mut self,
         callee: NodeId,
@@ -282,7 +283,7 @@ impl Machine {
                 let object = ObjectNode { name, made: made(arguments), state: Vec::new() };
                 self.arena.add(Node::Object(Box::new(object)))?
             }
-            _ => return Err(Fault::bad_pickle("a call of what is no global")),
+            _ => return Err(Fault::bad_pickle("a call of something that is not a global")),
         };
         self.push(result)
     }
@@ -302,11 +303,11 @@ impl Machine {
                 object.state.extend_from_slice(items);
                 Ok(())
             }
-            _ => Err(Fault::bad_pickle("state is given to what is only named")),
+            _ => Err(Fault::bad_pickle("state is given to a name")),
         }
     }
 
-    /// Height of the last mark; nothing below it may be taken.
+    /// Height of the last mark. Values below it may not be taken.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
@@ -344,7 +345,7 @@ impl Machine {
 
     pub(super) fn set_items(&mut self, dict: NodeId, items: &[NodeId]) -> Result<(), Fault> {
         let (pairs, []) = items.as_chunks::<2>() else {
-            return Err(Fault::bad_pickle("a dict gets a key without a value"));
+            return Err(Fault::bad_pickle("a dict is given a key without a value"));
         };
         if matches!(self.arena.get(dict), Node::Object(_)) {
             return self.extend_object(dict, items);
@@ -360,14 +361,14 @@ impl Machine {
         let arguments = self
             .arena
             .tuple(node)
-            .ok_or_else(|| Fault::bad_pickle("the arguments of a call are no tuple"))?
+            .ok_or_else(|| Fault::bad_pickle("the arguments of a call are not a tuple"))?
             .to_vec();
-        // A long tuple can be shared by many calls; charging it keeps the copies linear.
+        // Many calls can share a long tuple. Charging it keeps the size of the copies linear.
         self.arena.charge_slots(arguments.len())?;
         Ok(arguments)
     }
 
-    /// torch's persistent id: `("storage", class, key, location, elements[, view])`.
+    /// Reads torch's persistent id: `("storage", class, key, location, elements[, view])`.
     fn storage(&mut self, id: NodeId) -> Result<Node, Fault> {
         let malformed = || Fault::bad_pickle("a persistent id does not name a storage");
         let parts = self.arena.tuple(id).ok_or_else(malformed)?;
@@ -422,5 +423,5 @@ impl Machine {
 }
 
 fn underflow() -> Fault {
-    Fault::bad_pickle("the pickle takes from an empty stack")
+    Fault::bad_pickle("the pickle takes a value from an empty stack")
 }

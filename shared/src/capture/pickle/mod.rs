@@ -2,10 +2,11 @@
 //!
 //! # The security boundary
 //!
-//! Nothing that a pickle names is ever called. `globals` has the fixed list of known names and their meaning,
-//! `machine` (which says why we have our own) works on inert nodes, `arena` counts them, and `convert` turns them
-//! into shared values of limited depth. All limits are in `capture::limits`. This module knows no files:
-//! `archive` and `legacy` locate the bytes of storages.
+//! Nothing that a pickle names is ever called. `globals` has the fixed list of known names and their meaning. `machine`
+//! works on inert nodes, and its documentation says why this program has its own pickle reader. `arena` counts the
+//! nodes, and `convert` turns them into shared values of limited depth. All limits are in `capture::limits`.
+//!
+//! This module does not know files: `archive` and `legacy` locate the bytes of storages.
 
 mod arena;
 mod calls;
@@ -28,12 +29,12 @@ use super::error::Fault;
 
 pub(super) use opcode::pickle_length;
 
-/// A storage as a pickle names it.
+/// A storage as described in a pickle.
 #[derive(Clone, Debug)]
 pub(super) struct StorageName {
     pub(super) key: Arc<str>,
     pub(super) bytes: u64,
-    /// Element size of its storage class; 1 for untyped storages.
+    /// Element size of its storage class. It is 1 for untyped storages.
     pub(super) element_bytes: u64,
 }
 
@@ -42,7 +43,7 @@ pub(super) struct Unpickled {
     pub(super) root: Value,
     /// Storages in the root, by `StorageId`.
     pub(super) storages: Vec<StorageName>,
-    /// Storages that the pickle names but the root does not contain; they must be in the file too.
+    /// Storages that the pickle names but the root does not contain. They must be in the file too.
     pub(super) unused: Vec<StorageName>,
 }
 

@@ -32,7 +32,7 @@ pub(super) enum Node {
     Global(Global),
     Object(Box<ObjectNode>),
     Device(Arc<str>),
-    /// Its index in the machine's list of storages.
+    /// The index of a storage in the machine's list.
     Storage {
         index: u32,
         dtype: DType,
@@ -65,7 +65,7 @@ pub(super) enum MadeNode {
 pub(super) struct Set {
     pub(super) kind: SequenceKind,
     pub(super) items: Vec<NodeId>,
-    /// Items by the number of their key; equal keys have the same number.
+    /// Items by the number of their key. Equal keys have the same number.
     pub(super) members: HashSet<u32>,
 }
 
@@ -92,11 +92,11 @@ pub(super) struct TensorNode {
 /// A numpy dtype without fields.
 #[derive(Clone, Debug)]
 pub(super) struct NumpyDType {
-    /// `f`, `i`, `O`, …
+    /// The kind: `f`, `i`, `O` and so on.
     pub(super) kind: char,
     /// The text after the kind: `4` in `<f4`; empty for objects.
     pub(super) count: String,
-    /// `<`, `>` or `|`.
+    /// The byte order: `<`, `>` or `|`.
     pub(super) order: char,
     pub(super) item_bytes: u64,
 }
@@ -111,7 +111,7 @@ pub(super) struct ArrayNode {
 
 #[derive(Debug)]
 pub(super) enum ArrayContents {
-    /// Between `_reconstruct` and the state that fills it.
+    /// The state between `_reconstruct` and the call that fills the array.
     Missing,
     Bytes(Arc<[u8]>),
     Objects(Vec<NodeId>),

@@ -1,6 +1,6 @@
-//! numpy's arrays, scalars and dtypes as pickles describe them: bytes with a description, nothing computed.
+//! numpy's arrays, scalars and dtypes in pickles. They are kept as bytes with a description, and nothing is computed.
 //!
-//! Only plain dtypes. Structured dtypes and dates have a description of their own, which no kernel here takes.
+//! Only plain dtypes are supported. Structured dtypes and dates have further fields, and no kernel here takes them.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::units::Bytes;
 impl Machine {
     pub(super) fn call_numpy(&mut self, global: Global, arguments: &[NodeId]) -> Result<Node, Fault> {
         match (global, arguments) {
-            // The other arguments describe an empty array; the state that follows fills it.
+            // The other arguments describe an empty array, which the state then fills.
             (Global::NumpyReconstruct, &[class, _shape, _code])
                 if matches!(self.arena.get(class), Node::Global(Global::NumpyArray)) =>
             {
@@ -61,7 +61,7 @@ impl Machine {
         let malformed = || Fault::bad_pickle("a numpy object has a malformed state");
         let state = self.arena.tuple(state).ok_or_else(malformed)?;
         let node = match self.arena.get(target) {
-            // (version, byte order, subdtype, names, fields, item size, alignment, flags[, metadata])
+            // The state: (version, byte order, subdtype, names, fields, item size, alignment, flags[, metadata])
             Node::NumpyDType(dtype) => {
                 let (&[_version, order, subdtype, names, fields], _) =
                     state.split_first_chunk::<5>().ok_or_else(malformed)?;
@@ -76,7 +76,7 @@ impl Machine {
                 };
                 Node::NumpyDType(Arc::new(NumpyDType { order, ..(**dtype).clone() }))
             }
-            // (version, shape, dtype, is Fortran, data)
+            // The state: (version, shape, dtype, is Fortran, data)
             Node::NumpyArray(_) => {
                 let &[_version, shape, dtype, fortran_order, data] = state else { return Err(malformed()) };
                 let fortran_order = match self.arena.get(fortran_order) {
@@ -85,7 +85,7 @@ impl Machine {
                     _ => return Err(malformed()),
                 };
                 let mut array = self.array(dtype, shape, fortran_order, data)?;
-                // An array made from a buffer keeps its byte order; one that is given its state does not.
+                // An array made from a buffer keeps its byte order. An array that is given its state does not.
                 if let ArrayContents::Bytes(bytes) = array.contents {
                     let (dtype, bytes) = self.native(array.dtype, bytes)?;
                     (array.dtype, array.contents) = (dtype, ArrayContents::Bytes(bytes));
@@ -98,7 +98,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Items in this machine's byte order, as numpy converts them on a little-endian machine.
+    /// Converts items to this machine's byte order, as numpy does on a little-endian machine.
     fn native(
         &mut self,
         dtype: Arc<NumpyDType>,
@@ -125,7 +125,7 @@ impl Machine {
         fortran_order: bool,
         data: NodeId,
     ) -> Result<ArrayNode, Fault> {
-        let malformed = || Fault::bad_pickle("a numpy array does not hold what its shape says");
+        let malformed = || Fault::bad_pickle("the data of a numpy array does not fit its shape");
         let Node::NumpyDType(dtype) = self.arena.get(dtype) else { return Err(malformed()) };
         let dtype = dtype.clone();
         let shape = self.sizes(shape)?;
@@ -149,14 +149,14 @@ impl Machine {
             }
             _ => return Err(malformed()),
         };
-        // With at most one axis longer than one, both orders are the same.
+        // If at most one axis is longer than one, both orders are the same.
         let orders_differ = !shape.contains(&0) && shape.iter().filter(|&&size| size > 1).count() > 1;
         Ok(ArrayNode { dtype, shape, fortran_order: fortran_order && orders_differ, contents })
     }
 }
 
 fn dtype_of(name: &str) -> Result<NumpyDType, Fault> {
-    let malformed = || Fault::bad_pickle(format!("{} is no numpy dtype", quoted(name)));
+    let malformed = || Fault::bad_pickle(format!("{} is not a numpy dtype", quoted(name)));
     let mut characters = name.chars();
     let kind = characters.next().ok_or_else(malformed)?;
     let count = characters.as_str();

@@ -1,7 +1,7 @@
-//! The opcodes of pickles, protocols 0 to 5: decodes bytes to opcodes with their arguments.
+//! The opcodes of pickles in protocols 0 to 5: decodes bytes to opcodes with their arguments.
 //!
-//! Owns lengths and text forms of arguments; every length is checked against the remaining bytes before anything
-//! is allocated. `machine` executes the opcodes.
+//! This file reads the lengths and text forms of arguments. It checks every length against the remaining bytes before
+//! anything is allocated. `machine` executes the opcodes.
 
 use num_bigint::BigInt;
 
@@ -35,9 +35,9 @@ pub(super) enum Opcode<'a> {
     EmptyTuple,
     EmptyDict,
     EmptySet,
-    /// A tuple of the topmost 1, 2 or 3 values.
+    /// Makes a tuple of the topmost 1, 2 or 3 values.
     ShortTuple(usize),
-    /// A tuple of everything above the mark, like the next five.
+    /// Makes a tuple of everything above the mark. The next five opcodes use the mark in the same way.
     Tuple,
     List,
     Dict,
@@ -52,12 +52,12 @@ pub(super) enum Opcode<'a> {
         name: &'a str,
     },
     StackGlobal,
-    /// Class from the text, arguments above the mark.
+    /// Makes an object: its class is in the text, its arguments are above the mark.
     Instance {
         module: &'a str,
         name: &'a str,
     },
-    /// Class and arguments above the mark.
+    /// Makes an object: its class and its arguments are above the mark.
     Object,
     NewObject,
     NewObjectWithKeywords,
@@ -67,7 +67,7 @@ pub(super) enum Opcode<'a> {
     Put(u32),
     Memoize,
     Get(u32),
-    /// A code of `copyreg`'s registry, which stands for a global.
+    /// A number in `copyreg`'s registry, which identifies a global.
     Extension,
     /// An opcode that needs something outside the pickle.
     OutOfBand(&'static str),
@@ -76,14 +76,14 @@ pub(super) enum Opcode<'a> {
 pub(super) struct Decoder<'a> {
     bytes: &'a [u8],
     position: usize,
-    /// Bytes of the file after `bytes` that have not been read.
+    /// Number of bytes of the file that follow `bytes` and have not been read.
     unread: u64,
-    /// The failure was that `bytes` ended; with more of them it might succeed.
+    /// True if decoding failed because `bytes` ended. With more bytes it might succeed.
     starved: bool,
 }
 
 impl<'a> Decoder<'a> {
-    /// A reader of all bytes there are.
+    /// Decodes bytes that are not followed by others.
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, position: 0, unread: 0, starved: false }
     }
@@ -104,7 +104,7 @@ impl<'a> Decoder<'a> {
                 Opcode::Protocol
             }
             0x95 => {
-                // A frame only says how far to read ahead; here everything is in memory.
+                // A frame only says how far to read ahead, which is not needed when everything is in memory.
                 let length = u64::from_le_bytes(self.array()?);
                 self.require(length)?;
                 if length > MAX_PICKLE_BYTES {
@@ -149,7 +149,7 @@ impl<'a> Decoder<'a> {
             }
             b'S' => Opcode::EscapedStr(unquote(self.line()?)?),
             b'V' => Opcode::EscapedStr(unescape(self.line()?)?),
-            // Python 2 strings, which torch reads as text.
+            // These are Python 2 strings, which torch reads as text.
             b'T' => {
                 let length = u32::from_le_bytes(self.array()?);
                 self.text(length.into())?
@@ -239,15 +239,14 @@ impl<'a> Decoder<'a> {
         Fault::new(ErrorKind::Truncated, "the pickle ends too early")
     }
 
-    /// A length that exceeds the whole file is an error of the file, not a broken limit.
+    /// Checks a length against the remaining bytes. A length beyond the end of the file is an error of the file, not a
+    /// limit.
     fn require(&self, length: u64) -> Result<(), Fault> {
         let there = self.remaining().saturating_add(self.unread);
         if length <= there {
             return Ok(());
         }
-        let detail = format!(
-            "the pickle ends too early: something in it is said to have {length} bytes, and {there} are there"
-        );
+        let detail = format!("the pickle ends too early: it announces {length} bytes, and {there} are left");
         Err(Fault::new(ErrorKind::Truncated, detail))
     }
 
@@ -309,7 +308,7 @@ impl<'a> Decoder<'a> {
         line.parse().map_err(|_| Fault::bad_pickle(format!("{} is not a memo index", quoted(line))))
     }
 
-    /// Takes the bytes up to the next newline, and the newline.
+    /// Takes the bytes up to and including the next newline.
     fn line(&mut self) -> Result<&'a str, Fault> {
         let rest = &self.bytes[self.position..];
         let window = &rest[..rest.len().min(MAX_LINE_BYTES)];
@@ -330,20 +329,20 @@ fn narrowed<'a>(value: BigInt) -> Opcode<'a> {
     i64::try_from(&value).map_or(Opcode::BigInt(value), Opcode::Int)
 }
 
-/// Parses the Python literal in the text opcode `STRING`. Only plain ones are supported; no writer here produces
-/// others.
+/// Parses the Python literal in the text opcode `STRING`. Only literals without escapes are supported, because no known
+/// writer produces others.
 fn unquote(line: &str) -> Result<String, Fault> {
     let inner = ['\'', '"']
         .iter()
         .find_map(|&quote| line.strip_prefix(quote)?.strip_suffix(quote))
         .ok_or_else(|| Fault::bad_pickle(format!("{} is not a quoted string", quoted(line))))?;
     if inner.contains('\\') {
-        return Err(Fault::unsupported(format!("the escapes of {} are not read", quoted(line))));
+        return Err(Fault::unsupported(format!("the escapes of {} are not supported", quoted(line))));
     }
     Ok(inner.to_owned())
 }
 
-/// Parses the text opcode `UNICODE`: `\uXXXX` and `\UXXXXXXXX` are escapes, everything else is literal.
+/// Parses the text opcode `UNICODE`. `\uXXXX` and `\UXXXXXXXX` are escapes; everything else is literal.
 fn unescape(line: &str) -> Result<String, Fault> {
     let mut text = String::with_capacity(line.len());
     let mut rest = line;
@@ -373,8 +372,8 @@ fn unescape(line: &str) -> Result<String, Fault> {
     Ok(text)
 }
 
-/// Length of the first pickle in these bytes, found from its opcodes alone; `None` if that needs some of the
-/// `unread` bytes that follow in the file.
+/// Finds the length of the first pickle in these bytes, without executing it. Returns `None` if the answer depends on
+/// the `unread` bytes that follow in the file.
 pub(in crate::capture) fn pickle_length(bytes: &[u8], unread: u64) -> Result<Option<usize>, Fault> {
     let mut decoder = Decoder { unread, ..Decoder::new(bytes) };
     loop {

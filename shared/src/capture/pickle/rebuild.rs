@@ -1,4 +1,4 @@
-//! Rebuilds tensors from their recorded geometry; every number is checked before it is used.
+//! Rebuilds tensors from their recorded geometry. Every number is checked before it is used.
 
 use super::calls::mismatch;
 use super::globals::Global;
@@ -53,8 +53,8 @@ impl Machine {
         Ok(Node::Tensor(Box::new(tensor)))
     }
 
-    /// `_rebuild_from_type_v2(function, type, arguments, state)`: a tensor with Python attributes, which are
-    /// dropped. A type of its own is refused, because it could interpret its bytes in any way.
+    /// Rebuilds a tensor with Python attributes: `_rebuild_from_type_v2(function, type, arguments, state)`. The
+    /// attributes are dropped. A subclass is refused, because it could interpret the tensor's bytes in any way.
     pub(super) fn rebuild_from_type(&mut self, arguments: &[NodeId]) -> Result<NodeId, Fault> {
         let refuse = || mismatch(Global::RebuildFromType);
         let &[function, class, inner, _state] = arguments else { return Err(refuse()) };
@@ -115,7 +115,7 @@ impl Machine {
             return Err(Fault::new(
                 ErrorKind::OutOfBounds,
                 format!(
-                    "a tensor of shape {:?} and stride {:?} at element {} leaves its storage {} of {} bytes",
+                    "a tensor of shape {:?} and stride {:?} at element {} exceeds its storage {} of {} bytes",
                     tensor.shape,
                     tensor.stride,
                     tensor.storage_offset,
@@ -127,13 +127,13 @@ impl Machine {
         Ok(tensor)
     }
 
-    /// Charges the shape: many tensors may share one tuple of sizes, but each gets its own copy.
+    /// Charges the slots of a shape. Many tensors may share one tuple of sizes, but each gets its own copy.
     pub(super) fn charge_tensor(&mut self, rank: usize) -> Result<(), Fault> {
         self.arena.charge_slots(TENSOR_SLOTS + 2 * rank)
     }
 
     pub(super) fn sizes(&self, id: NodeId) -> Result<Vec<u64>, Fault> {
-        let malformed = || Fault::bad_pickle("a shape or stride holds what is no size");
+        let malformed = || Fault::bad_pickle("a shape or stride contains something that is not a size");
         let items = self.arena.sequence(id).ok_or_else(malformed)?;
         if items.len() > MAX_RANK {
             return Err(Fault::limit("a tensor has too many axes", MAX_RANK));
@@ -145,11 +145,11 @@ impl Machine {
         match self.arena.get(id) {
             Node::Bool(value) => Ok(*value),
             Node::Int(value) => Ok(*value != 0),
-            _ => Err(Fault::bad_pickle("requires_grad is no bool")),
+            _ => Err(Fault::bad_pickle("requires_grad is not a bool")),
         }
     }
 
-    /// Applies the conj and neg bits, if the writer recorded any.
+    /// Applies the conj and neg bits if the writer recorded any.
     fn apply_metadata(&self, tensor: &mut TensorNode, rest: &[NodeId]) -> Result<(), Fault> {
         let malformed = || Fault::bad_pickle("a tensor has malformed metadata");
         let Some(&metadata) = rest.first() else { return Ok(()) };
@@ -171,8 +171,8 @@ impl Machine {
         if tensor.conjugate && tensor.dtype.kind() != Kind::Complex {
             return Err(Fault::bad_pickle("a tensor that is not complex has its conj bit set"));
         }
-        // Bools have no negatives, fnuz floats no negative zero whose sign bit could be flipped, scales no sign;
-        // and torch negates no packed values.
+        // Bools have no negatives, fnuz floats have no negative zero whose sign bit could be flipped, scales have no
+        // sign, and torch does not negate packed values.
         let no_sign = [
             DType::Bool,
             DType::Float8E4M3FnUz,
@@ -188,12 +188,12 @@ impl Machine {
     }
 }
 
-/// Whether all elements are within a storage of this size. Sizes whose products or sums overflow are refused
-/// here, so that no later code has to check.
+/// Checks that all elements are within a storage of this size. Sizes whose products or sums overflow are refused here,
+/// so no later code has to check.
 fn fits(tensor: &TensorNode, storage_bytes: u64) -> Result<bool, Fault> {
     let overflow = || Fault::new(ErrorKind::OutOfBounds, "the size of a tensor overflows");
     let element = tensor.dtype.size();
-    // Zeros are replaced by ones, because products are computed for an empty tensor too.
+    // Zeros are replaced by ones, because products are also computed for an empty tensor.
     tensor
         .shape
         .iter()

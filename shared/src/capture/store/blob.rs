@@ -1,4 +1,4 @@
-//! A distinct storage in a store: its name, its path, and opening it without leaving the store.
+//! Blobs, the distinct storages of a store: their names, their paths, and opening them without leaving the store.
 
 use std::fmt;
 use std::fs::File;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::BLOBS;
 
-/// BLAKE3 of a blob's bytes, which is its name.
+/// The name of a blob: BLAKE3 of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlobId(pub [u8; 32]);
 
@@ -34,7 +34,7 @@ impl From<blake3::Hash> for BlobId {
     }
 }
 
-/// The text is not 64 lower-case hexadecimal digits.
+/// An error for text that is not a digest.
 #[derive(Debug, thiserror::Error)]
 #[error("it is not a BLAKE3 digest (64 lower-case hexadecimal digits)")]
 pub struct NoDigest;
@@ -43,7 +43,7 @@ impl FromStr for BlobId {
     type Err = NoDigest;
 
     fn from_str(text: &str) -> Result<Self, NoDigest> {
-        // A file has only one name, and the library also accepts upper-case digits.
+        // Each file has only one name, but the library also accepts upper-case digits.
         if text.bytes().any(|digit| digit.is_ascii_uppercase()) {
             return Err(NoDigest);
         }
@@ -64,18 +64,18 @@ impl<'de> Deserialize<'de> for BlobId {
     }
 }
 
-/// Relative to the store: `blobs/ab/ab12…`. Two levels, because some file systems are slow with a million files
-/// in a folder.
+/// The path of a blob relative to the store: `blobs/ab/ab12…`. There are two levels because some file systems are slow
+/// with a million files in a folder.
 pub fn blob_path(id: BlobId) -> PathBuf {
     let name = id.to_string();
     Path::new(BLOBS).join(&name[..2]).join(&name)
 }
 
-/// Without NONBLOCK, opening a FIFO would wait for a writer.
+/// `O_NONBLOCK` is included because opening a FIFO would otherwise wait for a writer.
 const FILE_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-/// Opens a blob for reading. Links are refused at every level below the store, and so is anything except a
+/// Opens a blob for reading. Links are refused at every level below the store, and so is everything that is not a
 /// regular file.
 pub fn open_blob(root: &Path, id: BlobId) -> io::Result<File> {
     let folder_flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -85,7 +85,7 @@ pub fn open_blob(root: &Path, id: BlobId) -> io::Result<File> {
     plain(openat(&folder, name.as_str(), FILE_FLAGS, Mode::empty())?)
 }
 
-/// Opens another file of a store for reading, unless it is a link or not a regular file.
+/// Opens another file of a store for reading. Links and files that are not regular are refused.
 pub fn open_plain(path: &Path) -> io::Result<File> {
     plain(open(path, FILE_FLAGS, Mode::empty())?)
 }
@@ -114,17 +114,17 @@ mod tests {
         let name = id.to_string();
         let outside = tempfile::tempdir().expect("a folder");
         std::fs::write(outside.path().join(&name), "secret").expect("written");
-        // The blob itself is a link.
+        // Here the blob is a link.
         let root = tempfile::tempdir().expect("a folder");
         let folder = root.path().join(BLOBS).join(&name[..2]);
         std::fs::create_dir_all(&folder).expect("made");
         std::os::unix::fs::symlink(outside.path().join(&name), folder.join(&name)).expect("linked");
         assert!(open_blob(root.path(), id).is_err());
-        // Its folder is a link.
+        // Here its folder is a link.
         std::fs::remove_dir_all(&folder).expect("removed");
         std::os::unix::fs::symlink(outside.path(), &folder).expect("linked");
         assert!(open_blob(root.path(), id).is_err());
-        // It is found if it is a regular file.
+        // A regular file is opened.
         std::fs::remove_file(&folder).expect("removed");
         std::fs::create_dir_all(&folder).expect("made");
         std::fs::write(folder.join(&name), "secret").expect("written");

@@ -1,6 +1,6 @@
-//! The index of a store: its provenance and entries, as JSON, with its digest in a second file.
+//! The index of a store: its provenance and its entries, as JSON. A second file contains the digest of the index.
 //!
-//! Runs do not need it, because each manifest is self-contained; `unpack` and `check` do.
+//! Runs do not need the index, because each manifest is self-contained. `unpack` and `check` need it.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
@@ -12,9 +12,9 @@ use super::{BlobId, INDEX, INDEX_DIGEST, MAX_NAME_BYTES, MAX_NAME_DEPTH, MAX_STO
 
 const FORMAT: &str = "opt-supervisor capture store";
 const VERSION: u32 = 1;
-/// 100,000 entries with names of a hundred bytes take half of it.
+/// Half of it is enough for 100,000 entries with names of a hundred bytes.
 pub const MAX_INDEX_BYTES: u64 = 64 << 20;
-/// A line of `b3sum`.
+/// Longest accepted line in the format of `b3sum`.
 const MAX_DIGEST_LINE_BYTES: u64 = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,9 +31,9 @@ pub struct Index {
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
     pub tool: String,
-    /// `user@host`.
+    /// The person and the machine: `user@host`.
     pub packed_by: String,
-    /// When packing began; RFC 3339, UTC.
+    /// Start of packing, in RFC 3339, UTC.
     pub started: String,
     /// The folder that was packed.
     pub source: String,
@@ -42,7 +42,7 @@ pub struct Provenance {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IndexEntry {
-    /// Path below the packed folder, and below `entries`.
+    /// Path below the packed folder, and also below `entries`.
     pub name: String,
     /// Size of the packed file.
     pub bytes: u64,
@@ -69,7 +69,7 @@ pub enum IndexError {
     Version { format: String, version: u32 },
     #[error("it has too many entries (the limit is {MAX_STORE_ENTRIES})")]
     TooMany,
-    #[error("entry {0:?} has a name that no entry can have")]
+    #[error("{0:?} is not a valid name of an entry")]
     Name(String),
     #[error("entry {0:?} is listed twice")]
     Twice(String),
@@ -86,7 +86,7 @@ impl Index {
         Self::parse(&text, &line)
     }
 
-    /// Parses the bytes of the index and of its digest's file.
+    /// Parses the bytes of the index and of the file with its digest.
     pub fn parse(text: &[u8], digest_line: &[u8]) -> Result<Self, IndexError> {
         let line = std::str::from_utf8(digest_line).map_err(|_| IndexError::NoDigest)?;
         let digest: BlobId = line
@@ -115,7 +115,7 @@ impl Index {
         Ok(index)
     }
 
-    /// The index, and the line with its digest.
+    /// Returns the bytes of the index, and the line with its digest.
     pub fn encode(&self) -> Result<(Vec<u8>, Vec<u8>), IndexError> {
         let mut text = serde_json::to_vec_pretty(self).map_err(IndexError::Json)?;
         text.push(b'\n');
@@ -139,7 +139,8 @@ fn read_bounded(root: &Path, file: &'static str, limit: u64) -> Result<Vec<u8>, 
     Ok(bytes)
 }
 
-/// Whether it is a normalised relative path that ends in `.pt`: no `..`, no empty part, no control characters.
+/// True if `name` is a normalised relative path that ends in `.pt`. It has no `..`, no empty part and no control
+/// characters.
 pub fn is_entry_name(name: &str) -> bool {
     let parts = name.split('/');
     name.len() <= MAX_NAME_BYTES

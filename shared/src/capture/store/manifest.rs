@@ -9,8 +9,8 @@
 //!     64  segments
 //! ```
 //!
-//! Numbers are little-endian. The reader accepts arbitrary bytes, and refuses whatever does not have exactly this
-//! form.
+//! Numbers are little-endian. The reader accepts arbitrary bytes as input, and refuses all that do not have exactly
+//! this form.
 
 use super::BlobId;
 
@@ -20,12 +20,12 @@ const HEAD_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 48;
 const DIGEST_BYTES: usize = 32;
 
-/// Most blobs of an entry. Each is a descriptor that is passed to a runner in one message, where the kernel's
-/// limit is 253. An entry with more storages keeps its smallest ones in the manifest.
+/// Largest number of blobs of an entry. The descriptor of each is passed to a runner in one message, and the kernel
+/// allows 253 in a message. An entry with more storages keeps its smallest ones in the manifest.
 pub const MAX_BLOBS: usize = 200;
-/// Most bytes in a manifest. Zip structure and pickle take a few KiB; an entry with more becomes a single blob.
+/// Largest number of literal bytes. Zip structure and pickle take a few KiB. An entry with more becomes a single blob.
 pub const MAX_LITERAL_BYTES: u64 = 4 << 20;
-/// A literal before, between and after blobs.
+/// Each blob may have a literal before and after it.
 const MAX_SEGMENTS: usize = 2 * MAX_BLOBS + 1;
 pub const MAX_MANIFEST_BYTES: u64 =
     (HEAD_BYTES + MAX_SEGMENTS * SEGMENT_BYTES + DIGEST_BYTES) as u64 + MAX_LITERAL_BYTES;
@@ -35,7 +35,7 @@ pub struct Manifest {
     pub file_bytes: u64,
     /// BLAKE3 of the packed file.
     pub file_digest: BlobId,
-    /// In the file's order, without gaps.
+    /// The segments in the file's order, without gaps.
     pub segments: Vec<Segment>,
 }
 
@@ -49,21 +49,21 @@ pub struct Segment {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// In the manifest itself, from this byte on.
+    /// Bytes in the manifest itself, starting at this offset.
     Literal {
         at: u64,
     },
     Blob(BlobId),
 }
 
-/// Why bytes are not a manifest.
+/// The reasons for which bytes are not a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
     #[error("it does not begin like the manifest of a packed capture")]
     Magic,
     #[error("its version is {0}, and this program reads version {VERSION}")]
     Version(u32),
-    #[error("it is shorter or longer than it says")]
+    #[error("its length is not the one that its header gives")]
     Length,
     #[error("{0} (the limit is {1})")]
     Limit(&'static str, u64),
@@ -76,7 +76,7 @@ pub enum ManifestError {
 }
 
 impl Manifest {
-    /// Parses a whole manifest. Literals must be those of the segments, one after the other.
+    /// Parses a whole manifest. The literals must be those of the segments, one after the other.
     pub fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
         if bytes.len() as u64 > MAX_MANIFEST_BYTES {
             return Err(ManifestError::Limit("it is too long", MAX_MANIFEST_BYTES));
@@ -143,7 +143,7 @@ impl Manifest {
         self.segments.iter().filter(|segment| matches!(segment.content, Content::Literal { .. }))
     }
 
-    /// Every distinct blob with its size.
+    /// Returns every distinct blob with its size.
     pub fn blobs(&self) -> Vec<(BlobId, u64)> {
         let mut blobs: Vec<(BlobId, u64)> = self
             .segments
@@ -248,7 +248,7 @@ mod tests {
         (Manifest { file_bytes: start, file_digest: BlobId([7; 32]), segments }, literals)
     }
 
-    /// Recomputes the digest of changed bytes, so that the later checks are reached.
+    /// Recomputes the digest of changed bytes, so that parsing gets to the later checks.
     fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
         if let Some(length) = bytes.len().checked_sub(DIGEST_BYTES) {
             let digest = blake3::hash(&bytes[..length]);
@@ -277,9 +277,9 @@ mod tests {
             let _ = (Manifest::parse(&bytes), Manifest::parse(&begun), Manifest::parse(&sealed(begun.clone())));
         }
 
-        /// A change anywhere is refused; with the digest mended it is refused or harmless.
+        /// A change anywhere is refused. If the digest is corrected too, the change is refused or harmless.
         #[test]
-        fn no_change_makes_it_panic(
+        fn changed_manifest_is_refused_or_consistent(
             parts in prop::collection::vec((any::<bool>(), 0u16..50), 1..8),
             at in any::<prop::sample::Index>(), value: u8, cut: bool,
         ) {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_add_up_is_refused() {
+    fn inconsistent_manifest_is_refused() {
         let (manifest, literals) = made(&[(true, 9), (false, 99), (true, 9)]);
         let refused = |change: &dyn Fn(&mut Vec<u8>)| {
             let mut bytes = manifest.encode(&literals);
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(refused(&|bytes| bytes[8] = 9), ManifestError::Version(9));
         assert_eq!(refused(&|bytes| bytes[16] += 1), ManifestError::Sum);
         assert_eq!(refused(&|bytes| bytes.push(0)), ManifestError::Length);
-        // The first segment is one byte longer, the second one shorter: literals do not fit any more.
+        // The first segment is one byte longer and the second is one byte shorter, so the literals no longer fit.
         let shifted = |bytes: &mut Vec<u8>| {
             bytes[HEAD_BYTES] += 1;
             bytes[HEAD_BYTES + SEGMENT_BYTES] -= 1;

@@ -1,15 +1,17 @@
 //! The capture store: a capture set in which every distinct storage is one file.
 //!
 //! ```text
-//! STORE/captures.json         index: provenance, and every entry with its digests; written last
+//! STORE/captures.json         index: provenance, and every entry with its digests (written last)
 //!       captures.blake3       digest of the index, as `b3sum` prints it
 //!       entries/entry_0.pt    manifest of an entry: its `.pt` file with holes, and the blob that fills each
-//!       blobs/ab/ab12…        a record's bytes and nothing else, named by its BLAKE3: starts page-aligned
-//!       partial/              while `pack` is at work, and after it was interrupted
+//!       blobs/ab/ab12…        the bytes of one record, page-aligned; the name is their BLAKE3
+//!       partial/              exists while `pack` runs, and after it was interrupted
 //! ```
 //!
-//! Owns the format and the reading of one entry. Packing, unpacking and checking are the supervisor's. A store may
-//! come from anybody: nothing in it is believed before it is checked, no name leads out of it, no link is followed.
+//! This module defines the format and reads single entries. The supervisor packs, unpacks and checks stores.
+//!
+//! A store may come from anywhere. Its contents are checked before they are used, names cannot lead out of it, and
+//! links are not followed.
 
 mod blob;
 mod index;
@@ -30,14 +32,14 @@ pub const INDEX: &str = "captures.json";
 pub const INDEX_DIGEST: &str = "captures.blake3";
 pub const ENTRIES: &str = "entries";
 pub const BLOBS: &str = "blobs";
-/// The file by which an unfinished `pack` can be continued.
+/// The folder with which an unfinished `pack` can be continued.
 pub const PARTIAL: &str = "partial";
 
-/// Folders in folders below `entries`.
+/// Largest depth of folders below `entries`.
 pub const MAX_NAME_DEPTH: usize = 16;
-/// Bytes of an entry's name with its folders.
+/// Largest size of an entry's name with its folders, in bytes.
 pub const MAX_NAME_BYTES: usize = 1024;
-/// Entries of one store: ten times what a plan takes.
+/// Largest number of entries of a store: ten times the limit of a plan.
 pub const MAX_STORE_ENTRIES: usize = 100_000;
 
 /// The kind of a folder of captures.
@@ -45,7 +47,7 @@ pub const MAX_STORE_ENTRIES: usize = 100_000;
 pub enum FolderForm {
     Files,
     Store,
-    /// `pack` was interrupted, or is at work.
+    /// `pack` is still running or was interrupted.
     Unfinished,
 }
 
@@ -59,7 +61,7 @@ pub fn form_of(folder: &Path) -> FolderForm {
     }
 }
 
-/// The folder with a capture set's entries: the folder itself or, in a store, a folder in it.
+/// The folder with the entries of a capture set: the folder itself or, for a store, a folder in it.
 pub fn entries_folder(folder: &Path) -> PathBuf {
     match form_of(folder) {
         FolderForm::Store => folder.join(ENTRIES),
@@ -67,7 +69,7 @@ pub fn entries_folder(folder: &Path) -> PathBuf {
     }
 }
 
-/// The store that a manifest is an entry of.
+/// Finds the store to which a manifest belongs.
 pub(super) fn root_of(manifest: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(manifest).ok()?;
     path.ancestors()

@@ -1,4 +1,4 @@
-//! An opened entry of a store: reads bytes by their offset in the file that was packed, and says where each can be mapped.
+//! An opened entry of a store. It reads bytes by their offset in the packed file, and says where each can be mapped.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,11 +15,11 @@ pub(in crate::capture) struct Packed {
     root: PathBuf,
     manifest_file: Arc<File>,
     manifest: Manifest,
-    /// Reads come in runs from one blob.
+    /// The blob that was read last. Consecutive reads are often from the same blob.
     last: Mutex<Option<(BlobId, Arc<File>)>>,
 }
 
-/// The first link on the way from a store to an entry of it.
+/// Returns the first link on the path from a store to one of its entries.
 fn link_below(root: &Path, entry: &Path) -> Option<PathBuf> {
     let entry = std::path::absolute(entry).ok()?;
     let below = entry.strip_prefix(root).ok()?;
@@ -32,7 +32,7 @@ fn link_below(root: &Path, entry: &Path) -> Option<PathBuf> {
         .find(|at| at.symlink_metadata().is_ok_and(|found| found.is_symlink()))
 }
 
-/// A blob that was there when the entry was opened.
+/// A blob that existed when the entry was opened, but cannot be opened any more.
 #[derive(Debug, thiserror::Error)]
 #[error("blob {}", place.display())]
 struct Unopened {
@@ -41,16 +41,19 @@ struct Unopened {
 }
 
 impl Packed {
-    /// `file` is the manifest at `path`. Every blob is seen to be there, with the right size.
+    /// Opens an entry. `file` is the manifest at `path`. Checks that every blob exists and has the right size.
     pub(in crate::capture) fn open(path: &Path, file: Arc<File>) -> Result<Self, Fault> {
         let root = root_of(path).ok_or_else(|| {
             Fault::new(
                 ErrorKind::CorruptStore,
-                "it is an entry of a capture store, and stands in none (finish the store with `captures pack`)",
+                "it is an entry of a capture store, but is not in a store (finish the store with `captures pack`)",
             )
         })?;
         if let Some(link) = link_below(&root, path) {
-            let detail = format!("{} is a link, and a store has none (run `captures check`)", link.display());
+            let detail = format!(
+                "{} is a link, which a store must not contain (run `captures check`)",
+                link.display()
+            );
             return Err(Fault::new(ErrorKind::CorruptStore, detail));
         }
         let mut bytes = Vec::new();
@@ -90,7 +93,7 @@ impl Packed {
         ))
     }
 
-    /// The size of the file that was packed.
+    /// The size of the packed file.
     pub(in crate::capture) fn file_bytes(&self) -> u64 {
         self.manifest.file_bytes
     }
@@ -99,7 +102,8 @@ impl Packed {
         self.manifest.blobs()
     }
 
-    /// Which file holds a range of the packed one, and where in it; the manifest if no blob does.
+    /// Finds a range of the packed file: the blob that contains it, and the offset in the blob. Without a blob, the
+    /// range is in the manifest.
     pub(in crate::capture) fn place(&self, offset: u64, bytes: u64) -> Result<(Option<BlobId>, u64), Fault> {
         let segment = self.manifest.segment_at(offset).filter(|segment| {
             let end = segment.start + segment.bytes;
@@ -137,7 +141,7 @@ impl Packed {
         self.root.join(blob_path(id))
     }
 
-    /// Up to the end of the piece that holds `offset`; 0 at the end of the file.
+    /// Reads at most to the end of the piece that contains `offset`. Returns 0 at the end of the file.
     pub(in crate::capture) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let Some(segment) = self.manifest.segment_at(offset) else { return Ok(0) };
         let within = offset - segment.start;

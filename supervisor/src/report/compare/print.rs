@@ -6,18 +6,18 @@ use super::super::figures::{counted, one_line, shorten, speedup, time};
 use super::super::markdown::{cell, code};
 use super::{Change, ComparedCandidate, ComparedJob, Comparison, Ended, RatioOf, replays};
 
-/// Rows per job in a pull request, whose comments have a limited length.
+/// Largest number of rows per job in a pull request, where the length of comments is limited.
 const MAX_ROWS: usize = 60;
-/// Jobs in a pull request, for the same reason.
+/// Largest number of jobs in a pull request. The reason is the same.
 const MAX_JOBS: usize = 20;
-/// Names in a list of items that only one run has.
+/// Largest number of names in a list of items that only one run has.
 const MAX_NAMES: usize = 10;
 
 /// Facts that the reader needs before trusting a ratio.
 fn caveats(comparison: &Comparison, job: &ComparedJob) -> Vec<String> {
     let mut caveats = Vec::new();
     if job.same_captures == Some(false) {
-        caveats.push("the captures differ: times and verdicts are of different calls".to_owned());
+        caveats.push("the captures differ, so times and verdicts are of different calls".to_owned());
     }
     if job.same_signature == Some(false) {
         caveats.push("the order of the arguments differs".to_owned());
@@ -49,7 +49,7 @@ fn headline(job: &ComparedJob) -> String {
     parts.join(", ")
 }
 
-/// The figure that the ratio compares, or the status.
+/// The figure that the ratio compares, or the status if there is no figure.
 fn ended(ended: &Ended, of: Option<RatioOf>) -> String {
     if ended.status != Some(Status::Passed) {
         return ended.status.map_or("not finished", Status::name).to_owned();
@@ -79,7 +79,7 @@ fn alone(comparison: &Comparison) -> [(&'static str, &'static str, &[String]); 4
     ]
 }
 
-/// The comparison in columns. Long names are shortened to fit a terminal.
+/// Prints the comparison in columns. Long names are shortened to fit a terminal.
 pub fn text(comparison: &Comparison) -> String {
     const NAME: usize = 18;
     const SIDE: usize = 20;
@@ -93,7 +93,7 @@ pub fn text(comparison: &Comparison) -> String {
         if job.winners[0] != job.winners[1] {
             let [before, after] =
                 job.winners.each_ref().map(|it| it.as_deref().map_or("nobody".to_owned(), one_line));
-            lines.push(format!("  the winner was {before} and is {after}"));
+            lines.push(format!("  the winner changed from {before} to {after}"));
         }
         lines.extend(caveats(comparison, job).into_iter().map(|caveat| format!("  note: {caveat}")));
         if !job.candidates.is_empty() {
@@ -139,7 +139,7 @@ fn change(it: &ComparedCandidate) -> String {
     }
 }
 
-/// The comparison as markdown, for a pull request.
+/// Prints the comparison as markdown, for a pull request.
 pub fn markdown(comparison: &Comparison) -> String {
     let mut lines = Vec::new();
     let [first, second] = &comparison.runs;
@@ -155,7 +155,7 @@ pub fn markdown(comparison: &Comparison) -> String {
         if job.winners[0] != job.winners[1] {
             let [before, after] =
                 job.winners.each_ref().map(|it| it.as_deref().map_or("nobody".to_owned(), code));
-            lines.extend([format!("The winner was {before} and is {after}."), String::new()]);
+            lines.extend([format!("The winner changed from {before} to {after}."), String::new()]);
         }
         for caveat in caveats(comparison, job) {
             lines.extend([format!("> Note: {caveat}."), String::new()]);
@@ -232,7 +232,7 @@ model           18.0 s, 900 ms stalled    18.0 s, 900 ms stalled     +0.0 % time
     }
 
     #[test]
-    fn a_comparison_for_a_pull_request_has_a_table_and_its_caveats() {
+    fn markdown_of_a_comparison_has_a_table_and_its_caveats() {
         let mut other = later();
         other.jobs[0].captures.digest = Some("another".to_owned());
         let text = markdown(&compare(side(sample()), side(other)));

@@ -26,16 +26,16 @@ pub struct EndedReplay {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedReplay {
     pub name: String,
-    /// Never `faster` or `slower`: that would need more than one measurement each.
+    /// The change. It is never `faster` or `slower`, which would need more than one measurement of each replay.
     pub change: Change,
     pub first: EndedReplay,
     pub second: EndedReplay,
-    /// Ratio of the total times; above 1, the second run is faster.
+    /// Ratio of the total times. Above 1, the second run is faster.
     pub time_ratio: Option<f64>,
-    /// Whether catalog and schedule are equal, so that both made the same calls on the same bytes. `None` if one
-    /// has no result.
+    /// True if catalog and schedule are equal, so both runs made the same calls on the same bytes. `None` if one of
+    /// them has no result.
     pub same_recording: Option<bool>,
-    /// Whether every byte of every output is equal.
+    /// True if every byte of every output is equal.
     pub same_outputs: Option<bool>,
 }
 
@@ -120,14 +120,14 @@ fn caveats(it: &ComparedReplay) -> Vec<String> {
     let size = |bytes: Option<Bytes>| bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
     if it.first.budget_bytes != it.second.budget_bytes {
         let (before, after) = (size(it.first.budget_bytes), size(it.second.budget_bytes));
-        caveats.push(format!("the budget was {before} and is {after}"));
+        caveats.push(format!("the budget changed from {before} to {after}"));
     }
     if it.first.bytes_moved.is_some()
         && it.second.bytes_moved.is_some()
         && it.first.bytes_moved != it.second.bytes_moved
     {
         let (before, after) = (size(it.first.bytes_moved), size(it.second.bytes_moved));
-        caveats.push(format!("{before} were moved and now {after}"));
+        caveats.push(format!("{before} were moved before, and {after} are moved now"));
     }
     caveats
 }
@@ -203,8 +203,8 @@ mod tests {
         assert_eq!(lines[2], wanted);
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{lines:?}");
         for note in [
-            "the budget was 512 MiB and is 600 MiB",
-            "9.00 GiB were moved and now 8.00 GiB",
+            "the budget changed from 512 MiB to 600 MiB",
+            "9.00 GiB were moved before, and 8.00 GiB are moved now",
             "outputs differ",
         ] {
             assert!(lines.iter().any(|line| line.contains(note)), "{note}: {lines:?}");

@@ -1,4 +1,4 @@
-//! Every status has a feedback, every feedback is within its limit, and contains the figures that matter.
+//! Tests that every status has feedback, that feedback stays within its limit, and that it has the figures that matter.
 
 use opt_shared::capture::DType;
 use opt_shared::outcome::{Built, Head, Profiled, ToleranceUsed, Verified};
@@ -53,7 +53,7 @@ fn build(status: Status, log: &str) -> Report {
 }
 
 #[test]
-fn feedback_of_every_status_says_more_than_its_name() {
+fn feedback_of_every_status_explains_the_status() {
     for &status in Status::ALL {
         for report in [
             verify(status, "", vec![failure(status, "something", None)], None),
@@ -121,7 +121,7 @@ fn feedback_blames_the_candidate_for_its_own_faults_only() {
         Head::failed(Status::Crashed, "the baseline crashed"),
         Body::Profile(Profiled { baseline_failed: true, ..Profiled::default() }),
     );
-    assert!(feedback(Stage::Profile, &report).contains("the baseline's"));
+    assert!(feedback(Stage::Profile, &report).contains("The baseline failed"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Every candidate that did not pass: what it did, where it first failed, and how it ended.
+//! A section for every candidate that did not pass: what it did, where it first failed, and how it ended.
 
 use maud::{Markup, html};
 use opt_shared::outcome::{EntryFailure, Mismatch};
@@ -23,7 +23,7 @@ pub(super) fn section(digest: &JobDigest, room: &mut Room) -> Markup {
         h3 { (counted(digest.failures, "candidate", "candidates")) " did not pass" }
         div.failures { @for it in &cards { (it) } }
         @if missing > 0 {
-            p.note { (missing) " more are left out here; " code { "report --format json" } " has all." }
+            p.note { (missing) " more are left out here; " code { "report --format json" } " has all of them." }
         }
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn section(digest: &Digest) -> Result<Markup, PlotError> {
     let totals = &digest.totals;
     let timeline = &digest.timeline;
     let drawn = if timeline.is_empty() {
-        html! { p.note { "No samples were kept of this run." } }
+        html! { p.note { "This run has no memory samples." } }
     } else {
         drawing(timeline)?
     };
@@ -29,7 +29,7 @@ pub(super) fn section(digest: &Digest) -> Result<Markup, PlotError> {
                 (tile("predicted without candidates", totals.predicted_peak_owed_bytes))
                 (tile("ceiling", totals.host_ceiling_bytes))
                 (tile("least available", totals.min_available_bytes))
-                (tile("most in swap", totals.swap_peak_bytes))
+                (tile("peak in swap", totals.swap_peak_bytes))
                 @if totals.device_ceiling_bytes.is_some() {
                     (tile("peak on the device", totals.device_peak_bytes))
                     (tile("device ceiling", totals.device_ceiling_bytes))
@@ -60,7 +60,7 @@ fn drawing(timeline: &Timeline) -> Result<Markup, PlotError> {
     Ok(html! {
         figure {
             figcaption {
-                "What the whole process tree owed, over " (elapsed(timeline.to - timeline.from)) ". "
+                "Memory owed by the whole process tree, over " (elapsed(timeline.to - timeline.from)) ". "
                 @if let Some(ceiling) = above {
                     "The ceiling of " (ceiling) " is far above: " (peak) " is " (share(peak, ceiling)) " of it."
                 }
@@ -75,7 +75,7 @@ fn drawing(timeline: &Timeline) -> Result<Markup, PlotError> {
             }
         }
         figure {
-            figcaption { "Each worker with its runners, to one scale, and what it was doing." }
+            figcaption { "Each worker with its runners and stages. All have the same scale." }
             div.scroll.plot { (PreEscaped(plot::lanes(timeline)?)) }
             ul.legend {
                 li { span.swatch.build {} "build" }
@@ -130,7 +130,7 @@ fn predictions(digest: &Digest) -> Markup {
     html! {
         @if !rows.is_empty() {
             h3 { "Predicted and measured" }
-            p.muted { "Of every stage the phase that came closest to its prediction, or went furthest beyond. A prediction is of what the stage itself owes; what a candidate or a compiler takes besides has a limit of its own, reserved for it." }
+            p.muted { "One phase of every stage: the one that came closest to its prediction or exceeded it most. A prediction covers the memory that the stage itself owes. Additional memory of a candidate or a compiler has a separate limit, which is also reserved." }
             div.scroll {
                 table {
                     thead { tr { th { "job" } th { "stage" } th.number { "phases" } th.number { "predicted" } th.number { "measured" } th.plot {} th.number { "reclaimable" } @if on_device { th.number { "predicted, device" } th.number { "measured, device" } } th { "worst of them" } } }

@@ -1,7 +1,7 @@
-//! Plots of a run's memory, as SVG that takes its colours from the page.
+//! Plots of a run's memory, as SVG that gets its colours from the page.
 //!
-//! The plotting library (plotters) knows only fixed colours, so each thing is drawn in a colour that stands for
-//! its name, and `style.css` gives each name a colour in light and in dark.
+//! The plotting library (plotters) knows only fixed colours. Each thing is therefore drawn in a colour that identifies
+//! it, and `style.css` replaces it by a colour for light and for dark pages.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +21,13 @@ const WIDTH: u32 = 1080;
 const TREE_HEIGHT: u32 = 260;
 const LANE_HEIGHT: u32 = 46;
 const TIME_HEIGHT: u32 = 30;
-/// Left margin for lane names and memory sizes; both plots start at the same x.
+/// Left margin for lane names and memory sizes. It is the same in both plots, so they start at the same x.
 const LEFT: u32 = 118;
 const RIGHT: u32 = 14;
-/// Steps of a drawn line, about three pixels each.
+/// Number of steps of a drawn line. Each is about three pixels wide.
 const COLUMNS: usize = 320;
-/// A limit further above the peak than this factor is stated in words, because drawing it would flatten
-/// everything else.
+/// A limit that exceeds the peak by more than this factor is stated in words. If it were drawn, everything else would
+/// be flat.
 const HIGHEST: u64 = 3;
 
 const INK: RGBColor = RGBColor(0x10, 0x10, 0x10);
@@ -65,7 +65,7 @@ const fn stage_color(stage: Stage) -> RGBColor {
     )
 }
 
-/// The class of a group in the style sheet.
+/// The group's class in the style sheet.
 pub const fn class(group: Group) -> &'static str {
     match group {
         Group::Runners(Kind::Verifier) => "group1",
@@ -88,12 +88,12 @@ impl<E: std::error::Error + Send + Sync> From<DrawingAreaErrorKind<E>> for PlotE
     }
 }
 
-/// Whether a limit is drawn beside a peak.
+/// Decides whether a limit is drawn together with a peak.
 pub fn shows(line: Bytes, peak: Bytes) -> bool {
     line <= peak.saturating_mul(HIGHEST)
 }
 
-/// A unit that makes numbers short, and its size in base units.
+/// A unit in which numbers are short, and its size in base units.
 struct Unit {
     name: &'static str,
     size: f64,
@@ -120,13 +120,13 @@ fn float(number: u64) -> f64 {
     number as f64
 }
 
-/// A tick label with no more digits than the step between ticks needs.
+/// Writes a tick label. It has no more digits than the distance between ticks needs.
 fn tick(value: f64, unit: &str) -> String {
     let digits = if value.fract().abs() < 1e-9 { 0 } else { 1 };
     format!("{value:.digits$} {unit}")
 }
 
-/// The memory owed by the tree: the groups stacked, at the moment of each column when all of them together owed
+/// Plots the memory owed by the tree, with stacked groups. Each column shows the moment when all groups together owed
 /// most.
 pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
     let (from, to) = (timeline.from, timeline.to.max(timeline.from + 1));
@@ -142,7 +142,7 @@ pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
     let y = |bytes: Bytes| bytes.as_f64() / size.size;
 
     let moments = worst_moments(&timeline.tree, from, to);
-    // From the bottom: what is always there, then what comes and goes.
+    // At the bottom are the groups that are always present, and above them those that come and go.
     let stack: Vec<Group> = timeline.groups.keys().rev().copied().collect();
     let mut sums = vec![Bytes::ZERO; moments.len()];
     let mut layers: Vec<(Group, Vec<Bytes>)> = Vec::new();
@@ -151,7 +151,8 @@ pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
         let mut reader = Reader::new(series);
         for (sum, moment) in sums.iter_mut().zip(&moments) {
             if let Some((at, tree)) = moment {
-                // The parts were sampled within milliseconds of the whole, not at once, so they are capped at it.
+                // The parts were sampled within milliseconds of the whole, not at the same time, so they are limited to
+                // it.
                 *sum = (*sum + reader.at(*at)).min(*tree);
             }
         }
@@ -202,12 +203,12 @@ pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
     Ok(svg)
 }
 
-/// For each column, the moment when most was owed, and how much.
+/// For each column, returns the moment when most memory was owed, and the amount.
 fn worst_moments(series: &Series, from: u64, to: u64) -> Vec<Option<(u64, Bytes)>> {
     let mut worst: Vec<Option<(u64, Bytes)>> = vec![None; COLUMNS];
     let span = u128::from(to - from);
     for (index, owed) in series.columns(from, to, COLUMNS).into_iter().enumerate() {
-        // If nothing changes within the column, its middle is as good as any moment.
+        // If nothing changes within the column, its middle represents it.
         let middle =
             from + u64::try_from(span * (2 * index as u128 + 1) / (2 * COLUMNS as u128)).unwrap_or(0);
         worst[index] = owed.map(|owed| (middle, owed));
@@ -224,7 +225,7 @@ fn worst_moments(series: &Series, from: u64, to: u64) -> Vec<Option<(u64, Bytes)
     worst
 }
 
-/// Reads a series at increasing times.
+/// Reads a series at increasing moments.
 struct Reader<'a> {
     series: &'a Series,
     next: usize,
@@ -246,7 +247,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The corners of a step line; columns without a change have none.
+/// The corners of a step line. Columns without a change have none.
 fn staircase(columns: usize, values: &dyn Fn(usize) -> Bytes) -> Vec<(f64, Bytes)> {
     let mut corners: Vec<(f64, Bytes)> = Vec::new();
     for index in 0..columns {
@@ -264,7 +265,7 @@ fn staircase(columns: usize, values: &dyn Fn(usize) -> Bytes) -> Vec<(f64, Bytes
     corners
 }
 
-/// A lane for each worker: its own memory and that of its runners, in front of the stages that it worked on.
+/// Plots a lane for each worker: its memory and that of its runners, in front of the stages that it worked on.
 pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
     let mut lanes: Vec<&Lane> = timeline.lanes.iter().collect();
     lanes.sort_by_key(|lane| std::cmp::Reverse(lane.series.peak()));
@@ -286,7 +287,7 @@ pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
             .margin_right(RIGHT)
             .x_label_area_size(TIME_HEIGHT)
             .y_label_area_size(LEFT)
-            // The first worker is on top; each lane is one unit high.
+            // The first worker is at the top. Each lane is one unit high.
             .build_cartesian_2d(0.0..end, f64::from(count)..0.0)?;
         chart
             .configure_mesh()
@@ -344,8 +345,8 @@ fn name_lane(area: &DrawingArea<SVGBackend<'_>, Shift>, index: usize, lane: &Lan
 
 type StageRuns = BTreeMap<WorkerId, Vec<(Stage, f64, f64)>>;
 
-/// The phases of each worker, with start and end in milliseconds. Phases that touch the same pixel are merged, so
-/// that ten thousand candidates give at most as many rectangles as the plot has pixels.
+/// The phases of each worker, with start and end in milliseconds. Phases that touch the same pixel are merged, so ten
+/// thousand candidates become at most as many rectangles as the plot has pixels.
 fn stage_runs(timeline: &Timeline, lanes: &[&Lane], from: u64, to: u64) -> StageRuns {
     let pixel = (to - from) * 2 / u64::from(WIDTH) + 1;
     let mut runs: StageRuns = lanes.iter().map(|lane| (lane.worker, Vec::new())).collect();
@@ -359,7 +360,7 @@ fn stage_runs(timeline: &Timeline, lanes: &[&Lane], from: u64, to: u64) -> Stage
             Some((stage, _, last)) if *stage == phase.stage && start <= *last + float(pixel) => {
                 *last = last.max(end)
             }
-            // Too short to be visible beside its neighbour.
+            // This phase is too short to be visible beside its neighbour.
             Some((_, _, last)) if end < *last + float(pixel) => {}
             Some((_, _, last)) => {
                 let start = start.max(*last);
@@ -376,7 +377,7 @@ mod tests {
     use super::super::super::sketch::timeline as sketch;
     use super::*;
 
-    /// Every colour stands for a name, and every name has a colour in the style sheet.
+    /// Every colour identifies a thing, and every thing has a colour in the style sheet.
     #[test]
     fn style_sheet_colours_everything_that_is_drawn() {
         let style = include_str!("style.css");
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_recycles_stages_and_near_lines_are_drawn() {
+    fn kills_recycles_stages_and_limits_near_the_peak_are_drawn() {
         let (tree, lanes) = (tree(&sketch()).expect("draws"), lanes(&sketch()).expect("draws"));
         assert!(tree.contains("ceiling 1000 MiB") && tree.contains("predicted 420 MiB"), "{tree}");
         for color in ["#400001", "#400002", "#400003", "#500003", "#500004"] {

@@ -1,4 +1,4 @@
-//! The ranking: a row for each candidate with its interval drawn, and a cell for each entry.
+//! The ranking: a row for each candidate with a drawing of its interval, and a cell for each entry.
 
 use maud::{Markup, html};
 use opt_shared::outcome::{Blame, Estimate, Status};
@@ -7,12 +7,12 @@ use super::super::digest::JobDigest;
 use super::super::figures::{BRIEF, UNSETTLED, mark, median, one_line, percent, three_digits, time};
 use crate::record::CandidateRecord;
 
-/// Rows in the table of entries.
+/// Largest number of rows in the table of entries.
 const MAX_ROWS: usize = 40;
-/// Shades of colour on either side of the baseline.
+/// Number of shades of colour on either side of the baseline.
 const SHADES: f64 = 4.0;
 
-/// The figure that candidates are ranked by: the speed-up, or the time of a call if nothing was paired.
+/// The figure by which candidates are ranked: the speed-up, or the time of a call if nothing was paired.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Measure {
     Speedup,
@@ -40,7 +40,7 @@ impl Measure {
     }
 }
 
-/// Maps a value to a position on a logarithmic axis: twice as fast is as far from 1 as half as fast.
+/// Maps a value to a position on a logarithmic axis. On it, twice as fast is as far from 1 as half as fast.
 pub(super) struct Axis {
     low: f64,
     high: f64,
@@ -62,18 +62,18 @@ impl Axis {
         Some(Self::over(low, high))
     }
 
-    /// An axis over a range, with some margin, and never empty.
+    /// Makes an axis over a range, with some margin. It is never empty.
     pub(super) fn over(low: f64, high: f64) -> Self {
         let air = (high / low).powf(0.06).max(1.02);
         Self { low: low / air, high: high * air }
     }
 
-    /// Position in percent of the width.
+    /// The position of a value, in percent of the width.
     pub(super) fn place(&self, value: f64) -> f64 {
         ((value / self.low).ln() / (self.high / self.low).ln() * 100.0).clamp(0.0, 100.0)
     }
 
-    /// 1, 2 and 5 times powers of ten, far enough apart to be readable.
+    /// Tick values: 1, 2 and 5 times powers of ten, far enough apart to be readable.
     fn ticks(&self) -> Vec<f64> {
         let mut ticks: Vec<f64> = Vec::new();
         let mut power = 10f64.powf(self.low.log10().floor());
@@ -126,7 +126,7 @@ pub(super) fn table(digest: &JobDigest) -> Markup {
                     }
                 }
             }
-            @if more > 0 { p.note { (more) " more candidates are not shown; " code { "report --format csv" } " has all." } }
+            @if more > 0 { p.note { (more) " more candidates are not shown; " code { "report --format csv" } " has all of them." } }
         }
     }
 }
@@ -171,7 +171,7 @@ fn row(digest: &JobDigest, candidate: &CandidateRecord, measure: Measure, axis: 
     }
 }
 
-/// The interval with the estimate in it; a line through all rows marks the baseline.
+/// Draws the interval with the estimate in it. A line through all rows marks the baseline.
 fn range(estimate: Option<Estimate>, axis: &Axis, measure: Measure, winner: bool) -> Markup {
     html! {
         div.range.winner[winner] {
@@ -211,8 +211,8 @@ pub(super) fn two(percent: f64) -> String {
 /// A row's ratios with their labels; `None` if the entry was not timed.
 type Cells = Vec<Option<(f64, String)>>;
 
-/// How fast each entry is. The colour says how much better or worse than the baseline it is, on the job's own
-/// scale; without a baseline, compared with the best.
+/// Shows how fast each entry is. The colour says how much faster or slower than the baseline it is, on the job's own
+/// scale. Without a baseline, entries are compared with the best candidate.
 pub(super) fn heat(digest: &JobDigest) -> Markup {
     let timed: Vec<&CandidateRecord> = digest
         .shown
@@ -244,7 +244,7 @@ pub(super) fn heat(digest: &JobDigest) -> Markup {
         .map(|it| (*it, names.iter().zip(&best).map(|((name, _), best)| cell(it, name, *best)).collect()))
         .collect();
     let ratios = || rows.iter().flat_map(|(_, cells)| cells.iter().flatten().map(|(ratio, _)| *ratio));
-    // A scale that a tenth of a percent could fill would mean nothing.
+    // A scale that spans only a tenth of a percent would be meaningless.
     let most = ratios().fold(1.25, f64::max);
     let least = ratios().filter(|ratio| 0.0 < *ratio).fold(0.8, f64::min);
     html! {
@@ -278,7 +278,7 @@ pub(super) fn heat(digest: &JobDigest) -> Markup {
             }
         }
         @if digest.entries_left_out > 0 {
-            p.note { (digest.entries_left_out) " more entries are not shown; " code { "report --format jsonl" } " has all." }
+            p.note { (digest.entries_left_out) " more entries are not shown; " code { "report --format jsonl" } " has all of them." }
         }
     }
 }
@@ -288,12 +288,12 @@ fn entry_time(candidate: &CandidateRecord, name: &str) -> Option<f64> {
     entries.iter().find(|it| it.entry == name).map(|it| it.times.median_time_ms)
 }
 
-/// An additional class, `up1` … `up4` or `down1` … `down4`; none near 1.
+/// An additional class, `up1` … `up4` or `down1` … `down4`. It is empty near 1.
 fn shade(ratio: f64, least: f64, most: f64) -> String {
     let (word, share) =
         if 1.0 < ratio { ("up", ratio.ln() / most.ln()) } else { ("down", ratio.ln() / least.ln()) };
     let step = (share * SHADES).ceil().clamp(0.0, SHADES);
-    // Differences within two percent count as none.
+    // Differences of up to two percent are not shown.
     if !share.is_finite() || ratio.ln().abs() < 0.02 || step < 1.0 {
         String::new()
     } else {
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn shades_are_few_and_absent_near_one() {
+    fn shade_has_four_levels_and_is_absent_near_one() {
         assert_eq!(shade(1.01, 0.5, 65.0), "");
         assert_eq!(shade(65.0, 0.5, 65.0), " up4");
         assert_eq!(shade(1.2, 0.5, 65.0), " up1");

@@ -9,10 +9,10 @@ use super::super::replays::{Against, Figures, Outcome, Passed, ReplayText, Step}
 use super::{Room, failures, too_large};
 use crate::record::ReplayRecord;
 
-/// Rows in the table of steps; the first steps are shown.
+/// Largest number of rows in the table of steps. The first steps are shown.
 const MAX_STEPS: usize = 60;
 
-/// The section about replays; empty if the plan has none.
+/// The section about replays. It is empty if the plan has none.
 pub(super) fn section(digest: &Digest, room: &mut Room) -> Markup {
     if digest.replays.is_empty() {
         return html! {};
@@ -20,7 +20,7 @@ pub(super) fn section(digest: &Digest, room: &mut Room) -> Markup {
     html! {
         section #replays {
             h2 { "Replays under a budget" }
-            p.muted { "Recorded calls one after the other, their tensors outside, and a pool of limited size for those that the next steps use." }
+            p.muted { "Recorded calls were repeated one after another. Their tensors stayed outside, except for those in a pool of limited size, which the next steps use." }
             @for replay in &digest.replays {
                 @match room.fits(one(replay, digest)) { Some(one) => (one), None => (too_large("A replay")) }
             }
@@ -123,7 +123,7 @@ fn steps(passed: &Passed<'_>) -> Markup {
     }
 }
 
-/// The time of a step, and the part of it spent waiting.
+/// Draws the time of a step, and the part of it that was spent waiting.
 fn bar(step: &Step<'_>, longest: f64) -> Markup {
     let share = |ms: f64| if 0.0 < longest { (ms / longest * 100.0).clamp(0.0, 100.0) } else { 0.0 };
     let (stalled, busy) = (share(step.stall_ms), share(step.ms - step.stall_ms));

@@ -1,5 +1,5 @@
-//! Plots how the times of the best candidate's blocks spread, and below them its baseline's. Each entry has a line from the
-//! tenth to the ninetieth percentile, with a mark at the median.
+//! Plots the spread of the best candidate's block times, and below it that of its baseline. Each entry has a line from
+//! the tenth to the ninetieth percentile, with a mark at the median.
 
 use maud::{Markup, html};
 
@@ -8,19 +8,19 @@ use super::super::figures::{one_line, time};
 use super::ranking::{Axis, two};
 use crate::record::CandidateRecord;
 
-/// How many entries a page shows.
+/// Largest number of entries on a page.
 const MAX_ENTRIES: usize = 16;
 
 /// The tenth percentile, the median and the ninetieth percentile.
 type Spread = [f64; 3];
 
-/// The spread from eleven deciles (minimum to maximum); `None` if one is missing, or is not a positive finite number.
+/// The spread from eleven deciles (minimum to maximum). `None` if one is missing or is not a positive finite number.
 fn spread(deciles: &[f64]) -> Option<Spread> {
     let at = |index: usize| deciles.get(index).copied().filter(|it| it.is_finite() && 0.0 < *it);
     Some([at(1)?, at(5)?, at(9)?])
 }
 
-/// The section about the winner or, without one, about the first candidate that was timed.
+/// The section about the winner. Without a winner, it is about the first candidate that was timed.
 pub(super) fn spreads(digest: &JobDigest) -> Markup {
     let timed =
         |it: &&CandidateRecord| it.profile.as_ref().is_some_and(|profile| !profile.entries.is_empty());
@@ -39,7 +39,7 @@ pub(super) fn spreads(digest: &JobDigest) -> Markup {
     }
     let baseline = digest.job.baseline.as_deref().filter(|name| *name != best.name);
     html! {
-        h3 { "How block times spread" }
+        h3 { "Spread of block times" }
         p.note {
             (one_line(&best.name))
             @if let Some(baseline) = baseline { ", and below it " (one_line(baseline)) ", which was timed beside it" }

@@ -1,4 +1,4 @@
-//! A page holds its figures, escapes foreign text, loads nothing and stays small.
+//! Tests that a page has its figures, escapes foreign text, loads nothing and stays small.
 
 use super::super::digest::tests::digest_of;
 use super::super::sketch;
@@ -13,7 +13,7 @@ fn page(run: RunRecord) -> String {
 }
 
 #[test]
-fn page_holds_the_results_of_the_run() {
+fn page_contains_the_results_of_the_run() {
     let page = page(sample());
     for figure in [
         "2.31×",
@@ -41,11 +41,11 @@ fn page_has_no_script_and_loads_nothing() {
     for never in ["<script", "<link", "<img", "@import", "url(", "javascript:"] {
         assert!(!page.contains(never), "{never}");
     }
-    // The name of an XML namespace, not an address to load.
+    // This is the name of an XML namespace, not an address that is loaded.
     let addresses = page.matches("http").count() - page.matches("http-equiv").count();
     assert_eq!(addresses, page.matches("http://www.w3.org/2000/svg").count());
     assert!(page.contains("default-src 'none'"));
-    // If a tag has two class attributes, a browser silently takes the first.
+    // If a tag has two class attributes, a browser silently uses only the first.
     for tag in page.split('<').skip(1).filter_map(|rest| rest.split('>').next()) {
         assert!(tag.matches(" class=\"").count() < 2, "{tag}");
     }
@@ -92,7 +92,7 @@ fn foreign_text_cannot_become_markup() {
     }
     let page = page(run);
     assert!(!page.contains("<script") && !page.contains("<b>&"), "markup");
-    // A quote would end the quoted attribute.
+    // A quotation mark would end the attribute.
     assert!(!page.contains("\" onload=\""), "an attribute");
     for title in page.split("title=\"").skip(1) {
         let value = title.split('"').next().expect("it ends");
@@ -103,7 +103,7 @@ fn foreign_text_cannot_become_markup() {
 }
 
 #[test]
-fn page_of_many_candidates_says_what_it_left_out() {
+fn page_of_many_candidates_says_how_many_it_left_out() {
     let mut run = sample();
     let log = "x".repeat(6_000);
     let job = &mut run.jobs[0];

@@ -1,4 +1,4 @@
-//! Replays in the report for a pull request: a table with a row for each, and details folded away.
+//! Replays in the report for a pull request: a table with a row for each, and folded details.
 
 use super::{Figures, Outcome, ReplayText, Step};
 use crate::report::digest::Digest;
@@ -7,11 +7,11 @@ use crate::report::markdown::{cell, code};
 
 /// The longest section, in bytes, because the length of a comment is limited.
 pub(in crate::report) const MAX_SIZE: usize = 12_000;
-/// How many steps are listed: the ones that waited longest.
+/// Largest number of steps that are listed. They are the ones that waited longest.
 const MAX_STEPS: usize = 10;
 const MAX_NAME: usize = 80;
 
-/// The section about replays; empty if the plan has none.
+/// The section about replays. It is empty if the plan has none.
 pub(in crate::report) fn section(digest: &Digest) -> String {
     if digest.replays.is_empty() {
         return String::new();
@@ -122,7 +122,7 @@ mod tests {
         (failed.status, failed.detail) = (Some(Status::InfraError), Some(hostile));
         run.replays = [vec![replay; 8], vec![failed; 8]].concat();
         let page = section(&digest_of(run, LIMITS));
-        // The rows of the table are never left out.
+        // Rows of the table are never left out.
         assert!(page.len() < MAX_SIZE + 8_000, "{}", page.len());
         assert!(page.contains("more."), "{page}");
         for line in page.lines() {

@@ -1,4 +1,4 @@
-//! The text as a whole, and what is easy to get wrong in it: widths, marks, reasons.
+//! Tests of the whole text, and of details that are easy to get wrong: widths, marks and reasons.
 
 use opt_shared::outcome::Estimate;
 use opt_shared::stage::Stage;
@@ -41,7 +41,7 @@ run demo: FINISHED, runs/demo/summary.json
 }
 
 #[test]
-fn answer_matches_its_snapshot() {
+fn short_text_matches_its_snapshot() {
     let wanted = "\
 embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c, confirmed
   20 entries, 51.0 GiB captured, 5.00 GiB without repeats, from a store
@@ -65,7 +65,7 @@ run demo: FINISHED, runs/demo/summary.json
 fn unsettled_ranking_comes_first() {
     let mut run = RunRecord { replays: Vec::new(), ..sample() };
     run.jobs[0].ranking = Some(Ranking::Unsettled);
-    run.jobs[0].unsettled_because = Some("the times do not tell".to_owned());
+    run.jobs[0].unsettled_because = Some("the times do not settle it".to_owned());
     let text = rendered(&run, Style::default());
     let mut lines = text.lines();
     assert_eq!(
@@ -73,7 +73,7 @@ fn unsettled_ranking_comes_first() {
         Some("embedding: fast.c is ahead, but the ranking is not settled, 2.31x [2.25–2.38]")
     );
     assert_eq!(lines.next(), Some("against naive.c"));
-    assert_eq!(lines.next(), Some("UNSETTLED: the times do not tell"));
+    assert_eq!(lines.next(), Some("UNSETTLED: the times do not settle it"));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Owed and reclaimable memory over the life of the run, compared with the ceiling: blocks for owed memory, dots
-//! for reclaimable memory, and a dashed line for the ceiling if it is within the chart.
+//! Owed and reclaimable memory over the life of the run, compared with the ceiling. Owed memory is drawn as blocks,
+//! reclaimable memory as dots, and the ceiling as a dashed line if it is within the chart.
 
 use opt_shared::units::Bytes;
 use ratatui::buffer::Buffer;
@@ -10,9 +10,9 @@ use super::{Theme, clock};
 use crate::top::model::{Model, Slot};
 
 const EIGHTHS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
-/// Shortest time span of the chart, in seconds; a new run fills it from the left.
+/// Shortest time span of the chart, in seconds. A new run fills it from the left.
 const MIN_SPAN: f64 = 60.0;
-/// `1023 MiB `.
+/// Width of a label such as `1023 MiB `.
 const LABEL: u16 = 9;
 
 pub(super) fn draw(buffer: &mut Buffer, model: &Model, theme: Theme, area: Rect) {
@@ -46,10 +46,10 @@ pub(super) fn draw(buffer: &mut Buffer, model: &Model, theme: Theme, area: Rect)
             let dot = Position { x, y: plot.y + row_of(slot.reclaimable, top, rows) };
             let style = theme.tint(Color::Magenta);
             match buffer.cell(dot).map(ratatui::buffer::Cell::symbol) {
-                // The dot is a gap in the block.
+                // The dot is drawn as a gap in the block.
                 Some("█") => buffer.set_string(dot.x, dot.y, "•", style.add_modifier(Modifier::REVERSED)),
                 Some(" " | "╌") => buffer.set_string(dot.x, dot.y, "•", style),
-                // A partly filled cell cannot show the dot as well.
+                // A partly filled cell cannot also show the dot.
                 _ => {}
             }
         }
@@ -77,8 +77,8 @@ pub(super) fn draw(buffer: &mut Buffer, model: &Model, theme: Theme, area: Rect)
     }
 }
 
-/// The value at the top of the chart, and the ceiling if it is below that. A run far below its ceiling would
-/// otherwise be a line at the bottom.
+/// Returns the value at the top of the chart, and the ceiling if it is below that. Without this, a run far below its
+/// ceiling would be a line at the bottom.
 fn scale(highest: Bytes, ceiling: Option<Bytes>) -> (Bytes, Option<Bytes>) {
     let ceiling = ceiling.filter(|ceiling| *ceiling != Bytes::ZERO);
     match ceiling {
@@ -90,7 +90,7 @@ fn scale(highest: Bytes, ceiling: Option<Bytes>) -> (Bytes, Option<Bytes>) {
     }
 }
 
-/// The highest slot in each column; a column without slots repeats the one before.
+/// The highest slot in each column. A column without slots repeats the previous one.
 fn columns(history: &[Slot], span: f64, count: usize) -> Vec<Option<Slot>> {
     let mut columns: Vec<Option<Slot>> = vec![None; count];
     let mut last = 0;
@@ -118,7 +118,7 @@ fn columns(history: &[Slot], span: f64, count: usize) -> Vec<Option<Slot>> {
     columns
 }
 
-/// Height in eighths of a row; any value above zero is visible.
+/// Height in eighths of a row. Any value above zero is visible.
 fn eighths(bytes: Bytes, top: Bytes, rows: usize) -> usize {
     if bytes == Bytes::ZERO {
         return 0;
@@ -142,12 +142,12 @@ mod tests {
     }
 
     #[test]
-    fn columns_keep_peaks_and_fill_gaps_but_not_the_future() {
+    fn columns_keep_peaks_and_fill_only_past_gaps() {
         let history = [slot(0.0, 1), slot(1.0, 9), slot(1.5, 2), slot(30.0, 3)];
         let columns = columns(&history, 60.0, 30);
         let owed: Vec<Option<u64>> = columns.iter().map(|it| it.map(|it| it.owed.get() >> 20)).collect();
         assert_eq!(owed[0], Some(9));
-        assert_eq!(owed[14], Some(9), "nothing was seen meanwhile");
+        assert_eq!(owed[14], Some(9), "nothing was sampled in between");
         assert_eq!(owed[15], Some(3));
         assert_eq!(owed[16..], [None; 14]);
     }
@@ -159,7 +159,7 @@ mod tests {
         let (top, shown) = scale(Bytes::gib(3), ceiling);
         assert_eq!(shown, ceiling);
         assert!(Bytes::gib(8) < top);
-        assert!(scale(Bytes::gib(9), ceiling).0 > Bytes::gib(9), "what is above the ceiling is seen");
+        assert!(scale(Bytes::gib(9), ceiling).0 > Bytes::gib(9), "a value above the ceiling is visible");
         assert_eq!(eighths(Bytes::new(1), Bytes::gib(8), 4), 1);
         assert_eq!(eighths(Bytes::gib(8), Bytes::gib(8), 4), 32);
         assert_eq!(

@@ -24,8 +24,8 @@ impl Cell {
     }
 }
 
-/// Lays out `rows` in `width` columns of the terminal. The elastic column takes the width that the others leave, but no more
-/// than it needs. If that is less than `least`, columns are dropped from the end.
+/// Lays out `rows` in `width` columns of the terminal. The elastic column gets the width that the others leave, but no
+/// more than it needs. If it would get less than `least`, columns are dropped from the end.
 pub(super) fn lines<const N: usize>(
     rows: Vec<[Cell; N]>,
     elastic: usize,
@@ -63,8 +63,8 @@ pub(super) fn lines<const N: usize>(
     rows.into_iter().map(line).collect()
 }
 
-/// Shortens a text that is too wide, by cutting out its middle: names often differ at their ends, and sentences begin with what
-/// matters.
+/// Shortens a text that is too wide by cutting out its middle. Names often differ at their ends, and sentences begin
+/// with the important part.
 pub(super) fn fit(text: &str, width: usize) -> String {
     if Span::raw(text).width() <= width {
         return text.to_owned();

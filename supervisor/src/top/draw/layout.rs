@@ -1,4 +1,4 @@
-//! Decides which panes are shown on a screen of a given size, and where.
+//! Decides which panes are shown on a screen of a given size, and their positions.
 
 use ratatui::layout::Rect;
 
@@ -11,7 +11,7 @@ pub(super) struct Layout {
     pub footer: Rect,
 }
 
-/// How many rows each pane could fill.
+/// The number of rows that each pane could fill.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub workers: u16,
@@ -28,7 +28,7 @@ fn least(pane: Pane, wanted: Wanted) -> u16 {
 }
 
 const ORDER: [Pane; 4] = [Pane::Memory, Pane::Workers, Pane::Candidates, Pane::Policy];
-/// Which panes are shown first, in addition to the focused one, if there is no room for all.
+/// The panes that are shown first, in addition to the focused one, if there is no room for all.
 const FIRST: [Pane; 4] = [Pane::Candidates, Pane::Workers, Pane::Memory, Pane::Policy];
 /// From this width and height on, the panes are in two columns.
 const WIDE: (u16, u16) = (140, 30);
@@ -71,8 +71,8 @@ fn in_one_column(area: Rect, focus: Pane, wanted: Wanted) -> Vec<(Pane, Rect)> {
             shown.push(pane);
         }
     }
-    // The remaining rows go first to the workers, as far as needed, then to the chart, then to the candidates or, if these are
-    // not shown, to the focused pane.
+    // The remaining rows go first to the workers, as far as they need them, and then to the chart. The rest goes to the
+    // candidates or, if these are not shown, to the focused pane.
     let more = wanted.workers.saturating_add(2).saturating_sub(least(Pane::Workers, wanted)).min(4);
     let mut more = [(Pane::Workers, more), (Pane::Memory, left / 3)].map(|(pane, rows)| {
         let given = if shown.contains(&pane) { rows.min(left) } else { 0 };

@@ -15,7 +15,7 @@ const NARROW: u16 = 64;
 
 pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: Rect) {
     if model.workers.is_empty() {
-        frame.render_widget(Text::raw(" no worker lives").style(theme.faint()), area);
+        frame.render_widget(Text::raw(" no worker is running").style(theme.faint()), area);
         return;
     }
     let head = ["worker", "state", "age", "owed", "peak", "lease, entry", "rate"];
@@ -26,7 +26,7 @@ pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: 
         if index == model.chosen_worker() {
             chosen = rows.len();
         }
-        // If it has a lease, the lease says what it is doing.
+        // A worker with a lease is described by the lease.
         let state = if it.goes { "goes" } else { &it.state };
         rows.push([
             Cell::plain(format!("{} {}", it.id, it.role)),
@@ -52,7 +52,7 @@ pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: 
     }
     if area.width < NARROW {
         for row in &mut rows {
-            // What it is doing matters more than its age and its peak.
+            // The activity matters more than the age and the peak.
             [row[2], row[4]] = [Cell::plain(""), Cell::plain("")];
         }
     }
@@ -65,7 +65,7 @@ fn doing(lease: &Lease) -> String {
     format!("{}{entries} {}", lease.stage, lease.candidate)
 }
 
-/// The rate at which captures are verified. Timing has no such rate, and neither has a lease that has just begun.
+/// The rate at which captures are verified. Timing has no rate, and neither has a lease that has just begun.
 fn rate(lease: &Lease) -> Option<String> {
     let bytes = lease.bytes.filter(|_| lease.stage == "verify")?;
     let held = lease.held.filter(|held| 1.0 <= *held)?;
@@ -117,7 +117,7 @@ fn candidate(it: &Candidate, theme: Theme) -> [Cell; 5] {
     ]
 }
 
-/// The time of a replay and its parts; before it has a result, its plan.
+/// The time of a replay and its parts. Before it has a result, its plan.
 fn replayed(it: &Replay) -> (String, String) {
     match (it.total, it.stalled) {
         (Some(total), Some(stalled)) => (format!("{total:.2} s"), format!("{stalled:.2} s stalled")),
@@ -143,7 +143,7 @@ pub(super) fn policy(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: R
     table(frame, theme, area, lines, chosen.filter(|_| model.focus == Pane::Policy), 0);
 }
 
-/// The beginning of a sentence, which holds what matters.
+/// The beginning of a sentence, which is its most important part.
 fn head_of(text: &str, width: usize) -> String {
     if Line::raw(text).width() <= width {
         return text.to_owned();
@@ -167,7 +167,7 @@ fn table(
         *line = std::mem::take(line).patch_style(theme.chosen());
     }
     let height = usize::from(area.height);
-    // A worker is shown together with the runner below it.
+    // A worker is shown together with the runner in the row below it.
     let hidden = (in_sight + 2).min(lines.len()).saturating_sub(height);
     if 0 < hidden && 1 < lines.len() {
         lines.drain(1..=hidden.min(lines.len() - 1));
