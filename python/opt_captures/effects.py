@@ -51,7 +51,7 @@ def treat(op: OpName, given: Mapping[str, Any], out: object) -> Treatment:
     if values.get("inplace") is True:
         values["inplace"] = False
     return Treatment(
-        values, _storages([target]), "in-place calls were recorded as out of place, with copies of the earlier inputs"
+        values, _storages([target]), "in-place calls were recorded as out of place, with inputs copied before the call"
     )
 
 
