@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// Compares each text with `FOLDER/NAME.txt`. A text that differs is written to `NAME.txt.new`, to replace the
 /// kept one if it is right.
-pub(crate) fn same_as_kept(folder: &Path, texts: &[(&str, String)]) {
+pub(crate) fn assert_snapshot(folder: &Path, texts: &[(&str, String)]) {
     let mut wrong = String::new();
     for (name, seen) in texts {
         let kept = folder.join(format!("{name}.txt"));

@@ -6,7 +6,7 @@
 mod bombs;
 mod builds;
 mod captures;
-mod doors;
+mod escapes;
 mod exploits;
 mod run;
 
@@ -134,7 +134,7 @@ fn table<'a>(rows: &'static [Expected]) -> impl Iterator<Item = Row<'a>> {
 }
 
 /// Panics with a list of all kernels that did not end as expected.
-fn must_all_end<'a>(run: &Run, rows: impl Iterator<Item = Row<'a>>) {
+fn assert_endings<'a>(run: &Run, rows: impl Iterator<Item = Row<'a>>) {
     let sealed = run.has_protection("sealed_inputs");
     let mut astray = Vec::new();
     for (name, statuses, says) in rows {
@@ -171,7 +171,7 @@ fn runner_reads_no_byte_outside_its_inputs() {
 
     let controls = CONTROLS.iter().map(|(control, says)| (*control, CRASHED, *says));
     let good = ["good", "good_after_them"].map(|name| (name, PASSED, ""));
-    must_all_end(&run, table(AGAINST_INPUTS).chain(controls).chain(good));
+    assert_endings(&run, table(AGAINST_INPUTS).chain(controls).chain(good));
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn hostile_candidates_end_as_expected_and_the_run_continues() {
 
     let names = run.names();
     let good = names.iter().filter(|name| name.starts_with("good")).map(|name| (name.as_str(), PASSED, ""));
-    must_all_end(&run, table(AGAINST_THE_RUN).chain(good.clone()));
+    assert_endings(&run, table(AGAINST_THE_RUN).chain(good.clone()));
     assert_eq!(run.outcome.code, Some(0), "{run}");
     for (name, ..) in good {
         assert!(run.candidate(name)["profile"]["median_time_ms"].is_number(), "{name} was not timed: {run}");

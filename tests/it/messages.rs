@@ -13,7 +13,7 @@ use opt_tests::{Scenario, data, repository};
 use source::{Message, messages};
 
 /// Panics if `found` differs from the snapshot.
-fn same_as_kept(name: &str, found: &str) {
+fn assert_snapshot(name: &str, found: &str) {
     let kept = data("messages").join(name);
     if std::fs::read_to_string(&kept).unwrap_or_default() != found {
         let new = kept.with_extension("txt.new");
@@ -49,7 +49,7 @@ fn help_matches_its_snapshot() {
     let mut text = String::new();
     write_help(&Scenario::create(), &[], &mut text);
     assert!(text.contains("==== opt-supervisor ctl submit\n"), "subcommands are found:\n{text}");
-    same_as_kept("help.txt", &text);
+    assert_snapshot("help.txt", &text);
 }
 
 #[test]
@@ -64,5 +64,5 @@ fn errors_match_their_snapshot() {
         writeln!(text, "  {name}\n    {example}").expect("a string cannot fail");
     }
     assert!(200 < text.lines().count(), "messages were found in the sources");
-    same_as_kept("errors.txt", text.trim_start());
+    assert_snapshot("errors.txt", text.trim_start());
 }

@@ -5,6 +5,7 @@
 
 mod circles;
 mod edges;
+mod index;
 mod papers;
 mod sources;
 mod words;

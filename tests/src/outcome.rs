@@ -7,7 +7,7 @@ use crate::places::files_below;
 use crate::processes;
 
 /// The maximum number of lines that are shown of a listing or a log.
-const MOST_LINES: usize = 120;
+const MAX_LINES: usize = 120;
 
 pub struct Outcome {
     pub command: Vec<String>,
@@ -114,7 +114,7 @@ impl fmt::Display for Outcome {
         writeln!(out, "--- standard error\n{}", self.stderr)?;
         writeln!(out, "--- files")?;
         let files = files_below(&self.folder);
-        for path in files.iter().take(MOST_LINES) {
+        for path in files.iter().take(MAX_LINES) {
             let bytes = std::fs::symlink_metadata(path).map_or(0, |metadata| metadata.len());
             writeln!(out, "{bytes:>10} {}", path.strip_prefix(&self.folder).unwrap_or(path).display())?;
         }
@@ -122,7 +122,7 @@ impl fmt::Display for Outcome {
             writeln!(out, "--- end of {}", log.display())?;
             let text = std::fs::read_to_string(log).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
-            for line in &lines[lines.len().saturating_sub(MOST_LINES)..] {
+            for line in &lines[lines.len().saturating_sub(MAX_LINES)..] {
                 writeln!(out, "{line}")?;
             }
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 
 use crate::files::{capture_of, inspected};
-use crate::memory::MOST_MEMORY_OF_SMALL;
+use crate::memory::MAX_MEMORY_OF_SMALL;
 
 fn small_fixtures() -> Vec<Vec<u8>> {
     let formats = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/formats");
@@ -80,7 +80,7 @@ proptest! {
         edits.iter().for_each(|edit| apply(&mut bytes, edit));
         let (document, peak) = inspected(&bytes);
         prop_assert!(document["outcome"] == "ok" || document["message"].is_string());
-        prop_assert!(peak < MOST_MEMORY_OF_SMALL, "{} bytes", peak);
+        prop_assert!(peak < MAX_MEMORY_OF_SMALL, "{} bytes", peak);
     }
 
     #[test]
@@ -91,14 +91,14 @@ proptest! {
         edits.iter().for_each(|edit| apply(&mut pickle, edit));
         let (document, peak) = inspected(&capture_of(&pickle));
         prop_assert!(document["outcome"] == "ok" || document["message"].is_string());
-        prop_assert!(peak < MOST_MEMORY_OF_SMALL, "{} bytes", peak);
+        prop_assert!(peak < MAX_MEMORY_OF_SMALL, "{} bytes", peak);
     }
 
     #[test]
     fn random_file_is_refused_with_little_memory(start in prop::sample::select(vec![&b"PK\x03\x04"[..], b"\x80\x02", b"", b"PK\x05\x06"]), bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         let (document, peak) = inspected(&[start, &bytes].concat());
         prop_assert_eq!(&document["outcome"], "error");
-        prop_assert!(peak < MOST_MEMORY_OF_SMALL);
+        prop_assert!(peak < MAX_MEMORY_OF_SMALL);
     }
 
     #[test]
@@ -113,6 +113,6 @@ proptest! {
         let pickle = [b"\x80\x04", &opcodes.concat()[..], b"."].concat();
         let (document, peak) = inspected(&capture_of(&pickle));
         prop_assert!(document["outcome"] == "ok" || document["message"].is_string());
-        prop_assert!(peak < MOST_MEMORY_OF_SMALL);
+        prop_assert!(peak < MAX_MEMORY_OF_SMALL);
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn peak_of<T>(call: impl FnOnce() -> T) -> (T, usize) {
 }
 
 /// Memory limit for a small file with any contents: buffers of a few MiB, and objects up to their limit.
-pub(crate) const MOST_MEMORY: usize = 160 << 20;
+pub(crate) const MAX_MEMORY: usize = 160 << 20;
 
 /// Memory limit for a damaged small file, which needs only its buffers.
-pub(crate) const MOST_MEMORY_OF_SMALL: usize = 24 << 20;
+pub(crate) const MAX_MEMORY_OF_SMALL: usize = 24 << 20;

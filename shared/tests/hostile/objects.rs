@@ -5,12 +5,12 @@ use opt_shared::capture::{CaptureFile, Value};
 use serde_json::{Value as Json, json};
 
 use crate::files::{capture_of, inspected, outcome_of, with_file};
-use crate::memory::MOST_MEMORY;
+use crate::memory::MAX_MEMORY;
 
 fn root(pickle: &[u8]) -> Json {
     let (document, peak) = inspected(&capture_of(pickle));
     assert_eq!(outcome_of(&document), "ok", "{document}");
-    assert!(peak < MOST_MEMORY);
+    assert!(peak < MAX_MEMORY);
     document["root"].clone()
 }
 
@@ -87,7 +87,7 @@ fn call_of_a_shared_object_is_recorded_once() {
     let many = [&b"\x80\x02cmod\nf\nq\0("[..], &b"h\0)R".repeat(1 << 18), b"l."].concat();
     let (document, peak) = inspected(&capture_of(&many));
     assert_eq!(outcome_of(&document), "limit");
-    assert!(peak < MOST_MEMORY, "{peak}");
+    assert!(peak < MAX_MEMORY, "{peak}");
 }
 
 /// numpy swaps the bytes of an array that is given its state, as in protocols up to 4. It does not swap those of an

@@ -3,7 +3,7 @@
 use opt_shared::capture::{CaptureFile, Value};
 
 use crate::files::{capture_of, inspected, laughs, outcome_of, tensor, with_file};
-use crate::memory::MOST_MEMORY;
+use crate::memory::MAX_MEMORY;
 
 fn table() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
     let repeated = |start: &[u8], unit: &[u8], times: usize, end: &[u8]| -> Vec<u8> {
@@ -183,7 +183,7 @@ fn each_kind_of_harm_has_its_answer() {
         .filter_map(|(name, pickle, expected)| {
             let (document, peak) = inspected(&capture_of(&pickle));
             let outcome = outcome_of(&document);
-            let right = expected.contains(&outcome.as_str()) && peak < MOST_MEMORY;
+            let right = expected.contains(&outcome.as_str()) && peak < MAX_MEMORY;
             (!right).then(|| {
                 format!("{name}: {outcome} with {peak} bytes, expected {expected:?}: {}", document["message"])
             })
@@ -215,7 +215,7 @@ fn many_containers_that_contain_themselves_are_refused() {
     pickle.extend(b"10h\x1e.");
     let (document, peak) = inspected(&capture_of(&pickle));
     assert_eq!(outcome_of(&document), "limit", "{document}");
-    assert!(peak < MOST_MEMORY);
+    assert!(peak < MAX_MEMORY);
 }
 
 #[test]

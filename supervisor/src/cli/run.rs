@@ -64,7 +64,7 @@ pub(super) fn plain(plan: Plan) -> RunOptions {
         keep_open: false,
         each_candidate: None,
         metrics: None,
-        each_look: super::log::report_omitted,
+        each_turn: super::log::report_omitted,
     }
 }
 

@@ -56,7 +56,7 @@ pub struct Server {
     connections: BTreeMap<u64, Connection>,
     next: u64,
     /// No connection is accepted before this time.
-    rests_until: Option<Instant>,
+    accepts_from: Option<Instant>,
     /// The number of connections closed because of a limit, for the log.
     closed: u64,
 }
@@ -79,7 +79,7 @@ impl Server {
             .map_err(fail("restricting access to"))?;
         listen(&listener, BACKLOG).map_err(fail("listening on"))?;
         socket.publish()?;
-        Ok(Self { listener, socket, connections: BTreeMap::new(), next: 1, rests_until: None, closed: 0 })
+        Ok(Self { listener, socket, connections: BTreeMap::new(), next: 1, accepts_from: None, closed: 0 })
     }
 
     pub fn path(&self) -> &std::path::Path {
@@ -88,7 +88,7 @@ impl Server {
 
     /// The descriptors for the loop to poll.
     pub fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let listener = self.rests_until.is_none().then(|| self.listener.as_fd());
+        let listener = self.accepts_from.is_none().then(|| self.listener.as_fd());
         listener
             .into_iter()
             .map(|listener| PollFd::from_borrowed_fd(listener, PollFlags::IN))
@@ -97,7 +97,7 @@ impl Server {
 
     /// The next time at which `serve` must be called even if nothing arrives.
     pub fn next_moment(&self) -> Option<Instant> {
-        self.connections.values().filter_map(Connection::next_moment).chain(self.rests_until).min()
+        self.connections.values().filter_map(Connection::next_moment).chain(self.accepts_from).min()
     }
 
     pub fn has_listeners(&self) -> bool {
@@ -261,16 +261,16 @@ impl Server {
     }
 
     fn accept(&mut self, now: Instant) {
-        if self.rests_until.is_some_and(|until| now < until) {
+        if self.accepts_from.is_some_and(|until| now < until) {
             return;
         }
-        self.rests_until = None;
+        self.accepts_from = None;
         for _ in 0..MAX_REFUSED_AT_ONCE {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match accept_with(&self.listener, flags) {
                 Ok(socket) => socket,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
-                    self.rests_until = Some(now + REST);
+                    self.accepts_from = Some(now + REST);
                     return;
                 }
                 Err(_) => return,

@@ -27,7 +27,7 @@ const RECYCLED: &str = "the worker was recycled by the user during the attempt";
 
 /// Requests that were accepted and have not been carried out yet.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Wishes {
+pub(super) struct PendingRequests {
     paused: bool,
     stays_open: bool,
     /// Workers to replace after their current lease.

@@ -35,7 +35,7 @@ const KEPT_BY_DRIVER: Bytes = Bytes::mib(64);
 const BUSY: u32 = 10;
 /// How many times an attempt that held more than its lease reserved is repeated in a fresh worker. After that, the unit
 /// is blamed.
-const MOST_OVER_DEVICE: u32 = 1;
+const MAX_OVER_DEVICE: u32 = 1;
 
 #[derive(Debug, Default)]
 pub(super) struct Device {
@@ -348,13 +348,13 @@ impl Core {
             unit.losses.over_device += 1;
             unit.losses.over_device
         });
-        if times <= MOST_OVER_DEVICE {
+        if times <= MAX_OVER_DEVICE {
             return self.again(lease, Blame::Host, why);
         }
         let detail = format!("{why}; the same happened before, in another process");
         let status = Status::DeviceMemoryLimit;
         let report = Report::new(Head::failed(status, &detail), Body::of_nothing(lease.order.stage));
-        self.attempt_ended(&lease, AttemptEnd::Stands(Box::new(report)));
+        self.attempt_ended(&lease, AttemptEnd::Accepted(Box::new(report)));
         self.unit_done(id, status, status.blame(), detail);
     }
 }

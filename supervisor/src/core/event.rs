@@ -274,7 +274,7 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttemptEnd {
     /// The report counts.
-    Stands(Box<Report>),
+    Accepted(Box<Report>),
     /// The unit is not to blame, and the attempt is repeated.
     Retried { why: String, blame: Blame },
     /// The unit is not to blame, but there are no attempts left.
@@ -311,7 +311,7 @@ pub enum StopReason {
     Finished,
     Interrupted,
     /// Too many workers failed, so the host is to blame.
-    HostTrouble {
+    HostFailure {
         why: String,
     },
 }

@@ -41,7 +41,7 @@ use opt_shared::message::{KillReason, Role};
 use opt_shared::units::Bytes;
 
 use self::assign::{Backoff, PolicySubject};
-use self::control::Wishes;
+use self::control::PendingRequests;
 use self::device::Device;
 use self::estimate::Estimates;
 use self::event::{Action, Event, Moment, PolicyRow, Stage, StopReason};
@@ -122,7 +122,7 @@ pub struct Core {
     failures: VecDeque<Moment>,
     failures_in_a_row: usize,
     waiting: Option<Waiting>,
-    wishes: Wishes,
+    wishes: PendingRequests,
     /// Set while the run's database does not accept rows.
     stall: Option<Stall>,
     ending: Ending,
@@ -156,7 +156,7 @@ impl Core {
             failures: VecDeque::new(),
             failures_in_a_row: 0,
             waiting: None,
-            wishes: Wishes::default(),
+            wishes: PendingRequests::default(),
             stall: None,
             ending: Ending::No,
             killed_all_at: None,
@@ -328,7 +328,7 @@ impl Core {
 
     fn stop_for_the_host(&mut self, now: Moment, why: String, numbers: Vec<(&'static str, u64)>) {
         self.policy("stop", why.clone(), numbers);
-        self.end(now, Ending::Kill(StopReason::HostTrouble { why }));
+        self.end(now, Ending::Kill(StopReason::HostFailure { why }));
     }
 
     fn end(&mut self, now: Moment, ending: Ending) {
@@ -346,7 +346,7 @@ impl Core {
     /// Returns the reason for killing everything, if everything is being killed.
     fn ending_kill(&self) -> Option<KillReason> {
         match &self.ending {
-            Ending::Kill(StopReason::HostTrouble { .. }) => Some(KillReason::RunStopped),
+            Ending::Kill(StopReason::HostFailure { .. }) => Some(KillReason::RunStopped),
             Ending::Kill(StopReason::Interrupted | StopReason::Finished) => Some(KillReason::Interrupted),
             Ending::No | Ending::Drain(_) | Ending::Stopped => None,
         }

@@ -187,7 +187,7 @@ impl Core {
             Body::Build(_) | Body::Profile(_) | Body::Replay(_) => 0,
         };
         let speedup = contest::speedup(&report).filter(|_| status == Status::Passed);
-        self.attempt_ended(&lease, AttemptEnd::Stands(report));
+        self.attempt_ended(&lease, AttemptEnd::Accepted(report));
         let partial = self.unit(id).spec.partial && status == Status::Unsupported && 0 < entries_passed;
         if status != Status::Passed && !partial {
             self.unit_done(id, status, blame, detail);

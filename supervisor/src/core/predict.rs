@@ -1,4 +1,4 @@
-//! Predicts what an attempt will owe, from file headers alone (DESIGN, "Memory model").
+//! Predicts what an attempt will owe, from file headers alone.
 //!
 //! `predicted` is the formula's sum. `reserved` adds what the candidate may owe beyond the formula in each living
 //! runner. Predictions use no measurements; `estimate` raises reservations by what was measured.

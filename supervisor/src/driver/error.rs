@@ -4,7 +4,7 @@ use opt_shared::device::Device;
 use opt_shared::launch::LaunchError;
 
 use super::folder::FolderError;
-use super::run::device::DeviceTrouble;
+use super::run::device::DeviceFailure;
 use crate::control::ControlError;
 use crate::exit::Exit;
 use crate::memory::device::DeviceError;
@@ -31,7 +31,7 @@ pub enum RunError {
     #[error("the device of this run")]
     Device(#[from] DeviceError),
     #[error("the device of this run")]
-    DeviceTaken(#[from] DeviceTrouble),
+    DeviceTaken(#[from] DeviceFailure),
     #[error("the control socket, which an open run needs")]
     Control(#[from] ControlError),
     #[error(transparent)]

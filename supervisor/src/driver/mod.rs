@@ -68,7 +68,7 @@ pub struct RunOptions {
     /// The address at which metrics are served.
     pub metrics: Option<std::net::SocketAddr>,
     /// Called after each sample of memory, a few times per second.
-    pub each_look: fn(),
+    pub each_turn: fn(),
 }
 
 /// The result of a run that has ended.
@@ -146,7 +146,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         signals,
         watchdog: Watchdog::start(),
         stalled: false,
-        each_look: options.each_look,
+        each_turn: options.each_turn,
     };
     run.write_host();
     run.machine.warn_of_missing(None);

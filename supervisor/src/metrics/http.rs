@@ -43,7 +43,7 @@ pub struct Responder {
     address: SocketAddr,
     clients: Vec<Client>,
     /// No connection is accepted before this time.
-    rests_until: Option<Instant>,
+    accepts_from: Option<Instant>,
 }
 
 impl Responder {
@@ -52,7 +52,7 @@ impl Responder {
             let listener = TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;
             let bound = listener.local_addr()?;
-            Ok(Self { listener, address: bound, clients: Vec::new(), rests_until: None })
+            Ok(Self { listener, address: bound, clients: Vec::new(), accepts_from: None })
         };
         open().map_err(|source| MetricsError { address, source })
     }
@@ -72,21 +72,21 @@ impl Responder {
     }
 
     pub fn next_moment(&self) -> Option<Instant> {
-        self.clients.iter().map(|client| client.until).chain(self.rests_until).min()
+        self.clients.iter().map(|client| client.until).chain(self.accepts_from).min()
     }
 
     /// Serves connections. `page` is called only for a request of the metrics.
     pub fn serve(&mut self, now: Instant, page: &dyn Fn() -> Option<String>) {
-        if self.rests_until.is_some_and(|until| until <= now) {
-            self.rests_until = None;
+        if self.accepts_from.is_some_and(|until| until <= now) {
+            self.accepts_from = None;
         }
-        while self.clients.len() < MAX_CLIENTS && self.rests_until.is_none() {
+        while self.clients.len() < MAX_CLIENTS && self.accepts_from.is_none() {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     // If there is no free descriptor, the waiting connection would wake the loop again at once.
                     let is_empty = error.kind() == std::io::ErrorKind::WouldBlock;
-                    self.rests_until = (!is_empty).then(|| now + REST);
+                    self.accepts_from = (!is_empty).then(|| now + REST);
                     break;
                 }
             };

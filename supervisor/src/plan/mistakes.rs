@@ -299,7 +299,7 @@ fn each_mistake_gives_one_message_at_its_position() {
             format!("{mistake}\n{}\n", messages.replace(&folder.path().display().to_string(), "/plans"))
         })
         .collect();
-    snapshot::same_as_kept(&snapshot::messages(), &[("plan_mistakes", shown)]);
+    snapshot::assert_snapshot(&snapshot::messages(), &[("plan_mistakes", shown)]);
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub enum StoreError {
 impl StoreError {
     /// Returns whether a retry may succeed, because another process holds the file, or the disk or the descriptors are
     /// exhausted at the moment.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::Full { .. } => true,
             Self::Sqlite { source, .. } => source.sqlite_error_code() == Some(ErrorCode::CannotOpen),

@@ -142,15 +142,15 @@ fn letters(buffer: &Buffer) -> String {
     rows.collect()
 }
 
-fn same_as_kept(screens: &[(&str, String)]) {
-    snapshot::same_as_kept(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/snapshots"), screens);
+fn assert_snapshot(screens: &[(&str, String)]) {
+    snapshot::assert_snapshot(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/snapshots"), screens);
 }
 
 #[test]
 fn screens_match_their_snapshots() {
     let model = model();
     let at = |width, height| letters(&frame(&model, width, height, false));
-    same_as_kept(&[("80x24", at(80, 24)), ("200x50", at(200, 50)), ("50x12", at(50, 12))]);
+    assert_snapshot(&[("80x24", at(80, 24)), ("200x50", at(200, 50)), ("50x12", at(50, 12))]);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn popups_match_their_snapshots() {
     let (mut help, mut sure) = (model(), model());
     press(&mut help, KeyEvent::from(KeyCode::Char('?')));
     press(&mut sure, KeyEvent::from(KeyCode::Char('R')));
-    same_as_kept(&[
+    assert_snapshot(&[
         ("help_80x24", letters(&frame(&help, 80, 24, false))),
         ("confirm_50x12", letters(&frame(&sure, 50, 12, false))),
     ]);

@@ -12,7 +12,7 @@ use super::{captures_below, pack, tree};
 
 const KILLS: u32 = 50;
 /// The maximum number of files that may be added between two kills.
-const MOST_FILES: u64 = 40;
+const MAX_FILES: u64 = 40;
 
 /// Compares two stores, ignoring the start time in the manifest.
 fn same_store(one: &Path, other: &Path) {
@@ -40,7 +40,7 @@ fn interrupted_pack_continues_to_the_same_store() {
     while kills < KILLS {
         // The last kill may have come too late. Packing a complete store again is refused with a message.
         let was_whole = store.join("captures.json").exists();
-        let target = files_below(&store).len() + usize::try_from(chance.below(MOST_FILES)).expect("few");
+        let target = files_below(&store).len() + usize::try_from(chance.below(MAX_FILES)).expect("few");
         let mut child = scenario.command(&arguments).spawn().expect("started");
         let mut ended = None;
         until("the end, or enough files", || {

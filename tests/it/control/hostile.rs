@@ -16,7 +16,7 @@ use crate::report::browser::skipped;
 
 /// The limit of law 2 on the supervisor's own memory. Pages of the executable are not counted, because their number
 /// depends on the machine.
-const MOST_KIB: u64 = 20 << 10;
+const MAX_KIB: u64 = 20 << 10;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 const LINES: usize = 10_000;
 const TALKERS: u64 = 16;
@@ -93,7 +93,7 @@ fn run_survives_ten_thousand_lines_and_two_hundred_clients() {
     run.ctl(&["result", "softmax/fast", "--wait"]).expect_exit(0).expect_stdout(&["PASSED"]);
     run.ctl(&["shutdown"]).expect_exit(0);
     let (outcome, summary) = run.finish(0);
-    outcome.expect(0 < peak && peak < MOST_KIB, format_args!("the supervisor's peak is {peak} KiB"));
+    outcome.expect(0 < peak && peak < MAX_KIB, format_args!("the supervisor's peak is {peak} KiB"));
     outcome.expect_equal(summary.verdict("softmax", "naive"), (Some("PASSED"), None), "naive");
     outcome.expect_equal(summary.verdict("softmax", "fast"), (Some("PASSED"), None), "fast");
 }

@@ -4,7 +4,7 @@
 use opt_tests::Scenario;
 
 use super::run::{generate, run};
-use super::{Expected, PASSED, candidate, ends, must_all_end, stem, table};
+use super::{Expected, PASSED, assert_endings, candidate, ends, stem, table};
 
 const MEMORY_LIMIT: &[&str] = &["HOST_MEMORY_LIMIT"];
 
@@ -68,7 +68,7 @@ fn every_kind_of_bomb_is_stopped_near_its_limit() {
     let run = run(&scenario, &plan);
 
     let good = ["good", "good_after_them"].map(|name| (name, PASSED, ""));
-    must_all_end(&run, table(BOMBS).chain(good));
+    assert_endings(&run, table(BOMBS).chain(good));
     // The overshoot that the supervisor reports as its bound on this machine.
     let bound = run.summary.document["memory"]["sampling"]["overshoot_bound_bytes"].as_u64();
     let overshoot = OVERSHOOT.max(bound.unwrap_or_else(|| panic!("a bound: {run}")));

@@ -11,7 +11,7 @@ pub(super) const MARKER_BYTES: usize = 24;
 /// The scanner stores the markers masked with this byte; otherwise it would find them in its own data.
 const HIDDEN: u8 = 0xA5;
 /// The least number of distinct bytes in a marker. A window with fewer is padding that may occur anywhere.
-const LEAST_DISTINCT: usize = 10;
+const MIN_DISTINCT: usize = 10;
 /// The number of markers taken from each expected output, from its start, its end and evenly in between.
 const OF_AN_OUTPUT: usize = 40;
 
@@ -56,7 +56,7 @@ impl Markers {
                 let marker = window(&contents, at);
                 // The scanner searches for the first two bytes, and runs of one byte are common.
                 let begins_rarely = marker[0] != marker[1];
-                if begins_rarely && LEAST_DISTINCT <= distinct(&marker) && !contains(&executable, &marker) {
+                if begins_rarely && MIN_DISTINCT <= distinct(&marker) && !contains(&executable, &marker) {
                     beside.push(marker);
                 }
             }

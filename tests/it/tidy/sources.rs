@@ -3,7 +3,7 @@
 use super::{none, read, texts};
 
 /// The maximum length of a source file. `MAY_BE_LONGER` lists exceptions with their reasons.
-const MOST_LINES: usize = 500;
+const MAX_LINES: usize = 500;
 const MAY_BE_LONGER: [(&str, &str); 0] = [];
 
 /// File names that say nothing about the contents.
@@ -26,7 +26,7 @@ fn no_file_is_too_long() {
         .iter()
         .map(|file| (file, file.text.lines().count()))
         .filter(|(file, lines)| {
-            MOST_LINES < *lines && !MAY_BE_LONGER.iter().any(|(path, _)| *path == file.path)
+            MAX_LINES < *lines && !MAY_BE_LONGER.iter().any(|(path, _)| *path == file.path)
         })
         .map(|(file, lines)| format!("{}: {lines}", file.path))
         .collect();
@@ -74,6 +74,7 @@ fn repository_refers_to_nothing_outside_it() {
         concat!("/tm", "p/w/"),
         concat!("index.crates", ".io"),
         concat!("/ro", "ot/"),
+        concat!("DES", "IGN"),
     ];
     let wrong: Vec<String> =
         texts("", &[".rs", ".h", ".c", ".cpp", ".py", ".toml", ".md", ".json", ".sh", "run"])

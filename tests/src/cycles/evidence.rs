@@ -16,7 +16,7 @@ use crate::summary::list;
 /// sample this close to them counts as taken during the phase.
 const MARGIN: u64 = 25;
 /// The maximum number of violations that are listed.
-const MOST_TOLD: usize = 10;
+const MAX_REPORTED: usize = 10;
 
 #[derive(Debug, Default)]
 pub struct Evidence {
@@ -191,7 +191,7 @@ fn side_by_side(at: u64, workers: &BTreeMap<u32, Worker>, evidence: &mut Evidenc
     }
     if 1 < at_work.len() {
         evidence.both += 1;
-        if evidence.told.len() < MOST_TOLD {
+        if evidence.told.len() < MAX_REPORTED {
             evidence.told.push(format!("{at}: {at_work:?}"));
         }
     }

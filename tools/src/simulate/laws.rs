@@ -244,7 +244,7 @@ impl Laws {
                         return Err("it was not interrupted".to_owned());
                     }
                     StopReason::Finished => self.supply.everything_is_done(&self.spec)?,
-                    StopReason::Interrupted | StopReason::HostTrouble { .. } => {}
+                    StopReason::Interrupted | StopReason::HostFailure { .. } => {}
                 }
                 self.nothing_is_left()?;
             }

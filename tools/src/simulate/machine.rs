@@ -351,7 +351,7 @@ impl Machine {
             | Action::JobDone { .. } => {}
             Action::Answered(answer) | Action::Replied(answer) => self.outcome.note(user::name(&answer)),
             Action::AttemptEnded { ended, .. } => self.outcome.note(match ended {
-                AttemptEnd::Stands(report) => match (&report.head, &report.body) {
+                AttemptEnd::Accepted(report) => match (&report.head, &report.body) {
                     (
                         Head { status: Status::Crashed, end: Some(_), .. },
                         Body::Verify(_) | Body::Profile(_),
@@ -384,7 +384,7 @@ impl Machine {
             Action::Stop { reason } => self.outcome.note(match reason {
                 StopReason::Finished => "finished",
                 StopReason::Interrupted => "interrupted",
-                StopReason::HostTrouble { .. } => "host_trouble",
+                StopReason::HostFailure { .. } => "host_trouble",
             }),
         }
     }

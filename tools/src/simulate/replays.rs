@@ -32,7 +32,7 @@ impl ReplayLaws {
                 self.complete.remove(&order.unit);
                 self.replays.insert(order.unit);
             }
-            Action::AttemptEnded { order, ended: AttemptEnd::Stands(report), .. }
+            Action::AttemptEnded { order, ended: AttemptEnd::Accepted(report), .. }
                 if order.stage == Stage::Replay =>
             {
                 let Body::Replay(replayed) = &report.body else {

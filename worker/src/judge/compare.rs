@@ -1,12 +1,12 @@
 //! Compares an output with the recorded one. Both tensors are read as streams. The result is a verdict and, if the
 //! output is wrong, evidence.
 //!
-//! This module implements the rules of DESIGN, "Verdicts": elements are compared in f64, and the relative L2 error is
+//! Elements are compared in f64, and the relative L2 error is
 //! limited for the whole tensor and for every chunk. There are at most two passes. The first is fast and decides. The
 //! second runs only for a wrong output and gathers facts that help people to understand it (`evidence`). Callers
 //! compare shape and type before.
 //!
-//! Rules that DESIGN leaves open:
+//! More rules:
 //! - Errors are computed only for pairs of finite numbers; NaN and infinities are counted. A relative error exists only
 //!   if the expected number is not 0.
 //! - A NaN or an infinity in the wrong place fails, whatever `required_matched_ratio` allows.

@@ -254,9 +254,9 @@ fn half_float(bits: u16) -> f32 {
     const REBIAS: u32 = 112 << 23;
     /// 2^-14 as f32, the smallest normal half. Adding a subnormal half's mantissa to its bits, and then subtracting it,
     /// gives the half's value.
-    const LEAST_NORMAL: u32 = 113 << 23;
+    const MIN_NORMAL: u32 = 113 << 23;
     let magnitude = u32::from(bits & 0x7fff) << 13;
-    let subnormal = (f32::from_bits(magnitude + LEAST_NORMAL) - f32::from_bits(LEAST_NORMAL)).to_bits();
+    let subnormal = (f32::from_bits(magnitude + MIN_NORMAL) - f32::from_bits(MIN_NORMAL)).to_bits();
     let is_subnormal = magnitude < (1 << 23);
     let is_special = magnitude >= (31 << 23);
     let normal = magnitude + REBIAS + if is_special { REBIAS } else { 0 };

@@ -22,7 +22,7 @@ pub(super) struct Bounds {
 pub(super) struct BlockSums {
     /// True if an element fails, is not finite, or has the largest error so far. The block must then be examined
     /// element by element, and the sums must not be used.
-    pub(super) remarkable: bool,
+    pub(super) needs_elements: bool,
     pub(super) difference_squares: f64,
     pub(super) expected_squares: f64,
 }
@@ -68,7 +68,7 @@ pub(super) fn examine<T: Copy + Into<f64>>(expected: &[T], actual: &[T], bounds:
     BlockSums {
         // A value that is not finite makes the difference NaN or infinite, and its sum stays so. The excess alone
         // would miss it, because comparisons with NaN are false.
-        remarkable: excess.iter().any(|&over| over > 0.0) || !difference_squares.is_finite(),
+        needs_elements: excess.iter().any(|&over| over > 0.0) || !difference_squares.is_finite(),
         difference_squares,
         expected_squares: magnitudes.iter().sum(),
     }
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn block_is_remarkable_for_each_reason_at_any_position() {
-        for (expected, actual, remarkable) in [
+        for (expected, actual, needs_elements) in [
             (1.0, 1.04, false),
             (0.0, 0.009, false),
             (0.0, 0.02, true),
@@ -99,7 +99,7 @@ mod tests {
                 let mut block = ([1.0_f32; 19], [1.0_f32; 19]);
                 (block.0[place], block.1[place]) = (expected, actual);
                 let sums = examine(&block.0, &block.1, BOUNDS);
-                assert_eq!(sums.remarkable, remarkable, "{expected} {actual} at {place}");
+                assert_eq!(sums.needs_elements, needs_elements, "{expected} {actual} at {place}");
             }
         }
     }

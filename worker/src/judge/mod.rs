@@ -1,7 +1,7 @@
 //! The judge: compares an output with the recorded one, detects elements that were never written, and evaluates times.
 //!
 //! This module only computes. Callers pass bytes through [`BytesSource`] and times as slices. It uses no file, process
-//! or clock, and assigns no status: the caller maps a result to a status of DESIGN, "Verdicts".
+//! or clock, and assigns no status: the caller maps a result to a status.
 
 pub(crate) mod check;
 mod compare;
@@ -28,6 +28,6 @@ pub use compare::{
 };
 pub use layout::LayoutError;
 pub use scale::estimate_scale;
-pub use statistics::{at_a_glance, balanced_order, half_width, over_runners, quantile_of, summarise};
+pub use statistics::{balanced_order, half_width, over_pairs, over_runners, quantile_of, summarise};
 pub use tolerance::Tolerance;
 pub use unwritten::{Poison, Unwritten, is_poisoned, scan_unwritten};

@@ -10,10 +10,10 @@ use super::compare::{ByteSource, BytesSource, CompareError};
 use super::decode::Number;
 use super::feed::Feed;
 use super::layout::{ReadError, Walk, read};
-use super::tolerance::LEAST_SCALE;
+use super::tolerance::MIN_SCALE;
 
-/// Largest number of samples (DESIGN, "Verdicts").
-const MOST_SAMPLES: u64 = 65_536;
+/// Largest number of samples.
+const MAX_SAMPLES: u64 = 65_536;
 
 /// Tensors up to this size are read completely, which takes a few milliseconds.
 const READ_THROUGH: Bytes = Bytes::mib(16);
@@ -45,7 +45,7 @@ pub fn estimate_scale(
         magnitudes.extend(Number::read(dtype, bytes).parts().filter(|part| part.is_finite()).map(f64::abs));
     };
     if whole <= READ_THROUGH {
-        let samples = elements.min(MOST_SAMPLES);
+        let samples = elements.min(MAX_SAMPLES);
         let mut wanted = (0..samples).map(|sample| sample_at(sample, samples, elements)).peekable();
         let mut visited = 0;
         // A feed walks two tensors. Here both have the same walk, and the second one is not used.
@@ -77,7 +77,7 @@ pub fn estimate_scale(
             take(&element);
         }
     }
-    Ok(median(&mut magnitudes).unwrap_or(0.0).max(LEAST_SCALE))
+    Ok(median(&mut magnitudes).unwrap_or(0.0).max(MIN_SCALE))
 }
 
 /// The position of the sample in the `sample`-th of `samples` equal intervals.
@@ -126,9 +126,9 @@ mod tests {
     fn scale_is_the_median_magnitude_of_finite_elements() {
         assert_eq!(scale(&[-3.0, 1.0, 2.0]), 2.0);
         assert_eq!(scale(&[f32::NAN, 5.0, f32::INFINITY, 5.0]), 5.0);
-        assert_eq!(scale(&[]), LEAST_SCALE);
-        assert_eq!(scale(&[1e-9; 10]), LEAST_SCALE);
-        assert_eq!(scale(&[f32::NAN; 10]), LEAST_SCALE);
+        assert_eq!(scale(&[]), MIN_SCALE);
+        assert_eq!(scale(&[1e-9; 10]), MIN_SCALE);
+        assert_eq!(scale(&[f32::NAN; 10]), MIN_SCALE);
     }
 
     #[test]

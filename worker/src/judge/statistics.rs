@@ -74,7 +74,7 @@ const UNSEEN: f64 = 0.1;
 ///
 /// In logarithms, the half-width is `√(m² + u²)`: m is the larger of the distances of the smallest and the largest pair
 /// from the median, and u is `UNSEEN`.
-pub fn at_a_glance(ratios: &[f64]) -> Option<Estimate> {
+pub fn over_pairs(ratios: &[f64]) -> Option<Estimate> {
     if !ratios.iter().all(|&ratio| ratio > 0.0 && ratio.is_finite()) {
         return None;
     }

@@ -19,7 +19,7 @@ use super::norm::SquareSum;
 const BLOCK_PARTS: usize = 1024;
 
 /// The smallest plain sum of squares that is accurate: underflow is negligible in a sum this large.
-const LEAST_PLAIN_SQUARES: f64 = 1e-270;
+const MIN_PLAIN_SQUARES: f64 = 1e-270;
 
 /// The element with the largest finite error and the first one that failed, by row-major position.
 #[derive(Clone, Copy, Debug, Default)]
@@ -185,13 +185,13 @@ impl<'a> Tally<'a> {
             absolute: self.records.absolute,
             relative: self.records.relative,
         };
-        let BlockSums { remarkable, difference_squares, expected_squares } = if is_wide(dtype) {
+        let BlockSums { needs_elements, difference_squares, expected_squares } = if is_wide(dtype) {
             let [expected, actual] = &mut self.wide;
             let (expected, actual) = (&mut expected[..parts], &mut actual[..parts]);
             decode_wide(dtype, pair[0], self.signs, expected);
             decode_wide(dtype, pair[1], Signs::default(), actual);
             let mut sums = examine(expected, actual, bounds);
-            sums.remarkable |= !(sums.expected_squares >= LEAST_PLAIN_SQUARES
+            sums.needs_elements |= !(sums.expected_squares >= MIN_PLAIN_SQUARES
                 && sums.expected_squares.is_finite()
                 && sums.difference_squares.is_finite());
             sums
@@ -202,7 +202,7 @@ impl<'a> Tally<'a> {
             decode_narrow(dtype, pair[1], Signs::default(), actual);
             examine(expected, actual, bounds)
         };
-        if remarkable {
+        if needs_elements {
             return None;
         }
         let mut norms = Norms::default();

@@ -1,4 +1,4 @@
-//! The tolerances of a comparison: the table of DESIGN, "Verdicts", with a row per profile and type.
+//! The tolerances of a comparison: a table with a row for each profile and type.
 //!
 //! Owns the figures, and the rules by which a plan overrides them. `scale` computes a tensor's scale S, and `compare`
 //! applies the figures.
@@ -12,7 +12,7 @@ use opt_shared::settings::{ToleranceProfile, VerifySettings};
 const FP8_MATCHED_RATIO: f64 = 0.99;
 
 /// Lower bound of S, so that a tensor of almost only zeros does not require more than f32 accuracy.
-pub(super) const LEAST_SCALE: f64 = 1e-3;
+pub(super) const MIN_SCALE: f64 = 1e-3;
 
 /// The tolerance for one tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,7 +60,7 @@ impl Tolerance {
         let over = settings.dtype.get(&dtype).copied();
         let given = over.unwrap_or_default();
         // A NaN scale must not become a NaN tolerance: `max` returns the other operand.
-        let table_atol = if row.scaled { row.atol * scale.max(LEAST_SCALE) } else { row.atol };
+        let table_atol = if row.scaled { row.atol * scale.max(MIN_SCALE) } else { row.atol };
         let used = ToleranceUsed {
             rtol: given.rtol.unwrap_or(row.rtol),
             atol: given.atol.unwrap_or(table_atol),
@@ -230,6 +230,6 @@ pub(super) mod tests {
     #[test]
     fn nan_scale_gives_a_finite_tolerance() {
         let used = Tolerance::for_dtype(&settings(ToleranceProfile::Standard), DType::Float32, f64::NAN).used;
-        assert_eq!(used.atol, 1e-5 * LEAST_SCALE);
+        assert_eq!(used.atol, 1e-5 * MIN_SCALE);
     }
 }

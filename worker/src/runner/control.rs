@@ -46,7 +46,7 @@ impl Phase {
 /// The kind of memory at the address of a fault, according to the runner's handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum FaultPlace {
+pub enum FaultedMemory {
     Elsewhere = 0,
     /// An input. It is readable, so the fault was a store.
     Input = 1,
@@ -56,7 +56,7 @@ pub enum FaultPlace {
     OutputGuard = 3,
 }
 
-impl FaultPlace {
+impl FaultedMemory {
     pub fn from_claim(claim: u32) -> Self {
         match claim {
             1 => Self::Input,
@@ -94,7 +94,7 @@ pub struct ControlPage {
     pub returned_value: AtomicU32,
     pub phase: AtomicU32,
     pub fault_signal: AtomicU32,
-    /// The kind of memory at the address of the fault, as a `FaultPlace`.
+    /// The kind of memory at the address of the fault, as a `FaultedMemory`.
     pub fault_place: AtomicU32,
     pub fault_index: AtomicU32,
     padding_2: u32,

@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-use super::control::{ControlPage, FaultPlace};
+use super::control::{ControlPage, FaultedMemory};
 use super::map::Mapped;
 
 /// The size of the handler's alternate stack, in bytes. The handler has its own stack because it also runs after a
@@ -60,15 +60,15 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     let Some(table) = TABLE.get() else { return };
     // SAFETY: the kernel hands a valid siginfo to an SA_SIGINFO handler.
     let address = unsafe { (*info).si_addr() } as usize;
-    let mut found = (FaultPlace::Elsewhere, 0);
+    let mut found = (FaultedMemory::Elsewhere, 0);
     for mapping in &table.watched {
         let Mapped { start, end, .. } = mapping.mapped;
         if start <= address && address < end {
             let in_guard = address < start + table.guard || end - table.guard <= address;
             let kind = match (mapping.output, in_guard) {
-                (true, _) => FaultPlace::OutputGuard,
-                (false, true) => FaultPlace::InputGuard,
-                (false, false) => FaultPlace::Input,
+                (true, _) => FaultedMemory::OutputGuard,
+                (false, true) => FaultedMemory::InputGuard,
+                (false, false) => FaultedMemory::Input,
             };
             found = (kind, mapping.index);
             break;

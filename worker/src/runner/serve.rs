@@ -28,8 +28,8 @@ use super::map::{MapError, Mapped, map_input, map_output, map_slot, map_variants
 use super::python::{self, Interpreter};
 use crate::sandbox::confine::{self, Descriptors};
 use crate::sandbox::policy;
+use crate::sandbox::scheduling;
 use crate::sandbox::spawn::SOCKET_FD;
-use crate::sandbox::turns;
 
 /// The file descriptor of a runner's control page.
 pub const CONTROL_FD: i32 = 4;
@@ -196,7 +196,7 @@ fn prepare(
     let Order { setup, artifact, libraries } = order;
     pin(&setup.cpus);
     // Refused by old kernels only.
-    let _ = turns::take_turns(0, turns::Turns::Short);
+    let _ = scheduling::set_scheduling(0, scheduling::Scheduling::Short);
     let mut entries = Vec::new();
     let mut calls = Vec::new();
     let mut arity = (0, 0);

@@ -9,8 +9,8 @@ pub mod handle;
 #[cfg(target_env = "gnu")]
 pub mod interpose;
 pub(crate) mod policy;
+pub(crate) mod scheduling;
 pub(crate) mod sibling;
 pub mod spawn;
 pub(crate) mod streams;
 pub(crate) mod timeout;
-pub(crate) mod turns;

@@ -37,7 +37,7 @@ const LOG_HEAD: usize = 4096;
 /// The time limit for printing a compiler's version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of characters of a version that are kept.
-const MOST_VERSION: usize = 200;
+const MAX_VERSION: usize = 200;
 
 pub(crate) fn run(
     link: &Link,
@@ -307,7 +307,7 @@ fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, Comp
         running.end_for(link, KillReason::Timeout { limit: VERSION_TIMEOUT })?;
     }
     let CompilerEnd { end, log_head, .. } = running.finish(link, LOG_HEAD)?;
-    let line = log_head.lines().next().map(|line| line.chars().take(MOST_VERSION).collect());
+    let line = log_head.lines().next().map(|line| line.chars().take(MAX_VERSION).collect());
     let version = line.filter(|_| end == End::Exited { code: 0 });
     known().insert(build.program.to_owned(), version.clone());
     Ok(version)

@@ -76,7 +76,7 @@ fn second_growth_past_the_device_ceiling_is_blamed_on_the_candidate() {
     desk.feed(Event::DeviceSample(seen(&[of_worker(again.worker, 2000)])));
     desk.gone(again.worker);
     assert_eq!(desk.done(0), Some((Status::DeviceMemoryLimit, Some(Blame::Candidate))));
-    let Some(AttemptEnd::Stands(report)) = desk.ends().pop() else { panic!("{:#?}", desk.ends()) };
+    let Some(AttemptEnd::Accepted(report)) = desk.ends().pop() else { panic!("{:#?}", desk.ends()) };
     for figure in ["1.95 GiB", "400 MiB", "1.00 GiB", "memory.device_ceiling"] {
         assert!(report.head.detail.contains(figure), "{figure}: {}", report.head.detail);
     }

@@ -16,7 +16,7 @@ fn first_interrupt_lets_running_attempts_finish() {
     assert_eq!(desk.feed(Event::Interrupt), []);
     let actions = desk.finish(given, Status::Passed);
     assert!(actions.contains(&Action::Shutdown { worker: given.worker }));
-    assert!(matches!(desk.ends()[0], AttemptEnd::Stands(_)));
+    assert!(matches!(desk.ends()[0], AttemptEnd::Accepted(_)));
     assert_eq!(desk.pass_the_rest(), StopReason::Interrupted);
     assert_eq!(desk.orders(), "B0", "nothing further is granted");
     assert!(desk.kills().is_empty());

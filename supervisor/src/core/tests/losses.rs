@@ -198,7 +198,7 @@ fn stuck_worker_is_killed_and_its_candidate_is_not_blamed() {
     // The report of a worker that finished before the signal reached it counts.
     desk.pass_time(Duration::from_secs(60));
     desk.finish(second, Status::Passed);
-    assert!(matches!(desk.ends()[1], AttemptEnd::Stands(_)));
+    assert!(matches!(desk.ends()[1], AttemptEnd::Accepted(_)));
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!(desk.orders(), "B0 B0#2 V0 P0");
 }
@@ -211,7 +211,7 @@ fn killed_worker_that_does_not_die_stops_the_run() {
     let deadline = desk.core.next_deadline().expect("its death has a deadline");
     desk.pass_time(deadline - desk.now);
     assert_eq!(desk.policies("worker_not_gone").len(), 1);
-    let Some(StopReason::HostTrouble { why }) = desk.stopped() else { panic!("{:#?}", desk.log) };
+    let Some(StopReason::HostFailure { why }) = desk.stopped() else { panic!("{:#?}", desk.log) };
     assert!(why.contains("is still alive"), "{why}");
 }
 
@@ -271,7 +271,7 @@ fn too_many_losses_stop_the_run() {
                 assert_eq!(starts(&desk, lines), 1);
             }
         }
-        let Some(StopReason::HostTrouble { why }) = desk.stopped() else { panic!("{:?}", desk.stopped()) };
+        let Some(StopReason::HostFailure { why }) = desk.stopped() else { panic!("{:?}", desk.stopped()) };
         assert!(why.contains("exec format error"), "{why}");
         assert_eq!(losses, MAX_FAILURES);
         assert_eq!(desk.done(0), None, "a resumed run continues with this candidate");
@@ -366,7 +366,9 @@ fn second_kill_by_an_unknown_sender_on_one_entry_is_a_crash() {
             }
             assert_eq!(desk.done(0), Some(expected), "{entries:?} {unknown}");
             if expected == crash {
-                let Some(AttemptEnd::Stands(report)) = desk.ends().pop() else { panic!("{:?}", desk.ends()) };
+                let Some(AttemptEnd::Accepted(report)) = desk.ends().pop() else {
+                    panic!("{:?}", desk.ends())
+                };
                 let Head { status, failures, .. } = report.head;
                 assert_eq!((status, failures[0].status), (Status::Crashed, Status::Crashed));
                 assert!(failures[0].detail.contains("sender unknown"), "{failures:?}");

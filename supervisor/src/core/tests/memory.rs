@@ -228,7 +228,7 @@ fn lease_waits_for_the_machines_memory_up_to_a_limit() {
     desk.pass_time(deadline - desk.now);
     assert!(!desk.kills().is_empty());
     assert!(desk.kills().iter().all(|(_, _, reason)| *reason == KillReason::RunStopped));
-    let StopReason::HostTrouble { why } = desk.pass_the_rest() else { panic!("{:#?}", desk.log) };
+    let StopReason::HostFailure { why } = desk.pass_the_rest() else { panic!("{:#?}", desk.log) };
     assert!(why.contains("host_floor"), "{why}");
 }
 

@@ -1,4 +1,4 @@
-//! The formulas of DESIGN, "Memory model", checked against sums that were computed by hand.
+//! The memory formulas, checked against sums that were computed by hand.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

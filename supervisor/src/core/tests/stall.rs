@@ -70,7 +70,7 @@ fn database_that_never_comes_back_ends_the_run() {
     assert_eq!(desk.stopped(), None, "there is a short time for the last reasons");
     let deadline = desk.core.next_deadline().expect("the wait has a limit");
     desk.pass_time(deadline.saturating_sub(desk.now));
-    let Some(StopReason::HostTrouble { why }) = desk.stopped() else { panic!("{:#?}", desk.log) };
+    let Some(StopReason::HostFailure { why }) = desk.stopped() else { panic!("{:#?}", desk.log) };
     assert!(why.contains("no rows"), "{why}");
 }
 

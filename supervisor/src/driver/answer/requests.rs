@@ -29,7 +29,7 @@ use crate::plan::Amount;
 use crate::record::CandidateRecord;
 
 /// The time that clients have to read the last answers.
-const FAREWELL: Duration = Duration::from_secs(1);
+const CLOSING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Opens the socket. A run continues without one, unless it stays open for submissions.
 pub(crate) fn open(folder: &RunFolder, is_needed: bool) -> Result<Option<Server>, RunError> {
@@ -196,7 +196,7 @@ impl Run<'_> {
         }
         self.desk.tell(|| notifications::run_ended(exit.code()));
         if let Some(server) = self.desk.control.take() {
-            server.close(FAREWELL);
+            server.close(CLOSING_TIMEOUT);
         }
     }
 }

@@ -4,7 +4,7 @@ use opt_shared::ids::CandidateId;
 use opt_shared::units::Bytes;
 
 use super::RunFolder;
-use super::evidence::{Evidence, Look};
+use super::evidence::{Evidence, RunSample};
 use super::summaries::Summaries;
 use super::writer::{Then, Writer};
 use crate::core::event::{PhaseRow, PolicyRow};
@@ -73,7 +73,7 @@ impl Books {
     }
 
     /// Adds a sample of memory, which is written in a block with others.
-    pub(crate) fn look(&mut self, look: &Look) {
+    pub(crate) fn look(&mut self, look: &RunSample) {
         if let Some(block) = self.evidence.add(look)
             && !self.writer.write_samples(move |store| store.samples(&block))
         {

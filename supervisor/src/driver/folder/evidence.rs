@@ -22,8 +22,8 @@ const MACHINE_WIDTH: u64 = 250;
 
 /// One sample of the process tree and the machine.
 #[derive(Debug, Default)]
-pub struct Look {
-    pub processes: Vec<LookedAt>,
+pub struct RunSample {
+    pub processes: Vec<SampledProcess>,
     pub supervisor: Bytes,
     /// The memory that the whole process tree owes.
     pub owed: Bytes,
@@ -34,7 +34,7 @@ pub struct Look {
 
 /// One process in a sample. Unlike the core's sample, it includes the memory files that the process maps.
 #[derive(Debug)]
-pub struct LookedAt {
+pub struct SampledProcess {
     pub process: Process,
     pub pid: u32,
     pub owed: Bytes,
@@ -74,7 +74,7 @@ impl Evidence {
     }
 
     /// Adds a sample. Returns a block if it is full.
-    pub fn add(&mut self, look: &Look) -> Option<Block> {
+    pub fn add(&mut self, look: &RunSample) -> Option<Block> {
         let elapsed = u64::try_from(self.origin.1.elapsed().as_millis()).unwrap_or(u64::MAX);
         let at = self.origin.0.saturating_add(elapsed);
         self.swapped = look.swapped;
@@ -168,14 +168,14 @@ fn quoted(word: &str) -> String {
 mod tests {
     use super::*;
 
-    fn look(runners: u32, owed: Bytes, available: Bytes) -> Look {
-        let processes = (0..runners).map(|pid| LookedAt {
+    fn look(runners: u32, owed: Bytes, available: Bytes) -> RunSample {
+        let processes = (0..runners).map(|pid| SampledProcess {
             process: Process::Runner(WorkerId(1), pid),
             pid,
             owed,
             reclaimable: Bytes::ZERO,
         });
-        Look { processes: processes.collect(), available: Some(available), owed, ..Look::default() }
+        RunSample { processes: processes.collect(), available: Some(available), owed, ..RunSample::default() }
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn phase_records_its_change_in_swap() {
         let mut evidence = Evidence::new(1);
-        let swapped = |mib| Look { swapped: Bytes::mib(mib), ..Look::default() };
+        let swapped = |mib| RunSample { swapped: Bytes::mib(mib), ..RunSample::default() };
         evidence.add(&swapped(5));
         evidence.phase_started(WorkerId(1), true);
         evidence.add(&swapped(3));

@@ -51,7 +51,7 @@ impl Run<'_> {
             self.agenda.plan.jobs.iter().filter(skipped_whole).map(|job| self.agenda.verdict(job)).collect();
         let (status, exit) = match stop {
             StopReason::Interrupted => (RunStatus::Interrupted, Exit::Interrupted),
-            StopReason::HostTrouble { why } => {
+            StopReason::HostFailure { why } => {
                 tracing::error!("{why}");
                 (RunStatus::Failed, Exit::Host)
             }

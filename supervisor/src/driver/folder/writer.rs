@@ -197,7 +197,7 @@ fn write(
         let mut had_failed = false;
         let written = loop {
             match job(&mut store) {
-                Err(error) if error.may_pass() && !shared.gives_up.load(Ordering::Relaxed) => {
+                Err(error) if error.is_transient() && !shared.gives_up.load(Ordering::Relaxed) => {
                     say(Some(chain(&error)));
                     had_failed = true;
                     std::thread::sleep(PAUSE);

@@ -80,7 +80,7 @@ impl Run<'_> {
         let ms = Some(took.as_secs_f64() * 1e3);
         let number = attempt.number;
         let end = match ended {
-            AttemptEnd::Stands(report) => {
+            AttemptEnd::Accepted(report) => {
                 let (status, detail) = (report.head.status, Some(report.head.detail.clone()));
                 StoredEnd { status, blame: report.head.blame(), detail, ms, report: Some(*report) }
             }

@@ -70,9 +70,9 @@ impl FoundDevice {
     }
 
     /// Waits until no other run uses the card, then watches it. `folder` is the run's.
-    pub(crate) fn take(self, folder: &Path, signals: &Signals) -> Result<RunDevice, DeviceTrouble> {
+    pub(crate) fn take(self, folder: &Path, signals: &Signals) -> Result<RunDevice, DeviceFailure> {
         let lock = DeviceLock::take(&self.identity, folder, signals)?;
-        self.watch(lock).map_err(DeviceTrouble::Thread)
+        self.watch(lock).map_err(DeviceFailure::Thread)
     }
 
     fn watch(self, lock: DeviceLock) -> std::io::Result<RunDevice> {
@@ -89,7 +89,7 @@ impl FoundDevice {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum DeviceTrouble {
+pub enum DeviceFailure {
     #[error(transparent)]
     Lock(#[from] LockError),
     #[error("starting the thread that watches the device")]
@@ -106,8 +106,8 @@ impl RunDevice {
     }
 
     /// Requests a reading at once, because a process of this run has ended.
-    pub(crate) fn look_now(&self) {
-        self.watch.look_now();
+    pub(crate) fn sample_now(&self) {
+        self.watch.sample_now();
     }
 
     /// Returns the latest reading as an event, if there is a new one. `ours` are the run's living processes with their
@@ -199,7 +199,7 @@ impl Run<'_> {
         let core = &self.decisions.core;
         let is_busy = core.device_is_leased() || core.device_state() == DeviceState::Returning;
         if let Some(device) = &mut self.machine.device {
-            device.watch.look_every(if is_busy { BUSY } else { IDLE });
+            device.watch.set_interval(if is_busy { BUSY } else { IDLE });
         }
         Ok(())
     }

@@ -175,7 +175,7 @@ impl Machine {
 
     pub(crate) fn forget_dead_worker(&mut self, worker: WorkerId, left_runners: bool) {
         if let Some(device) = &self.device {
-            device.look_now();
+            device.sample_now();
         }
         self.sampler.forget(Process::Worker(worker));
         self.sampler.forget(Process::Zygote(worker));

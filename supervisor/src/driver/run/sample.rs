@@ -12,7 +12,7 @@ use opt_shared::units::Bytes;
 use super::descendants::Descendants;
 use crate::core::event::{Process, ProcessSample, Sample};
 use crate::core::pace::{IDLE, Pace, SHORTEST};
-use crate::driver::folder::evidence::{Look, LookedAt};
+use crate::driver::folder::evidence::{RunSample, SampledProcess};
 use crate::memory::SampleError;
 use crate::memory::machine::{MachineSampler, SwapTraffic};
 use crate::memory::procfs::{ProcessSampler, Resident};
@@ -108,7 +108,7 @@ pub struct Sampler {
     pub totals: MemoryTotals,
     pace: Pace,
     /// The details of the last sample, for the record.
-    pub look: Look,
+    pub look: RunSample,
     due: Instant,
 }
 
@@ -127,7 +127,7 @@ impl Sampler {
             descendants: Descendants::open(proc_root()),
             totals,
             pace: Pace::default(),
-            look: Look::default(),
+            look: RunSample::default(),
             due: Instant::now() + IDLE,
         }
     }
@@ -205,7 +205,7 @@ impl Sampler {
         let mut reclaimable_sum = Bytes::ZERO;
         let mut owed_sum = Bytes::ZERO;
         let mut headroom: Option<Bytes> = None;
-        let mut processes: Vec<LookedAt> = Vec::with_capacity(self.watched.len());
+        let mut processes: Vec<SampledProcess> = Vec::with_capacity(self.watched.len());
         // Processes are in the order of `Process`: workers, then zygotes, then runners.
         let mut zygotes = Vec::new();
         for (&process, watched) in &mut self.watched {
@@ -243,7 +243,7 @@ impl Sampler {
                     worker.owed += seen.owed;
                     worker.reclaimable += seen.reclaimable;
                 }
-                None => processes.push(LookedAt {
+                None => processes.push(SampledProcess {
                     process,
                     pid: watched.pid,
                     owed: seen.owed + watched.files.own,
@@ -265,7 +265,7 @@ impl Sampler {
         if let Some(machine) = self.machine.as_mut().and_then(|machine| machine.sample().ok()) {
             (sample.available, sample.free) = (Some(machine.available), Some(machine.free));
         }
-        self.look = Look {
+        self.look = RunSample {
             processes,
             supervisor: sample.supervisor_owed,
             owed: owed_sum + sample.supervisor_owed,

@@ -44,12 +44,12 @@ impl Run<'_> {
                 }
                 self.machine.forget_dead_worker(worker, left_runners);
                 tracing::debug!(%worker, how, left_runners, "worker gone");
-                self.look_now()?;
+                self.sample_now()?;
                 self.feed(Event::WorkerGone { worker, how, left_runners })
             }
             PoolEvent::Returned { worker } => {
                 self.machine.sampler.forget_runners(worker);
-                self.look_now()?;
+                self.sample_now()?;
                 self.feed(Event::Returned { worker })
             }
             PoolEvent::Message { worker, message } => self.handle_message(worker, message),
@@ -116,13 +116,13 @@ impl Run<'_> {
             }
             FromWorker::Finished { lease, report } => {
                 self.books.evidence.phase_ends();
-                self.look_now()?;
+                self.sample_now()?;
                 // A failed attempt reaps its runners without reporting each one.
                 self.machine.forget_runners(worker);
                 self.feed(Event::Finished { worker, lease, report })?;
                 // The worker's remaining memory is measured now, so that the next phase does not have to wait for the
                 // next sample.
-                self.look_now()
+                self.sample_now()
             }
             FromWorker::Fault { lease: _, detail } => {
                 tracing::warn!(%worker, "a worker cannot continue: {detail}");
@@ -133,14 +133,14 @@ impl Run<'_> {
 
     /// Takes an additional sample, so that the next decision (recycle, grant) and its record use current figures. It
     /// does not disturb timings, because an attempt or a worker has just ended.
-    fn look_now(&mut self) -> Result<(), RunError> {
-        (self.each_look)();
+    fn sample_now(&mut self) -> Result<(), RunError> {
+        (self.each_turn)();
         let sample = self.machine.look(self.decisions.now());
         self.books.look(&self.machine.sampler.look);
         self.feed(Event::Sample(sample))
     }
 
     pub(super) fn look_if_due(&mut self) -> Result<(), RunError> {
-        if self.machine.sampler.due() <= Instant::now() { self.look_now() } else { Ok(()) }
+        if self.machine.sampler.due() <= Instant::now() { self.sample_now() } else { Ok(()) }
     }
 }

@@ -95,7 +95,7 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
         watchdog: Watchdog::start(),
         stalled: false,
         signals: &Signals::block().expect("signals"),
-        each_look: || {},
+        each_turn: || {},
     };
     test(&mut run);
 }
@@ -141,7 +141,7 @@ fn verified(run: &mut Run<'_>, candidate: CandidateId, lease: LeaseId, status: S
         lease,
         order: Order { unit: unit_of(run, candidate), stage: Stage::Verify, beside: None },
         attempt: 1,
-        ended: AttemptEnd::Stands(Box::new(report)),
+        ended: AttemptEnd::Accepted(Box::new(report)),
     }
 }
 

@@ -52,14 +52,14 @@ impl DeviceWatch {
     }
 
     /// Changes the time between samples. If it differs, the next sample is taken at once.
-    pub fn look_every(&mut self, pace: Duration) {
+    pub fn set_interval(&mut self, pace: Duration) {
         if self.paced != pace {
             self.paced = pace;
-            self.look_now();
+            self.sample_now();
         }
     }
 
-    pub fn look_now(&self) {
+    pub fn sample_now(&self) {
         // This fails only after the device was lost and the thread has ended.
         let _ = self.pace.send(self.paced);
     }

@@ -15,7 +15,7 @@ const SYMBOL: &str = "opt_digest";
 const WORD: u64 = 8;
 const THREADS: u32 = 256;
 /// The largest grid, which occupies any card. For larger inputs, each thread processes several words.
-const MOST_BLOCKS: u64 = 4096;
+const MAX_BLOCKS: u64 = 4096;
 /// The time limit. The emulated device takes some seconds for a gigabyte.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -67,7 +67,7 @@ impl Digester {
         driver.borrow_mut().write(sums, &found)?;
         for (number, part) in (0..).zip(parts) {
             let words = part.words();
-            let blocks = words.div_ceil(u64::from(THREADS)).min(MOST_BLOCKS);
+            let blocks = words.div_ceil(u64::from(THREADS)).min(MAX_BLOCKS);
             let Some(blocks) = u32::try_from(blocks).ok().filter(|&blocks| 0 < blocks) else { continue };
             let params = [part.start(), words, self.seed, sums + number * SUM_BYTES];
             let launch = Launch {

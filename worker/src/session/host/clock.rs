@@ -16,7 +16,7 @@ use super::session::HostSession;
 use super::view::Element;
 use crate::machine::{cpus, keep_off};
 use crate::runner::control::{FLAG_PLAN, FLAG_VARIED};
-use crate::sandbox::turns::{Turns, take_turns};
+use crate::sandbox::scheduling::{Scheduling, set_scheduling};
 use crate::session::{
     Answer, Block, BlockOrder, Clock, IdleRound, LOOKS, Look, Renew, SessionError, WakeCost, nothing_new,
 };
@@ -240,12 +240,12 @@ impl HostSession<'_> {
         if !self.stand()? {
             return Ok(Heard::Died);
         }
-        let raised = take_turns(0, Turns::RealTime(OWN_PRIORITY)).map_err(RunnerError::Priority);
+        let raised = set_scheduling(0, Scheduling::RealTime(OWN_PRIORITY)).map_err(RunnerError::Priority);
         let timed = raised
-            .and_then(|()| self.runner.take_turns(Turns::RealTime(RUNNER_PRIORITY)))
+            .and_then(|()| self.runner.set_scheduling(Scheduling::RealTime(RUNNER_PRIORITY)))
             .and_then(|()| self.stamped(block, offsets, seen, inputs));
-        let lowered = self.runner.take_turns(Turns::Short);
-        take_turns(0, Turns::Short).map_err(RunnerError::Priority)?;
+        let lowered = self.runner.set_scheduling(Scheduling::Short);
+        set_scheduling(0, Scheduling::Short).map_err(RunnerError::Priority)?;
         let timed = timed?;
         lowered?;
         Ok(timed)
@@ -365,7 +365,7 @@ fn waited(runner: &Runner) -> Option<Duration> {
     Some(runner.waited()? + run_delay("/proc/thread-self/schedstat")?)
 }
 
-/// Returns one and a half times the expected duration of the block, within bounds (DESIGN, "Timing"). On a busy
+/// Returns one and a half times the expected duration of the block, within bounds. On a busy
 /// machine, this process and the runner can end up on one CPU. Longer spinning would then take a whole time slice from
 /// the runner in every block.
 fn spin_for(expected: Duration) -> Duration {

@@ -9,7 +9,7 @@ use opt_shared::outcome::Status;
 
 use super::placed::Placed;
 use super::process::Death;
-use crate::runner::control::{FaultPlace, Phase};
+use crate::runner::control::{FaultedMemory, Phase};
 use crate::sandbox::handle::End;
 use crate::session::Verdict;
 
@@ -95,7 +95,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         // A store into an input cannot raise this signal. It means that a page of the mapped file could not be read. But
         // the candidate can write the report of a fault, or send itself the signal. The proof is that the worker cannot
         // read the input either.
-        if matches!(fault.place, FaultPlace::Input | FaultPlace::InputGuard)
+        if matches!(fault.place, FaultedMemory::Input | FaultedMemory::InputGuard)
             && fault.signal == libc::SIGBUS
             && (names.is_unreadable)(fault.index)
         {
@@ -111,17 +111,17 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         }
         let place = match fault.place {
             _ if fault.signal == libc::SIGBUS => None,
-            FaultPlace::Input => Some((
+            FaultedMemory::Input => Some((
                 Status::InputMutated,
                 format!("stored into {}, which is read-only", (names.inputs)(fault.index)),
             )),
-            FaultPlace::InputGuard => {
+            FaultedMemory::InputGuard => {
                 Some((Status::OutOfBounds, format!("reached beyond {}", (names.inputs)(fault.index))))
             }
-            FaultPlace::OutputGuard => {
+            FaultedMemory::OutputGuard => {
                 Some((Status::OutOfBounds, format!("reached beyond {}", (names.outputs)(fault.index))))
             }
-            FaultPlace::Elsewhere => None,
+            FaultedMemory::Elsewhere => None,
         };
         if let Some((status, what)) = place {
             return verdict(status, format!("{what}, {during} (address {:#x})", fault.address));
@@ -232,14 +232,14 @@ mod tests {
             ..death_by(End::Signalled { signal: libc::SIGBUS })
         };
         check_beside(
-            cut_short(FaultPlace::Input),
+            cut_short(FaultedMemory::Input),
             true,
             Status::InfraError,
             "a page of input 1 could not be read",
         );
         // The worker can read the input, so the candidate made this up.
-        check(cut_short(FaultPlace::Input), Status::Crashed, "SIGBUS");
-        check(cut_short(FaultPlace::Elsewhere), Status::Crashed, "SIGBUS");
+        check(cut_short(FaultedMemory::Input), Status::Crashed, "SIGBUS");
+        check(cut_short(FaultedMemory::Elsewhere), Status::Crashed, "SIGBUS");
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
             check(death_by(End::Signalled { signal }), Status::InfraError, "ended in a call");
         }
@@ -257,10 +257,10 @@ mod tests {
         );
         let faulted =
             |place| Death { fault: fault(place), ..death_by(End::Signalled { signal: libc::SIGSEGV }) };
-        check(faulted(FaultPlace::Input), Status::InputMutated, "input 1");
-        check(faulted(FaultPlace::InputGuard), Status::OutOfBounds, "input 1");
-        check(faulted(FaultPlace::OutputGuard), Status::OutOfBounds, "output 1");
-        check(faulted(FaultPlace::Elsewhere), Status::Crashed, "SIGSEGV");
+        check(faulted(FaultedMemory::Input), Status::InputMutated, "input 1");
+        check(faulted(FaultedMemory::InputGuard), Status::OutOfBounds, "input 1");
+        check(faulted(FaultedMemory::OutputGuard), Status::OutOfBounds, "output 1");
+        check(faulted(FaultedMemory::Elsewhere), Status::Crashed, "SIGSEGV");
         check(
             Death { refused: Some(Bytes::gib(1)), ..death_by(End::Signalled { signal: libc::SIGABRT }) },
             Status::HostMemoryLimit,

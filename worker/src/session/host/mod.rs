@@ -42,7 +42,7 @@ use crate::link::{Held, Link};
 use crate::recorded::Recorded;
 use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
-use crate::sandbox::turns::{Turns, take_turns};
+use crate::sandbox::scheduling::{Scheduling, set_scheduling};
 
 /// The CPU backend of one lease.
 pub(crate) struct HostBackend<'l> {
@@ -118,7 +118,7 @@ impl Backend for HostBackend<'_> {
         how: TimedSession,
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
         // Refused by old kernels only.
-        let _ = take_turns(0, Turns::Short);
+        let _ = set_scheduling(0, Scheduling::Short);
         let slots = if how.in_turns { Slots::Separate } else { Slots::Ring };
         let mut session = HostSession::start(self.link, self.lease, candidate, entries, slots, varied)?;
         session.watch.set_priority(how.priority);

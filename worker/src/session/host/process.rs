@@ -16,16 +16,16 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::libraries::Library;
 use crate::link::{Link, LinkError, RunnerNotice};
-use crate::runner::control::{ControlMap, FaultPlace, Phase, publish, wait_for_change};
+use crate::runner::control::{ControlMap, FaultedMemory, Phase, publish, wait_for_change};
 use crate::runner::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_reply, send_to_runner};
 use crate::runner::serve::CONTROL_FD;
 use crate::runner::zygote::RUNNER_DESCRIPTORS;
 use crate::sandbox::handle::{End, HandleError, RunnerHandle, Stop};
+use crate::sandbox::scheduling::{Scheduling, set_scheduling};
 use crate::sandbox::spawn::SOCKET_FD;
 use crate::sandbox::spawn::spawn_runner;
 use crate::sandbox::streams::Stream;
 use crate::sandbox::timeout::Timeout;
-use crate::sandbox::turns::{Turns, take_turns};
 use crate::session::{Called, Loaded};
 
 /// The number of bytes of standard error that are reported.
@@ -131,7 +131,7 @@ pub(crate) struct Death {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
-    pub(crate) place: FaultPlace,
+    pub(crate) place: FaultedMemory,
     pub(crate) index: u32,
     pub(crate) address: u64,
     pub(crate) signal: i32,
@@ -397,13 +397,13 @@ impl Runner {
     }
 
     /// Sets how the scheduler treats each of its threads. Ignores threads that have ended.
-    pub(crate) fn take_turns(&self, turns: Turns) -> Result<(), RunnerError> {
+    pub(crate) fn set_scheduling(&self, turns: Scheduling) -> Result<(), RunnerError> {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.handle.pid())) else {
             return Ok(());
         };
         let numbers = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse().ok());
         for number in numbers {
-            match take_turns(number, turns) {
+            match set_scheduling(number, turns) {
                 Ok(()) | Err(rustix::io::Errno::SRCH) => {}
                 Err(errno) => return Err(RunnerError::Priority(errno)),
             }
@@ -457,7 +457,7 @@ impl Runner {
         let signal = i32::try_from(page.fault_signal.load(Ordering::SeqCst)).unwrap_or(0);
         let fault = (signal != 0).then(|| Fault {
             signal,
-            place: FaultPlace::from_claim(page.fault_place.load(Ordering::Relaxed)),
+            place: FaultedMemory::from_claim(page.fault_place.load(Ordering::Relaxed)),
             index: page.fault_index.load(Ordering::Relaxed),
             address: page.fault_address.load(Ordering::Relaxed),
         });

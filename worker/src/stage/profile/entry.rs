@@ -9,7 +9,7 @@ use opt_shared::settings::Protocol;
 use opt_shared::units::Bytes;
 use rand::Rng;
 
-use super::idle::LEAST_ROUNDS;
+use super::idle::MIN_ROUNDS;
 use super::length::{agree, calls_for_a_block};
 use super::pair::{Context, Draws, Made, Order, Pairing};
 use super::pairs::{Pairs, Timed, fastest, most_calls, net_times, note, note_estimates};
@@ -17,7 +17,7 @@ use super::plausible::{implausible, works_unasked};
 use super::samples::Samples;
 use super::vary::Variation;
 use super::{CANDIDATE, Side, Stop, handoff};
-use crate::judge::{at_a_glance, half_width, over_runners, quantile_of, summarise};
+use crate::judge::{half_width, over_pairs, over_runners, quantile_of, summarise};
 use crate::recorded::allocated_bytes;
 use crate::session::{SessionError, VariantMemory};
 use crate::stage::failure::Calls;
@@ -25,10 +25,10 @@ use crate::stage::failure::Calls;
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(10);
 /// Largest number of warm-up pairs.
-const MOST_WARM_UP_PAIRS: u32 = 1000;
+const MAX_WARM_UP_PAIRS: u32 = 1000;
 const SLOW_CALL: Duration = Duration::from_millis(100);
 /// If at least this many pairs were not preempted, only those count.
-const LEAST_CALM: usize = 3;
+const MIN_CALM: usize = 3;
 /// The numbers of warm-up calls and of timed calls in KernelForge's protocol.
 const KERNELFORGE_CALLS: (u32, u32) = (25, 100);
 
@@ -155,12 +155,12 @@ impl Timing {
         if self.samples.len() == 1 { over_runners(&self.medians[CANDIDATE]) } else { self.speedup() }
     }
 
-    /// The speed-up over the baseline. The speed-up over the baseline. If all pairs were disturbed, the slower side was
+    /// The speed-up over the baseline. If all pairs were disturbed, the slower side was
     /// disturbed more, because its blocks are longer. The interval is then extended to the ratio of the shortest
     /// blocks, which may have been undisturbed.
     fn speedup(&self) -> Option<Estimate> {
         let estimate =
-            if self.pairs.is_empty() { over_runners(&self.ratios) } else { at_a_glance(&self.pairs) }?;
+            if self.pairs.is_empty() { over_runners(&self.ratios) } else { over_pairs(&self.pairs) }?;
         let least = |side: usize| self.samples.get(side)?.ms.iter().copied().reduce(f64::min);
         let calmest = least(1).zip(least(CANDIDATE)).map(|(baseline, candidate)| baseline / candidate);
         Some(match calmest.filter(|ratio| self.disturbed && ratio.is_finite()) {
@@ -244,7 +244,7 @@ fn believed(timed: &[Timed]) -> Vec<&Timed> {
     let preempted = |side: usize| timed.iter().filter(|pair| pair.preempted.get(side) == Some(&true)).count();
     let calm: Vec<&Timed> = timed.iter().filter(|pair| !pair.preempted.contains(&true)).collect();
     let self_made = 2 + preempted(1) * 3 / 2 < preempted(CANDIDATE);
-    if calm.len() < LEAST_CALM || (self_made && timed.iter().any(|pair| 1 < pair.ms.len())) {
+    if calm.len() < MIN_CALM || (self_made && timed.iter().any(|pair| 1 < pair.ms.len())) {
         timed.iter().collect()
     } else {
         calm
@@ -284,7 +284,7 @@ pub(super) fn warm_up<M: VariantMemory>(
         Protocol::Paired => (WARM_UP_CALLS, WARM_UP_TIME),
         Protocol::Kernelforge => (KERNELFORGE_CALLS.0, WARM_UP_TIME),
     };
-    for _ in 0..MOST_WARM_UP_PAIRS {
+    for _ in 0..MAX_WARM_UP_PAIRS {
         let slow = pairing.samples.iter().any(|side| SLOW_CALL <= side.estimate);
         let spent = in_blocks.max(now(pairing.sides) - started);
         let warm = (least_calls <= done || (slow && 0 < done)) && least_time <= spent;
@@ -376,7 +376,7 @@ pub(super) fn idle_rounds<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
 ) -> Result<Made<()>, SessionError> {
     for number in 0..pairing.sides.len() {
-        for _ in 0..LEAST_ROUNDS.div_ceil(MIN_RUNNERS as usize) {
+        for _ in 0..MIN_ROUNDS.div_ceil(MIN_RUNNERS as usize) {
             if let Err(stop) = pairing.idle_round(number)? {
                 return Ok(Err(stop));
             }

@@ -17,24 +17,24 @@ use rand::{Rng, SeedableRng};
 use crate::session::{IdleRound, WakeCost};
 
 /// The number of rounds that a proof needs.
-pub(super) const LEAST_ROUNDS: usize = 9;
-/// CPU time allowed for falling asleep and waking up (DESIGN, "Timing"). For long blocks, a share of the block is
+pub(super) const MIN_ROUNDS: usize = 9;
+/// CPU time allowed for falling asleep and waking up. For long blocks, a share of the block is
 /// allowed. A smaller gain does not matter.
-const LEAST_ALLOWANCE: Duration = Duration::from_micros(200);
-const LEAST_ALLOWANCE_OF_THREADS: Duration = Duration::from_micros(50);
+const MIN_ALLOWANCE: Duration = Duration::from_micros(200);
+const MIN_ALLOWANCE_OF_THREADS: Duration = Duration::from_micros(50);
 const ALLOWED_SHARE: u32 = 20;
 /// CPU time allowed per thread, as a multiple of a bare wake-up. By measurement, a bare wake-up costs 1 us per thread.
 /// A round, in which each thread also falls asleep and is stopped again, costs 3 to 6 us. Many threads on many CPUs
 /// contend with each other, so the bare wake-up is measured in every round.
 const BARE_FACTOR: u32 = 6;
-const MOST_BARE_FOR_A_THREAD: Duration = Duration::from_micros(100);
+const MAX_BARE_PER_THREAD: Duration = Duration::from_micros(100);
 const FOR_A_THREAD: Duration = Duration::from_micros(5);
 
 /// CPU time that a runner may use in a round, with blocks of the given length.
 fn allowance(block: Duration, wake: WakeCost) -> Duration {
-    let least = if wake.threads == 1 { LEAST_ALLOWANCE } else { LEAST_ALLOWANCE_OF_THREADS };
+    let least = if wake.threads == 1 { MIN_ALLOWANCE } else { MIN_ALLOWANCE_OF_THREADS };
     least.max(block / ALLOWED_SHARE)
-        + (wake.cpu * BARE_FACTOR).min(MOST_BARE_FOR_A_THREAD * wake.threads)
+        + (wake.cpu * BARE_FACTOR).min(MAX_BARE_PER_THREAD * wake.threads)
         + FOR_A_THREAD * wake.threads
 }
 
@@ -62,7 +62,7 @@ pub(super) fn judge(rounds: &[IdleRound], block: Duration) -> Idleness {
         .collect();
     over.sort_unstable();
     let Some(&least) = over.first() else { return Idleness::Idle };
-    if LEAST_ROUNDS <= count && count * 3 <= over.len() * 4 {
+    if MIN_ROUNDS <= count && count * 3 <= over.len() * 4 {
         Idleness::Works { least, rounds: count }
     } else if count <= over.len() * 2 {
         Idleness::Disturbed { exceeded: over.len(), rounds: count }
@@ -98,7 +98,7 @@ impl Draw {
 
     /// The number of rounds before the first block, if it is the only one.
     pub(super) fn first_rounds(&mut self) -> usize {
-        self.0.random_range(0..=LEAST_ROUNDS)
+        self.0.random_range(0..=MIN_ROUNDS)
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
         // A single round, and as many as possible without a proof.
         let disturbed = |exceeded, rounds| Idleness::Disturbed { exceeded, rounds };
         assert_eq!(judge(&rounds(&[913], 1, 1), BLOCK), disturbed(1, 1));
-        assert_eq!(judge(&rounds(&[913; LEAST_ROUNDS - 1], 1, 1), BLOCK), disturbed(8, 8));
+        assert_eq!(judge(&rounds(&[913; MIN_ROUNDS - 1], 1, 1), BLOCK), disturbed(8, 8));
         let six_of_nine = [20, 20, 20, 900, 900, 900, 900, 900, 900];
         assert_eq!(judge(&rounds(&six_of_nine, 1, 1), BLOCK), disturbed(6, 9));
         assert_eq!(judge(&[], BLOCK), Idleness::Idle);

@@ -27,7 +27,7 @@ use crate::stage::failure::{self, Calls};
 /// The time limit of a block is this multiple of the time that its calls took before …
 const LIMIT_FACTOR: u32 = 20;
 /// … plus this.
-const LEAST_LIMIT: Duration = Duration::from_secs(5);
+const MIN_LIMIT: Duration = Duration::from_secs(5);
 /// Every output slot is checked in one pair out of this many.
 const ALL_SLOTS_ONE_IN: u32 = 16;
 
@@ -263,7 +263,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             return allowed;
         }
         let expected = self.samples[number].estimate.saturating_mul(calls);
-        let limit = LEAST_LIMIT + expected.saturating_mul(LIMIT_FACTOR);
+        let limit = MIN_LIMIT + expected.saturating_mul(LIMIT_FACTOR);
         // Whole milliseconds, because it appears in messages.
         allowed.min(Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)))
     }

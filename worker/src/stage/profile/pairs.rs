@@ -16,9 +16,9 @@ use crate::session::{Block, VariantMemory};
 const PAIRS: usize = 10;
 const PAIRS_SLOW: usize = 2;
 /// Smallest number of pairs, even if time is short. A median of fewer pairs means little.
-const LEAST_PAIRS: usize = 5;
+const MIN_PAIRS: usize = 5;
 /// Preempted pairs are repeated until this many times the wanted number were made. After that, all pairs count.
-const MOST_REPEATED: usize = 4;
+const MAX_REPEATED: usize = 4;
 
 /// A timed pair: for each side the milliseconds per call, and whether another process preempted the block.
 pub(super) struct Timed {
@@ -48,8 +48,8 @@ impl Pairs {
     pub(super) fn new<M: VariantMemory>(pairing: &Pairing<'_, '_, M>, slow: bool, spent: Duration) -> Self {
         let (wanted, least) = match pairing.context.task.depth {
             _ if slow => (PAIRS_SLOW, PAIRS_SLOW),
-            Depth::Full => (PAIRS, LEAST_PAIRS),
-            Depth::Screen => (LEAST_PAIRS, LEAST_PAIRS),
+            Depth::Full => (PAIRS, MIN_PAIRS),
+            Depth::Screen => (MIN_PAIRS, MIN_PAIRS),
         };
         Self {
             timed: Vec::new(),
@@ -69,7 +69,7 @@ impl Pairs {
     pub(super) fn are_enough(&self) -> bool {
         let calm = self.timed.iter().filter(|pair| !pair.preempted.contains(&true)).count();
         self.wanted <= calm
-            || self.wanted * MOST_REPEATED <= self.timed.len()
+            || self.wanted * MAX_REPEATED <= self.timed.len()
             || (self.least <= self.timed.len() && self.limit <= self.spent)
     }
 

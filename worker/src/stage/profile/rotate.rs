@@ -7,7 +7,7 @@
 use rand::seq::SliceRandom;
 
 use super::entry::{Timing, idle_rounds, most_threads, now, warm_up};
-use super::pair::{Context, Draws, Made, OpenPair, Order, Pairing};
+use super::pair::{Context, Draws, Made, OpenPair, Pairing};
 use super::pairs::Pairs;
 use super::vary::Variation;
 use super::{Side, handoff};
@@ -73,14 +73,12 @@ impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
 
     fn round(&mut self, turns: &mut [(usize, Pairs)]) -> Result<Made<()>, SessionError> {
         let mut open: Vec<OpenPair> = Vec::with_capacity(turns.len());
-        // The order of the sides is the same for all entries of a round. Each side goes first in half of the rounds.
-        let mut first = None;
         for (index, pairs) in turns.iter_mut() {
             let mut pairing = self.pairing(*index);
             let order = pairs.next(&mut pairing);
-            let baseline_first = *first.get_or_insert(order.baseline_first);
-            open.push(pairing.open(Order { baseline_first, ..order }));
+            open.push(pairing.open(order));
         }
+        // The first entry decides the order of the sides for the whole round.
         let sides = open.first().map(|pair| pair.numbers(self.sides.len())).unwrap_or_default();
         for &number in sides {
             for (pair, (index, pairs)) in open.iter_mut().zip(&mut *turns) {

@@ -7,7 +7,7 @@ use rand::Rng;
 use crate::session::{Block, IdleRound, Look, WIDEST_ELEMENT};
 
 /// Largest number of blocks with kept elements.
-const MOST_KEPT: usize = 24;
+const MAX_KEPT: usize = 24;
 
 #[derive(Default)]
 pub(super) struct Samples {
@@ -64,7 +64,7 @@ impl Samples {
     /// Keeps a random sample of the blocks, in which each block has the same probability.
     pub(super) fn keep(&mut self, block: KeptBlock, random: &mut impl Rng) {
         self.offered += 1;
-        if self.kept.len() < MOST_KEPT {
+        if self.kept.len() < MAX_KEPT {
             self.kept.push(block);
             return;
         }
@@ -124,8 +124,8 @@ mod tests {
             let block = KeptBlock { seed, calls: 1, looks: Vec::new(), elements: Vec::new() };
             samples.keep(block, &mut random);
         }
-        assert_eq!(samples.kept.len(), MOST_KEPT);
+        assert_eq!(samples.kept.len(), MAX_KEPT);
         let late = samples.kept.iter().filter(|block| 500 <= block.seed).count();
-        assert!((4..=20).contains(&late), "{late} of {MOST_KEPT}");
+        assert!((4..=20).contains(&late), "{late} of {MAX_KEPT}");
     }
 }

@@ -23,7 +23,7 @@ use crate::session::{
     Answer, Backend, Ending, Group, InputFault, Lifetime, Loaded, Session, SessionError, Verdict, Wanted,
 };
 
-/// The number of failures that a report shows in full (DESIGN, "The run directory").
+/// The number of failures that a report shows in full.
 const KEPT_FAILURES: usize = 3;
 /// The number of failing entries whose captures are read once more to detect damage: those that a report shows.
 /// Checking more would cost a pass over the captures for every bad candidate.

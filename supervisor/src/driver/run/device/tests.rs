@@ -77,7 +77,7 @@ impl Watched {
         let lock = DeviceLock::take_at(&path, &identity, folder.path(), &|| false, Duration::ZERO);
         let found = FoundDevice { nvml, identity, memory: DeviceMemory { totals, is_integrated: false } };
         let mut device = found.watch(lock.expect("the lock is free")).expect("a thread");
-        device.watch.look_every(BUSY);
+        device.watch.set_interval(BUSY);
         Self { folder, twin, device }
     }
 
@@ -156,7 +156,7 @@ fn lost_card_raises_an_event_and_a_failed_reading_does_not() {
     };
     watched.play(&failing(999));
     // Failed readings raise no events, so the next event comes from the next script.
-    watched.device.watch.look_now();
+    watched.device.watch.sample_now();
     watched.play(&failing(GPU_IS_LOST));
     let event =
         std::iter::repeat_with(|| watched.event(&[])).find(|it| !matches!(it, Event::DeviceSample(_)));

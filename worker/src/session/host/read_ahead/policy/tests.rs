@@ -7,7 +7,7 @@ const PAGE: u64 = 4096;
 const PAGES: u64 = 32_768;
 const MIB: u64 = 256;
 
-/// A simulated cache and candidate. The policy looks after every `look_every`th touch.
+/// A simulated cache and candidate. The policy looks after every `set_interval`th touch.
 struct Bench {
     policy: ReadaheadPolicy,
     cached: Vec<bool>,
@@ -25,14 +25,14 @@ enum Start {
 }
 
 impl Bench {
-    fn run(cached: Vec<bool>, look_every: u64, touches: impl IntoIterator<Item = u64>) -> Self {
-        Self::begun(Start::Unknown, cached, look_every, touches)
+    fn run(cached: Vec<bool>, set_interval: u64, touches: impl IntoIterator<Item = u64>) -> Self {
+        Self::begun(Start::Unknown, cached, set_interval, touches)
     }
 
     fn begun(
         start: Start,
         cached: Vec<bool>,
-        look_every: u64,
+        set_interval: u64,
         touches: impl IntoIterator<Item = u64>,
     ) -> Self {
         let pages = cached.len() as u64;
@@ -54,7 +54,7 @@ impl Bench {
         for (number, page) in touches.into_iter().enumerate() {
             used_pages += u64::from(!std::mem::replace(&mut used[to_index(page)], true));
             it.misses += u64::from(!std::mem::replace(&mut it.cached[to_index(page)], true));
-            if number as u64 % look_every == look_every - 1 {
+            if number as u64 % set_interval == set_interval - 1 {
                 let mut due = it.policy.follow(|Tripwire { page, left_out }| {
                     used[to_index(page)] || (left_out && it.cached[to_index(page)])
                 });

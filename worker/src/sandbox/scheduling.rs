@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 /// How the scheduler treats a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turns {
+pub(crate) enum Scheduling {
     /// Short time slices. A thread that shares a CPU then runs sooner after it wakes, but is interrupted more often.
     /// Needs no privilege. Threads that are started later inherit the setting. Before Linux 6.12, the setting is
     /// accepted but has no effect.
@@ -16,10 +16,12 @@ pub(crate) enum Turns {
 }
 
 /// Sets this for a thread, given by its number. 0 is the calling thread.
-pub(crate) fn take_turns(thread: u32, turns: Turns) -> Result<(), Errno> {
+pub(crate) fn set_scheduling(thread: u32, turns: Scheduling) -> Result<(), Errno> {
     let attributes = match turns {
-        Turns::Short => SchedulingAttributes { runtime: SHORT_TURN_NS, ..SchedulingAttributes::default() },
-        Turns::RealTime(priority) => SchedulingAttributes {
+        Scheduling::Short => {
+            SchedulingAttributes { runtime: SHORT_TURN_NS, ..SchedulingAttributes::default() }
+        }
+        Scheduling::RealTime(priority) => SchedulingAttributes {
             policy: FIFO,
             flags: RESET_ON_FORK,
             priority,
@@ -71,16 +73,16 @@ mod tests {
     #[test]
     fn short_turns_need_no_privilege() {
         // Kernels have the call since 3.14.
-        assert_eq!(in_a_thread(|| take_turns(0, Turns::Short)), Ok(()));
+        assert_eq!(in_a_thread(|| set_scheduling(0, Scheduling::Short)), Ok(()));
     }
 
     #[test]
     fn real_time_priority_is_set_and_given_up() {
         let policies = in_a_thread(|| {
             let policy = || std::fs::read_to_string("/proc/thread-self/stat").map(|stat| policy_of(&stat));
-            take_turns(0, Turns::RealTime(1)).map(|()| {
+            set_scheduling(0, Scheduling::RealTime(1)).map(|()| {
                 let raised = policy().expect("/proc");
-                take_turns(0, Turns::Short).expect("back");
+                set_scheduling(0, Scheduling::Short).expect("back");
                 (raised, policy().expect("/proc"))
             })
         });

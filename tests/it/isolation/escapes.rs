@@ -12,7 +12,7 @@ use opt_tests::Scenario;
 use opt_tests::users::{User, set_mode, users};
 
 use super::run::{Run, generate, plan_path};
-use super::{CRASHED, Expected, PASSED, ends, must_all_end, stem, table};
+use super::{CRASHED, Expected, PASSED, assert_endings, ends, stem, table};
 
 const DOORS: &[Expected] = &[
     ends("hides_memory.c", PASSED, ""),
@@ -28,7 +28,7 @@ const HIDDEN: u8 = 0xA5;
 const STAGES: [Stage; 3] = [Stage::Screen, Stage::Profile, Stage::Confirm];
 
 fn candidate(name: &str, file: &str, flags: &str) -> String {
-    let source = plan_path(&format!("kernels/doors/{file}"));
+    let source = plan_path(&format!("kernels/escapes/{file}"));
     format!(
         "[[job.candidate]]\nname = {name:?}\nsources = [{source:?}]\nbuild = {{ extra_flags = [{flags}] }}\n"
     )
@@ -111,7 +111,7 @@ fn fill_given(scenario: &Scenario) {
 }
 
 #[test]
-fn kernels_find_no_way_out() {
+fn kernels_cannot_leave_the_sandbox() {
     for user in users() {
         let scenario = Scenario::create();
         generate(&scenario, "softmax", "64,256", 1);
@@ -134,7 +134,7 @@ fn kernels_find_no_way_out() {
             continue;
         }
         let rows = [("good", PASSED, ""), ("control", CRASHED, "seed 0 at")];
-        must_all_end(&run, table(DOORS).chain(rows));
+        assert_endings(&run, table(DOORS).chain(rows));
         // If an ordinary user starts the run, runners have the same uid, and the run reports this missing protection.
         let is_root = user == User::Own && User::ordinary().is_some();
         assert_eq!(run.has_protection("own_user"), is_root, "{run}");

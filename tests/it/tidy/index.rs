@@ -1,0 +1,72 @@
+//! Keeps the index of files in ARCHITECTURE.md equal to the first sentence of each file's documentation.
+
+use std::fmt::Write as _;
+
+use super::{Text, read, root, texts};
+
+/// The index is the rest of the page after this line.
+const HEADING: &str = "## Index of files\n";
+const PRODUCT: [&str; 6] =
+    ["shared/src", "supervisor/src", "worker/src", "emulator/src", "tools/src", "tests/src"];
+
+#[test]
+fn index_of_files_has_the_first_sentence_of_every_file() {
+    let page = read("ARCHITECTURE.md");
+    let (before, index) = page.split_once(HEADING).expect("a section with the index");
+    let expected = expected_index();
+    if index != expected {
+        let new = root().join("ARCHITECTURE.md.new");
+        std::fs::write(&new, format!("{before}{HEADING}{expected}")).expect("the page is written");
+        panic!("files or their first sentences have changed: {} replaces ARCHITECTURE.md", new.display());
+    }
+}
+
+fn expected_index() -> String {
+    let mut text = String::from(
+        "\nThe first sentence of every product file's documentation, by folder. A test keeps this list up to date.\n",
+    );
+    let mut files: Vec<Text> = PRODUCT.iter().flat_map(|folder| texts(folder, &[".rs"])).collect();
+    files.retain(|file| !is_test(&file.path));
+    // A folder's own files come before its subfolders.
+    files.sort_by_key(|file| folder_and_name(&file.path));
+    let mut current = String::new();
+    for file in &files {
+        let (folder, name) = folder_and_name(&file.path);
+        if folder != current {
+            write!(text, "\n**`{folder}`**\n\n").expect("a string cannot fail");
+            current = folder;
+        }
+        writeln!(text, "- `{name}`: {}", first_sentence(&file.text)).expect("a string cannot fail");
+    }
+    text
+}
+
+fn folder_and_name(path: &str) -> (String, String) {
+    let (folder, name) = path.rsplit_once('/').expect("a file in a folder");
+    (folder.to_owned(), name.to_owned())
+}
+
+/// Whether a file contains only tests.
+fn is_test(path: &str) -> bool {
+    path.split('/').any(|part| part == "tests" || part == "testkit" || part.ends_with("tests.rs"))
+        && !path.starts_with("tests/")
+}
+
+/// The first sentence of a file's `//!` comment, on one line.
+fn first_sentence(text: &str) -> String {
+    let lines = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim);
+    let paragraph: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
+    let paragraph = paragraph.join(" ");
+    match paragraph.split_once(". ") {
+        Some((sentence, _)) => format!("{sentence}."),
+        None => paragraph,
+    }
+}
+
+#[test]
+fn first_sentence_ends_at_the_first_full_stop() {
+    assert_eq!(first_sentence("//! Reads a\n//! file. Then more.\n//!\n//! Next.\nuse x;"), "Reads a file.");
+    assert_eq!(first_sentence("//! Reads `a.b`.\n"), "Reads `a.b`.");
+    assert!(is_test("worker/src/stage/profile/tests/mod.rs") && is_test("shared/src/plan_tests.rs"));
+    assert!(!is_test("tests/src/scenario.rs") && !is_test("worker/src/stage/calls.rs"));
+}
