@@ -140,7 +140,8 @@ fn other_processes_on_the_card_are_reported() {
     outcome.expect_equal(rows.len(), 1, "said once");
     outcome.expect_equal(rows[0]["numbers"]["device_bytes"].as_u64(), Some(200 * MIB), "theirs");
     let peak = summary.document["memory"]["device_peak_bytes"].as_u64();
-    outcome.expect_equal(peak, Some(HELD * MIB), "memory of other processes is not counted");
+    // The kernel may be done between two samples. Memory of other processes would make the peak larger.
+    outcome.expect([Some(0), Some(HELD * MIB)].contains(&peak), format_args!("the peak: {peak:?}"));
 }
 
 #[test]
@@ -170,7 +171,7 @@ fn two_runs_take_turns_on_a_card() {
     let second = start(&scenario, &twin, "runs/second");
     let log = scenario.path().join("runs/second/log.jsonl");
     until("the second run waits", || {
-        std::fs::read_to_string(&log).is_ok_and(|text| text.contains("waiting for Twin 8G"))
+        std::fs::read_to_string(&log).is_ok_and(|text| text.contains(" for Twin 8G ("))
     });
     let killed = Instant::now();
     first.kill().expect("a child of ours");
