@@ -1,4 +1,5 @@
-//! What a run knows about its candidates beyond the plan, from earlier parts of the run and from valid attempts.
+//! The facts that a run learns about its candidates (artifact, score, status, earlier attempts), and the disk space of
+//! their libraries, in which equal libraries count once.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -51,7 +51,7 @@ impl Mapped {
             unsafe { rustix::mm::madvise(start as *mut _, length, rustix::mm::Advice::LinuxPopulateRead) };
     }
 
-    /// Scheduling read-ahead off, so that a fault reads only its own page. The kernel may ignore this advice and read more.
+    /// Turns read-ahead off, so that a fault reads only its own page. The kernel may ignore this advice and read more.
     pub(crate) fn without_read_ahead(&self) {
         // SAFETY: our own map and its guards; the advice changes no content and no right.
         let _ = unsafe {

@@ -1,4 +1,4 @@
-//! Scheduling a plan's limits into the confinement that a runner applies in its own main.
+//! Turns a plan's limits into the confinement that a runner applies in its own main.
 //!
 //! Memory limits from this module are added to the memory that the runner uses when it locks down, which only the
 //! runner itself knows (`beyond_present`).

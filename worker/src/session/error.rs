@@ -57,7 +57,7 @@ pub(crate) enum InputFault {
 }
 
 impl InputFault {
-    /// Scheduling this into a worker error if the machine, not the capture, is to blame.
+    /// Turns this into a worker error if the machine, not the capture, is to blame.
     pub(crate) fn of_the_capture(self, entry: &str) -> Result<Self, SessionError> {
         if is_shortage(&self) {
             return Err(SessionError::Means { entry: entry.to_owned(), source: Box::new(self) });

@@ -1,4 +1,4 @@
-//! Scheduling the result of a call into the failure of an entry, in the same way for all stages.
+//! Turns the result of a call into the failure of an entry, in the same way for all stages.
 
 use opt_shared::capture::CaptureError;
 use opt_shared::causes::chain;

@@ -1,4 +1,4 @@
-//! A read-only view of the core between two events: copies of its numbers, and the reason why a unit waits.
+//! Says why a unit waits, as the sentence that answers `why`, and copies the numbers of the core for clients.
 
 use opt_shared::ids::{LeaseId, UnitId, WorkerId};
 use opt_shared::message::Role;

@@ -1,4 +1,5 @@
-//! Records the jobs, candidates and replays of a run before anything else happens.
+//! Records the jobs, candidates and replays of a run before anything else happens, and ends the candidates that
+//! `--only` left out as SKIPPED.
 
 use opt_shared::arguments::Signature;
 use opt_shared::kernel_files::KernelFiles;

@@ -63,7 +63,7 @@ thread_local! {
     static REST: RefCell<Option<(&'static Api, Rest)>> = const { RefCell::new(None) };
 }
 
-/// Scheduling this process into an interpreter and continues with `rest` in it. Returns the exit code, which is the result
+/// Turns this process into an interpreter and continues with `rest` in it. Returns the exit code, which is the result
 /// of `rest`.
 pub(super) fn host(python: &Python, rest: Rest) -> i32 {
     let ready = ready as extern "C" fn(*mut Object, *mut Object) -> c_int;

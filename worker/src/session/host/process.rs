@@ -397,13 +397,13 @@ impl Runner {
     }
 
     /// Sets how the scheduler treats each of its threads. Ignores threads that have ended.
-    pub(crate) fn set_scheduling(&self, turns: Scheduling) -> Result<(), RunnerError> {
+    pub(crate) fn set_scheduling(&self, scheduling: Scheduling) -> Result<(), RunnerError> {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.handle.pid())) else {
             return Ok(());
         };
         let numbers = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse().ok());
         for number in numbers {
-            match set_scheduling(number, turns) {
+            match set_scheduling(number, scheduling) {
                 Ok(()) | Err(rustix::io::Errno::SRCH) => {}
                 Err(errno) => return Err(RunnerError::Priority(errno)),
             }

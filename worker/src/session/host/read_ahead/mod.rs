@@ -138,7 +138,7 @@ impl ReadAhead {
         !self.inputs.is_empty() && self.unseen == 0
     }
 
-    /// Scheduling the kernel's read-ahead off for these files, because after a small record it would read into the table
+    /// Turns the kernel's read-ahead off for these files, because after a small record it would read into the table
     /// that follows.
     pub fn read_exactly(&self) {
         if self.page_by_page() {
