@@ -15,7 +15,7 @@ use opt_worker::sandbox::confine::{
     Confinement, Descriptors, Reach, ResourceLimits, SandboxKind, lock_down, restrict_calls, restrict_files,
 };
 
-use crate::cuda::{Device, driver_is_there};
+use crate::cuda::{Device, load_driver};
 use crate::table::{Row, mib};
 use crate::{Section, command};
 
@@ -76,9 +76,9 @@ fn row(question: &str, mut command: Command) -> Row {
 fn start(device: i32) -> Result<()> {
     let started = Instant::now();
     let open = Device::open(device)?;
-    let address = open.allocate(16 << 20)?;
-    open.upload(address, &vec![7; 1 << 20])?;
-    open.release(address)?;
+    let memory = open.allocate(16 << 20)?;
+    open.upload(&memory, &vec![7; 1 << 20])?;
+    open.release(memory)?;
     println!("{:.0} ms", started.elapsed().as_secs_f64() * 1e3);
     Ok(())
 }
@@ -92,7 +92,7 @@ pub(crate) fn under_data_limit(device: i32) -> Result<()> {
 
 pub(crate) fn under_files_rules(device: i32) -> Result<()> {
     // Load the library before the rules apply, as a runner does, because it can be in any folder.
-    driver_is_there()?;
+    load_driver()?;
     let stdin = std::io::stdin();
     let kept = Descriptors { worker: stdin.as_fd(), artifact: None, libraries: &[] };
     restrict_files(&confinement(), &kept)?;
@@ -101,14 +101,14 @@ pub(crate) fn under_files_rules(device: i32) -> Result<()> {
 
 pub(crate) fn under_call_filter(device: i32) -> Result<()> {
     // Load the library before the rules apply, as a runner does, because it can be in any folder.
-    driver_is_there()?;
+    load_driver()?;
     restrict_calls(&confinement())?;
     start(device)
 }
 
 pub(crate) fn under_all(device: i32) -> Result<()> {
     // Load the library before the rules apply, as a runner does, because it can be in any folder.
-    driver_is_there()?;
+    load_driver()?;
     let stdin = std::io::stdin();
     let kept = Descriptors { worker: stdin.as_fd(), artifact: None, libraries: &[] };
     lock_down(&confinement(), &kept)?;

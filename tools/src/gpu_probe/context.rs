@@ -24,29 +24,33 @@ pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
     let open = Device::retain(device)?;
     let created = started.elapsed();
     let host = change(&before, &resident());
-    let free_before = open.free()?;
+    let free_before = open.free_bytes()?;
     let child = started_child(device, Section::HoldContext)?;
-    let taken = free_before.saturating_sub(open.free()?);
+    let taken = free_before.saturating_sub(open.free_bytes()?);
     end(child)?;
     Ok(vec![
         Row::new(
             "time to make a context",
             format!("{:.0} ms", created.as_secs_f64() * 1e3),
-            format!("of it cuInit {:.0} ms", initialised.as_secs_f64() * 1e3),
+            format!("of which cuInit: {:.0} ms", initialised.as_secs_f64() * 1e3),
         ),
-        Row::new("device memory of a context", mib(taken), "free memory before and with a second process"),
+        Row::new(
+            "device memory of a context",
+            mib(taken),
+            "free memory before a second process starts, minus free memory while it runs",
+        ),
         Row::new("host memory of a context", host, "/proc/self/status"),
     ])
 }
 
 pub(crate) fn kill_rows(device: i32) -> Result<Vec<Row>> {
     let open = Device::open(device)?;
-    let before = open.free()?;
+    let before = open.free_bytes()?;
     let mut child = started_child(device, Section::HoldMemory)?;
-    let during = open.free()?;
+    let during = open.free_bytes()?;
     ensure!(
         during + HELD / 2 < before,
-        "the child's memory does not show ({} free before, {} with it)",
+        "the child's allocation is not visible ({} free before, {} free while it runs)",
         mib(before),
         mib(during)
     );
@@ -54,12 +58,12 @@ pub(crate) fn kill_rows(device: i32) -> Result<Vec<Row>> {
     child.kill().context("killing the child")?;
     child.wait().context("reaping the child")?;
     let reaped = killed.elapsed();
-    let at_reaping = open.free()?;
-    while open.free()? + SLACK < before && killed.elapsed() < TIMEOUT {
+    let at_reaping = open.free_bytes()?;
+    while open.free_bytes()? + SLACK < before && killed.elapsed() < TIMEOUT {
         std::thread::sleep(Duration::from_millis(1));
     }
     let back = killed.elapsed();
-    let answer = if open.free()? + SLACK < before {
+    let answer = if open.free_bytes()? + SLACK < before {
         format!("not within {} s", TIMEOUT.as_secs())
     } else if at_reaping + SLACK >= before {
         "yes, by the time it is reaped".to_owned()
@@ -67,7 +71,7 @@ pub(crate) fn kill_rows(device: i32) -> Result<Vec<Row>> {
         "yes, some time after it is reaped".to_owned()
     };
     let figures = format!(
-        "{} held; reaped after {:.1} ms, back after {:.1} ms; {} missing when reaped",
+        "{} allocated; child reaped after {:.1} ms; memory free again after {:.1} ms; {} still in use when reaped",
         mib(before - during),
         reaped.as_secs_f64() * 1e3,
         back.as_secs_f64() * 1e3,

@@ -6,23 +6,23 @@ use anyhow::{Result, bail, ensure};
 use cudarc::driver::sys;
 use opt_shared::units::to_index;
 
-/// Converts a result of the driver to an error with the driver's name for it.
+/// Returns an error with the driver's name of the result, unless the result is success.
 fn ok(what: &str, result: sys::CUresult) -> Result<()> {
     if result == sys::CUresult::CUDA_SUCCESS { Ok(()) } else { bail!("{what}: {result:?}") }
 }
 
 /// Loads the driver's library.
-pub(crate) fn driver_is_there() -> Result<()> {
-    // SAFETY: only asks the loader for the library.
+pub(crate) fn load_driver() -> Result<()> {
+    // SAFETY: `is_culib_present` only asks the loader for the library.
     ensure!(unsafe { sys::is_culib_present() }, "libcuda.so is not found");
-    // SAFETY: as above; the library stays loaded.
-    let _stays = unsafe { sys::culib() };
+    // SAFETY: `culib` only loads the library, which stays loaded until the process ends.
+    let _library = unsafe { sys::culib() };
     Ok(())
 }
 
 /// Describes the driver and the device in one line. Fails if there is no such device.
-pub(crate) fn driver(device: i32) -> Result<String> {
-    driver_is_there()?;
+pub(crate) fn describe(device: i32) -> Result<String> {
+    load_driver()?;
     let (mut version, mut name, mut bytes) = (0, [0; 128], 0usize);
     // SAFETY: each function writes to the given location, and `name` has the given length.
     unsafe {
@@ -70,33 +70,35 @@ impl Device {
     }
 
     /// Free bytes of the whole device.
-    pub(crate) fn free(&self) -> Result<u64> {
+    pub(crate) fn free_bytes(&self) -> Result<u64> {
         let (mut free, mut total) = (0usize, 0usize);
         // SAFETY: the call writes both values.
         ok("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) })?;
         Ok(free as u64)
     }
 
-    pub(crate) fn allocate(&self, bytes: u64) -> Result<u64> {
+    pub(crate) fn allocate(&self, bytes: u64) -> Result<DeviceMemory> {
         let mut address = 0;
         // SAFETY: the call writes the address. This process never reads the memory.
         ok("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut address, to_index(bytes)) })?;
-        Ok(address)
+        Ok(DeviceMemory { address, bytes })
     }
 
-    pub(crate) fn release(&self, address: u64) -> Result<()> {
-        // SAFETY: an address from `allocate`, which callers release once.
-        ok("cuMemFree", unsafe { sys::cuMemFree_v2(address) })
+    pub(crate) fn release(&self, memory: DeviceMemory) -> Result<()> {
+        // SAFETY: `memory` was allocated and is consumed, so it is freed only once.
+        ok("cuMemFree", unsafe { sys::cuMemFree_v2(memory.address) })
     }
 
-    pub(crate) fn upload(&self, address: u64, from: &[u8]) -> Result<()> {
-        // SAFETY: callers pass a destination of at least this length.
+    pub(crate) fn upload(&self, to: &DeviceMemory, from: &[u8]) -> Result<()> {
+        ensure!(from.len() as u64 <= to.bytes, "{} bytes do not fit into {}", from.len(), to.bytes);
+        // SAFETY: the destination has not been freed, and has at least this length.
         ok("cuMemcpyHtoD", unsafe {
-            sys::cuMemcpyHtoD_v2(address, from.as_ptr().cast::<c_void>(), from.len())
+            sys::cuMemcpyHtoD_v2(to.address, from.as_ptr().cast::<c_void>(), from.len())
         })
     }
 
-    /// Creates a pool on this device that should hold at most `bytes`; 0 sets no limit.
+    /// Creates a pool on this device with the maximum size `bytes`; 0 sets no maximum. The probe measures whether the
+    /// driver enforces it.
     pub(crate) fn pool(&self, bytes: u64) -> Result<Pool> {
         // SAFETY: a structure of numbers and null pointers, in which zeros mean "default".
         let mut properties: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };
@@ -111,13 +113,19 @@ impl Device {
     }
 }
 
+/// Allocated device memory. Dropping it does not free it.
+pub(crate) struct DeviceMemory {
+    address: u64,
+    bytes: u64,
+}
+
 pub(crate) struct Pool {
     pool: sys::CUmemoryPool,
 }
 
 impl Pool {
     /// Allocates on the default stream, and waits until that is done.
-    pub(crate) fn allocate(&self, bytes: u64) -> Result<u64> {
+    pub(crate) fn allocate(&self, bytes: u64) -> Result<DeviceMemory> {
         let mut address = 0;
         let stream = std::ptr::null_mut();
         // SAFETY: the pool exists; the call writes the address.
@@ -126,14 +134,14 @@ impl Pool {
             ok("cuMemAllocFromPoolAsync", result)?;
             ok("cuStreamSynchronize", sys::cuStreamSynchronize(stream))?;
         }
-        Ok(address)
+        Ok(DeviceMemory { address, bytes })
     }
 
-    pub(crate) fn release(&self, address: u64) -> Result<()> {
+    pub(crate) fn release(&self, memory: DeviceMemory) -> Result<()> {
         let stream = std::ptr::null_mut();
-        // SAFETY: an address from `allocate`, which callers release once.
+        // SAFETY: `memory` was allocated and is consumed, so it is freed only once.
         unsafe {
-            ok("cuMemFreeAsync", sys::cuMemFreeAsync(address, stream))?;
+            ok("cuMemFreeAsync", sys::cuMemFreeAsync(memory.address, stream))?;
             ok("cuStreamSynchronize", sys::cuStreamSynchronize(stream))
         }
     }
@@ -153,9 +161,10 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
+    /// Allocates memory. `_device` proves that this thread has a context.
     pub(crate) fn allocate(_device: &Device, bytes: usize) -> Result<Self> {
         let mut address = std::ptr::null_mut();
-        // SAFETY: the call writes the address. Flags 0: cached, so that reading it back is fast.
+        // SAFETY: the call writes the address. Without flags, the memory is cached, so the host reads it quickly.
         ok("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&raw mut address, bytes, 0) })?;
         Ok(Self { address, bytes })
     }
@@ -165,7 +174,7 @@ impl Pinned {
         unsafe { std::slice::from_raw_parts_mut(self.address.cast(), self.bytes) }
     }
 
-    pub(crate) fn free(self) -> Result<()> {
+    pub(crate) fn release(self) -> Result<()> {
         // SAFETY: an address from `allocate`; `self` is consumed.
         ok("cuMemFreeHost", unsafe { sys::cuMemFreeHost(self.address) })
     }

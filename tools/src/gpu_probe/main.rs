@@ -82,7 +82,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    let driver = match cuda::driver(arguments.device) {
+    let driver = match cuda::describe(arguments.device) {
         Ok(driver) => driver,
         Err(error) => {
             eprintln!("gpu-probe: no CUDA driver to ask: {error:#}");

@@ -104,9 +104,9 @@ pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
         }
         Ok(None)
     };
-    let address = open.allocate(HELD)?;
+    let memory = open.allocate(HELD)?;
     let risen = wait(&|now| used + HELD / 2 <= now)?;
-    open.release(address)?;
+    open.release(memory)?;
     let fallen = wait(&|now| now < used + HELD / 2)?;
     let shown = |time: Option<Duration>| match time {
         Some(time) => format!("{:.1} ms", time.as_secs_f64() * 1e3),

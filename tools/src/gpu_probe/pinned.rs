@@ -14,7 +14,7 @@ pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
     let allocated = resident();
     pinned.as_mut_slice().fill(1);
     let written = resident();
-    pinned.free()?;
+    pinned.release()?;
     let freed = resident();
     let total = |kinds: &[(&str, u64); 5]| kinds[..3].iter().map(|(_, bytes)| bytes).sum::<u64>();
     let stays = total(&freed).saturating_sub(total(&before));

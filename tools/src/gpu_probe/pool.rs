@@ -41,8 +41,8 @@ pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
         let pool = open.pool(LIMIT)?;
         let result = pool.allocate(TOO_LARGE);
         Ok(match result {
-            Ok(address) => {
-                pool.release(address)?;
+            Ok(memory) => {
+                pool.release(memory)?;
                 ("no".to_owned(), format!("maxSize {}: {} given", mib(LIMIT), mib(TOO_LARGE)))
             }
             Err(error) => {

@@ -43,12 +43,12 @@ pub(crate) fn rows(device: i32, dir: &Path) -> Result<Vec<Row>> {
         ));
     }
     let target = open.allocate(BLOCK as u64)?;
-    let staged = file.read(libc::O_DIRECT, 0, pinned.as_mut_slice(), |block| open.upload(target, block));
+    let staged = file.read(libc::O_DIRECT, 0, pinned.as_mut_slice(), |block| open.upload(&target, block));
     rows.push(Row::of(
         "O_DIRECT into pinned memory and on to the device, one buffer",
         staged.map(|rate| (format!("{rate:.2} GB/s"), "read, then copied, not overlapped".to_owned())),
     ));
-    pinned.free()?;
+    pinned.release()?;
     open.release(target)?;
     Ok(rows)
 }
