@@ -160,7 +160,7 @@ fn is_in_word(char: char) -> bool {
     char.is_ascii_alphanumeric() || matches!(char, '_' | '$' | '%')
 }
 
-/// The length of a word, which may contain points, and `::` as in `.shared::cta`.
+/// The length of a word, which may contain dots, and `::` as in `.shared::cta`.
 fn word_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -176,7 +176,7 @@ fn word_length(text: &str) -> usize {
     at
 }
 
-/// The length of a number: digits, letters of any base, and at most one point and exponent.
+/// The length of a number: letters, digits, dots, and a sign after an exponent. It is checked when it is parsed.
 fn number_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     let is_prefixed = bytes.len() > 1 && bytes[0] == b'0' && bytes[1].is_ascii_alphabetic();

@@ -51,7 +51,7 @@ pub struct GaugeValues {
     pub ceiling: Bytes,
     pub reclaimable: Bytes,
     pub available: Bytes,
-    /// Device memory held by the run's processes. `None` without a device, or if it was not sampled yet.
+    /// Device memory held by the run's processes. `None` without a device, or if it has not been sampled yet.
     pub device: Option<Bytes>,
     pub device_ceiling: Option<Bytes>,
 }
@@ -82,23 +82,27 @@ impl Default for Metrics {
         let mut bytes = |name, help, gauge: &Gauge| {
             registry.register_with_unit(name, help, Unit::Bytes, gauge.clone());
         };
-        bytes("owed", "Memory owed by the whole process tree", &it.owed);
-        bytes("charged", "Memory charged by the ledger: leases, and memory owed beyond them", &it.charged);
-        bytes("host_ceiling", "The limit of charged memory", &it.ceiling);
+        bytes("owed", "Memory that the process tree occupies until a process frees it or ends", &it.owed);
+        bytes(
+            "charged",
+            "Memory counted against the ceiling: all leases, and what processes owe beyond them",
+            &it.charged,
+        );
+        bytes("host_ceiling", "The limit on charged memory", &it.ceiling);
         bytes("reclaimable", "Clean file pages of the process tree", &it.reclaimable);
         bytes("available", "Available memory of the machine", &it.available);
         for (name, help, gauges) in [
-            ("device_owed", "Device memory held by the whole process tree", &it.device),
-            ("device_ceiling", "The limit of device memory", &it.device_ceiling),
+            ("device_owed", "Device memory that the process tree occupies", &it.device),
+            ("device_ceiling", "The limit on device memory", &it.device_ceiling),
         ] {
             registry.register_with_unit(name, help, Unit::Bytes, gauges.clone());
         }
         registry.register("leases_granted", "Granted leases", it.granted.clone());
-        registry.register("attempts", "Ended attempts", it.attempts.clone());
-        registry.register("candidates", "Ended candidates", it.candidates.clone());
+        registry.register("attempts", "Attempts that have ended", it.attempts.clone());
+        registry.register("candidates", "Candidates that have ended", it.candidates.clone());
         registry.register("recycles", "Healthy workers that were replaced", it.recycles.clone());
-        registry.register("worker_ends", "Ended workers", it.deaths.clone());
-        registry.register_with_unit("phase", "Time spent in attempts", Unit::Seconds, it.phases.clone());
+        registry.register("worker_ends", "Workers that have ended", it.deaths.clone());
+        registry.register_with_unit("phase", "Time spent in each stage", Unit::Seconds, it.phases.clone());
         it
     }
 }
@@ -162,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_has_all_counters_and_an_end_mark() {
+    fn page_shows_counters_and_gauges_and_an_end_mark() {
         let metrics = Metrics::default();
         metrics.granted("build");
         metrics.attempt_ended("build", "PASSED", Duration::from_millis(1500));

@@ -9,7 +9,7 @@ use std::path::Path;
 /// How the database survives a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Journal {
-    /// Readers do not block the writer. Each synced commit costs one sync.
+    /// Readers do not block the writer. A synced commit costs one sync, and any other commit none.
     WriteAhead,
     /// Each commit costs two syncs. No shared memory is needed.
     Delete,
@@ -46,7 +46,7 @@ impl Journal {
     }
 }
 
-/// Chooses the journal for a folder. The text is the reason if it is not the usual journal. If the file system cannot
+/// Chooses the journal for a folder. If the choice is not `WriteAhead`, the text is the reason. If the file system cannot
 /// be determined, the choice is `Delete`.
 pub(super) fn journal_for(folder: &Path) -> (Journal, Option<String>) {
     match rustix::fs::statfs(folder) {

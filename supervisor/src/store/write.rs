@@ -196,7 +196,8 @@ impl Store {
         Ok(())
     }
 
-    /// Records the start of an attempt. Repeating it restarts an open attempt; an ended attempt is not changed.
+    /// Records the start of an attempt. A second call replaces the start of an attempt that has not ended. An attempt
+    /// that has ended is not changed.
     pub fn attempt_started(&mut self, attempt: &AttemptRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record the start of an attempt";
         let candidate = self.candidate_key(attempt.key.candidate, OPERATION)?;
@@ -221,9 +222,9 @@ impl Store {
         Ok(())
     }
 
-    /// Records the end of an attempt. If an end is already recorded, it is kept. The write is ordered, so the next
-    /// stage does not wait for the disk. If it is lost, the stage is repeated; the candidate's result is synced with
-    /// the candidate's end.
+    /// Records the end of an attempt. If an end is already recorded, it is kept. With the write-ahead log, the
+    /// write is not synced, so the next stage does not wait for the disk. If the write is lost, the stage is repeated. The candidate's result becomes
+    /// durable when the candidate's end is recorded.
     pub fn attempt_finished(&mut self, key: AttemptKey, end: &AttemptEnd) -> Result<(), StoreError> {
         const OPERATION: &str = "record the end of an attempt";
         let candidate = self.candidate_key(key.candidate, OPERATION)?;
@@ -242,7 +243,7 @@ impl Store {
             }
             None => (None, None),
         };
-        let known = self.ordered(OPERATION, |transaction| {
+        let matching_rows = self.ordered(OPERATION, |transaction| {
             transaction
                 .prepare_cached(
                     "UPDATE attempt SET status = ?4, blame = ?5, detail = ?6, ms = ?7, report = ?8,
@@ -268,8 +269,8 @@ impl Store {
                 |row| row.get::<_, u32>(0),
             )
         })?;
-        self.expect_one(known as usize, OPERATION, || {
-            format!("{} {} {}", key.candidate, key.stage, key.number)
+        self.expect_one(matching_rows as usize, OPERATION, || {
+            format!("attempt {} of stage {} of {}", key.number, key.stage, key.candidate)
         })
     }
 
@@ -314,7 +315,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the ranks, speed-ups and totals of several candidates, all or none.
+    /// Writes the ranks, speed-ups, times and breaches of several candidates, all or none.
     pub fn scores(&mut self, scores: &[(CandidateId, ScoreRow)]) -> Result<(), StoreError> {
         const OPERATION: &str = "record scores";
         let mut rows = Vec::with_capacity(scores.len());
@@ -390,7 +391,8 @@ fn put_meta(transaction: &rusqlite::Transaction<'_>, key: &str, value: &str) -> 
     Ok(())
 }
 
-/// Converts a size to SQLite's signed integers. Larger sizes, which occur only as limits, become the largest integer.
+/// Converts a size to SQLite's signed 64-bit integers. Sizes above `i64::MAX`, which occur only as limits, become
+/// `i64::MAX`.
 pub(super) fn bytes(bytes: Bytes) -> i64 {
     count(bytes.get())
 }

@@ -14,14 +14,14 @@ use super::client::{Client, LiveRun};
 use super::slow;
 use crate::report::browser::skipped;
 
-/// The limit of law 2 on the supervisor's own memory. Pages of the executable are not counted, because their number
+/// The limit on the supervisor's own memory: "the 20 MiB of law 2" in ARCHITECTURE.md. Pages of the executable are not counted, because their number
 /// depends on the machine.
 const MAX_KIB: u64 = 20 << 10;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 const LINES: usize = 10_000;
 const TALKERS: u64 = 16;
 
-/// A small random number generator, the same on every machine.
+/// A small random number generator with the same sequence on every machine.
 struct Dice(u64);
 
 impl Dice {
@@ -31,7 +31,7 @@ impl Dice {
     }
 }
 
-/// Requests to mutate. Some mutations stay valid, so no seed is a request that ends or changes the run.
+/// Requests to mutate. A mutated request may still be valid, so no seed ends or changes the run.
 const SEEDS: [&str; 6] = [
     r#"{"jsonrpc":"2.0","id":1,"method":"status"}"#,
     r#"{"jsonrpc":"2.0","id":"x","method":"workers","params":{}}"#,
@@ -73,19 +73,19 @@ fn run_survives_ten_thousand_lines_and_two_hundred_clients() {
     let mut deaf = Client::connect(&socket);
     deaf.send(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"events\"}\n").expect("sent");
     let peak = std::thread::scope(|scope| {
-        let (going_on, over) = channel::<()>();
+        let (stop_sender, stop_receiver) = channel::<()>();
         let run = &run;
         let watch = scope.spawn(move || {
             let mut peak = 0;
-            while over.recv_timeout(BETWEEN_LOOKS) == Err(RecvTimeoutError::Timeout) {
+            while stop_receiver.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 peak = run.kib(&["RssAnon:", "RssShmem:"]).max(peak);
             }
             peak
         });
         std::thread::scope(|scope| talk(scope, &socket, &mut deaf));
         crowd(run);
-        drop(going_on);
-        watch.join().expect("the supervisor lives")
+        drop(stop_sender);
+        watch.join().expect("the watching thread ends without a panic")
     });
     // The run is unaffected: a well-behaved client is served.
     until("a connection is free", || Client::connect(&socket).call("workers", &json!({})).is_ok());
@@ -168,15 +168,15 @@ fn refused_client_is_told_why() {
             client
         })
         .collect();
-    // The server closes a connection that was silent for a minute. On a busy machine this may already have happened
-    // to the first clients.
+    // The server closes a connection after a minute of silence. Another request from every client restarts that
+    // minute, so all 32 connections are in use below.
     for client in &mut kept {
-        client.call("workers", &json!({})).expect("served");
+        client.call("workers", &json!({})).expect("the connection is still open");
     }
     let mut late = run.client();
-    let told = late.line().expect("a word");
+    let told = late.line().expect("a refusal");
     assert_eq!(told["error"]["data"]["code"], "busy", "{told}");
-    assert!(late.line().is_none(), "and closed");
+    assert!(late.line().is_none(), "the server must close the connection");
     run.ctl(&["status"]).expect_exit(3).expect_stderr(&["busy"]);
     drop(kept);
     until("a connection is free", || run.ctl(&["status"]).code == Some(0));
@@ -259,5 +259,5 @@ fn silent_client_does_not_delay_the_end_of_the_run() {
     silent.send(b"{\"jsonrpc\":").expect("sent");
     let (outcome, _) = run.finish(0);
     outcome.expect(outcome.in_time, "it ended");
-    assert!(silent.line().is_none(), "and closed");
+    assert!(silent.line().is_none(), "the server must close the connection");
 }

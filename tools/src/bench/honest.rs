@@ -1,8 +1,8 @@
-//! Tests whether figures can be trusted on a busy machine: times kernels with known ratios under load from threads of
-//! this process.
+//! Checks that measured speed-ups are correct on a busy machine. Times kernels with known ratios under load from threads
+//! of this process.
 //!
-//! The load and the runs are in one session and therefore in one scheduling group. Load in another group would get a
-//! different share of the CPU. Each run appends a line to `--log`, so an interrupted series can be continued.
+//! The load and the runs are in one session, and therefore in one autogroup of the Linux scheduler. Load in another
+//! autogroup would get a different share of the CPU. Each run appends a line to `--log`, so an interrupted series can be continued.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
 enum Case {
     /// Ten copies of the baseline; none of them may win
     Copies,
-    /// A kernel that does a twentieth less work; it must win, or the job must be unsettled
+    /// A kernel that is 1.05 times as fast as the baseline (20/21 of its work); it must win, or the ranking must be `unsettled`
     Twentieth,
     /// A kernel that does half the work; its interval must contain 2
     Half,
@@ -62,8 +62,9 @@ impl Case {
         }
     }
 
-    /// The amount of work of the baseline. What a call costs beside it makes a ratio of 2 smaller: with 50 µs a call,
-    /// by as much as an interval is wide.
+    /// The amount of work of the baseline. Each call also has a fixed overhead, which makes the measured ratio smaller
+    /// than 2. With 50 µs of work per call, the error would be as large as a confidence interval, so `Half` does ten
+    /// times as much.
     const fn baseline(self) -> u64 {
         match self {
             Self::Copies | Self::Twentieth => SPIN,
@@ -105,7 +106,7 @@ impl Drop for Load {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
-    let mut runs = known(arguments)?;
+    let mut runs = logged_runs(arguments)?;
     let folder = tempdir()?;
     let plan = prepare(&folder, arguments.case)?;
     let _load = Load::of(arguments.load);
@@ -125,7 +126,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
 }
 
 /// Returns the runs of the same case and load in the log.
-fn known(arguments: &Arguments) -> Result<Vec<Value>> {
+fn logged_runs(arguments: &Arguments) -> Result<Vec<Value>> {
     let Some(log) = arguments.log.as_ref().filter(|log| log.exists()) else { return Ok(Vec::new()) };
     let text = std::fs::read_to_string(log).context("reading the log")?;
     let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
@@ -181,7 +182,7 @@ fn result_line(arguments: &Arguments, job: &Value) -> Value {
 }
 
 fn judge(arguments: &Arguments, runs: &[Value]) -> bool {
-    let count = |holds: &dyn Fn(&Value) -> bool| runs.iter().filter(|it| holds(it)).count();
+    let count = |matches: &dyn Fn(&Value) -> bool| runs.iter().filter(|it| matches(it)).count();
     let settled = |it: &Value| it["ranking"] == "settled";
     let unsettled = count(&|it| !settled(it));
     let (right, wrong) = match arguments.case {
@@ -206,7 +207,7 @@ fn judge(arguments: &Arguments, runs: &[Value]) -> bool {
     };
     let all: Vec<&Value> = runs.iter().filter_map(|it| it["candidates"].as_array()).flatten().collect();
     let figure = |it: &Value, field: &str| it["speedup"][field].as_f64();
-    let held = all
+    let containing = all
         .iter()
         .filter(|it| {
             figure(it, "ci_low").is_some_and(|low| low <= truth)
@@ -219,7 +220,7 @@ fn judge(arguments: &Arguments, runs: &[Value]) -> bool {
         .filter_map(|it| Some((figure(it, "ci_high")? - figure(it, "ci_low")?) / 2.0 / figure(it, "value")?))
         .collect();
     println!(
-        "{held} of {} intervals hold {truth}; median {:.3}, median half-width {:.2} %",
+        "{containing} of {} intervals contain {truth}; median speed-up {:.3}; median half-width of the intervals {:.2} % of the speed-up",
         all.len(),
         median(&mut values),
         median(&mut widths) * 100.0

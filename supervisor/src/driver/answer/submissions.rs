@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! RUN_DIR/submitted/1/fast.c            the submitted files, with the headers that they include
-//! RUN_DIR/submitted/1/submission.json   written last: without it, the folder was not accepted
+//! RUN_DIR/submitted/1/submission.json   written last; a folder without it is not an accepted submission
 //! ```
 
 use std::fs::{self, File};
@@ -99,7 +99,7 @@ impl Run<'_> {
                 let full_name = self.agenda.full_name(id);
                 Ok(json!({ "outcome": "done", "candidate": full_name, "name": name, "id": id }))
             }
-            // The core has no other reason to refuse, because everything else was checked above.
+            // `submit` has already checked everything for which the core refuses an offer, so this is a bug.
             answer => Err(RunError::Law { law: format!("{id} was refused: {answer:?}") }),
         }
     }
@@ -154,8 +154,9 @@ fn next_folder(folder: &Path) -> Result<PathBuf, Refusal> {
         return Err(Refusal::new(Code::Refused, why));
     }
     let own = folder.join(from.to_string());
-    fs::create_dir(&own)
-        .map_err(|error| Refusal::new(Code::Refused, format!("making {}: {error}", own.display())))?;
+    fs::create_dir(&own).map_err(|error| {
+        Refusal::new(Code::Refused, format!("creating the folder {}: {error}", own.display()))
+    })?;
     Ok(own)
 }
 
@@ -172,7 +173,7 @@ fn fill(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
     let invalid = |why: String| Refusal::new(Code::InvalidParams, why);
     if let Some(text) = &params.text {
         let Some(language) = params.language else {
-            return Err(invalid("a `text` needs its `language`: c or cpp".to_owned()));
+            return Err(invalid("`text` requires `language` (c or cpp)".to_owned()));
         };
         if language.kind().toolchain == Toolchain::Prebuilt {
             return Err(invalid("a library cannot be given as `text`".to_owned()));
@@ -214,7 +215,7 @@ fn keep(own: &Path, kept: &SubmissionRecord) -> std::io::Result<()> {
 /// Adds the submissions of earlier parts of a run to its plan. Submissions that cannot be read are reported and left
 /// out.
 pub fn restore(plan: &mut Plan, run: &Path) {
-    // The paths are absolute, because the record must be valid in any working folder.
+    // Candidates get absolute paths, because the working folder may differ from that of the earlier part.
     let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
     let folder = run.join(FOLDER);
     for number in numbers(&folder).into_iter().take(MAX_SUBMISSIONS as usize) {
@@ -249,11 +250,12 @@ fn add(plan: &mut Plan, own: &Path, kept: SubmissionRecord) {
         launch: Arc::new(kept.launch),
     };
     match job.admit(id, &submission) {
-        // Its results are stored under its name.
+        // Results are stored by the candidate's name. Under another name, the candidate would not find its results.
         Ok(candidate) if candidate.name == kept.name => job.candidates.push(candidate),
-        Ok(_) | Err(_) => {
+        Ok(_) => {
             tracing::warn!("the submission `{}` is left out, because the plan now uses that name", kept.name);
         }
+        Err(error) => tracing::warn!("the submission `{}` is left out: {error}", kept.name),
     }
 }
 
