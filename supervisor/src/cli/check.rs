@@ -23,6 +23,7 @@ use crate::driver::survey::{read_facts, replay_facts, spec};
 use crate::exit::Exit;
 use crate::plan::lint::{self, Lint, Subject};
 use crate::plan::{JobPlan, Plan};
+use crate::report::figures::counted;
 
 pub(super) fn check(arguments: &CheckArguments) -> Answer {
     super::log::start();
@@ -89,12 +90,12 @@ fn page(
         let classes: std::collections::BTreeSet<&str> =
             facts.entries.iter().map(|entry| entry.class.as_str()).collect();
         text.push_str(&format!(
-            "job {}: {} entries in {} classes, {}; {} candidates\n",
+            "job {}: {} in {}, {}; {}\n",
             job.name,
-            facts.entries.len(),
-            classes.len(),
+            counted(facts.entries.len(), "entry", "entries"),
+            counted(classes.len(), "class", "classes"),
             facts.bytes,
-            job.candidates.len()
+            counted(job.candidates.len(), "candidate", "candidates")
         ));
         if let Some(broken) = &facts.broken {
             text.push_str(&format!("  cannot be used: {broken}\n"));
@@ -219,8 +220,8 @@ impl JobFindings {
                 0 => kept.push(format!("`{path}` ({})", reasons.join("; "))),
                 all if all == entries.len() => varied.push(format!("`{path}`")),
                 some => varied.push(format!(
-                    "`{path}` in {some} of {} entries ({})",
-                    entries.len(),
+                    "`{path}` in {some} of {} ({})",
+                    counted(entries.len(), "entry", "entries"),
                     reasons.join("; ")
                 )),
             }

@@ -10,6 +10,7 @@ use crate::driver::survey::facts::JobFacts;
 use crate::driver::survey::needs::runner_terms;
 use crate::driver::survey::replay_facts::ReplayFacts;
 use crate::plan::{JobPlan, Plan};
+use crate::report::figures::counted;
 
 /// A replay, with the memory that it would owe if the candidates that need the most memory made its calls.
 pub(super) struct CheckedReplay<'a> {
@@ -44,9 +45,9 @@ impl CheckedReplay<'_> {
 
     pub(super) fn text(&self, spec: &RunSpec) -> String {
         let head = format!(
-            "replay {}: {} steps, budget {}",
+            "replay {}: {}, budget {}",
             self.plan.name,
-            self.plan.steps.len(),
+            counted(self.plan.steps.len(), "step", "steps"),
             self.plan.budget
         );
         if let Some(broken) = &self.facts.broken {

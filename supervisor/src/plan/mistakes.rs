@@ -484,6 +484,9 @@ fn plan_full_of_mistakes_is_reported_quickly() {
     let errors = Plan::parse(&text, &folder.path().join("plan.toml"), &[]).unwrap_err();
     assert_eq!(errors.errors.len(), 50_000);
     assert!(errors.render(false).ends_with("… and 49900 more mistakes\n"));
+    let text = JOB.to_owned() + &(0..101).map(|number| format!("x{number} = 1\n")).collect::<String>();
+    let errors = Plan::parse(&text, &folder.path().join("plan.toml"), &[]).unwrap_err();
+    assert!(errors.render(false).ends_with("… and 1 more mistake\n"));
     let jobs = "[[job]]\ncaptures = \"cap\"\n".repeat(1001);
     let errors = Plan::parse(&jobs, &folder.path().join("plan.toml"), &[]).unwrap_err();
     assert!(errors.errors[0].to_string().contains("1000 at most"), "{errors}");

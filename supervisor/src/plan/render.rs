@@ -17,7 +17,8 @@ const MAX_LINE_BYTES: usize = 400;
 const MAX_PATH_CHARS: usize = 4096;
 
 impl PlanErrors {
-    /// Renders the mistakes for standard error. The caller decides on `color`: yes on a terminal without `NO_COLOR`.
+    /// Renders the mistakes for standard error. The caller sets `color` if the output is a terminal and
+    /// `NO_COLOR` is not set.
     pub fn render(&self, color: bool) -> String {
         let renderer = if color { Renderer::styled() } else { Renderer::plain() };
         let mut text = String::new();
@@ -28,7 +29,8 @@ impl PlanErrors {
         }
         let left = self.errors.len().saturating_sub(MAX_SHOWN);
         if left > 0 {
-            text.push_str(&format!("… and {left} more mistakes\n"));
+            let more = if left == 1 { "mistake" } else { "mistakes" };
+            text.push_str(&format!("… and {left} more {more}\n"));
         }
         text
     }

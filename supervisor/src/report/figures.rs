@@ -132,7 +132,8 @@ pub(super) fn three_digits(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-pub(super) fn counted(number: usize, one: &str, many: &str) -> String {
+/// Returns the number with the noun in the singular or the plural.
+pub(crate) fn counted(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 

@@ -6,7 +6,7 @@
 pub mod compare;
 pub mod digest;
 pub mod feedback;
-mod figures;
+pub(crate) mod figures;
 pub mod html;
 pub mod markdown;
 mod memory;

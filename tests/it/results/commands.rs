@@ -51,6 +51,15 @@ fn check_prints_the_argument_order() {
 }
 
 #[test]
+fn check_counts_candidates_in_the_singular_and_the_plural() {
+    for (candidates, count) in [(&["fast"][..], "; 2 candidates\n"), (&[][..], "; 1 candidate\n")] {
+        let scenario = Scenario::with_plan(&Plan::softmax(candidates).text());
+        let outcome = scenario.run(&["check", "plan.toml"]).expect_exit(0);
+        outcome.expect_stdout(&["job softmax: 2 entries in ", count]);
+    }
+}
+
+#[test]
 fn check_reports_what_a_run_needs_and_runs_nothing() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
     let outcome = scenario.run(&["check", "plan.toml"]).expect_exit(0);
