@@ -141,7 +141,7 @@ fn candidates_of_a_failed_baseline_are_verified_and_timed() {
         outcome.expect(candidate["profile"]["median_time_ms"].is_number(), format_args!("{name} was timed"));
         outcome.expect(candidate["rank"].is_number(), format_args!("{name} is ranked by time"));
     }
-    outcome.expect_stdout(&["BASELINE_FAILED", "the baseline ended as INCORRECT_NUMERICAL"]);
+    outcome.expect_stdout(&["BASELINE_FAILED", "the baseline ended with status INCORRECT_NUMERICAL"]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub fn data(path: &str) -> PathBuf {
 
 /// The path of a program of this workspace, built with the same profile as this process.
 pub fn built(name: &str) -> Result<PathBuf, String> {
-    let own = std::env::current_exe().map_err(|error| format!("looking for this process's file: {error}"))?;
+    let own = std::env::current_exe().map_err(|error| format!("locating the current executable: {error}"))?;
     // Programs are in `target/<profile>`, and tests in its subfolder `deps`.
     let folder = own.ancestors().skip(1).find(|folder| !folder.ends_with("deps")).unwrap_or(&own);
     let path = folder.join(name);

@@ -56,7 +56,7 @@ fn inline<'a>(
     if limits::CALL_DEPTH <= builder.called.len() {
         return Err(LoadError::limit(builder.line(), "calls are nested too deeply".to_owned()));
     }
-    // Lanes that do not execute the call branch around the body.
+    // Lanes whose guard is false skip the inlined body: they take this branch.
     let mut around = None;
     if let Some(guard) = builder.guard() {
         around = Some(builder.kernel.code.len());
@@ -156,7 +156,7 @@ fn bind<'a>(
     Ok(bound)
 }
 
-/// The register with an argument's value, which is loaded first if it is a variable.
+/// The register that holds an argument. If the argument is a variable in memory, emits code that loads it first.
 fn argument<'a>(
     builder: &mut Builder<'_, 'a>,
     operand: Option<&Operand<'a>>,

@@ -186,7 +186,7 @@ fn saturated(sum: i128) -> u64 {
 }
 
 fn high(x: i128, y: i128, bits: u32) -> u64 {
-    // Only the product of unsigned 64-bit numbers needs all 128 bits, so it is shifted as an unsigned number.
+    // A product of two u64 values can set the sign bit of an i128, so non-negative products are shifted as u128.
     let product = x.wrapping_mul(y);
     if x < 0 || y < 0 { (product >> bits) as u64 } else { ((product as u128) >> bits) as u64 }
 }
@@ -250,14 +250,14 @@ fn extracted(ty: Type, a: u64, b: u64, c: u64) -> u64 {
     let sign_at = (from + length).saturating_sub(1).min(last);
     let negative = ty.is_signed() && length != 0 && a >> sign_at & 1 == 1;
     let field = if bits <= from { 0 } else { ty.cut(a) >> from };
-    // Bits of the field beyond the value are copies of the sign bit.
+    // Bits of the field beyond the type's width are copies of the sign bit.
     let there = length.min(bits.saturating_sub(from));
     let kept = if 64 <= there { field } else { field & ((1 << there) - 1) };
     let above = if 64 <= there { 0 } else { u64::MAX << there };
     if negative { kept | above } else { kept }
 }
 
-/// Inserts the low bits of `a` into `b`.
+/// Inserts the low `d` bits of `a` into `b` at bit `c`.
 fn inserted(ty: Type, a: u64, b: u64, c: u64, d: u64) -> u64 {
     let bits = u64::from(ty.bits());
     let (from, length) = (c & 0xff, (d & 0xff).min(bits));

@@ -2,14 +2,14 @@
 //! or is lost.
 //!
 //! ```text
-//!            a worker that was on it is gone            not back in time: device_not_returned
+//!            a worker that used it has ended         not back in time (device_not_returned)
 //!   Usable ──────────────────────────────────▶ Returning ──────────────────────────────────▶ Quarantined
-//!      ▲                                          │ its memory is back                           │ likewise
+//!      ▲                                          │ its memory is back                           │ its memory is back
 //!      └──────────────────────────────────────────┴──────────────────────────────────────────────┘
 //!   any state ── NVML says that it is lost ──▶ Lost
 //! ```
-//! Memory is back when NVML no longer lists the dead process, and unattributed memory has returned to its earlier
-//! level. Steps that need the device wait for that. If the device is quarantined or lost, the rest of the plan
+//! Memory is back when NVML no longer lists the dead process, and unattributed memory (used device memory that
+//! NVML assigns to no listed process) has returned to its earlier level. Steps that need the device wait for that. If the device is quarantined or lost, the rest of the plan
 //! continues without it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,8 +33,8 @@ pub(super) const DEVICE_RETURN_TIMEOUT: Duration = Duration::from_secs(30);
 const KEPT_BY_DRIVER: Bytes = Bytes::mib(64);
 /// A device with at least this utilisation, in per cent, counts as busy.
 const BUSY: u32 = 10;
-/// How many times an attempt that held more than its lease reserved is repeated in a fresh worker. After that, the unit
-/// is blamed.
+/// How often an attempt is repeated in a fresh worker after it used more device memory than its lease reserved. After
+/// that, the unit is blamed.
 const MAX_OVER_DEVICE: u32 = 1;
 
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ pub(super) struct Device {
 struct Left {
     since: Moment,
     bytes: Bytes,
-    /// Set once the delay has been reported.
+    /// Whether the time limit has passed. The device is then quarantined.
     overdue: bool,
 }
 
@@ -153,19 +153,21 @@ impl Core {
     }
 
     fn check_returning_memory(&mut self, now: Moment, sample: &DeviceSample) {
-        let listed: BTreeMap<WorkerId, Bytes> = sample.left.iter().copied().collect();
-        let here: BTreeSet<WorkerId> = sample.processes.iter().map(|(process, _)| process.worker()).collect();
+        let dead_listed: BTreeMap<WorkerId, Bytes> = sample.left.iter().copied().collect();
+        let live_listed: BTreeSet<WorkerId> =
+            sample.processes.iter().map(|(process, _)| process.worker()).collect();
         let on_device = || self.workers.iter().filter(|(_, it)| it.on_device).map(|(&id, _)| id);
-        // If NVML reports the pids of another PID namespace, the memory of living workers counts as unattributed.
-        let all_are_listed = on_device().all(|id| here.contains(&id));
+        // If NVML reports the pids of another PID namespace, the memory of living workers counts as unattributed. Its
+        // growth then means nothing, and is taken as zero.
+        let all_live_listed = on_device().all(|id| live_listed.contains(&id));
         let kept = match (sample.unattributed, self.device.idle_unattributed) {
-            (Some(now), Some(before)) if all_are_listed => now - before,
+            (Some(current), Some(idle)) if all_live_listed => current - idle,
             _ => Bytes::ZERO,
         };
-        let was = self.device.state();
+        let state_before = self.device.state();
         let mut back = Vec::new();
         for (&worker, left) in &mut self.device.left {
-            match listed.get(&worker) {
+            match dead_listed.get(&worker) {
                 Some(&bytes) => left.bytes = bytes,
                 None if KEPT_BY_DRIVER < kept => left.bytes = left.bytes.min(kept),
                 None => back.push((worker, left.since)),
@@ -174,21 +176,22 @@ impl Core {
         for &(worker, _) in &back {
             self.device.left.remove(&worker);
         }
-        let all: Vec<WorkerId> = back.iter().map(|&(worker, _)| worker).chain(self.device.left()).collect();
-        for worker in all {
+        let affected: Vec<WorkerId> =
+            back.iter().map(|&(worker, _)| worker).chain(self.device.left()).collect();
+        for worker in affected {
             self.settle_account(worker);
         }
         if self.device.left.is_empty() && !self.workers.values().any(|it| it.on_device) {
             self.device.idle_unattributed = sample.unattributed;
         }
         if let Some(&(worker, since)) = back.last()
-            && was == DeviceState::Quarantined
+            && state_before == DeviceState::Quarantined
             && self.device.state() != DeviceState::Quarantined
         {
             let took = now.saturating_sub(since).as_millis();
             self.policy(
                 "device_returned",
-                "the memory of the device is back: the device is used again".to_owned(),
+                "the device's memory has been returned, so the device is in use again".to_owned(),
                 vec![("worker", u64::from(worker.0)), ("took_ms", u64::try_from(took).unwrap_or(u64::MAX))],
             );
         }

@@ -1,4 +1,4 @@
-//! Canaries: short-lived processes of this program that try to break a protection. Their code is in
+//! Canaries: short-lived processes of this program that try to bypass a protection of the sandbox. Their code is in
 //! `opt_worker::canary`.
 //!
 //! This module starts a canary, reads its output within limits, and ends it. Canaries run no untrusted code.
@@ -18,7 +18,7 @@ use rustix::process::{
 use super::dies_within;
 use super::spawn::{Executable, driver_variables};
 
-/// The size limit of a canary's output. It prints one line per protection.
+/// The size limit of a canary's output. A canary prints one line per protection.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 
 /// A live canary. Dropping it kills and reaps it.
@@ -55,7 +55,7 @@ impl Canary {
             .spawn()?;
         let pid = child.id();
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
-        // A child that has not been reaped keeps its pid. It is reaped through its pidfd.
+        // The child has not been reaped, so its pid cannot have been reused. It is reaped through the pidfd later.
         let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
         let input = child.stdin.take().map(|pipe| File::from(OwnedFd::from(pipe)));
         let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -77,7 +77,7 @@ impl Canary {
         if !self.ends_within(timeout) {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                format!("it did not end within {timeout:?}"),
+                format!("the canary did not end within {timeout:?}"),
             ));
         }
         let mut output = String::new();

@@ -1,4 +1,4 @@
-//! The record of memory: totals of the run, and a phase for each time that a worker spent in a stage.
+//! The record of memory: totals of the run, and one phase for each stage that a worker ran.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::units::Bytes;
@@ -25,16 +25,17 @@ pub struct MemoryTotals {
     /// Swap traffic of the whole machine, including other programs, since the run was started or resumed.
     pub machine_swapped_in_bytes: Option<Bytes>,
     pub machine_swapped_out_bytes: Option<Bytes>,
-    /// The limit of device memory for all processes of a run on a card. The next field is the observed peak.
+    /// The limit on the device memory of all processes of the run.
     #[serde(default)]
     pub device_ceiling_bytes: Option<Bytes>,
+    /// The observed peak of that memory.
     #[serde(default)]
     pub device_peak_bytes: Option<Bytes>,
     /// How closely the memory of runners was sampled.
     pub sampling: Option<Sampling>,
 }
 
-/// The guarantee that sampling gives if the kernel enforces no limit.
+/// How far a runner can exceed its limit if only sampling enforces it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sampling {
     /// The highest rate at which a runner filled memory; an assumed rate if none was observed.
@@ -89,7 +90,7 @@ impl MemoryTotals {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseRecord {
     pub stage: Stage,
-    /// The job's name, or that of a replay.
+    /// The name of the job or of the replay.
     pub job: String,
     /// `None` for a replay, in which several candidates are called.
     pub candidate: Option<String>,
@@ -97,16 +98,16 @@ pub struct PhaseRecord {
     pub predicted_bytes: Option<Bytes>,
     pub peak_owed_bytes: Option<Bytes>,
     pub peak_reclaimable_bytes: Option<Bytes>,
-    /// The device memory that its lease reserved; `None` if it needed no card.
+    /// The device memory that the phase's lease reserved; `None` if the phase needs no device.
     #[serde(default)]
     pub device_predicted_bytes: Option<Bytes>,
-    /// The peak of device memory; `None` if it used none.
+    /// The peak of device memory; `None` if the phase used none.
     #[serde(default)]
     pub device_peak_bytes: Option<Bytes>,
     /// The change of the whole tree's swapped memory during this phase. It is negative if less is in swap at the end.
     pub swap_delta_bytes: Option<i64>,
-    /// The idle time, in microseconds, from the end of the previous phase until this lease was sent. `None` for the first
-    /// phase, and if another phase was running then.
+    /// The time, in microseconds, from the end of the run's previous phase until this phase's lease was sent. `None` for
+    /// the first phase, and if another phase was still running.
     pub switch_us: Option<u64>,
     pub started: UtcTime,
     pub ended: Option<UtcTime>,

@@ -27,7 +27,7 @@ pub enum StoreError {
     #[error("{path}: an SQLite database, but not one of a run (choose another folder with --dir)")]
     Foreign { path: PathBuf },
     #[error(
-        "{path}: empty, because the run ended before it began (delete the folder and start the run again)"
+        "{path}: empty, because the run was interrupted before it recorded anything (delete the folder and start the run again)"
     )]
     Empty { path: PathBuf },
     #[error(
@@ -36,8 +36,8 @@ pub enum StoreError {
     )]
     Version { path: PathBuf, found: i64, expected: i64 },
     #[error(
-        "{path}: damaged, could not {operation}: {what} (summary.json beside it is the last state that was written \
-         whole; keep the folder for its contents and start a new run with --dir)"
+        "{path}: damaged, could not {operation}: {what} (summary.json beside it is the last complete state; \
+         keep the folder for its contents and start a new run with --dir)"
     )]
     Corrupt { path: PathBuf, operation: &'static str, what: String },
     #[error("{path}: in use by another process, could not {operation} (end the other run, or wait for it)")]

@@ -307,7 +307,7 @@ fn foreign_databases_are_refused_with_a_reason() {
 
     assert!(refusal().contains("there is no run database"));
     std::fs::write(&path, b"").expect("writes");
-    assert!(refusal().contains("the run ended before it began"));
+    assert!(refusal().contains("the run was interrupted before it recorded anything"));
     std::fs::write(&path, b"this is not a database, but long enough to be examined").expect("writes");
     assert!(refusal().contains("damaged"), "{}", refusal());
 

@@ -78,7 +78,8 @@ fn file_that_cannot_be_added_leaves_the_store_unchanged() {
     add(&scenario, "entry_000000.pt", "entry_000000.pt", 0, &[]);
     let before = tree(&scenario.path().join("store"));
     scenario.run(&["captures", "add", "store", "nowhere.pt"]).expect_exit(3);
-    add(&scenario, "entry_000001.pt", "../outside.pt", 2, &[]).expect_stderr(&["is not a name for an entry"]);
+    add(&scenario, "entry_000001.pt", "../outside.pt", 2, &[])
+        .expect_stderr(&["is not a valid name of an entry"]);
     let after = tree(&scenario.path().join("store"));
     assert!(before == after, "no byte of the store changed");
 }

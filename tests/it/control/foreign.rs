@@ -10,16 +10,16 @@ use super::client::LiveRun;
 use super::slow;
 use crate::report::browser::skipped;
 
-/// The first code block of the page in this language that contains `mark`.
-fn documented_block(kind: &str, mark: &str) -> String {
+/// The first code block in the language `language` on the page that contains `mark`.
+fn documented_block(language: &str, mark: &str) -> String {
     let page =
         std::fs::read_to_string(repository().join("docs/reference/control.md")).expect("a readable page");
-    let fence = format!("```{kind}\n");
+    let fence = format!("```{language}\n");
     page.split(&fence)
         .skip(1)
         .filter_map(|rest| rest.split("```").next())
         .find(|block| block.contains(mark))
-        .unwrap_or_else(|| panic!("docs/reference/control.md has no {kind} with {mark:?}"))
+        .unwrap_or_else(|| panic!("docs/reference/control.md has no {language} block that contains {mark:?}"))
         .to_owned()
 }
 
@@ -62,7 +62,7 @@ fn documented_python_client_can_call_every_method() {
     }
     let scenario = slow(&["bad/segfaults"]);
     let client = documented_block("python", "AF_UNIX");
-    assert!(client.lines().count() <= 10, "the client has at most ten lines:\n{client}");
+    assert!(client.lines().count() <= 10, "the client must have at most ten lines:\n{client}");
     let client = scenario.write("client.py", client);
     let run = start(&scenario);
     let mut command = Command::new("python3");
@@ -104,8 +104,12 @@ fn documented_socat_command_can_call_every_method() {
     let run = start(&scenario);
     for (method, params) in requests() {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
-        assert!(!request.contains('\''), "the command line puts the request in single quotes: {request}");
-        // The page waits two seconds. Waiting for a result takes longer, and the stream of events does not end.
+        assert!(
+            !request.contains('\''),
+            "the command line puts the request in single quotes, so it must contain none: {request}"
+        );
+        // The documented command waits two seconds for more output (`-t 2`). Waiting for a result takes longer, and the
+        // stream of events does not end.
         let line = match method {
             "result" => line.replace("-t 2", "-t 120"),
             _ => line.clone(),

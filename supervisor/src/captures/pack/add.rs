@@ -1,8 +1,8 @@
 //! `captures add`: adds one or more files to an existing store.
 //!
-//! To add files, a finished store becomes an unfinished one, with a journal that lists all of its entries. It is
-//! finished again at the end. After an interruption, the next `add` continues from the journal. The recorder calls
-//! `add` so that each table is stored only once while recording.
+//! First, a finished store is turned into an unfinished one, with a journal that lists all of its entries. It is finished
+//! again at the end. After an interruption, the next `add` continues from the journal. The recorder calls `add` after
+//! each capture, so a large tensor that captures share (such as an embedding table) is stored once.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::captures::sources::{Source, Stamp};
 use crate::captures::{CapturesError, Tick, failed};
 
 /// The provenance of a store that files were added to. It lets `add` continue after an interruption.
-const ADDED: &str = "added file by file";
+const ADDED_PROVENANCE: &str = "added file by file";
 
 /// A file, and the name of its entry, such as `op/entry_000000.pt`.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub struct Added {
 }
 
 /// Adds files to a store, which is created if it does not exist. An existing entry is replaced only if `replace` is
-/// set. Storages that are no longer used are removed.
+/// set. Tensor data that no entry refers to any more is removed.
 pub fn add(
     store: &Path,
     files: &[Added],
@@ -53,25 +53,26 @@ pub fn add(
             return Err(CapturesError::Refused(detail));
         }
     }
-    let mut packing = Packing::reopen(&store, origin)?;
-    let mut added = packing.require_space(&sources.iter().collect::<Vec<_>>());
+    let mut packing = Packing::open_for_adding(&store, origin)?;
+    let mut result = packing.require_space(&sources.iter().collect::<Vec<_>>());
     for source in &sources {
-        added = added.and_then(|()| packing.entry(source, &AtomicBool::new(false), tick));
-        if added.is_ok() {
+        result = result.and_then(|()| packing.entry(source, &AtomicBool::new(false), tick));
+        if result.is_ok() {
             packing.done.remove(&source.name);
         }
     }
     if packing.is_empty() {
         // There is nothing to finish. The next `add` starts from the beginning.
-        return added.map(|()| Packed::default());
+        return result.map(|()| Packed::default());
     }
     let packed = packing.finish()?;
-    added.map(|()| packed)
+    result.map(|()| packed)
 }
 
 fn source(file: &Added) -> Result<Source, CapturesError> {
     if !is_entry_name(&file.name) {
-        let detail = format!("{} is not a name for an entry (such as op/entry_000000.pt)", file.name);
+        let detail =
+            format!("{} is not a valid name of an entry (an example is op/entry_000000.pt)", file.name);
         return Err(CapturesError::Refused(detail));
     }
     let metadata = fs::metadata(&file.path).map_err(failed("reading the metadata of", &file.path))?;
@@ -83,18 +84,18 @@ fn source(file: &Added) -> Result<Source, CapturesError> {
 
 impl Packing {
     /// Opens a finished store, a store that an `add` left unfinished, or an empty folder.
-    fn reopen(store: &Path, origin: Origin) -> Result<Self, CapturesError> {
+    fn open_for_adding(store: &Path, origin: Origin) -> Result<Self, CapturesError> {
         let partial = store.join(PARTIAL);
         if form_of(store) == FolderForm::Store {
             if partial.is_dir() {
                 remove_partial(&partial)?;
             }
-            open_again(store, &partial)?;
+            unfinish(store, &partial)?;
         }
         let Some(earlier) = (if partial.is_dir() { journal::earlier(&partial)? } else { None }) else {
-            return Self::begin(store, Path::new(ADDED), origin);
+            return Self::begin(store, Path::new(ADDED_PROVENANCE), origin);
         };
-        if !earlier.provenance.source.ends_with(ADDED) {
+        if !earlier.provenance.source.ends_with(ADDED_PROVENANCE) {
             let (shown, from) = (store.display(), &earlier.provenance.source);
             let detail = format!("{shown} is unfinished (finish it with `captures pack {from} {shown}`)");
             return Err(CapturesError::Refused(detail));
@@ -115,12 +116,12 @@ impl Packing {
 }
 
 /// Turns a finished store into an unfinished one. The index is removed once the journal has all of its entries.
-fn open_again(store: &Path, partial: &Path) -> Result<(), CapturesError> {
+fn unfinish(store: &Path, partial: &Path) -> Result<(), CapturesError> {
     let index =
         Index::read(store).map_err(|source| CapturesError::Index { path: store.to_owned(), source })?;
     let mut provenance = index.provenance;
-    if !provenance.source.ends_with(ADDED) {
-        provenance.source = format!("{}, then {ADDED}", provenance.source);
+    if !provenance.source.ends_with(ADDED_PROVENANCE) {
+        provenance.source = format!("{}, then {ADDED_PROVENANCE}", provenance.source);
     }
     make_folder(partial)?;
     let lines =

@@ -16,7 +16,7 @@ use crate::record::{JobStatus, Ranking, RunStatus, UtcTime};
 use crate::store::JobEnd;
 
 /// The share of its time that a candidate may wait for a CPU and still count as undisturbed.
-const MUCH_WAITING: f64 = 0.02;
+const MAX_UNDISTURBED_WAIT: f64 = 0.02;
 
 /// What a job contributes to the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +61,7 @@ impl Run<'_> {
                 (RunStatus::Finished, Exit::Host)
             }
             // A candidate without a verdict might have been the winner.
-            StopReason::Finished if self.agenda.is_left_without_a_verdict() => {
-                (RunStatus::Finished, Exit::Host)
-            }
+            StopReason::Finished if self.agenda.has_infra_error() => (RunStatus::Finished, Exit::Host),
             // A skipped replay waited for a job, and the job's verdict counts.
             StopReason::Finished
                 if verdicts.iter().all(|it| *it == Verdict::Good)
@@ -95,14 +93,14 @@ impl Run<'_> {
 }
 
 impl Agenda<'_> {
-    /// Returns whether a candidate or a replay ended because of the host.
-    fn is_left_without_a_verdict(&self) -> bool {
+    /// Returns whether any candidate or replay has the status INFRA_ERROR, and so no verdict.
+    fn has_infra_error(&self) -> bool {
         let candidates = self.known.iter().map(|known| known.status);
         candidates.chain(self.replays.ends.iter().copied()).any(|status| status == Some(Status::InfraError))
     }
 
     pub(crate) fn job_scores(&self, job: &JobPlan) -> Scores {
-        let timed: Vec<Timed<'_>> = job
+        let timed_candidates: Vec<Timed<'_>> = job
             .candidates
             .iter()
             .filter_map(|candidate| {
@@ -116,7 +114,7 @@ impl Agenda<'_> {
                 })
             })
             .collect();
-        scores(&timed, job.profile.min_improvement)
+        scores(&timed_candidates, job.profile.min_improvement)
     }
 
     /// Returns the weight of the timed entries that a candidate does not support.
@@ -125,15 +123,19 @@ impl Agenda<'_> {
             return 0;
         }
         let facts = &self.facts[job.id.index()];
-        let timed = facts.profiled(job.profile.entries == ProfileEntries::Distinct);
-        timed.iter().filter(|fact| unsupported.contains(&fact.entry.id)).map(|fact| fact.entry.weight).sum()
+        let timed_entries = facts.profiled(job.profile.entries == ProfileEntries::Distinct);
+        timed_entries
+            .iter()
+            .filter(|fact| unsupported.contains(&fact.entry.id))
+            .map(|fact| fact.entry.weight)
+            .sum()
     }
 
     /// Returns the winner of a job, if there is one.
     pub(crate) fn winner(&self, job: &JobPlan) -> Option<CandidateId> {
         match self.job_scores(job).winner() {
             Winner::Is(id) => Some(id),
-            Winner::Nobody | Winner::NotSurely => None,
+            Winner::Nobody | Winner::Uncertain => None,
         }
     }
 
@@ -152,10 +154,10 @@ impl Agenda<'_> {
         }
         let (winner, mut detail) = match scores.winner() {
             Winner::Is(id) => (job.candidates.iter().find(|it| it.id == id).map(|it| it.name.clone()), None),
-            Winner::NotSurely => {
+            Winner::Uncertain => {
                 let least = job.profile.min_improvement * 100.0;
                 let why = format!(
-                    "no candidate is surely at least {least:.1} % faster than the baseline (min_improvement)"
+                    "no candidate is at least {least:.1} % faster than the baseline with sufficient confidence (min_improvement)"
                 );
                 (None, Some(why))
             }
@@ -164,18 +166,18 @@ impl Agenda<'_> {
         let status = if baseline_failed && job.baseline.is_some() {
             detail = job.baseline.and_then(status_of).map(|status| match status {
                 Status::Passed => {
-                    "the baseline was verified, and failed when it was timed beside a candidate \
-                                   (`baseline_lost` in the policy log says how)"
+                    "the baseline passed verification, but failed while it was timed with a candidate (see \
+                     `baseline_lost` in the policy log)"
                         .to_owned()
                 }
-                status => format!("the baseline ended as {status}"),
+                status => format!("the baseline ended with status {status}"),
             });
             JobStatus::BaselineFailed
-        } else if self.counts_as_good(job) {
+        } else if self.allows_success(job) {
             detail = self.not_timed_because(job).map(|why| format!("nothing was timed: {why}")).or(detail);
             JobStatus::Passed
         } else {
-            detail = self.verified_only(job).or(detail);
+            detail = self.why_none_counts(job).or(detail);
             JobStatus::NonePassed
         };
         let unsettled_because = scores.doubt().map(|doubt| self.explanation(job, scores, doubt));
@@ -187,7 +189,7 @@ impl Agenda<'_> {
         JobEnd { status, detail, winner, winner_confirmed, ranking, unsettled_because }
     }
 
-    /// Explains which question the times do not answer, and what would help.
+    /// Explains why the ranking is unsettled, and what the user can change to settle it.
     fn explanation(&self, job: &JobPlan, scores: &Scores, doubt: Doubt) -> String {
         let name = |id: CandidateId| {
             job.candidates.iter().find(|it| it.id == id).map_or_else(String::new, |it| it.name.clone())
@@ -196,7 +198,7 @@ impl Agenda<'_> {
             Doubt::Faster { candidate, speedup } => (
                 candidate,
                 format!(
-                    "the speed-up of `{}` lies between {:.2} and {:.2}, so it is not known whether it is {:.1} % faster than the baseline",
+                    "the speed-up of `{}` lies between {:.2} and {:.2}, so it is unclear whether the candidate is at least {:.1} % faster than the baseline",
                     name(candidate),
                     speedup.ci_low,
                     speedup.ci_high,
@@ -205,15 +207,15 @@ impl Agenda<'_> {
             ),
             Doubt::Unchecked { candidate } => {
                 return format!(
-                    "without a baseline, the outputs of `{}` in timed calls were compared only with those of a second process of the same candidate \
-                     (name a `baseline`)",
+                    "the plan names no baseline, so the outputs of `{}` in timed calls were compared only with those of a second \
+                     process of the same candidate (name a `baseline`)",
                     name(candidate)
                 );
             }
-            Doubt::HowMuch { candidate, speedup } => (
+            Doubt::SpeedupTooWide { candidate, speedup } => (
                 candidate,
                 format!(
-                    "`{}` is faster than the baseline, but by how much is not known: between {:.2} and {:.2} times",
+                    "`{}` is faster than the baseline, but it is unclear by how much: between {:.2} and {:.2} times",
                     name(candidate),
                     speedup.ci_low,
                     speedup.ci_high
@@ -222,21 +224,22 @@ impl Agenda<'_> {
             Doubt::Best { candidate, share, .. } => (
                 candidate,
                 format!(
-                    "`{}` may be up to {:.0} % faster than the best, according to its times",
+                    "`{}` could still be up to {:.0} % faster than the current best candidate",
                     name(candidate),
                     share * 100.0
                 ),
             ),
         };
         let row = scores.rows.iter().find(|(id, _)| *id == candidate).map(|(_, row)| row);
-        let waited = row.and_then(|row| row.times.wait_share).filter(|share| MUCH_WAITING < *share);
-        let waited = waited
+        let wait_share =
+            row.and_then(|row| row.times.wait_share).filter(|share| MAX_UNDISTURBED_WAIT < *share);
+        let wait_note = wait_share
             .map(|share| {
                 format!("; its processes spent up to {:.0} % of their time waiting for a CPU", share * 100.0)
             })
             .unwrap_or_default();
         format!(
-            "{what}{waited} (a calmer machine helps, or CPUs kept free for it, fewer `limits.threads`, a longer `profile.entry_timeout`)"
+            "{what}{wait_note} (a calmer machine helps, or CPUs kept free for it, fewer `limits.threads`, a longer `profile.entry_timeout`)"
         )
     }
 
@@ -252,7 +255,7 @@ impl Agenda<'_> {
     }
 
     /// Explains why passing candidates do not count: none was timed, or none was fast enough.
-    fn verified_only(&self, job: &JobPlan) -> Option<String> {
+    fn why_none_counts(&self, job: &JobPlan) -> Option<String> {
         let passed = |it: &&CandidatePlan| {
             job.baseline != Some(it.id) && self.known[it.id.index()].status == Some(Status::Passed)
         };
@@ -272,7 +275,9 @@ impl Agenda<'_> {
                 "{count} passed verification and none was timed: in every entry an output has no elements, or shares memory with an input"
             ),
             Some(least) => {
-                format!("{count} passed, none surely {least} times as fast as the baseline (--min-speedup)")
+                format!(
+                    "{count} passed, none of them {least} times as fast as the baseline with sufficient confidence (--min-speedup)"
+                )
             }
             None => format!("{count} passed verification and none was timed"),
         })
@@ -280,7 +285,7 @@ impl Agenda<'_> {
 
     /// Returns whether a job allows exit code 0. A candidate other than the baseline must have passed and been timed.
     /// If the job has only a baseline, the baseline counts. If the plan has no profile stage, passing is enough.
-    fn counts_as_good(&self, job: &JobPlan) -> bool {
+    fn allows_success(&self, job: &JobPlan) -> bool {
         let only_baseline = job.candidates.len() == 1 && job.baseline.is_some();
         let profiled = self.plan.stages().profile;
         let scores = self.min_speedup.map(|least| (least, self.job_scores(job)));
@@ -304,6 +309,6 @@ impl Agenda<'_> {
         }
         let baseline_failed =
             job.baseline.is_some_and(|baseline| !matches!(status(baseline), Some(Status::Passed)));
-        if self.counts_as_good(job) && !baseline_failed { Verdict::Good } else { Verdict::NonePassed }
+        if self.allows_success(job) && !baseline_failed { Verdict::Good } else { Verdict::NonePassed }
     }
 }

@@ -83,8 +83,8 @@ pub enum Doubt {
     Unchecked { candidate: CandidateId },
     /// Whether this candidate is faster than the best one by more than this share.
     Best { candidate: CandidateId, figure: Estimate, share: f64 },
-    /// How much faster this candidate, the best one, is than the baseline.
-    HowMuch { candidate: CandidateId, speedup: Estimate },
+    /// How much faster this candidate, the best one, is than the baseline: the interval of its speed-up is too wide.
+    SpeedupTooWide { candidate: CandidateId, speedup: Estimate },
 }
 
 /// The largest half-width of the best speed-up's interval, as a share of the speed-up, with which the speed-up counts
@@ -100,7 +100,7 @@ pub enum Winner {
     /// Only the baseline was timed.
     Nobody,
     /// The best candidate may not be faster than the baseline.
-    NotSurely,
+    Uncertain,
     Is(CandidateId),
 }
 
@@ -120,7 +120,7 @@ impl Scores {
     pub fn winner(&self) -> Winner {
         match self.best {
             None => Winner::Nobody,
-            Some((_, Some(speedup))) if speedup.ci_low < 1.0 + self.min_improvement => Winner::NotSurely,
+            Some((_, Some(speedup))) if speedup.ci_low < 1.0 + self.min_improvement => Winner::Uncertain,
             Some((id, _)) => Winner::Is(id),
         }
     }
@@ -208,7 +208,7 @@ fn doubt(
     }
     let (_, leader) = figures.iter().find(|(id, _)| *id == best)?;
     let is_wide = |it: &Estimate| WIDEST * it.value < (it.ci_high - it.ci_low) / 2.0;
-    let wide = speedup.filter(is_wide).map(|speedup| Doubt::HowMuch { candidate: best, speedup });
+    let wide = speedup.filter(is_wide).map(|speedup| Doubt::SpeedupTooWide { candidate: best, speedup });
     figures
         .iter()
         .filter(|(id, figure)| *id != best && leader.value * (1.0 + MIN_LEAD) < figure.ci_high)
@@ -324,13 +324,13 @@ mod tests {
                 vec![baseline(), (FAST, summary(Some(1.005), 1.0))],
                 0.0,
                 vec![(0, Some(1)), (2, Some(1))],
-                Winner::NotSurely,
+                Winner::Uncertain,
             ),
             (
                 vec![baseline(), (FAST, summary(Some(1.5), 1.5))],
                 0.6,
                 vec![(0, Some(1)), (2, Some(1))],
-                Winner::NotSurely,
+                Winner::Uncertain,
             ),
             // A candidate that was not timed beside the baseline is not ranked with the others.
             (
@@ -391,7 +391,7 @@ mod tests {
         };
         let faster = |candidate| move |doubt: Doubt| matches!(doubt, Doubt::Faster { candidate: it, .. } if it == candidate);
         let best = |candidate| move |doubt: Doubt| matches!(doubt, Doubt::Best { candidate: it, .. } if it == candidate);
-        let how_much = |candidate| move |doubt: Doubt| matches!(doubt, Doubt::HowMuch { candidate: it, .. } if it == candidate);
+        let too_wide = |candidate| move |doubt: Doubt| matches!(doubt, Doubt::SpeedupTooWide { candidate: it, .. } if it == candidate);
         type ExpectedDoubt<'t> = Option<&'t dyn Fn(Doubt) -> bool>;
         let table: [(&str, Vec<ScoreSummary>, ExpectedDoubt<'_>); 8] = [
             ("copies of the baseline", vec![wide(1.0, 0.99, 1.01), wide(0.995, 0.985, 1.005)], None),
@@ -411,7 +411,7 @@ mod tests {
             (
                 "a winner by an unknown margin",
                 vec![wide(5.0, 2.0, 12.0), wide(1.0, 0.99, 1.01)],
-                Some(&how_much(SLOW)),
+                Some(&too_wide(SLOW)),
             ),
             ("no candidate", vec![], None),
         ];

@@ -160,10 +160,10 @@ fn every_job_says_why_it_has_no_winner() {
     run.jobs[0].baseline = None;
     assert_eq!(headline(&run.jobs[0]), "embedding: fast.c wins with 1.25 ms");
     run.jobs[0].status = JobStatus::BaselineFailed;
-    run.jobs[0].detail = Some("the baseline ended as CRASHED".to_owned());
+    run.jobs[0].detail = Some("the baseline ended with status CRASHED".to_owned());
     assert_eq!(
         headline(&run.jobs[0]),
-        "embedding: fast.c wins with 1.25 ms, BASELINE_FAILED (the baseline ended as CRASHED)"
+        "embedding: fast.c wins with 1.25 ms, BASELINE_FAILED (the baseline ended with status CRASHED)"
     );
 }
 
