@@ -272,7 +272,7 @@ fn row_of_an_unknown_candidate_is_refused() {
     record_start(&mut store);
     let key = attempt(1, Stage::Build, 1);
     let error = store.attempt_finished(key, &end(Status::Passed, None)).expect_err("never started");
-    assert!(error.to_string().contains("candidate-1 build 1"), "{error}");
+    assert!(error.to_string().contains("attempt 1 of stage build of candidate-1"), "{error}");
     let error = store.worker_ready(WorkerId(0), 1.0).expect_err("never started");
     assert!(matches!(error, StoreError::Unrecorded { .. }), "{error}");
 }
