@@ -4,6 +4,7 @@
 //! candidate. A runner is a separate process for one candidate; a compiler runs in a sandboxed process as well. All of
 //! them run the same executable; a hidden first argument selects the role.
 
+mod heap;
 mod interpreter;
 pub mod judge;
 mod link;

@@ -53,6 +53,7 @@ struct Host {
 /// Entry point behind the hidden argument.
 pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     end_with_supervisor(supervisor)?;
+    crate::heap::return_large_blocks();
     let server = std::env::var(SERVER_VARIABLE).map_err(|_| WorkerError::Environment(SERVER_VARIABLE))?;
     let nonce = std::env::var(NONCE_VARIABLE).map_err(|_| WorkerError::Environment(NONCE_VARIABLE))?;
     let executable = take_executable().map_err(WorkerError::Executable)?;

@@ -2,7 +2,7 @@
 
 use super::{
     COMPARE_CHUNK, LIBTORCH_BASE, LOAD_SLOTS, PYTHON_BASE, PYTHON_COPY, REPLAY_SLOTS, RUNNER_BASE,
-    STAGING_SLOT, VALUES,
+    STAGING_SLOT, values,
 };
 use crate::batch::{BatchSum, Constant};
 use crate::language::Launcher;
@@ -59,11 +59,13 @@ pub fn profile(batch: &[EntryNumbers], settings: &ProfileSettings, sides: u64) -
         // A slot takes as much memory as the guarded outputs of a verification. The trial of varied inputs uses a ring.
         ring = ring.max(batch.iter().map(|entry| entry.outputs).sum());
     }
-    // All sides and entries share one buffer for varied inputs, and one for the values from which new inputs are drawn.
-    let varied = match batch.iter().map(|entry| entry.varied).max().unwrap_or_default() {
-        Bytes::ZERO => Bytes::ZERO,
-        _ if settings.vary == Vary::None => Bytes::ZERO,
-        varied => varied + VALUES,
+    // All sides and entries share one buffer for varied inputs. Each entry keeps the values from which its new inputs are
+    // drawn.
+    let varied = if settings.vary == Vary::None {
+        Bytes::ZERO
+    } else {
+        let values: Bytes = batch.iter().map(|entry| values(entry.varied)).sum();
+        batch.iter().map(|entry| entry.varied).max().unwrap_or_default() + values
     };
     let (copied, staging) = match settings.inputs {
         InputMemory::Mapped => (Bytes::ZERO, Bytes::ZERO),

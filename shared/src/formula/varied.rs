@@ -9,6 +9,11 @@ pub const VARIED: Bytes = Bytes::mib(8);
 /// The largest size of an entry's captured values from which new values are drawn.
 pub const VALUES: Bytes = Bytes::mib(1);
 
+/// The memory for the values from which an entry's new values are drawn. They are at most as large as its variants.
+pub fn values(varied: Bytes) -> Bytes {
+    varied.min(VALUES)
+}
+
 /// The number of variants for blocks of at most `calls` calls, if the inputs of one call take `one` bytes; 0 if not even
 /// one variant fits.
 pub fn variants(one: Bytes, calls: u32) -> u32 {

@@ -178,6 +178,9 @@ pub(crate) struct PoolSlot {
 /// Memory that only this process can write, and that every session started with it can read.
 pub(crate) trait VariantMemory {
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Frees the pages that were written. All of the memory is zero afterwards.
+    fn clear(&self) -> io::Result<()>;
 }
 
 /// The inputs of a session's entries that differ in every timed call.

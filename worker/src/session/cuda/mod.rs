@@ -148,6 +148,10 @@ impl VariantMemory for NoMemory {
     fn write(&self, _: u64, _: &[u8]) -> std::io::Result<()> {
         match self.0 {}
     }
+
+    fn clear(&self) -> std::io::Result<()> {
+        match self.0 {}
+    }
 }
 
 impl Backend for CudaBackend<'_> {

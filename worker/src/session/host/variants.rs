@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
 use opt_shared::units::Bytes;
+use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::memfd;
 use crate::residency::device::DeviceError;
@@ -42,5 +43,10 @@ impl HostVariants {
 impl VariantMemory for HostVariants {
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.memory.write_all_at(bytes, at)
+    }
+
+    fn clear(&self) -> io::Result<()> {
+        let all = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(fallocate(&self.memory, all, 0, self.bytes.get())?)
     }
 }

@@ -181,6 +181,11 @@ impl VariantMemory for ScriptedVariants {
         self.bytes.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
+
+    fn clear(&self) -> io::Result<()> {
+        self.bytes.borrow_mut().fill(0);
+        Ok(())
+    }
 }
 
 impl ScriptedBackend {

@@ -164,6 +164,13 @@ impl<B: Backend> Profile<'_, B> {
                 }
             }
         }
+        // Deciding what varies needs memory to read whole inputs. It takes the place of the earlier batch's variants.
+        if let Some(memory) = self.memory {
+            memory.clear().map_err(|source| SessionError::Inputs {
+                candidate: self.task.callee.candidate.clone(),
+                source: source.into(),
+            })?;
+        }
         let prober = self.candidates[self.candidates.len() - 1];
         let variations = vary::decide(self.backend, prober, placed, self.task, &tolerances, self.memory)?;
         let mut variations = match variations {

@@ -18,6 +18,7 @@ use super::fresh::{between, is_fresh};
 use super::structure::{self, Structure};
 use crate::judge::element;
 use crate::recorded::Recorded;
+use crate::session::WIDEST_ELEMENT;
 
 /// The number of bytes written at a time.
 const PIECE: usize = 64 << 10;
@@ -143,13 +144,24 @@ fn shuffle(elements: &mut [u8], width: usize, random: &mut SmallRng) {
 
 /// Captured elements spaced evenly over the input, sorted by value.
 fn sorted_sample(dtype: DType, captured: &[u8], room: u64) -> Vec<u8> {
-    let width = dtype.element_len();
-    let count = captured.len() / width;
-    let most = (to_index(room) / width).max(1);
-    let step = count.div_ceil(most).max(1);
-    let mut elements: Vec<&[u8]> = captured.chunks_exact(width).step_by(step).collect();
-    elements.sort_by(|one, other| element::value(dtype, one).total_cmp(&element::value(dtype, other)));
-    elements.concat()
+    match dtype.element_len() {
+        1 => sorted_sample_of::<1>(dtype, captured, room),
+        2 => sorted_sample_of::<2>(dtype, captured, room),
+        4 => sorted_sample_of::<4>(dtype, captured, room),
+        8 => sorted_sample_of::<8>(dtype, captured, room),
+        _ => sorted_sample_of::<WIDEST_ELEMENT>(dtype, captured, room),
+    }
+}
+
+/// The width is a parameter so that elements are sorted in place: the formula has no room for a list of references.
+fn sorted_sample_of<const WIDTH: usize>(dtype: DType, captured: &[u8], room: u64) -> Vec<u8> {
+    let (captured, _) = captured.as_chunks::<WIDTH>();
+    let most = (to_index(room) / WIDTH).max(1);
+    let step = captured.len().div_ceil(most).max(1);
+    let mut elements: Vec<[u8; WIDTH]> = captured.iter().copied().step_by(step).collect();
+    elements
+        .sort_unstable_by(|one, other| element::value(dtype, one).total_cmp(&element::value(dtype, other)));
+    elements.into_flattened()
 }
 
 /// The number of values kept for each of `inputs` inputs.

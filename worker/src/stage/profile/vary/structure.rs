@@ -1,6 +1,6 @@
 //! Recognises structure in an input that a correct kernel may rely on, and that new values would break. Pure.
 
-use opt_shared::capture::{Kind, Tensor};
+use opt_shared::capture::{DType, Kind, Tensor};
 use opt_shared::units::to_index;
 
 use crate::judge::element;
@@ -23,8 +23,8 @@ pub(super) enum Structure {
 
 /// Returns the first structure found. `bytes` are those from the tensor's first element to its last.
 pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
-    let width = tensor.dtype.element_len();
-    let values = || bytes.chunks_exact(width).map(|it| element::value(tensor.dtype, it));
+    let dtype = tensor.dtype;
+    let width = dtype.element_len();
     if bytes.chunks_exact(width).all(|it| it == &bytes[..width]) {
         return Some(Structure::Constant);
     }
@@ -33,32 +33,36 @@ pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
         Some(&last) if dense => to_index(last),
         _ => bytes.len() / width,
     };
-    let rows = || bytes.chunks_exact((row * width).max(width));
-    let row_values = |row: &[u8]| -> Vec<f64> {
-        row.chunks_exact(width).map(|it| element::value(tensor.dtype, it)).collect()
+    let each_row = |holds: &dyn Fn(&[u8]) -> bool| {
+        SHORTEST_ROW <= row && bytes.chunks_exact((row * width).max(width)).all(holds)
     };
-    let each_row =
-        |holds: &dyn Fn(&[f64]) -> bool| SHORTEST_ROW <= row && rows().all(|row| holds(&row_values(row)));
-    if each_row(&|row| row.is_sorted() || row.is_sorted_by(|one, other| other <= one)) {
+    if each_row(&|row| {
+        values(dtype, row).is_sorted() || values(dtype, row).is_sorted_by(|one, other| other <= one)
+    }) {
         return Some(Structure::Sorted);
     }
-    if tensor.dtype.kind() == Kind::Integer {
+    if dtype.kind() == Kind::Integer {
         return None;
     }
-    if values().any(|value| value == f64::NEG_INFINITY) {
+    if values(dtype, bytes).any(|value| value == f64::NEG_INFINITY) {
         return Some(Structure::Mask);
     }
     if !dense {
         return None;
     }
     let near_one = |value: f64| (value - 1.0).abs() < NEAR_ONE;
-    if each_row(&|row| row.iter().all(|&value| 0.0 <= value) && near_one(row.iter().sum())) {
+    if each_row(&|row| values(dtype, row).all(|value| 0.0 <= value) && near_one(values(dtype, row).sum())) {
         return Some(Structure::Probabilities);
     }
-    if each_row(&|row| near_one(row.iter().map(|value| value * value).sum::<f64>().sqrt())) {
+    if each_row(&|row| near_one(values(dtype, row).map(|value| value * value).sum::<f64>().sqrt())) {
         return Some(Structure::UnitRows);
     }
     of_matrices(tensor, bytes)
+}
+
+/// The values of a row or a tensor, decoded one by one: a list of them as f64 would need much more memory than the input.
+fn values(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f64> {
+    bytes.chunks_exact(dtype.element_len()).map(move |element| element::value(dtype, element))
 }
 
 /// Returns the structure of square matrices in the last two dimensions.
@@ -89,7 +93,7 @@ fn of_matrices(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
 
 #[cfg(test)]
 mod tests {
-    use opt_shared::capture::{DType, contiguous_strides};
+    use opt_shared::capture::contiguous_strides;
     use opt_shared::ids::StorageId;
 
     use super::*;

@@ -1,0 +1,46 @@
+//! Makes the C library's allocator return large blocks to the operating system as soon as they are freed.
+//!
+//! By default, glibc moves its limits up to 32 MiB when large blocks are freed, and then keeps such blocks. A worker
+//! that once needed a few MiB would owe them until its end, which no formula allows for.
+
+/// Blocks of this size and larger have their own mapping. It is larger than the buffers that are needed for every
+/// entry: for those, a mapping each time would cost more than it saves.
+#[cfg(target_env = "gnu")]
+const MAPPED_FROM: libc::c_int = 2 << 20;
+
+/// Sets fixed limits. Other C libraries have none that move.
+pub(crate) fn return_large_blocks() {
+    #[cfg(target_env = "gnu")]
+    for (option, limit) in [(libc::M_MMAP_THRESHOLD, MAPPED_FROM), (libc::M_TRIM_THRESHOLD, MAPPED_FROM)] {
+        // SAFETY: mallopt only changes numbers of the allocator, and locks it while it does. It rejects numbers that
+        // are too large, and then nothing changes.
+        unsafe { libc::mallopt(option, limit) };
+    }
+}
+
+#[cfg(all(test, target_env = "gnu"))]
+mod tests {
+    use super::*;
+
+    /// The resident memory of this process that belongs to no file, in KiB.
+    fn resident() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").expect("readable");
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a line");
+        line.trim().trim_end_matches(" kB").trim().parse().expect("a number")
+    }
+
+    #[test]
+    fn freed_blocks_are_returned_also_after_larger_ones() {
+        const KIB: u64 = 8 << 10;
+        return_large_blocks();
+        // With glibc's own limits, freeing the first block makes the allocator keep the second.
+        drop(std::hint::black_box(vec![1_u8; 16 << 20]));
+        let before = resident();
+        let block = std::hint::black_box(vec![1_u8; 8 << 20]);
+        let with = resident();
+        drop(block);
+        let after = resident();
+        assert!(before + KIB / 2 < with, "{before} KiB, {with} KiB with the block");
+        assert!(after < before + KIB / 2, "{before} KiB before, {after} KiB after");
+    }
+}
