@@ -280,6 +280,23 @@ fn cache_states_are_reached_and_reported() {
     }
 }
 
+/// A shuffle of sixteen indices often leaves one of them where it is, and then its row of the output does not change.
+#[test]
+fn few_indices_of_a_lookup_vary_as_well() {
+    let scenario = Scenario::with_plan(&format!(
+        "[profile]\nentry_timeout = \"200ms\"\nvary = [\"input\"]\n[[job]]\nname = \"embedding\"
+captures = '{}'\nentries = [\"entry_000000.pt\", \"entry_000001.pt\"]\nbaseline = '{}'\n",
+        data("captures/torch_nn_functional_embedding").display(),
+        data("kernels/naive/embedding.c").display(),
+    ));
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    let entries = list(&summary.job("embedding")["candidates"][0]["profile"]["entries"]);
+    outcome.expect_equal(entries.len(), 2, "timed entries");
+    for entry in entries {
+        outcome.expect_equal(&entry["varied"], &serde_json::json!(["input"]), "what varied");
+    }
+}
+
 #[test]
 fn real_time_priority_is_reported_or_refused_before_the_run() {
     let plan = Plan::softmax(&["fast"]);

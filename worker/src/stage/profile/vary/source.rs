@@ -23,6 +23,10 @@ use crate::session::WIDEST_ELEMENT;
 /// The number of bytes written at a time.
 const PIECE: usize = 64 << 10;
 
+/// The smallest number of values that are shuffled. A kernel could know the results of all orders of fewer values: seven
+/// have 5,040.
+const MIN_SHUFFLED: u64 = 8;
+
 /// The source of an input's new values.
 #[derive(Debug)]
 pub(super) enum Source {
@@ -48,6 +52,9 @@ impl Source {
         let shuffled = tensor.dtype.kind() == Kind::Integer || gives_places(&recorded.leaves);
         if shuffled && room / 2 < bytes {
             return Ok(Err("too many values to be put into another order for each call"));
+        }
+        if shuffled && bytes / (tensor.dtype.element_len() as u64) < MIN_SHUFFLED {
+            return Ok(Err("too few values for a new order in each call"));
         }
         let mut captured = vec![0; to_index(bytes)];
         recorded.capture.read_range(tensor.storage, range.start, &mut captured)?;
