@@ -9,6 +9,7 @@ mod demo;
 mod device_runs;
 mod devices;
 mod doctor;
+mod faults;
 mod ffi;
 mod fixtures;
 mod gpu_probe;

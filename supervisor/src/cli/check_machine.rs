@@ -11,6 +11,7 @@ use crate::driver::survey::devices::{self, Card};
 use crate::driver::survey::facts::JobFacts;
 use crate::driver::survey::interpreters::{self, Asked};
 use crate::driver::survey::launches::{self, FirstLaunch};
+use crate::driver::survey::own_limits::{self, LimitTooLow};
 use crate::driver::survey::priority;
 use crate::plan::Plan;
 
@@ -26,6 +27,8 @@ pub(super) struct CheckedMachine {
     not_timed: Option<&'static str>,
     /// A job that asks for real-time priority, which this process may not give.
     without_priority: Option<String>,
+    /// A resource limit of this process that is too low for a run.
+    too_low: Option<LimitTooLow>,
 }
 
 impl CheckedMachine {
@@ -40,6 +43,7 @@ impl CheckedMachine {
             not_timed: plan.not_timed_because(),
             // `run` reports why the capabilities are unknown.
             without_priority: priority::refused(plan).unwrap_or_default().map(str::to_owned),
+            too_low: own_limits::raise().err(),
         }
     }
 
@@ -54,6 +58,7 @@ impl CheckedMachine {
         self.interpreters.values().any(Result::is_err)
             || self.present.is_err()
             || self.without_priority.is_some()
+            || self.too_low.is_some()
             || self.compilers.iter().any(Result::is_err)
     }
 
@@ -69,6 +74,9 @@ impl CheckedMachine {
         }
         if let Some(job) = &self.without_priority {
             text.push_str(&format!("{}\n", RunError::NoPriority { job: job.clone() }));
+        }
+        if let Some(too_low) = &self.too_low {
+            text.push_str(&format!("{too_low}\n"));
         }
         for compiler in &self.compilers {
             text.push_str(&match compiler {
@@ -87,6 +95,7 @@ impl CheckedMachine {
             "refused": self.present.as_ref().err(),
             "not_timed_because": self.not_timed,
             "without_priority": self.without_priority,
+            "limit_too_low": self.too_low.as_ref().map(ToString::to_string),
             "compilers": self.compilers.iter().map(|compiler| json!({
                 "found": compiler.as_ref().ok(),
                 "refused": compiler.as_ref().err(),

@@ -16,6 +16,8 @@ use crate::store::StoreError;
 pub enum RunError {
     #[error("the run folder")]
     Folder(#[from] FolderError),
+    #[error("{path} was removed during the run, and its results with it (start the run again)")]
+    FolderRemoved { path: std::path::PathBuf },
     #[error("the run database")]
     Store(#[from] StoreError),
     #[error("starting a thread")]
@@ -68,6 +70,8 @@ pub enum RunError {
         "job `{job}` asks for `profile.priority = \"realtime\"`, but this process lacks the capability CAP_SYS_NICE (run as root, or use `\"none\"`)"
     )]
     NoPriority { job: String },
+    #[error(transparent)]
+    LimitTooLow(#[from] super::survey::own_limits::LimitTooLow),
     #[error("querying the capabilities of this process")]
     Capabilities(#[source] rustix::io::Errno),
     #[error("{candidate}, {entry}: {why} (`check --signature` shows what an entry has)")]

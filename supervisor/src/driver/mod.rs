@@ -31,7 +31,7 @@ use self::run::supply::Units;
 use self::run::watchdog::{Part, Watchdog};
 use self::run::{Attempts, Run};
 use self::survey::limits::{limits_of, whole_memory};
-use self::survey::{devices, launches, priority, read_facts, replay_facts, seed, spec};
+use self::survey::{devices, launches, own_limits, priority, read_facts, replay_facts, seed, spec};
 use crate::core::Core;
 use crate::core::event::{Control, Event};
 use crate::exit::Exit;
@@ -81,6 +81,7 @@ pub struct Ended {
 /// blocked. `opened` is called with the run's folder as soon as the folder is locked.
 pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Result<Ended, RunError> {
     let mut plan = options.plan;
+    own_limits::raise()?;
     let card =
         devices::present(plan.device()).map_err(|why| RunError::NoDevice { device: plan.device(), why })?;
     if let Some(job) = priority::refused(&plan).map_err(RunError::Capabilities)? {
@@ -154,13 +155,17 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         run.feed(Event::Control(Control::StayOpen))?;
     }
     run.desk.announce(&format!("run {} in {}", run.agenda.plan.run.name, folder.path().display()));
-    let stop = run.go()?;
+    let removed = |error: RunError| match folder.path().try_exists() {
+        Ok(false) => RunError::FolderRemoved { path: folder.path().to_owned() },
+        _ => error,
+    };
+    let stop = run.go().map_err(removed)?;
     run.watchdog.enter(Part::Ending);
     if let Some(row) = seed::policy_row(&run.agenda.plan, run.agenda.seed) {
         run.policy(&row);
     }
     crate::notify::stopping();
-    let exit = run.finish(&stop)?;
+    let exit = run.finish(&stop).map_err(removed)?;
     run.close_control(exit);
     let path = folder.path().to_owned();
     drop(run);

@@ -9,6 +9,7 @@ mod kept;
 pub mod launches;
 pub mod limits;
 pub mod needs;
+pub mod own_limits;
 pub mod priority;
 mod repeated;
 pub mod replay_facts;

@@ -1,0 +1,72 @@
+//! Checks the resource limits of this process, which workers and compilers inherit, and raises them as far as allowed.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// A limit below which runs fail in ways that do not name it.
+#[derive(Clone, Copy, Debug)]
+struct Needed {
+    resource: Resource,
+    what: &'static str,
+    least: u64,
+    /// The option of the shell's `ulimit` that sets it, and its unit.
+    option: char,
+    unit: u64,
+}
+
+const NEEDED: [Needed; 3] = [
+    // A run of one small job works with 40. Each entry of a batch needs a few more.
+    Needed { resource: Resource::Nofile, what: "open files", least: 128, option: 'n', unit: 1 },
+    // A library may have 64 MiB by default, and memory files count as files.
+    Needed {
+        resource: Resource::Fsize,
+        what: "the size of a file (in bytes)",
+        least: 1 << 30,
+        option: 'f',
+        unit: 1024,
+    },
+    // Compilers fail with 128 KiB, as if the source were wrong.
+    Needed {
+        resource: Resource::Stack,
+        what: "the stack (in bytes)",
+        least: 1 << 20,
+        option: 's',
+        unit: 1024,
+    },
+];
+
+/// A resource limit that is too low for any run, and that this process may not raise.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the resource limit on {what} is {limit}, but a run needs at least {least} (raise the hard limit with `ulimit -H{option} {value}` as root, or with the service manager)"
+)]
+pub struct LimitTooLow {
+    what: &'static str,
+    limit: u64,
+    least: u64,
+    option: char,
+    value: u64,
+}
+
+/// Raises the limits that are too low. Workers raise their own limit on open files further.
+pub fn raise() -> Result<(), LimitTooLow> {
+    NEEDED.iter().try_for_each(Needed::raise)
+}
+
+impl Needed {
+    fn raise(&self) -> Result<(), LimitTooLow> {
+        let limit = getrlimit(self.resource);
+        if limit.current.is_none_or(|current| self.least <= current) {
+            return Ok(());
+        }
+        let most = limit.maximum.unwrap_or(u64::MAX);
+        let raised = Rlimit { current: Some(self.least.min(most)), maximum: limit.maximum };
+        // A process may always raise its limit up to the hard limit.
+        let _ = setrlimit(self.resource, raised);
+        if self.least <= most { Ok(()) } else { Err(self.too_low(most)) }
+    }
+
+    fn too_low(&self, limit: u64) -> LimitTooLow {
+        let Self { what, least, option, unit, .. } = *self;
+        LimitTooLow { what, limit, least, option, value: least / unit }
+    }
+}

@@ -1,0 +1,149 @@
+//! Faults of the machine during a run: a full disk, a removed folder, lost and damaged files, low resource limits. No
+//! candidate is blamed, nothing that was finished is lost, and the message says what happened.
+
+mod disk;
+
+use std::fs;
+use std::path::Path;
+
+use opt_tests::processes;
+use opt_tests::summary::list;
+use opt_tests::waiting::until;
+use opt_tests::{Outcome, Scenario, Summary, binary};
+use serde_json::Value;
+
+use crate::control::client::LiveRun;
+use crate::results::plans::{Plan, SOFTMAX};
+
+/// A plan whose last candidate takes a second, so that faults can be made while it runs.
+pub fn scenario() -> Scenario {
+    let plan = Plan {
+        extra: "verify = { call_timeout = \"1s\" }\n".to_owned(),
+        ..Plan::softmax(&["fast", "bad/segfaults", "bad/loops_forever"])
+    };
+    Scenario::with_plan(&plan.text())
+}
+
+/// Starts a run of [`scenario`] and waits until `fast` was verified.
+fn started(scenario: &Scenario) -> LiveRun<'_> {
+    let run = LiveRun::start(scenario, &["--quiet"]);
+    until("a candidate was verified", || {
+        let status = run.ctl(&["status", "--json"]).expect_exit(0).json();
+        status["jobs"][0]["passed"].as_u64().is_some_and(|passed| 0 < passed)
+    });
+    run
+}
+
+/// Checks that all candidates have the verdicts of a run without faults.
+pub fn verdicts_are_right(outcome: &Outcome, summary: &Summary) {
+    for (candidate, status) in
+        [("naive", "PASSED"), ("fast", "PASSED"), ("segfaults", "CRASHED"), ("loops_forever", "TIMEOUT")]
+    {
+        outcome.expect_equal(summary.verdict(SOFTMAX, candidate).0, Some(status), candidate);
+    }
+}
+
+/// Kills the supervisor in the middle of a run, changes its folder, and continues the run.
+fn resumed_after(change: impl FnOnce(&Path)) -> Outcome {
+    let scenario = scenario();
+    let run = started(&scenario);
+    let folder = run.folder().to_owned();
+    run.kill();
+    change(&folder);
+    let outcome = scenario.run(&["run", "plan.toml", "--resume", "--quiet"]);
+    if outcome.code == Some(0) {
+        verdicts_are_right(&outcome, &Summary::read(&folder, &outcome));
+    }
+    outcome.expect(processes::left(outcome.pid, &folder).is_empty(), "no process is left");
+    outcome
+}
+
+#[test]
+fn run_continues_without_the_last_rows_of_its_database() {
+    let outcome = resumed_after(|folder| {
+        for file in ["run.sqlite-wal", "run.sqlite-shm"] {
+            let _ = fs::remove_file(folder.join(file));
+        }
+    });
+    outcome.expect_exit(0);
+}
+
+#[test]
+fn run_rebuilds_libraries_that_were_removed() {
+    let outcome = resumed_after(|folder| {
+        for library in fs::read_dir(folder.join("artifacts")).expect("readable").flatten() {
+            fs::remove_file(library.path()).expect("removed");
+        }
+    });
+    outcome.expect_exit(0);
+}
+
+#[test]
+fn damaged_database_is_not_continued() {
+    let outcome = resumed_after(|folder| {
+        fs::write(folder.join("run.sqlite"), [0xa5; 8192]).expect("written");
+        let _ = fs::remove_file(folder.join("run.sqlite-wal"));
+    });
+    outcome.expect_exit(3).expect_stderr(&["run.sqlite: damaged", "--dir"]);
+}
+
+#[test]
+fn run_reports_that_its_folder_was_removed() {
+    let scenario = scenario();
+    let run = started(&scenario);
+    let folder = run.folder().to_owned();
+    until("the folder is removed", || fs::remove_dir_all(&folder).is_ok() || !folder.exists());
+    let outcome = run.finish_any();
+    assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
+    outcome.expect_stderr(&["runs/plan was removed during the run"]);
+    assert!(processes::left(outcome.pid, &folder).is_empty(), "no process is left");
+}
+
+/// Runs the plan from a shell that has set a soft and a hard limit with these arguments of `ulimit`.
+fn limited(limit: &str) -> (Scenario, Outcome) {
+    let scenario = scenario();
+    let script = format!("ulimit {limit} && exec \"$0\" run plan.toml --quiet");
+    let arguments = ["-c".as_ref(), script.as_ref(), binary().as_os_str()].map(std::ffi::OsStr::to_owned);
+    let child = scenario.command_of(Path::new("sh"), &arguments).spawn().expect("the shell starts");
+    let outcome = scenario.finish(child, &arguments);
+    (scenario, outcome)
+}
+
+#[test]
+fn run_names_a_resource_limit_that_is_too_low() {
+    for (limit, option) in
+        [("-n 40", "ulimit -Hn 128"), ("-f 200", "ulimit -Hf 1048576"), ("-s 128", "ulimit -Hs 1024")]
+    {
+        let (scenario, outcome) = limited(limit);
+        let outcome = outcome.expect_exit(3);
+        outcome.expect_stderr(&["the resource limit on", option]);
+        outcome.expect(!scenario.run_folder().exists(), "nothing was started");
+    }
+    let (scenario, outcome) = limited("-n 128");
+    let outcome = outcome.expect_exit(0);
+    verdicts_are_right(&outcome, &Summary::read(&scenario.run_folder(), &outcome));
+}
+
+/// Stops and continues the workers of a run that have this role.
+fn stop_and_continue(run: &LiveRun<'_>, role: &str) {
+    use rustix::process::{Pid, Signal, kill_process};
+    let workers = run.ctl(&["workers", "--json"]).expect_exit(0).json();
+    let of_role = |worker: &&Value| worker["role"] == role;
+    for worker in list(&workers["workers"]).iter().filter(of_role) {
+        let pid = worker["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        let pid = pid.expect("a pid");
+        let _ = kill_process(pid, Signal::STOP);
+        let _ = kill_process(pid, Signal::CONT);
+    }
+}
+
+#[test]
+fn workers_that_are_stopped_and_continued_change_no_verdict() {
+    let scenario = scenario();
+    let run = started(&scenario);
+    for role in ["verifier", "profiler"] {
+        stop_and_continue(&run, role);
+    }
+    let (outcome, summary) = run.finish(0);
+    verdicts_are_right(&outcome, &summary);
+}
