@@ -291,7 +291,7 @@ impl Sampler {
                 overshoot_bound_bytes: self.pace.overshoot_bound(),
             }),
         };
-        self.totals = self.totals.and_then(totals);
+        self.totals = self.totals.combined_with(totals);
         self.set_next(self.pace.next(headroom));
         sample
     }

@@ -143,13 +143,13 @@ impl JobFacts {
     ) -> Result<(), String> {
         let Looked { name, entry, storages, file, form, identity } = looked;
         let arguments = bind(&entry, signature).map_err(|error| format!("{name}: {}", chain(&error)))?;
-        let leaves = outputs(&entry).map_err(|error| format!("{name}: {}", chain(&error)))?;
-        if leaves.is_empty() {
+        let outputs = outputs(&entry).map_err(|error| format!("{name}: {}", chain(&error)))?;
+        if outputs.is_empty() {
             return Err(format!("{name}: it holds no output to compare with"));
         }
         self.form = Some(form);
         let page = Bytes::from(rustix::param::page_size());
-        let facts = EntryFacts::of(&storages, &arguments, &leaves, page);
+        let facts = EntryFacts::of(&storages, &arguments, &outputs, page);
         let number = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
         for storage in &storages {
             note_storage(storage, number, seen, hasher);
@@ -172,14 +172,14 @@ impl JobFacts {
                     inputs: facts.input_bytes,
                     outputs: facts.output_bytes,
                     ring: facts.ring_bytes,
-                    buffers: u32::try_from(arguments.len() + leaves.len()).unwrap_or(u32::MAX),
+                    buffers: u32::try_from(arguments.len() + outputs.len()).unwrap_or(u32::MAX),
                     varied: facts.varied_bytes,
                     unmapped: facts.unmapped_bytes,
                     copied: facts.copied_bytes,
                     constants: Arc::default(),
                 },
             },
-            class: class_key(&arguments, &leaves),
+            class: class_key(&arguments, &outputs),
             scored: !facts.zero_size && !facts.aliased,
         });
         Ok(())
@@ -300,8 +300,8 @@ pub fn observed(
     let mut all = Vec::new();
     for path in files {
         let Ok(Some(Looked { entry, .. })) = look(path, job.dtypes.as_deref()) else { continue };
-        if let (Ok(arguments), Ok(leaves)) = (bind(&entry, signature), outputs(&entry)) {
-            all.push((arguments, leaves));
+        if let (Ok(arguments), Ok(outputs)) = (bind(&entry, signature), outputs(&entry)) {
+            all.push((arguments, outputs));
         }
     }
     all
