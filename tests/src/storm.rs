@@ -275,22 +275,26 @@ impl Fixture {
     /// Checks that the run folder, the runtime folder and the temporary folder contain nothing that only a
     /// running supervisor needs.
     pub fn no_file_is_left(&self) -> Result<(), String> {
-        let mut left = files_below(&self.folder.join("runtime"));
+        let mut leftover_files = files_below(&self.folder.join("runtime"));
         // The lock file for the supervisors' folders is empty and stays.
-        left.retain(|path| !path.ends_with("opt-supervisor/w/gate"));
-        left.extend(files_below(&self.folder.join("temporary")));
+        leftover_files.retain(|path| !path.ends_with("opt-supervisor/w/gate"));
+        leftover_files.extend(files_below(&self.folder.join("temporary")));
         for path in names(&self.run).into_iter().map(|name| self.run.join(name)) {
             if !KEPT.iter().any(|kept| path.ends_with(kept)) {
-                left.push(path);
+                leftover_files.push(path);
             }
         }
-        left.extend(
+        leftover_files.extend(
             names(&self.run.join("artifacts"))
                 .into_iter()
                 .filter(|name| name.starts_with('.'))
                 .map(|name| self.run.join("artifacts").join(name)),
         );
-        if left.is_empty() { Ok(()) } else { Err(format!("left behind: {left:?}\n{}", self.state())) }
+        if leftover_files.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("left behind: {leftover_files:?}\n{}", self.state()))
+        }
     }
 
     pub fn summary(&self) -> Result<serde_json::Value, String> {
@@ -309,10 +313,10 @@ impl Fixture {
             let name = candidate["name"].as_str().unwrap_or_default();
             let (status, blame) = (candidate["status"].as_str(), candidate["blame"].as_str());
             found.insert(name, (status, blame));
-            let known = ["PASSED", "INFRA_ERROR"].into_iter().map(Some).chain([status]);
-            let known: BTreeSet<Option<&str>> = known.collect();
+            let statuses = ["PASSED", "INFRA_ERROR"].into_iter().map(Some).chain([status]);
+            let statuses: BTreeSet<Option<&str>> = statuses.collect();
             for attempt in candidate["attempts"].as_array().unwrap_or(&empty) {
-                if !known.contains(&attempt["status"].as_str()) {
+                if !statuses.contains(&attempt["status"].as_str()) {
                     wrong.push(format!("an attempt of {name}: {attempt}"));
                 }
             }

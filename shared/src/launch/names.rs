@@ -90,17 +90,17 @@ impl<'a> Names<'a> {
     }
 
     fn unknown(&self, name: &str) -> Problem {
-        let mut known: Vec<&str> = self.arguments.iter().map(|argument| &*argument.parameter).collect();
-        known.dedup();
-        known.extend(OUTPUT_NAMES.iter().take(1).copied().filter(|_| !self.outputs.is_empty()));
-        known.extend(self.workspaces.iter().map(|(name, _)| *name));
-        let suggestion = known
+        let mut names: Vec<&str> = self.arguments.iter().map(|argument| &*argument.parameter).collect();
+        names.dedup();
+        names.extend(OUTPUT_NAMES.iter().take(1).copied().filter(|_| !self.outputs.is_empty()));
+        names.extend(self.workspaces.iter().map(|(name, _)| *name));
+        let suggestion = names
             .iter()
-            .map(|known| (strsim::jaro_winkler(known, name), *known))
+            .map(|candidate| (strsim::jaro_winkler(candidate, name), *candidate))
             .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
             .max_by(|a, b| a.0.total_cmp(&b.0))
-            .map(|(_, known)| known.to_owned());
-        Problem::UnknownName { suggestion, known: known.into_iter().map(str::to_owned).collect() }
+            .map(|(_, candidate)| candidate.to_owned());
+        Problem::UnknownName { suggestion, known: names.into_iter().map(str::to_owned).collect() }
     }
 }
 

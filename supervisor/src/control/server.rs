@@ -298,8 +298,8 @@ impl Server {
                 return;
             }
             let mut polled: Vec<PollFd<'_>> = self.connections.values().map(poll_fd).collect();
-            let left = deadline.saturating_duration_since(now);
-            let _ = poll(&mut polled, Some(&timespec(left)));
+            let time_left = deadline.saturating_duration_since(now);
+            let _ = poll(&mut polled, Some(&timespec(time_left)));
         }
     }
 }

@@ -160,7 +160,7 @@ impl Core {
         // If NVML reports the pids of another PID namespace, the memory of living workers counts as unattributed. Its
         // growth then means nothing, and is taken as zero.
         let all_live_listed = on_device().all(|id| live_listed.contains(&id));
-        let kept = match (sample.unattributed, self.device.idle_unattributed) {
+        let unattributed_growth = match (sample.unattributed, self.device.idle_unattributed) {
             (Some(current), Some(idle)) if all_live_listed => current - idle,
             _ => Bytes::ZERO,
         };
@@ -169,7 +169,9 @@ impl Core {
         for (&worker, left) in &mut self.device.left {
             match dead_listed.get(&worker) {
                 Some(&bytes) => left.bytes = bytes,
-                None if KEPT_BY_DRIVER < kept => left.bytes = left.bytes.min(kept),
+                None if KEPT_BY_DRIVER < unattributed_growth => {
+                    left.bytes = left.bytes.min(unattributed_growth)
+                }
                 None => back.push((worker, left.since)),
             }
         }

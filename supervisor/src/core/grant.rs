@@ -170,8 +170,8 @@ impl Core {
     fn time_share(&self, job: JobId) -> Duration {
         let budget = self.spec.jobs.get(job.index()).map_or(Duration::MAX, |spec| spec.budget);
         let Some(it) = self.jobs.get(job.index()) else { return budget };
-        let left = u32::try_from(it.roster.timed()).unwrap_or(u32::MAX).max(1);
-        budget.saturating_sub(it.timed) / left
+        let candidates_left = u32::try_from(it.roster.timed()).unwrap_or(u32::MAX).max(1);
+        budget.saturating_sub(it.timed) / candidates_left
     }
 
     fn close_job(&mut self, index: usize) {
@@ -236,8 +236,8 @@ impl Core {
     fn try_order(&mut self, now: Moment, order: Order, attempt: u32) -> Tried {
         let Order { unit, stage, beside } = order;
         let job = self.unit(unit).job;
-        let alone = self.unit(unit).step().alone;
-        if self.conflicts(alone) || alone && self.profile_must_wait(now, job) {
+        let is_exclusive = self.unit(unit).step().alone;
+        if self.conflicts(is_exclusive) || is_exclusive && self.profile_must_wait(now, job) {
             return Tried::UnderWay;
         }
         if self.needs_device(unit, beside.is_some()) {

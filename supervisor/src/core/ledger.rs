@@ -300,9 +300,9 @@ impl Ledger {
 
     /// Checks that `wanted` can be granted to a worker. `None` means a worker that does not exist yet.
     pub fn admits(&self, worker: Option<WorkerId>, wanted: Demand) -> Result<(), Refusal> {
-        let own = worker.and_then(|worker| self.accounts.get(&worker)).copied().unwrap_or_default();
-        let others = self.charged() - own.charge();
-        let charge = wanted.max(own.measured);
+        let account = worker.and_then(|worker| self.accounts.get(&worker)).copied().unwrap_or_default();
+        let others = self.charged() - account.charge();
+        let charge = wanted.max(account.measured);
         if let Some((side, sum, ceiling)) = self.ceilings.over(others + charge) {
             let (charged, wanted) = (side.part_of(others), side.part_of(charge));
             debug_assert_eq!(sum, charged + wanted);
@@ -318,7 +318,8 @@ impl Ledger {
                 .filter(|&(&other, _)| Some(other) != worker)
                 .map(|(_, account)| account.outstanding(unified))
                 .sum();
-            let more = Account { reserved: wanted, measured: own.measured }.outstanding(unified) + promised;
+            let more =
+                Account { reserved: wanted, measured: account.measured }.outstanding(unified) + promised;
             if available < self.floor + more {
                 return Err(Refusal::Floor { available, wanted: more, floor: self.floor });
             }
@@ -327,7 +328,7 @@ impl Ledger {
             let others = self.accounts.iter().filter(|&(&other, _)| Some(other) != worker);
             let promised: Bytes =
                 others.map(|(_, account)| (account.reserved - account.measured).device).sum();
-            let more = (wanted - own.measured).device + promised;
+            let more = (wanted - account.measured).device + promised;
             if free < more {
                 return Err(Refusal::DeviceInUse { free, wanted: more });
             }

@@ -215,9 +215,9 @@ impl Core {
         let Some(it) = self.workers.get_mut(&worker) else { return };
         let is_device = matches!(strain.reason, KillReason::DeviceCeiling { .. });
         let of_runner = |runner: &Runner| if is_device { runner.device } else { runner.all() };
-        let own = if is_device { it.device } else { it.owed };
+        let of_worker = if is_device { it.device } else { it.owed };
         let runner = it.runners.iter().max_by_key(|(_, runner)| of_runner(runner));
-        let largest = runner.filter(|(_, runner)| own <= of_runner(runner)).map(|(&pid, _)| pid);
+        let largest = runner.filter(|(_, runner)| of_worker <= of_runner(runner)).map(|(&pid, _)| pid);
         let held = it.demand().device;
         if is_device
             && excess != Bytes::ZERO

@@ -75,8 +75,8 @@ mod tests {
             path: "/run/artifacts/library.so".into(),
             bytes: Bytes::new(bytes),
         };
-        let known = |artifact| Known { artifact, ..Known::default() };
-        let mut libraries = Libraries::of(&[known(Some(artifact("0a", 5))), known(None)]);
+        let with_artifact = |artifact| Known { artifact, ..Known::default() };
+        let mut libraries = Libraries::of(&[with_artifact(Some(artifact("0a", 5))), with_artifact(None)]);
         libraries.add(&artifact("0a", 5));
         assert_eq!(libraries.bytes(), Bytes::new(5));
         libraries.add(&artifact("0b", 7));

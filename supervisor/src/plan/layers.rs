@@ -73,8 +73,8 @@ impl Layers {
         if let Some(appended) = &set.build.extra_flags {
             // `--set` appends last, because the compiler obeys the last flag. Flags that were appended earlier move to
             // `flags`: a printed plan shows what each level adds, so it cannot show flags added between two levels.
-            let own = self.build.extra_flags.clone().unwrap_or_default();
-            merged.build.flags.get_or_insert_default().extend(own);
+            let appended_before = self.build.extra_flags.clone().unwrap_or_default();
+            merged.build.flags.get_or_insert_default().extend(appended_before);
             merged.build.extra_flags = Some(appended.clone());
         }
         merged

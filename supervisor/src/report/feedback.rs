@@ -125,9 +125,9 @@ fn compose(facts: &Facts<'_>) -> String {
 
 /// The reported detail, or that of the first failing entry, or a sentence which says that nothing is known.
 fn sentence(facts: &Facts<'_>) -> String {
-    let own = one_line(facts.detail.trim());
-    if !own.is_empty() {
-        return own;
+    let reported = one_line(facts.detail.trim());
+    if !reported.is_empty() {
+        return reported;
     }
     match facts.failures.first() {
         Some(failure) => format!("{}: {}", failure.entry, one_line(&failure.detail)),

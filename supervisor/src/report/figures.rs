@@ -160,8 +160,8 @@ pub(super) fn shorten(text: &str, width: usize) -> String {
     if length <= width {
         return text.to_owned();
     }
-    let kept = width.saturating_sub(1);
-    let (head, tail) = (kept / 3, kept - kept / 3);
+    let kept_chars = width.saturating_sub(1);
+    let (head, tail) = (kept_chars / 3, kept_chars - kept_chars / 3);
     let end: String = text.chars().skip(length - tail).collect();
     format!("{}…{end}", text.chars().take(head).collect::<String>())
 }

@@ -52,7 +52,7 @@ impl TraceWriter {
         job: &JobRecord<Candidates>,
         candidate: &CandidateRecord,
     ) -> io::Result<()> {
-        let known = self.workloads.get(&job.name);
+        let workloads = self.workloads.get(&job.name);
         let write = |out: &mut dyn Write, workload: Value, evaluation: &Value| {
             let line = json!({
                 "definition": job.name,
@@ -63,14 +63,15 @@ impl TraceWriter {
             serde_json::to_writer(&mut *out, &line)?;
             out.write_all(b"\n")
         };
-        let line = |out: &mut dyn Write, entry: &str, evaluation: Value| match known {
+        let line = |out: &mut dyn Write, entry: &str, evaluation: Value| match workloads {
             // The format has no line for all workloads together.
-            Some(known) if entry == ALL_ENTRIES => {
-                known.values().try_for_each(|workload| write(out, workload.clone(), &evaluation))
+            Some(workloads) if entry == ALL_ENTRIES => {
+                workloads.values().try_for_each(|workload| write(out, workload.clone(), &evaluation))
             }
             _ => {
                 let named = || json!({ "axes": {}, "inputs": {}, "uuid": entry });
-                let workload = known.and_then(|known| known.get(entry)).cloned().unwrap_or_else(named);
+                let workload =
+                    workloads.and_then(|workloads| workloads.get(entry)).cloned().unwrap_or_else(named);
                 write(out, workload, &evaluation)
             }
         };
@@ -242,9 +243,9 @@ mod tests {
     #[test]
     fn workloads_of_an_imported_data_set_fill_the_lines() {
         let workload = |uuid: &str| json!({ "uuid": uuid, "axes": { "rows": 7 }, "inputs": { "x": { "type": "random" } } });
-        let known = [("entry_000000", "one"), ("entry_000003", "two")]
+        let of_entries = [("entry_000000", "one"), ("entry_000003", "two")]
             .map(|(entry, uuid)| (entry.to_owned(), workload(uuid)));
-        let workloads = Workloads::from([(sample().jobs[0].name.clone(), BTreeMap::from(known))]);
+        let workloads = Workloads::from([(sample().jobs[0].name.clone(), BTreeMap::from(of_entries))]);
         let lines = lines_with(workloads.clone(), |_| {});
         let workloads_of =
             |lines: &[Value]| -> Vec<Value> { lines.iter().map(|line| line["workload"].clone()).collect() };

@@ -119,13 +119,13 @@ fn fifos_and_links_in_a_store_are_refused() {
         .expect_stderr(&["not a regular file"]);
     for file in ["captures.json", "captures.blake3"] {
         let place = store.join(file);
-        let kept = std::fs::read(&place).expect("it is there");
+        let contents = std::fs::read(&place).expect("it is there");
         std::fs::remove_file(&place).expect("removed");
         fifo(&place);
         let refused = scenario.run(&["captures", "unpack", "store", "out"]);
         refused.expect(matches!(refused.code, Some(1 | 2)), "it is refused");
         std::fs::remove_file(&place).expect("removed");
-        std::fs::write(&place, kept).expect("written");
+        std::fs::write(&place, contents).expect("written");
     }
     std::fs::create_dir_all(scenario.path().join("begun/partial")).expect("made");
     std::fs::create_dir_all(scenario.path().join("begun/entries")).expect("made");

@@ -161,7 +161,7 @@ fn crowd(run: &LiveRun<'_>) {
 fn refused_client_is_told_why() {
     let scenario = slow(&[]);
     let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
-    let mut kept: Vec<Client> = (0..32)
+    let mut idle_clients: Vec<Client> = (0..32)
         .map(|_| {
             let mut client = run.client();
             client.call("workers", &json!({})).expect("served");
@@ -170,7 +170,7 @@ fn refused_client_is_told_why() {
         .collect();
     // The server closes a connection after a minute of silence. Another request from every client restarts that
     // minute, so all 32 connections are in use below.
-    for client in &mut kept {
+    for client in &mut idle_clients {
         client.call("workers", &json!({})).expect("the connection is still open");
     }
     let mut late = run.client();
@@ -178,7 +178,7 @@ fn refused_client_is_told_why() {
     assert_eq!(told["error"]["data"]["code"], "busy", "{told}");
     assert!(late.line().is_none(), "the server must close the connection");
     run.ctl(&["status"]).expect_exit(3).expect_stderr(&["busy"]);
-    drop(kept);
+    drop(idle_clients);
     until("a connection is free", || run.ctl(&["status"]).code == Some(0));
     run.ctl(&["shutdown", "--mode", "now"]).expect_exit(0);
     run.finish_any();

@@ -147,10 +147,11 @@ fn resumed_run_keeps_its_submissions() {
 fn eval_uses_an_open_run_or_makes_a_short_one() {
     let scenario = scenario();
     let fast = kernel("fast");
-    let alone = scenario.run(&["eval", "plan.toml", &fast, "--json"]).expect_exit(0);
-    assert_eq!(alone.json()["candidate"], "softmax/fast");
-    assert_eq!(alone.json()["status"], "PASSED");
-    alone.expect(scenario.path().join("runs/plan-eval/summary.json").is_file(), "`eval` made its own run");
+    let separate_run = scenario.run(&["eval", "plan.toml", &fast, "--json"]).expect_exit(0);
+    assert_eq!(separate_run.json()["candidate"], "softmax/fast");
+    assert_eq!(separate_run.json()["status"], "PASSED");
+    separate_run
+        .expect(scenario.path().join("runs/plan-eval/summary.json").is_file(), "`eval` made its own run");
 
     let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     let joined = scenario.run(&["eval", "plan.toml", &fast, "--json"]).expect_exit(0);

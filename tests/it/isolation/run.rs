@@ -66,8 +66,11 @@ impl Run {
     pub(super) fn of(scenario: &Scenario, outcome: Outcome) -> Self {
         let summary = Summary::read(&scenario.run_folder(), &outcome);
         outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
-        let left = leftovers(scenario);
-        outcome.expect(left.is_empty(), format_args!("nothing may be left behind, but there is: {left:?}"));
+        let remaining = leftovers(scenario);
+        outcome.expect(
+            remaining.is_empty(),
+            format_args!("nothing may be left behind, but there is: {remaining:?}"),
+        );
         Self { outcome, summary }
     }
 

@@ -150,8 +150,9 @@ impl Library {
 
     /// The module that defines the item at `path`, followed through at most `most` re-exports.
     fn home(&self, path: &[String], most: u32) -> Path {
-        let known = (0..=path.len()).rev().find(|&length| self.modules.contains_key(&path[..length]));
-        let (module, rest) = path.split_at(known.unwrap_or(0));
+        let longest_module =
+            (0..=path.len()).rev().find(|&length| self.modules.contains_key(&path[..length]));
+        let (module, rest) = path.split_at(longest_module.unwrap_or(0));
         let elsewhere = rest.first().and_then(|name| self.names.get(&(module.to_vec(), name.clone())));
         match elsewhere {
             Some(target) if 0 < most => self.home(&[target, &rest[1..]].concat(), most - 1),

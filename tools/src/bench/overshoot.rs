@@ -147,8 +147,8 @@ fn one(watch: Watch, limit: u64, huge: bool, store: &mut Store, chance: &mut Sma
     filler.go();
     let (mut due, mut last) = (began + first, (began, base));
     loop {
-        let left = due.saturating_duration_since(Instant::now());
-        if readable(&pidfd, left)? {
+        let time_left = due.saturating_duration_since(Instant::now());
+        if readable(&pidfd, time_left)? {
             break;
         }
         let now = Instant::now();

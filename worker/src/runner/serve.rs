@@ -222,8 +222,9 @@ fn prepare(
         vec![Protection::new("sealed_inputs", unsealed.is_none(), unsealed.unwrap_or_default()).line()];
     let confinement = policy::beyond_present(setup.confinement.clone());
     let kept_libraries: Vec<BorrowedFd<'_>> = libraries.iter().map(AsFd::as_fd).collect();
-    let kept = Descriptors { worker: socket, artifact: Some(artifact.as_fd()), libraries: &kept_libraries };
-    match confine::lock_down(&confinement, &kept) {
+    let descriptors =
+        Descriptors { worker: socket, artifact: Some(artifact.as_fd()), libraries: &kept_libraries };
+    match confine::lock_down(&confinement, &descriptors) {
         Ok(protections) => {
             lines.extend(protections.iter().map(Protection::line));
         }

@@ -176,8 +176,11 @@ fn profile_owes_its_largest_batch_on_both_sides() {
     assert_eq!(mapped.spec.reserved, Bytes::mib(171 + 50 + 272 + 8));
     assert_eq!((mapped.decides, mapped.batches.clone()), (Some(2), vec![0..2, 2..3, 3..4]));
     assert_eq!(mapped.spec.batch, Some(Bytes::mib(100)));
-    let alone = first(InputMemory::Mapped, false);
-    assert_eq!((alone.spec.predicted, alone.spec.reserved), (Bytes::mib(86), Bytes::mib(86 + 50 + 4)));
+    let first_entry = first(InputMemory::Mapped, false);
+    assert_eq!(
+        (first_entry.spec.predicted, first_entry.spec.reserved),
+        (Bytes::mib(86), Bytes::mib(86 + 50 + 4))
+    );
     // Copied inputs are owed too, once for both sides: 104 + 2 · 23, 12 + 2 · 85, 202 + 2 · 22; plus two slots.
     let copied = first(InputMemory::Copied, true);
     assert_eq!((copied.spec.predicted, copied.decides), (Bytes::mib(202 + 44 + 2 + 1), Some(3)));

@@ -24,16 +24,16 @@ impl View<'_> {
     /// Returns a page of candidates in the plan's order, starting at index `from`.
     pub(crate) fn candidates(&self, from: u32) -> Value {
         let total = self.agenda.plan.jobs.iter().map(|job| job.candidates.len()).sum::<usize>();
-        let mut left = from as usize;
+        let mut to_skip = from as usize;
         let mut page = Vec::new();
         for job in &self.agenda.plan.jobs {
-            if job.candidates.len() <= left {
-                left -= job.candidates.len();
+            if job.candidates.len() <= to_skip {
+                to_skip -= job.candidates.len();
                 continue;
             }
             let scores: BTreeMap<CandidateId, ScoreRow> =
                 self.agenda.job_scores(job).rows.into_iter().collect();
-            let rest = job.candidates.iter().skip(std::mem::take(&mut left)).take(PAGE - page.len());
+            let rest = job.candidates.iter().skip(std::mem::take(&mut to_skip)).take(PAGE - page.len());
             page.extend(rest.map(|it| self.candidate(job, it.id, scores.get(&it.id))));
             if page.len() == PAGE {
                 break;

@@ -115,10 +115,10 @@ fn copy_submission(
 ) -> Result<CandidatePlan, Refusal> {
     let io = |what: &str, error: std::io::Error| Refusal::new(Code::Refused, format!("{what}: {error}"));
     fs::create_dir_all(folder).map_err(|error| io("creating the folder for submissions", error))?;
-    let own = next_folder(folder)?;
+    let submission_folder = next_folder(folder)?;
     let job = &plan.jobs[job];
     let refuse = |error: SubmissionError| Refusal::new(Code::InvalidParams, error.to_string());
-    let taken = fill(&own, params).and_then(|sources| {
+    let taken = fill(&submission_folder, params).and_then(|sources| {
         let submission = Submission {
             name: params.name.clone(),
             sources,
@@ -130,19 +130,19 @@ fn copy_submission(
         if let Some(why) = candidate.source.language.unfit_for(plan.device()) {
             return Err(Refusal::new(Code::InvalidParams, why));
         }
-        let kept = SubmissionRecord {
+        let record = SubmissionRecord {
             job: job.name.clone(),
             name: candidate.name.clone(),
-            files: candidate.source.sources.iter().map(|path| relative(&own, path)).collect(),
+            files: candidate.source.sources.iter().map(|path| relative(&submission_folder, path)).collect(),
             language: candidate.source.language,
             symbol: candidate.source.symbol.clone(),
             launch: (*candidate.launch).clone(),
         };
-        keep(&own, &kept).map_err(|error| io("recording the submission", error))?;
+        keep(&submission_folder, &record).map_err(|error| io("recording the submission", error))?;
         Ok(candidate)
     });
     if taken.is_err() {
-        let _ = fs::remove_dir_all(&own);
+        let _ = fs::remove_dir_all(&submission_folder);
     }
     taken
 }
@@ -153,11 +153,11 @@ fn next_folder(folder: &Path) -> Result<PathBuf, Refusal> {
         let why = format!("this run has had {MAX_SUBMISSIONS} submissions (start another run)");
         return Err(Refusal::new(Code::Refused, why));
     }
-    let own = folder.join(from.to_string());
-    fs::create_dir(&own).map_err(|error| {
-        Refusal::new(Code::Refused, format!("creating the folder {}: {error}", own.display()))
+    let submission_folder = folder.join(from.to_string());
+    fs::create_dir(&submission_folder).map_err(|error| {
+        Refusal::new(Code::Refused, format!("creating the folder {}: {error}", submission_folder.display()))
     })?;
-    Ok(own)
+    Ok(submission_folder)
 }
 
 fn numbers(folder: &Path) -> Vec<u32> {
@@ -219,11 +219,13 @@ pub fn restore(plan: &mut Plan, run: &Path) {
     let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
     let folder = run.join(FOLDER);
     for number in numbers(&folder).into_iter().take(MAX_SUBMISSIONS as usize) {
-        let own = folder.join(number.to_string());
-        match read_kept(&own) {
+        let submission_folder = folder.join(number.to_string());
+        match read_kept(&submission_folder) {
             Ok(None) => {}
-            Ok(Some(kept)) => add(plan, &own, kept),
-            Err(error) => tracing::warn!("the submission {} is left out: {error}", own.display()),
+            Ok(Some(kept)) => add(plan, &submission_folder, kept),
+            Err(error) => {
+                tracing::warn!("the submission {} is left out: {error}", submission_folder.display())
+            }
         }
     }
 }

@@ -104,13 +104,13 @@ impl Agenda<'_> {
             .candidates
             .iter()
             .filter_map(|candidate| {
-                let known = &self.known[candidate.id.index()];
-                let summary = known.profile.as_ref()?;
-                (known.status == Some(Status::Passed) && summary.has_entries()).then_some(Timed {
+                let result = &self.known[candidate.id.index()];
+                let summary = result.profile.as_ref()?;
+                (result.status == Some(Status::Passed) && summary.has_entries()).then_some(Timed {
                     id: candidate.id,
                     is_baseline: job.baseline == Some(candidate.id),
                     summary,
-                    left_out: self.weight_left_out(job, &known.unsupported),
+                    left_out: self.weight_left_out(job, &result.unsupported),
                 })
             })
             .collect();
@@ -290,9 +290,9 @@ impl Agenda<'_> {
         let profiled = self.plan.stages().profile;
         let scores = self.min_speedup.map(|least| (least, self.job_scores(job)));
         job.candidates.iter().filter(|it| only_baseline || job.baseline != Some(it.id)).any(|it| {
-            let known = &self.known[it.id.index()];
+            let result = &self.known[it.id.index()];
             let is_timed = profiled && self.plan.candidate_not_timed_because(it).is_none();
-            let passed = known.status == Some(Status::Passed) && (!is_timed || known.profile.is_some());
+            let passed = result.status == Some(Status::Passed) && (!is_timed || result.profile.is_some());
             let fast = scores.as_ref().is_none_or(|(least, scores)| {
                 scores.rows.iter().any(|(id, row)| {
                     *id == it.id && row.speedup.is_some_and(|speedup| *least <= speedup.ci_low)

@@ -63,27 +63,27 @@ impl Earlier {
         (job, name): (&str, &str),
         sources: Option<&str>,
     ) -> Result<Known, RunError> {
-        let mut known = Known::default();
+        let mut result = Known::default();
         let Some(before) = self.0.iter().find(|it| it.job == job && it.name == name) else {
-            return Ok(known);
+            return Ok(result);
         };
         let attempts = store.stored_attempts(id)?;
         for attempt in &attempts {
-            let last = known.numbered.entry(attempt.stage).or_default();
+            let last = result.numbered.entry(attempt.stage).or_default();
             *last = (*last).max(attempt.number);
         }
         if !stands(before, sources) {
             store.candidate_reopened(id)?;
-            return Ok(known);
+            return Ok(result);
         }
         for attempt in attempts.iter().filter(|it| !it.superseded) {
             if let Some(report) = &attempt.report {
-                known.learn(attempt.stage, report);
+                result.learn(attempt.stage, report);
             }
         }
-        known.status = before.status;
-        known.artifact.clone_from(&before.artifact);
-        Ok(known)
+        result.status = before.status;
+        result.artifact.clone_from(&before.artifact);
+        Ok(result)
     }
 }
 

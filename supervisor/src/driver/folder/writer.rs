@@ -287,8 +287,8 @@ mod tests {
         let other = rusqlite::Connection::open(folder.path().join("run.sqlite")).expect("opens");
         other.execute_batch("BEGIN EXCLUSIVE").expect("locked");
         decide(&mut writer, "first");
-        let kept = (0..20).filter(|_| writer.write_samples(|_| Ok(1))).count();
-        assert_eq!(kept, MAX_SAMPLES);
+        let accepted = (0..20).filter(|_| writer.write_samples(|_| Ok(1))).count();
+        assert_eq!(accepted, MAX_SAMPLES);
         decide(&mut writer, "last");
         other.execute_batch("COMMIT").expect("free");
         while 0 < writer.waiting() {

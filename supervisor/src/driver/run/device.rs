@@ -133,9 +133,9 @@ impl RunDevice {
     fn update(&mut self, ours: impl Iterator<Item = (Process, u32)>) {
         let before = std::mem::take(&mut self.alive);
         for (process, pid) in ours {
-            let known = before.get(&pid).filter(|it| it.process == process).cloned();
+            let same_process = before.get(&pid).filter(|it| it.process == process).cloned();
             let pids = || pids(Path::new("/proc"), pid);
-            self.alive.insert(pid, known.unwrap_or_else(|| Ours { process, pids: pids() }));
+            self.alive.insert(pid, same_process.unwrap_or_else(|| Ours { process, pids: pids() }));
             self.dead.remove(&pid);
         }
         for (pid, it) in before {
@@ -146,11 +146,11 @@ impl RunDevice {
     }
 
     fn sample(&mut self, reading: &Reading) -> DeviceSample {
-        let mut left: BTreeMap<WorkerId, Bytes> = BTreeMap::new();
+        let mut held_by_dead: BTreeMap<WorkerId, Bytes> = BTreeMap::new();
         let mut rest = reading.clone();
         rest.processes.retain(|listed| {
             let Some(&worker) = self.dead.get(&listed.pid) else { return true };
-            *left.entry(worker).or_default() += listed.bytes.unwrap_or_default();
+            *held_by_dead.entry(worker).or_default() += listed.bytes.unwrap_or_default();
             false
         });
         self.dead.retain(|pid, _| reading.processes.iter().any(|listed| listed.pid == *pid));
@@ -158,7 +158,7 @@ impl RunDevice {
         let is_here = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();
         let found: Attribution<Process> = attribute(&rest, &ours, is_here);
         // Memory that is listed for dead processes of this run is attributed to them.
-        let of_the_dead: Bytes = left.values().copied().sum();
+        let of_the_dead: Bytes = held_by_dead.values().copied().sum();
         let unattributed = match reading.totals {
             Some(_) => found.unattributed.map(|bytes| bytes - of_the_dead),
             None => found.unattributed,
@@ -176,7 +176,7 @@ impl RunDevice {
         };
         DeviceSample {
             processes,
-            left: left.into_iter().collect(),
+            left: held_by_dead.into_iter().collect(),
             others: found.others,
             other_processes: found.other_processes,
             unattributed,

@@ -204,8 +204,8 @@ impl Run<'_> {
                 return Ok(None);
             }
         };
-        let kept = self.agenda.replays.kept[place].take();
-        match kept.filter(|(before, _)| *before == underway.inputs) {
+        let stored = self.agenda.replays.kept[place].take();
+        match stored.filter(|(before, _)| *before == underway.inputs) {
             Some((_, result)) => {
                 self.agenda.replays.ends[place] = Some(Status::Passed);
                 self.agenda.replays.figures[place] = Some(Figures::of(&result));
@@ -264,8 +264,8 @@ impl Agenda<'_> {
             ReplayCandidates::Baseline => None,
         };
         let does_them = |id: &CandidateId| {
-            let known = &self.known[id.index()];
-            known.status == Some(Status::Passed) && !entries.iter().any(|it| known.unsupported.contains(it))
+            let result = &self.known[id.index()];
+            result.status == Some(Status::Passed) && !entries.iter().any(|it| result.unsupported.contains(it))
         };
         let candidate =
             winner.filter(does_them).or_else(|| job.baseline.filter(does_them)).ok_or_else(|| {

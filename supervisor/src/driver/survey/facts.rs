@@ -63,7 +63,7 @@ impl JobFacts {
     pub fn read(job: &JobPlan, files: &[PathBuf]) -> Self {
         let mut facts = Self::default();
         let mut problems = Vec::new();
-        let mut kept = Vec::new();
+        let mut kept_entries = Vec::new();
         let mut room = Room::default();
         let mut builder = SignatureBuilder::new(job.params.clone(), job.defaults.clone());
         let mut functions = BTreeSet::new();
@@ -73,14 +73,14 @@ impl JobFacts {
                     builder.observe(&looked.name, &looked.entry);
                     functions.insert(looked.entry.function_name.clone());
                     let is_small = room.take(&looked.entry, &looked.storages);
-                    kept.push((path, is_small.then_some(looked)));
+                    kept_entries.push((path, is_small.then_some(looked)));
                 }
                 Ok(None) => {}
                 Err(Unusable::Broken(problem)) => problems.push(problem),
                 Err(Unusable::Unread(why)) => facts.unread = Some(why),
             }
         }
-        if kept.is_empty() && problems.is_empty() {
+        if kept_entries.is_empty() && problems.is_empty() {
             problems.push("no entry is left to run (see `entries` and `dtypes`)".to_owned());
         }
         facts.function = match (functions.len(), functions.pop_first().flatten()) {
@@ -102,7 +102,7 @@ impl JobFacts {
             let mut seen = BTreeMap::new();
             let mut constants = Constants::default();
             let mut repeated = Repeated::default();
-            for (path, looked) in kept {
+            for (path, looked) in kept_entries {
                 let looked = looked.map_or_else(|| look(path, None), |it| Ok(Some(it)));
                 let added = match looked {
                     Ok(Some(looked)) => {
@@ -270,8 +270,9 @@ fn note_storage(
     seen: &mut BTreeMap<(u64, Option<u32>, u64), Bytes>,
     hasher: &mut blake3::Hasher,
 ) {
-    let alone = if storage.crc32.is_none() { u64::from(entry) << 32 | u64::from(storage.id.0) } else { 0 };
-    seen.insert((storage.bytes.get(), storage.crc32, alone), storage.bytes);
+    let key_without_crc =
+        if storage.crc32.is_none() { u64::from(entry) << 32 | u64::from(storage.id.0) } else { 0 };
+    seen.insert((storage.bytes.get(), storage.crc32, key_without_crc), storage.bytes);
     hasher.update(&storage.bytes.get().to_le_bytes());
     hasher.update(&storage.crc32.unwrap_or(0).to_le_bytes());
 }

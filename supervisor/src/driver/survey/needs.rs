@@ -144,17 +144,17 @@ impl<'a> JobNeeds<'a> {
 
     fn place_of(&mut self, candidate: &CandidatePlan) -> usize {
         let is_baseline = self.job.baseline == Some(candidate.id);
-        let known = self.seen.iter().position(|known| {
-            Arc::ptr_eq(&known.build, &candidate.build)
-                && Arc::ptr_eq(&known.limits, &candidate.limits)
-                && Arc::ptr_eq(&known.verify, &candidate.verify)
-                && Arc::ptr_eq(&known.profile, &candidate.profile)
-                && known.launcher == runner_terms(candidate).launcher
-                && known.workspaces == candidate.launch.workspaces.len()
-                && known.is_baseline == is_baseline
-                && known.partial == candidate.partial
+        let seen_before = self.seen.iter().position(|seen_before| {
+            Arc::ptr_eq(&seen_before.build, &candidate.build)
+                && Arc::ptr_eq(&seen_before.limits, &candidate.limits)
+                && Arc::ptr_eq(&seen_before.verify, &candidate.verify)
+                && Arc::ptr_eq(&seen_before.profile, &candidate.profile)
+                && seen_before.launcher == runner_terms(candidate).launcher
+                && seen_before.workspaces == candidate.launch.workspaces.len()
+                && seen_before.is_baseline == is_baseline
+                && seen_before.partial == candidate.partial
         });
-        known.unwrap_or_else(|| {
+        seen_before.unwrap_or_else(|| {
             let specs =
                 |ways: Vec<Prediction>| -> Arc<[StageSpec]> { ways.iter().map(|way| way.spec).collect() };
             let paired = self.job.baseline.is_some() && !is_baseline;

@@ -251,7 +251,7 @@ fn read_and_touched_pages_add_up_to_the_input() {
         let mut bench = Bench::run(cold(), 1, touches);
         // Pages that came in after the last look.
         let _ = bench.policy.follow(|tripwire| bench.cached[to_index(tripwire.page)]);
-        let known = bench.policy.touched() + bench.policy.ahead();
-        assert!(known <= bench.resident() && bench.resident() <= known + 64, "{known}");
+        let read_windows = bench.policy.touched() + bench.policy.ahead();
+        assert!(read_windows <= bench.resident() && bench.resident() <= read_windows + 64, "{read_windows}");
     }
 }
