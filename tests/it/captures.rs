@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use opt_shared::capture::inspect::document;
-use opt_tests::places::files_below;
+use opt_tests::paths::files_below;
 use opt_tests::{Scenario, data};
 
 /// The files below a folder: relative paths and contents.

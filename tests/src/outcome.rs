@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::places::files_below;
+use crate::paths::files_below;
 use crate::processes;
 
 /// The maximum number of lines that are shown of a listing or a log.

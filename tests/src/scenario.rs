@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::outcome::Outcome;
-use crate::places::binary;
+use crate::paths::binary;
 use crate::processes;
 use crate::summary::Summary;
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit};
 
 use crate::devices;
-use crate::places::{files_below, repository};
+use crate::paths::{files_below, repository};
 use crate::processes::{Process, kill_if, look, pids};
 use crate::waiting::{LONG, holds_within};
 
@@ -102,18 +102,18 @@ impl Chance {
 impl Fixture {
     /// `binary` is the built program.
     pub fn create(binary: PathBuf) -> Result<Self, String> {
-        Self::with(binary, VERDICTS, Self::furnish)
+        Self::with(binary, VERDICTS, Self::prepare)
     }
 
     /// Creates a fixture with kernels without host code, on the emulated device.
     pub fn on_the_emulated_device(binary: PathBuf) -> Result<Self, String> {
-        Self::with(binary, DEVICE_VERDICTS, Self::furnish_for_a_device)
+        Self::with(binary, DEVICE_VERDICTS, Self::prepare_for_a_device)
     }
 
     fn with(
         binary: PathBuf,
         verdicts: Verdicts,
-        furnish: fn(&Self) -> std::io::Result<()>,
+        prepare: fn(&Self) -> std::io::Result<()>,
     ) -> Result<Self, String> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -122,7 +122,7 @@ impl Fixture {
         let (run, plan) = (folder.join("run"), folder.join("plan.toml"));
         let mark = u64::from(std::process::id()) << 20 | number;
         let fixture = Self { folder, run, plan, binary, mark, verdicts };
-        furnish(&fixture).map_err(|error| format!("making {}: {error}", fixture.folder.display()))?;
+        prepare(&fixture).map_err(|error| format!("making {}: {error}", fixture.folder.display()))?;
         Ok(fixture)
     }
 
@@ -132,7 +132,7 @@ impl Fixture {
             .try_for_each(|folder| fs::create_dir_all(self.folder.join(folder)))
     }
 
-    fn furnish_for_a_device(&self) -> std::io::Result<()> {
+    fn prepare_for_a_device(&self) -> std::io::Result<()> {
         self.make_folders()?;
         let kernels = DEVICE_VERDICTS.iter().map(|&(kernel, ..)| match kernel {
             "naive" => (kernel, "relu.ptx"),
@@ -142,7 +142,7 @@ impl Fixture {
         fs::write(&self.plan, devices::plan("emulated", &kernels))
     }
 
-    fn furnish(&self) -> std::io::Result<()> {
+    fn prepare(&self) -> std::io::Result<()> {
         self.make_folders()?;
         for kernel in KERNELS {
             let source = repository().join("configs/demo/softmax").join(kernel);

@@ -318,5 +318,6 @@ fn omission_json(it: &LeftOut<Site>, period: Duration) -> String {
 }
 
 fn omission_message(it: &LeftOut<Site>, period: Duration) -> String {
-    format!("{} more lines like this were left out within {} s: {}", it.count, period.as_secs(), it.last)
+    let lines = if it.count == 1 { "line like this was" } else { "lines like this were" };
+    format!("{} more {lines} left out within {} s: {}", it.count, period.as_secs(), it.last)
 }

@@ -209,7 +209,7 @@ impl Server {
         self.enforce_budget(now);
     }
 
-    pub fn tell(&mut self, notification: &Notification, now: Instant) {
+    pub fn broadcast(&mut self, notification: &Notification, now: Instant) {
         let line = message::notify(notification);
         let listeners: Vec<u64> =
             self.connections.iter().filter(|(_, it)| it.listens).map(|(&id, _)| id).collect();
@@ -223,7 +223,7 @@ impl Server {
     }
 
     /// Returns whether the connection to answer still exists.
-    pub fn is_there(&self, token: &Token) -> bool {
+    pub fn is_connected(&self, token: &Token) -> bool {
         self.connections.contains_key(&token.connection)
     }
 

@@ -128,7 +128,7 @@ impl Core {
     }
 
     /// Carries out postponed requests: ends workers whose lease is over. It must run before anything is granted.
-    pub(super) fn carry_out_wishes(&mut self, now: Moment) {
+    pub(super) fn carry_out_requests(&mut self, now: Moment) {
         let asked = std::mem::take(&mut self.wishes.recycle);
         for worker in asked {
             let Some(it) = self.workers.get(&worker) else { continue };

@@ -124,7 +124,7 @@ impl Core {
     /// Reduces the charge of an ended worker to what its runners owe and what the device has not returned.
     pub(super) fn settle_account(&mut self, worker: WorkerId) {
         let host = self.returning.get(&worker).map(|it| owed_by(&it.runners));
-        let device = self.device.left_by(worker);
+        let device = self.device.unreturned_by(worker);
         if host.is_none() && device.is_none() {
             return self.ledger.close(worker);
         }

@@ -100,7 +100,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     }
     record_start(&mut store, &folder, &plan, &resolved)?;
     let earlier = if options.resume { Earlier::open(&mut store, &plan, &facts)? } else { Earlier::default() };
-    let known = register::register(&mut store, &plan, &facts, &selected, &earlier)?;
+    let candidate_facts = register::register(&mut store, &plan, &facts, &selected, &earlier)?;
     let kept_replays = register::register_replays(&mut store, &plan, &replay_facts)?;
     let whole = whole_memory();
     let device = plan.device();
@@ -121,8 +121,8 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         agenda: Agenda {
             plan,
             facts: &facts,
-            libraries: known::Libraries::of(&known),
-            known,
+            libraries: known::Libraries::of(&candidate_facts),
+            candidate_facts,
             replays: Replaying::new(&replay_facts, kept_replays),
             units: Units::default(),
             folder: &folder,

@@ -47,7 +47,7 @@ const MIN_WIDTH: usize = FIXED + MIN_NAME;
 /// Length of a shortened name, which is enough to distinguish it from its neighbours.
 const MIN_NAME: usize = 12;
 /// Largest number of candidates per job that get a paragraph in addition to their row in the table.
-const MAX_FAILURES_TOLD: usize = 20;
+const MAX_FAILURES_SHOWN: usize = 20;
 /// Largest number of lines of one feedback.
 const MAX_FEEDBACK_LINES: usize = 24;
 
@@ -307,14 +307,14 @@ impl Page {
         if !whole && !failed.is_empty() {
             self.line("");
         }
-        for candidate in failed.iter().take(MAX_FAILURES_TOLD) {
+        for candidate in failed.iter().take(MAX_FAILURES_SHOWN) {
             if whole {
                 self.failure(candidate);
             } else {
                 self.failure_in_a_line(candidate);
             }
         }
-        if let Some(more) = failed.len().checked_sub(MAX_FAILURES_TOLD).filter(|&more| more > 0) {
+        if let Some(more) = failed.len().checked_sub(MAX_FAILURES_SHOWN).filter(|&more| more > 0) {
             self.line("");
             self.line(&format!("{more} more failed; {} has all of them", summary::FILE_NAME));
         }

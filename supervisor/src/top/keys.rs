@@ -162,13 +162,13 @@ fn why(model: &mut Model) -> Option<Wish> {
 fn about_replay(it: &Candidate) -> Option<String> {
     let replay = it.replay.as_ref()?;
     let size = |bytes: Option<Bytes>| bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
-    let steps = replay.steps.map_or_else(|| "?".to_owned(), |steps| steps.to_string());
+    let steps = replay.steps_text().unwrap_or_else(|| "? steps".to_owned());
     let state = match &it.state {
         CandidateState::Ended(status) => status.clone(),
         CandidateState::Running(_) => "runs".to_owned(),
         CandidateState::Waiting(_) | CandidateState::Unknown => "waits for the jobs".to_owned(),
     };
-    let plan = format!("{}: {state}, {steps} steps under a budget of {}", it.name, size(replay.budget));
+    let plan = format!("{}: {state}, {steps} under a budget of {}", it.name, size(replay.budget));
     let Some((total, stalled)) = replay.total.zip(replay.stalled) else { return Some(plan) };
     let (peak, moved) = (size(replay.peak), size(replay.moved));
     Some(format!(

@@ -169,6 +169,13 @@ pub(super) struct Replay {
     pub peak: Option<Bytes>,
 }
 
+impl Replay {
+    /// The number of steps with its noun, if it is known.
+    pub(super) fn steps_text(&self) -> Option<String> {
+        self.steps.map(|steps| if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") })
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Decision {
     pub at: String,
@@ -204,7 +211,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    pub(super) fn hear(&mut self, news: News) {
+    pub(super) fn receive(&mut self, news: News) {
         match news {
             News::Status(answer) => self.status(&answer),
             News::Workers(answer) => self.workers = list(&answer["workers"]).iter().map(worker).collect(),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use opt_tests::places::files_below;
+use opt_tests::paths::files_below;
 use opt_tests::storm::Chance;
 use opt_tests::waiting::until;
 use opt_tests::{Scenario, data};

@@ -19,7 +19,7 @@ use crate::report::browser::skipped;
 const MAX_KIB: u64 = 20 << 10;
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 const LINES: usize = 10_000;
-const TALKERS: u64 = 16;
+const HOSTILE_CLIENTS: u64 = 16;
 
 /// A small random number generator with the same sequence on every machine.
 struct Dice(u64);
@@ -82,7 +82,7 @@ fn run_survives_ten_thousand_lines_and_two_hundred_clients() {
             }
             peak
         });
-        std::thread::scope(|scope| talk(scope, &socket, &mut deaf));
+        std::thread::scope(|scope| send_hostile_traffic(scope, &socket, &mut deaf));
         crowd(run);
         drop(stop_sender);
         watch.join().expect("the watching thread ends without a panic")
@@ -99,7 +99,7 @@ fn run_survives_ten_thousand_lines_and_two_hundred_clients() {
 }
 
 /// Starts clients that send random lines, and sends requests from the client that never reads.
-fn talk<'scope>(
+fn send_hostile_traffic<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     socket: &'scope Path,
     deaf: &'scope mut Client,
@@ -109,11 +109,11 @@ fn talk<'scope>(
         // The server closes the connection at some point, which ends this loop.
         while deaf.send(&line).is_ok() {}
     });
-    for talker in 0..TALKERS {
+    for talker in 0..HOSTILE_CLIENTS {
         scope.spawn(move || {
             let mut dice = Dice(0x5eed + talker);
             let mut client = Client::connect(socket);
-            for _ in 0..LINES / usize::try_from(TALKERS).expect("a few") {
+            for _ in 0..LINES / usize::try_from(HOSTILE_CLIENTS).expect("a few") {
                 let line = random_line(&mut dice);
                 // An empty line or a request without an id gets no answer, so send a valid request after it.
                 let asked =

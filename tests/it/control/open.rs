@@ -102,7 +102,7 @@ fn ten_simultaneous_submissions_are_all_evaluated() {
     outcome.expect_equal(lines.len(), 11, "lines, one for each candidate");
     // Workers and the results of the baseline are reused: each role was started once.
     outcome.expect_equal(list(&summary.document["workers"]).len(), 2, "workers");
-    outcome.expect_equal(summary.standing_attempts("softmax", "naive"), 3, "attempts of the baseline");
+    outcome.expect_equal(summary.attempts_that_count("softmax", "naive"), 3, "attempts of the baseline");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn resumed_run_keeps_its_submissions() {
     );
     let confirmed = summary.candidate("softmax", "fast")["profile"]["stage"] == "confirm";
     outcome.expect_equal(
-        summary.standing_attempts("softmax", "fast"),
+        summary.attempts_that_count("softmax", "fast"),
         3 + usize::from(confirmed),
         "attempts, including the confirmation",
     );

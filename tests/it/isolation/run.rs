@@ -92,7 +92,7 @@ impl Run {
     }
 
     /// Returns how a candidate's end differs from the expected one; `None` if it does not.
-    pub(super) fn astray(&self, name: &str, statuses: &[&str], says: &str) -> Option<String> {
+    pub(super) fn mismatch(&self, name: &str, statuses: &[&str], says: &str) -> Option<String> {
         let candidate = self.candidate(name);
         let status = candidate["status"].as_str().unwrap_or("none");
         let blame = if status == "PASSED" { &Value::Null } else { &Value::from("candidate") };

@@ -45,7 +45,7 @@ impl View<'_> {
     fn candidate(&self, job: &JobPlan, id: CandidateId, score: Option<&ScoreRow>) -> Value {
         let mut answer =
             json!({ "candidate": self.agenda.full_name(id), "baseline": job.baseline == Some(id) });
-        match self.standing_of(id) {
+        match self.state_of_candidate(id) {
             Some(UnitView::Done(status)) => answer["status"] = json!(status),
             Some(UnitView::Running { stage, attempt }) => {
                 answer["stage"] = json!(stage.name());
@@ -98,7 +98,7 @@ impl View<'_> {
             .collect();
         let stages = self.agenda.plan.stages();
         let is_run = |stage: Stage| stages.runs(if stage.is_timed() { Stage::Profile } else { stage });
-        let open = self.agenda.plan.candidates().filter_map(|it| match self.standing_of(it.id)? {
+        let open = self.agenda.plan.candidates().filter_map(|it| match self.state_of_candidate(it.id)? {
             UnitView::Waiting { stage, .. } | UnitView::Running { stage, .. } => {
                 Some(Open { job: it.job, stage, held: held.get(&it.id).copied().unwrap_or_default() })
             }

@@ -24,7 +24,7 @@ use crate::control::{Code, Refusal, Reply, SubmitParams};
 use crate::core::event::Answer;
 use crate::driver::RunError;
 use crate::driver::folder::register::candidate_row;
-use crate::driver::known::Known;
+use crate::driver::known::CandidateFacts;
 use crate::driver::run::Run;
 use crate::plan::{CandidatePlan, Plan, Submission, SubmissionError};
 
@@ -69,7 +69,7 @@ impl Run<'_> {
     }
 
     fn next_candidate(&self) -> CandidateId {
-        CandidateId(u32::try_from(self.agenda.known.len()).unwrap_or(u32::MAX))
+        CandidateId(u32::try_from(self.agenda.candidate_facts.len()).unwrap_or(u32::MAX))
     }
 
     fn job_for(&self, wanted: Option<&str>) -> Result<usize, Refusal> {
@@ -93,7 +93,7 @@ impl Run<'_> {
         let row = candidate_row(&self.agenda.plan, &candidate);
         self.books.writer.write(move |store| store.candidate(&row));
         self.agenda.plan.jobs[job].candidates.push(candidate);
-        self.agenda.known.push(Known::default());
+        self.agenda.candidate_facts.push(CandidateFacts::default());
         match self.offer(id)? {
             Some(Answer::Done(_)) => {
                 let full_name = self.agenda.full_name(id);

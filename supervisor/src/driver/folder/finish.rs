@@ -32,7 +32,7 @@ impl Run<'_> {
         let name = job.name.clone();
         let scores = self.agenda.job_scores(job);
         let end = self.agenda.job_end(job, baseline_failed, &scores);
-        self.desk.tell(|| notifications::job(&name, &end));
+        self.desk.notify(|| notifications::job(&name, &end));
         self.books.writer.write(move |store| {
             store.scores(&scores.rows)?;
             store.job_status(id, &end)
@@ -45,7 +45,9 @@ impl Run<'_> {
     pub(crate) fn finish(&mut self, stop: &StopReason) -> Result<Exit, RunError> {
         self.desk.progress.clear();
         let skipped_whole = |job: &&JobPlan| {
-            !job.candidates.iter().all(|it| self.agenda.known[it.id.index()].status == Some(Status::Skipped))
+            !job.candidates
+                .iter()
+                .all(|it| self.agenda.candidate_facts[it.id.index()].status == Some(Status::Skipped))
         };
         let verdicts: Vec<Verdict> =
             self.agenda.plan.jobs.iter().filter(skipped_whole).map(|job| self.agenda.verdict(job)).collect();
@@ -95,7 +97,7 @@ impl Run<'_> {
 impl Agenda<'_> {
     /// Returns whether any candidate or replay has the status INFRA_ERROR, and so no verdict.
     fn has_infra_error(&self) -> bool {
-        let candidates = self.known.iter().map(|known| known.status);
+        let candidates = self.candidate_facts.iter().map(|facts| facts.status);
         candidates.chain(self.replays.ends.iter().copied()).any(|status| status == Some(Status::InfraError))
     }
 
@@ -104,7 +106,7 @@ impl Agenda<'_> {
             .candidates
             .iter()
             .filter_map(|candidate| {
-                let result = &self.known[candidate.id.index()];
+                let result = &self.candidate_facts[candidate.id.index()];
                 let summary = result.profile.as_ref()?;
                 (result.status == Some(Status::Passed) && summary.has_entries()).then_some(Timed {
                     id: candidate.id,
@@ -144,7 +146,7 @@ impl Agenda<'_> {
         if let Some(broken) = &facts.broken {
             return JobEnd { detail: Some(broken.clone()), ..JobEnd::of(JobStatus::CaptureError) };
         }
-        let status_of = |id: CandidateId| self.known[id.index()].status;
+        let status_of = |id: CandidateId| self.candidate_facts[id.index()].status;
         let all = |status| job.candidates.iter().all(|it| status_of(it.id) == Some(status));
         if all(Status::DoesNotFit) {
             return JobEnd::of(JobStatus::DoesNotFit);
@@ -246,7 +248,7 @@ impl Agenda<'_> {
     /// Explains why the candidates that passed were not timed, if their device or languages are the reason.
     fn not_timed_because(&self, job: &JobPlan) -> Option<&'static str> {
         let passed = |it: &&CandidatePlan| {
-            job.baseline != Some(it.id) && self.known[it.id.index()].status == Some(Status::Passed)
+            job.baseline != Some(it.id) && self.candidate_facts[it.id.index()].status == Some(Status::Passed)
         };
         let mut reasons =
             job.candidates.iter().filter(passed).map(|it| self.plan.candidate_not_timed_because(it));
@@ -257,7 +259,7 @@ impl Agenda<'_> {
     /// Explains why passing candidates do not count: none was timed, or none was fast enough.
     fn why_none_counts(&self, job: &JobPlan) -> Option<String> {
         let passed = |it: &&CandidatePlan| {
-            job.baseline != Some(it.id) && self.known[it.id.index()].status == Some(Status::Passed)
+            job.baseline != Some(it.id) && self.candidate_facts[it.id.index()].status == Some(Status::Passed)
         };
         let count = job.candidates.iter().filter(passed).count();
         if count == 0 {
@@ -290,7 +292,7 @@ impl Agenda<'_> {
         let profiled = self.plan.stages().profile;
         let scores = self.min_speedup.map(|least| (least, self.job_scores(job)));
         job.candidates.iter().filter(|it| only_baseline || job.baseline != Some(it.id)).any(|it| {
-            let result = &self.known[it.id.index()];
+            let result = &self.candidate_facts[it.id.index()];
             let is_timed = profiled && self.plan.candidate_not_timed_because(it).is_none();
             let passed = result.status == Some(Status::Passed) && (!is_timed || result.profile.is_some());
             let fast = scores.as_ref().is_none_or(|(least, scores)| {
@@ -303,7 +305,7 @@ impl Agenda<'_> {
     }
 
     fn verdict(&self, job: &JobPlan) -> Verdict {
-        let status = |id: CandidateId| self.known[id.index()].status;
+        let status = |id: CandidateId| self.candidate_facts[id.index()].status;
         if job.candidates.iter().all(|it| status(it.id) == Some(Status::DoesNotFit)) {
             return Verdict::DoesNotFit;
         }

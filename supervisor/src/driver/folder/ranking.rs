@@ -115,7 +115,7 @@ impl Scores {
         self.confirmed && matches!(self.winner(), Winner::Is(_))
     }
 
-    /// Returns the best candidate, if it is surely faster than the baseline by `min_improvement`, or was timed without
+    /// Returns the best candidate, if it is clearly faster than the baseline by `min_improvement`, or was timed without
     /// a baseline.
     pub fn winner(&self) -> Winner {
         match self.best {
@@ -199,7 +199,7 @@ fn doubt(
     let paired = speedup.is_some();
     let surely_faster = !paired || speedup.is_some_and(|it| counts_from <= it.ci_low);
     if !surely_faster {
-        // No candidate is surely faster. The ranking is settled only if none of them can be faster.
+        // No candidate is clearly faster. The ranking is settled only if none of them can be faster.
         return figures
             .iter()
             .filter(|(_, figure)| counts_from < figure.ci_high)

@@ -18,7 +18,7 @@ use crate::driver::answer::submissions;
 use crate::driver::error::RunError;
 use crate::driver::folder::RunFolder;
 use crate::driver::folder::ranking::ScoreSummary;
-use crate::driver::known::Known;
+use crate::driver::known::CandidateFacts;
 use crate::driver::survey::facts::JobFacts;
 use crate::plan::Plan;
 use crate::record::UtcTime;
@@ -62,8 +62,8 @@ impl Earlier {
         id: CandidateId,
         (job, name): (&str, &str),
         sources: Option<&str>,
-    ) -> Result<Known, RunError> {
-        let mut result = Known::default();
+    ) -> Result<CandidateFacts, RunError> {
+        let mut result = CandidateFacts::default();
         let Some(before) = self.0.iter().find(|it| it.job == job && it.name == name) else {
             return Ok(result);
         };
@@ -119,11 +119,11 @@ fn is_unaltered(artifact: &Artifact) -> bool {
 }
 
 /// Returns the state of a candidate whose end is kept, as the core needs it.
-pub(crate) fn for_the_core(known: &Known) -> Option<Resumed> {
-    known.status.map(|status| Resumed {
+pub(crate) fn for_the_core(facts: &CandidateFacts) -> Option<Resumed> {
+    facts.status.map(|status| Resumed {
         status,
-        verified: known.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
-        speedup: known.profile.as_deref().and_then(ScoreSummary::speedup),
+        verified: facts.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
+        speedup: facts.profile.as_deref().and_then(ScoreSummary::speedup),
     })
 }
 

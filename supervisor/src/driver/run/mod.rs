@@ -85,7 +85,7 @@ impl Run<'_> {
             self.serve()?;
             self.watchdog.enter(Part::Sampling);
             self.look_if_due()?;
-            self.look_at_the_device()?;
+            self.read_device()?;
         }
     }
 

@@ -17,7 +17,7 @@ use crate::core::event::{Offer, PhaseRow, PolicyRow};
 use crate::core::spec::{Step, UnitSpec};
 use crate::driver::RunError;
 use crate::driver::answer::notifications;
-use crate::driver::answer::replay_standing::Figures;
+use crate::driver::answer::replay_state::Figures;
 use crate::driver::folder::register::KeptReplay;
 use crate::driver::survey::replay_facts::ReplayFacts;
 use crate::driver::survey::spec::replay_of_job;
@@ -186,8 +186,8 @@ impl Source for Replays {
         run.agenda.replays.ends[place] = Some(status);
         tracing::info!(replay = name, status = status.name(), "replay");
         run.desk.progress.print(format!("{:<20} replay {name}", status.name()));
-        let standing = run.view().replay_standing(place);
-        run.desk.tell(|| notifications::replay(standing));
+        let standing = run.view().replay_state(place);
+        run.desk.notify(|| notifications::replay(standing));
         run.books.write_summary(run.machine.sampler.totals);
         Ok(())
     }
@@ -264,7 +264,7 @@ impl Agenda<'_> {
             ReplayCandidates::Baseline => None,
         };
         let does_them = |id: &CandidateId| {
-            let result = &self.known[id.index()];
+            let result = &self.candidate_facts[id.index()];
             result.status == Some(Status::Passed) && !entries.iter().any(|it| result.unsupported.contains(it))
         };
         let candidate =

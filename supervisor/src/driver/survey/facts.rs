@@ -22,8 +22,8 @@ use opt_shared::units::Bytes;
 
 use super::choice::is_chosen;
 use super::constants::Constants;
-use super::kept::Room;
 use super::repeated::Repeated;
+use super::room::Room;
 use crate::plan::JobPlan;
 use crate::record::CapturesForm;
 
@@ -69,11 +69,11 @@ impl JobFacts {
         let mut functions = BTreeSet::new();
         for path in files {
             match look(path, job.dtypes.as_deref()) {
-                Ok(Some(looked)) => {
-                    builder.observe(&looked.name, &looked.entry);
-                    functions.insert(looked.entry.function_name.clone());
-                    let is_small = room.take(&looked.entry, &looked.storages);
-                    kept_entries.push((path, is_small.then_some(looked)));
+                Ok(Some(headers)) => {
+                    builder.observe(&headers.name, &headers.entry);
+                    functions.insert(headers.entry.function_name.clone());
+                    let is_small = room.take(&headers.entry, &headers.storages);
+                    kept_entries.push((path, is_small.then_some(headers)));
                 }
                 Ok(None) => {}
                 Err(Unusable::Broken(problem)) => problems.push(problem),
@@ -102,12 +102,12 @@ impl JobFacts {
             let mut seen = BTreeMap::new();
             let mut constants = Constants::default();
             let mut repeated = Repeated::default();
-            for (path, looked) in kept_entries {
-                let looked = looked.map_or_else(|| look(path, None), |it| Ok(Some(it)));
-                let added = match looked {
-                    Ok(Some(looked)) => {
+            for (path, headers) in kept_entries {
+                let headers = headers.map_or_else(|| look(path, None), |it| Ok(Some(it)));
+                let added = match headers {
+                    Ok(Some(headers)) => {
                         let shared = (&mut constants, &mut repeated);
-                        facts.add(path, looked, &signature, &mut hasher, &mut seen, shared)
+                        facts.add(path, headers, &signature, &mut hasher, &mut seen, shared)
                     }
                     Ok(None) => Ok(()),
                     Err(Unusable::Broken(problem)) => Err(problem),
@@ -135,13 +135,13 @@ impl JobFacts {
     fn add(
         &mut self,
         path: &Path,
-        looked: Looked,
+        headers: EntryHeaders,
         signature: &Signature,
         hasher: &mut blake3::Hasher,
         seen: &mut BTreeMap<(u64, Option<u32>, u64), Bytes>,
         (constants, repeated): (&mut Constants, &mut Repeated),
     ) -> Result<(), String> {
-        let Looked { name, entry, storages, file, form, identity } = looked;
+        let EntryHeaders { name, entry, storages, file, form, identity } = headers;
         let arguments = bind(&entry, signature).map_err(|error| format!("{name}: {}", chain(&error)))?;
         let outputs = outputs(&entry).map_err(|error| format!("{name}: {}", chain(&error)))?;
         if outputs.is_empty() {
@@ -227,7 +227,7 @@ impl JobFacts {
 }
 
 /// The part of a capture that is needed when the signature is known.
-struct Looked {
+struct EntryHeaders {
     name: String,
     entry: Entry,
     storages: Vec<Storage>,
@@ -244,7 +244,7 @@ enum Unusable {
 }
 
 /// Reads one capture. Returns `None` if `dtypes` excludes it.
-fn look(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<Looked>, Unusable> {
+fn look(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<EntryHeaders>, Unusable> {
     let name = stem(path);
     // The fingerprint is taken before reading, so a change of the file during the read is noticed later.
     let identity = FileIdentity::of(path);
@@ -259,7 +259,7 @@ fn look(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<Looked>, Unusabl
     }
     let form = if capture.is_packed() { CapturesForm::Store } else { CapturesForm::Files };
     let (storages, file) = (capture.storages().to_vec(), capture.file_bytes());
-    Ok(Some(Looked { name, entry, storages, file, form, identity }))
+    Ok(Some(EntryHeaders { name, entry, storages, file, form, identity }))
 }
 
 /// Counts a storage. Its data is not read, so storages of equal size and CRC count as one. Each storage without a CRC
@@ -300,7 +300,7 @@ pub fn observed(
 ) -> Vec<(Vec<Argument>, Vec<OutputTensor>)> {
     let mut all = Vec::new();
     for path in files {
-        let Ok(Some(Looked { entry, .. })) = look(path, job.dtypes.as_deref()) else { continue };
+        let Ok(Some(EntryHeaders { entry, .. })) = look(path, job.dtypes.as_deref()) else { continue };
         if let (Ok(arguments), Ok(outputs)) = (bind(&entry, signature), outputs(&entry)) {
             all.push((arguments, outputs));
         }

@@ -5,13 +5,13 @@ mod constants;
 pub mod devices;
 pub mod facts;
 pub mod interpreters;
-mod kept;
 pub mod launches;
 pub mod limits;
 pub mod needs;
 pub mod priority;
 mod repeated;
 pub mod replay_facts;
+mod room;
 pub mod seed;
 pub mod spec;
 

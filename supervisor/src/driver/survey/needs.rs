@@ -49,7 +49,7 @@ impl Needs {
 }
 
 /// The settings that determine the figures, and the figures.
-struct Known {
+struct KnownNeeds {
     build: Arc<BuildSettings>,
     limits: Arc<LimitSettings>,
     verify: Arc<VerifySettings>,
@@ -73,7 +73,7 @@ pub struct JobNeeds<'a> {
     emulated: bool,
     /// Whether there are enough candidates to screen them.
     screens: bool,
-    seen: Vec<Known>,
+    seen: Vec<KnownNeeds>,
 }
 
 impl<'a> JobNeeds<'a> {
@@ -164,7 +164,7 @@ impl<'a> JobNeeds<'a> {
                 profile: specs(self.profile(candidate, false)),
                 paired: paired.then(|| specs(self.profile(candidate, true))),
             };
-            self.seen.push(Known {
+            self.seen.push(KnownNeeds {
                 build: candidate.build.clone(),
                 limits: candidate.limits.clone(),
                 verify: candidate.verify.clone(),

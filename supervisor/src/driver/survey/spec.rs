@@ -12,7 +12,7 @@ use crate::core::Ceilings;
 use crate::core::spec::{JobSpec, RunSpec, UnitSpec};
 use crate::driver::error::RunError;
 use crate::driver::folder::resume;
-use crate::driver::known::Known;
+use crate::driver::known::CandidateFacts;
 use crate::plan::{CandidatePlan, JobPlan, Plan, SwapUse};
 
 /// Returns which candidates are run: all, or those that `--only` names, with their baselines.
@@ -92,13 +92,13 @@ pub fn unit_spec(
     needs: &mut JobNeeds<'_>,
     job: &JobPlan,
     candidate: &CandidatePlan,
-    known: &Known,
+    facts: &CandidateFacts,
 ) -> UnitSpec {
     UnitSpec {
         id,
         route: needs.route(candidate),
         is_baseline: job.baseline == Some(candidate.id),
         partial: candidate.partial,
-        resumed: resume::for_the_core(known),
+        resumed: resume::for_the_core(facts),
     }
 }

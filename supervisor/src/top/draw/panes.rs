@@ -122,7 +122,7 @@ fn replayed(it: &Replay) -> (String, String) {
     match (it.total, it.stalled) {
         (Some(total), Some(stalled)) => (format!("{total:.2} s"), format!("{stalled:.2} s stalled")),
         _ => {
-            let steps = it.steps.map_or_else(String::new, |steps| format!("{steps} steps"));
+            let steps = it.steps_text().unwrap_or_default();
             (steps, format!("in {}", amount(it.budget)))
         }
     }

@@ -79,6 +79,6 @@ fn descend(depth: u64) -> u64 {
 }
 
 /// Prints the result of an attempt.
-pub(super) fn tell(name: &str, result: i64) {
+pub(super) fn print_answer(name: &str, result: i64) {
     println!("{name}={}", answer(result));
 }

@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::process::{Heard, Runner, RunnerError, run_delay};
 use super::session::HostSession;
 use super::view::Element;
-use crate::machine::{cpus, keep_off};
+use crate::machine::{avoid_cpu, cpus};
 use crate::runner::control::{FLAG_PLAN, FLAG_VARIED};
 use crate::sandbox::scheduling::{Scheduling, set_scheduling};
 use crate::session::{
@@ -316,7 +316,7 @@ impl HostSession<'_> {
         let counts = self.runner.counts();
         if let Some(counts) = counts.filter(|_| self.watch.may_spin) {
             // Spinning on the runner's own CPU would delay its calls until the scheduler's next tick.
-            keep_off(counts.cpu);
+            avoid_cpu(counts.cpu);
         }
         let threads = counts.map_or(1, |counts| counts.threads);
         let cost = WakeCost { cpu: stopped_at.saturating_sub(before), threads };

@@ -122,7 +122,7 @@ impl ReadaheadPolicy {
 
     /// Sets that touches cannot be observed after all. Streams whose tripwires were read could never advance, so they
     /// are dropped.
-    pub(super) fn lose_sight(&mut self) {
+    pub(super) fn stop_observing_touches(&mut self) {
         self.touches_are_seen = false;
         self.streams.retain(|stream| stream.steps.iter().all(|step| step.tripwire.left_out));
     }

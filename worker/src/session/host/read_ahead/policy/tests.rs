@@ -209,7 +209,7 @@ fn policy_continues_without_touches_after_lose_sight() {
     let first = policy.expect_all(LONG_STEPS_AHEAD);
     let end = first.last().expect("it is read").end;
     assert!(policy.follow(|_| true).first().is_some_and(|due| due.start == end), "touches are seen");
-    policy.lose_sight();
+    policy.stop_observing_touches();
     assert!(policy.follow(|tripwire| tripwire.left_out).is_empty());
     let window = (0..policy.windows()).find(|window| !policy.was_read(*window)).expect("not all is read");
     assert!(!policy.seen(window, MIB / 2, None).is_empty(), "half of a window");
