@@ -75,7 +75,7 @@ impl TraceWriter {
                 write(out, workload, &evaluation)
             }
         };
-        let Some((status, word)) = candidate.status.and_then(|it| Some((it, word_of(it, candidate.blame)?)))
+        let Some((status, word)) = candidate.status.and_then(|it| Some((it, trace_status(it, candidate.blame)?)))
         else {
             return line(out, ALL_ENTRIES, Value::Null);
         };
@@ -90,7 +90,7 @@ impl TraceWriter {
             return Ok(());
         }
         for failure in &candidate.failures {
-            let word = word_of(failure.status, Some(Blame::Candidate)).unwrap_or(word);
+            let word = trace_status(failure.status, Some(Blame::Candidate)).unwrap_or(word);
             line(out, &failure.entry, self.failed(candidate, failure.status, word, Some(failure)))?;
         }
         if candidate.failures.is_empty() {
@@ -169,7 +169,7 @@ impl TraceWriter {
 }
 
 /// The closest of the seven statuses. `None` if the end says nothing about the candidate.
-fn word_of(status: Status, blame: Option<Blame>) -> Option<&'static str> {
+fn trace_status(status: Status, blame: Option<Blame>) -> Option<&'static str> {
     if status != Status::Passed && blame != Some(Blame::Candidate) {
         return None;
     }
