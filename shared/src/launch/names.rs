@@ -150,18 +150,18 @@ impl Named<'_> {
 
     fn attribute(&self, attribute: Attribute) -> Result<i64, Problem> {
         let missing = || Problem::NoAttribute { found: self.describe(), attribute: attribute.name() };
-        let whole = |value: u64| i64::try_from(value).map_err(|_| Problem::Overflow);
-        let length = |values: usize| whole(values.try_into().unwrap_or(u64::MAX));
+        let as_integer = |value: u64| i64::try_from(value).map_err(|_| Problem::Overflow);
+        let length = |values: usize| as_integer(values.try_into().unwrap_or(u64::MAX));
         match (self, attribute) {
             (Self::Tensor(tensor, _), _) => match attribute {
-                Attribute::Numel => whole(tensor.elements()),
+                Attribute::Numel => as_integer(tensor.elements()),
                 Attribute::Ndim => length(tensor.shape.len()),
-                Attribute::Itemsize => whole(tensor.dtype.size()),
-                Attribute::Bytes => whole(tensor.logical_bytes().get()),
-                Attribute::Shape(axis) => whole(tensor.shape[element(axis, tensor.shape.len())?]),
-                Attribute::Stride(axis) => whole(tensor.stride[element(axis, tensor.stride.len())?]),
+                Attribute::Itemsize => as_integer(tensor.dtype.size()),
+                Attribute::Bytes => as_integer(tensor.logical_bytes().get()),
+                Attribute::Shape(axis) => as_integer(tensor.shape[element(axis, tensor.shape.len())?]),
+                Attribute::Stride(axis) => as_integer(tensor.stride[element(axis, tensor.stride.len())?]),
             },
-            (Self::Workspace(bytes, _), Attribute::Bytes) => whole(*bytes),
+            (Self::Workspace(bytes, _), Attribute::Bytes) => as_integer(*bytes),
             (Self::Tensors(count), Attribute::Numel) => length(*count),
             (Self::Plain(PlainValue::Ints(values)), Attribute::Numel) => length(values.len()),
             (Self::Plain(PlainValue::Floats(values)), Attribute::Numel) => length(values.len()),

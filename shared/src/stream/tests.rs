@@ -169,8 +169,8 @@ fn every_method_reads_the_same_and_leaves_the_cache_as_it_was() {
             // The kernel drops pages when it likes, so a page at each end of a piece may stay. With `Behind`, so may
             // the pages of a read-ahead window.
             let pages_left = cached_pages(file.as_fd()).expect("the kernel reported the cached pages before");
-            let most = if method == ReadMethod::Behind { 512 } else { 64 };
-            assert!(pages_left <= most, "{method:?} left {pages_left} pages");
+            let max_pages = if method == ReadMethod::Behind { 512 } else { 64 };
+            assert!(pages_left <= max_pages, "{method:?} left {pages_left} pages");
         }
     }
 }

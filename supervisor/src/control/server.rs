@@ -153,14 +153,14 @@ impl Server {
     fn requests(&mut self, now: Instant) -> Vec<(Token, Request)> {
         let mut requests = Vec::new();
         let mut served = 0;
-        let mut more = true;
-        while more && served < LINES_PER_STEP {
-            more = false;
+        let mut found_a_line = true;
+        while found_a_line && served < LINES_PER_STEP {
+            found_a_line = false;
             let ids: Vec<u64> = self.connections.keys().copied().collect();
             for id in ids {
                 let Some(line) = self.connections.get_mut(&id).and_then(|it| it.line(now)) else { continue };
                 served += 1;
-                more = true;
+                found_a_line = true;
                 if line.iter().all(u8::is_ascii_whitespace) {
                     continue;
                 }

@@ -251,10 +251,10 @@ impl Core {
         }
         // The supervisor owes more than was reserved for it, or the ceiling was lowered. Waiting would not help.
         let Some((way, demand)) = self.largest_that_fits(order) else {
-            let least = self.unit(unit).step().least(beside.is_some());
-            let least = least.map(|spec| spec.demand(self.spec.idle_worker));
+            let smallest = self.unit(unit).step().least(beside.is_some());
+            let smallest = smallest.map(|spec| spec.demand(self.spec.idle_worker));
             self.waiting = None;
-            self.does_not_fit(unit, stage, least.unwrap_or_default());
+            self.does_not_fit(unit, stage, smallest.unwrap_or_default());
             return OrderResult::Refused;
         };
         let worker = match self.fit_worker(now, order, job, demand) {

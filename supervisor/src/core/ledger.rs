@@ -102,8 +102,9 @@ impl Ceilings {
     fn sums(self, demand: Demand) -> impl Iterator<Item = (CeilingScope, Bytes, Bytes)> {
         let sums = if self.unified {
             // Without a device there is no device ceiling.
-            let least = if self.device == Bytes::ZERO { self.host } else { self.host.min(self.device) };
-            [Some((CeilingScope::Unified, demand.sum(), least)), None]
+            let unified_ceiling =
+                if self.device == Bytes::ZERO { self.host } else { self.host.min(self.device) };
+            [Some((CeilingScope::Unified, demand.sum(), unified_ceiling)), None]
         } else {
             [
                 Some((CeilingScope::Host, demand.host, self.host)),
@@ -318,19 +319,19 @@ impl Ledger {
                 .filter(|&(&other, _)| Some(other) != worker)
                 .map(|(_, account)| account.outstanding(unified))
                 .sum();
-            let more =
+            let needed =
                 Account { reserved: wanted, measured: account.measured }.outstanding(unified) + promised;
-            if available < self.floor + more {
-                return Err(Refusal::Floor { available, wanted: more, floor: self.floor });
+            if available < self.floor + needed {
+                return Err(Refusal::Floor { available, wanted: needed, floor: self.floor });
             }
         }
         if let Some(free) = self.device_free.filter(|_| wanted.device != Bytes::ZERO) {
             let others = self.accounts.iter().filter(|&(&other, _)| Some(other) != worker);
             let promised: Bytes =
                 others.map(|(_, account)| (account.reserved - account.measured).device).sum();
-            let more = (wanted - account.measured).device + promised;
-            if free < more {
-                return Err(Refusal::DeviceInUse { free, wanted: more });
+            let needed = (wanted - account.measured).device + promised;
+            if free < needed {
+                return Err(Refusal::DeviceInUse { free, wanted: needed });
             }
         }
         Ok(())

@@ -409,9 +409,12 @@ impl Core {
         }
         for role in [Role::Verifier, Role::Profiler] {
             let at_work = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
-            let most = if role == Role::Verifier { self.spec.verifiers.max(1) } else { 1 };
-            if (most as usize) < at_work {
-                return Err(format!("{at_work} leases of a {} are held, the limit is {most}", role.name()));
+            let max_leases = if role == Role::Verifier { self.spec.verifiers.max(1) } else { 1 };
+            if (max_leases as usize) < at_work {
+                return Err(format!(
+                    "{at_work} leases of a {} are held, the limit is {max_leases}",
+                    role.name()
+                ));
             }
         }
         let stopping = matches!(self.ending, Ending::Kill(_));

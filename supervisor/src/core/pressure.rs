@@ -185,13 +185,13 @@ impl Core {
     /// Returns the worker that exceeds its reservation most. Idle workers do not count, because they have no lease. If
     /// all leases fit under the ceiling and the ceiling is exceeded, there is always such a worker.
     fn offender(&self, strain: &Strain) -> Option<WorkerId> {
-        let least = if strain.side.is_some() { Bytes::new(1) } else { WORTH_KILLING };
+        let min_excess = if strain.side.is_some() { Bytes::new(1) } else { WORTH_KILLING };
         let part = |demand: Demand| strain.side.map_or(demand.sum(), |side| side.part_of(demand));
         self.workers
             .iter()
             .filter(|(_, it)| it.lease().is_some())
             .map(|(&worker, _)| (part(self.ledger.excess(worker)), worker))
-            .filter(|&(excess, _)| least <= excess)
+            .filter(|&(excess, _)| min_excess <= excess)
             .max()
             .map(|(_, worker)| worker)
     }

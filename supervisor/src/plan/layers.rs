@@ -192,10 +192,10 @@ pub(super) fn read_set(arguments: &[String], findings: &mut Findings) -> TopLaye
 /// instead.
 fn read_one_set(argument: &str, findings: &mut Findings) -> TopLayers {
     let source = findings.add_source(&format!("--set {}", super::error::quote(argument)), argument);
-    let whole = Spot { source, span: 0..argument.len(), key: String::new() };
+    let whole_argument = Spot { source, span: 0..argument.len(), key: String::new() };
     let Some((key, value)) = argument.split_once('=').filter(|_| !argument.contains(['\n', '\r'])) else {
         findings
-            .report(&whole, "is not a setting")
+            .report(&whole_argument, "is not a setting")
             .expected("KEY=VALUE on one line, such as verify.repeats=3");
         return TopLayers::default();
     };

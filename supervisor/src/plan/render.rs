@@ -29,8 +29,8 @@ impl PlanErrors {
         }
         let hidden = self.errors.len().saturating_sub(MAX_SHOWN);
         if hidden > 0 {
-            let more = if hidden == 1 { "mistake" } else { "mistakes" };
-            text.push_str(&format!("… and {hidden} more {more}\n"));
+            let noun = if hidden == 1 { "mistake" } else { "mistakes" };
+            text.push_str(&format!("… and {hidden} more {noun}\n"));
         }
         text
     }

@@ -257,8 +257,8 @@ pub(super) fn print_replay(replay: &ReplayPlan, jobs: &[JobPlan]) -> Vec<(&'stat
         let job = jobs.get(first.index())?;
         let all = entry_files(job).ok()?;
         let stems = all.iter().filter_map(|path| path.file_stem()?.to_str());
-        let whole = replay.steps.iter().map(|(id, entry)| (*id, entry.as_str()));
-        whole.eq(stems.map(|stem| (*first, stem))).then(|| job.name.clone())
+        let steps = replay.steps.iter().map(|(id, entry)| (*id, entry.as_str()));
+        steps.eq(stems.map(|stem| (*first, stem))).then(|| job.name.clone())
     });
     let mut lines = vec![("name", print::string(&replay.name))];
     match recorded {

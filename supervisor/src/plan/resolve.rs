@@ -299,10 +299,10 @@ fn name_of_job(raw: &RawJob, captures: Option<&Path>) -> Option<(String, Spot)> 
         return Some((name.value.clone(), name.spot.clone()));
     }
     let captures = captures?;
-    let whole = captures.file_name().map(ToOwned::to_owned).or_else(|| {
+    let folder_name = captures.file_name().map(ToOwned::to_owned).or_else(|| {
         // A path that ends with `..` has no file name.
         captures.canonicalize().ok()?.file_name().map(ToOwned::to_owned)
     })?;
     let spot = raw.captures.as_ref().map_or(&raw.spot, |captures| &captures.spot);
-    Some((whole.to_string_lossy().into_owned(), spot.clone()))
+    Some((folder_name.to_string_lossy().into_owned(), spot.clone()))
 }

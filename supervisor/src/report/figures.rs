@@ -36,13 +36,13 @@ pub(super) fn weaker_tiers<'a>(candidates: impl Iterator<Item = &'a CandidateRec
             by_tier.entry(tier).or_default().push(one_line(&candidate.name));
         }
     }
-    let told = by_tier.iter().map(|(tier, names)| {
-        let more = names.len().saturating_sub(NAMED);
-        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let sentences = by_tier.iter().map(|(tier, names)| {
+        let unnamed = names.len().saturating_sub(NAMED);
+        let and_more = if unnamed == 0 { String::new() } else { format!(" and {unnamed} more") };
         let shown = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-        format!("tier {} ({}): {shown}{more}", tier.name(), tier.meaning())
+        format!("tier {} ({}): {shown}{and_more}", tier.name(), tier.meaning())
     });
-    Some(told.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
+    Some(sentences.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
 }
 
 /// True if timing ended before the noise was low enough.

@@ -281,9 +281,9 @@ impl Page {
             rank(one).cmp(&rank(other)).then_with(|| value(other).total_cmp(&value(one)))
         });
         let baseline = job.candidates.iter().find(|it| Some(&it.name) == job.baseline.as_ref());
-        let whole = self.style.detail == Detail::Everything;
+        let shows_everything = self.style.detail == Detail::Everything;
         // A failed candidate has a line with the reason instead of a row.
-        for candidate in ranked.iter().filter(|candidate| whole || !has_failed(candidate)) {
+        for candidate in ranked.iter().filter(|candidate| shows_everything || !has_failed(candidate)) {
             self.row(candidate, baseline, name_width);
         }
         if ranked.iter().any(|candidate| is_unsettled(candidate)) {
@@ -304,11 +304,11 @@ impl Page {
             self.wrapped("      ", &weaker);
         }
         let failed: Vec<_> = ranked.iter().filter(|candidate| has_failed(candidate)).collect();
-        if !whole && !failed.is_empty() {
+        if !shows_everything && !failed.is_empty() {
             self.line("");
         }
         for candidate in failed.iter().take(MAX_FAILURES_SHOWN) {
-            if whole {
+            if shows_everything {
                 self.failure(candidate);
             } else {
                 self.failure_in_a_line(candidate);

@@ -75,7 +75,8 @@ impl TraceWriter {
                 write(out, workload, &evaluation)
             }
         };
-        let Some((status, word)) = candidate.status.and_then(|it| Some((it, trace_status(it, candidate.blame)?)))
+        let Some((status, word)) =
+            candidate.status.and_then(|it| Some((it, trace_status(it, candidate.blame)?)))
         else {
             return line(out, ALL_ENTRIES, Value::Null);
         };

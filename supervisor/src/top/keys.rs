@@ -92,9 +92,9 @@ fn go(model: &mut Model, by: isize) {
         }
         // Moving down goes to later rows.
         Pane::Policy => {
-            let most = model.policy.len().saturating_sub(1);
-            let back = model.back.min(most);
-            model.back = back.saturating_add_signed(by.saturating_neg()).min(most);
+            let last_row = model.policy.len().saturating_sub(1);
+            let back = model.back.min(last_row);
+            model.back = back.saturating_add_signed(by.saturating_neg()).min(last_row);
         }
     }
 }

@@ -56,8 +56,8 @@ fn random_line(dice: &mut Dice) -> Vec<u8> {
         4 => line = "[".repeat(dice.throw(2_000)).into_bytes(),
         _ => {
             let at = dice.throw(line.len());
-            let more = line[dice.throw(line.len())..].to_vec();
-            line.splice(at..at, more);
+            let tail = line[dice.throw(line.len())..].to_vec();
+            line.splice(at..at, tail);
         }
     }
     line.push(b'\n');
@@ -174,8 +174,8 @@ fn refused_client_is_told_why() {
         client.call("workers", &json!({})).expect("the connection is still open");
     }
     let mut late = run.client();
-    let told = late.line().expect("a refusal");
-    assert_eq!(told["error"]["data"]["code"], "busy", "{told}");
+    let refusal = late.line().expect("a refusal");
+    assert_eq!(refusal["error"]["data"]["code"], "busy", "{refusal}");
     assert!(late.line().is_none(), "the server must close the connection");
     run.ctl(&["status"]).expect_exit(3).expect_stderr(&["busy"]);
     drop(idle_clients);

@@ -79,10 +79,13 @@ fn ten_simultaneous_submissions_are_all_evaluated() {
     }
     assert_eq!(client.call("result", &json!({ "candidate": "x" })), Err("not_found".to_owned()));
     // Authors of later candidates can read the summary and the log, so neither may contain the seed yet.
-    let told = |summary: &str| summary.contains("verify.seed=");
+    let contains_the_seed = |summary: &str| summary.contains("verify.seed=");
     let so_far = std::fs::read_to_string(scenario.run_folder().join("summary.json")).expect("a summary");
     let log = std::fs::read_to_string(scenario.run_folder().join("log.jsonl")).expect("a log");
-    assert!(!told(&so_far) && !told(&log), "the seed is revealed only when nothing is left to time");
+    assert!(
+        !contains_the_seed(&so_far) && !contains_the_seed(&log),
+        "the seed is revealed only when nothing is left to time"
+    );
     run.ctl(&["shutdown"]).expect_exit(0);
     let (outcome, summary) = run.finish(0);
     outcome.expect_equal(summary.policy("seed").len(), 1, "the seed is revealed at the end");

@@ -88,7 +88,7 @@ impl View<'_> {
     /// take.
     pub(crate) fn pace(&self) -> Value {
         let now = self.decisions.now();
-        let held: BTreeMap<CandidateId, Duration> = self
+        let lease_ages: BTreeMap<CandidateId, Duration> = self
             .decisions
             .core
             .worker_views(now)
@@ -100,7 +100,7 @@ impl View<'_> {
         let is_run = |stage: Stage| stages.runs(if stage.is_timed() { Stage::Profile } else { stage });
         let open = self.agenda.plan.candidates().filter_map(|it| match self.state_of_candidate(it.id)? {
             UnitView::Waiting { stage, .. } | UnitView::Running { stage, .. } => {
-                Some(Open { job: it.job, stage, held: held.get(&it.id).copied().unwrap_or_default() })
+                Some(Open { job: it.job, stage, held: lease_ages.get(&it.id).copied().unwrap_or_default() })
             }
             UnitView::Done(_) => None,
         });

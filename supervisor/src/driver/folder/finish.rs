@@ -157,9 +157,9 @@ impl Agenda<'_> {
         let (winner, mut detail) = match scores.winner() {
             Winner::Is(id) => (job.candidates.iter().find(|it| it.id == id).map(|it| it.name.clone()), None),
             Winner::Uncertain => {
-                let least = job.profile.min_improvement * 100.0;
+                let percent = job.profile.min_improvement * 100.0;
                 let why = format!(
-                    "no candidate is at least {least:.1} % faster than the baseline with sufficient confidence (min_improvement)"
+                    "no candidate is at least {percent:.1} % faster than the baseline with sufficient confidence (min_improvement)"
                 );
                 (None, Some(why))
             }
@@ -267,10 +267,10 @@ impl Agenda<'_> {
         }
         let timed = self.facts[job.id.index()].entries.iter().any(|fact| fact.scored);
         if let Some(why) = self.not_timed_because(job) {
-            let asked = self
+            let min_speedup_note = self
                 .min_speedup
                 .map_or_else(String::new, |least| format!(" (--min-speedup {least} asks for times)"));
-            return Some(format!("{count} passed verification and none was timed: {why}{asked}"));
+            return Some(format!("{count} passed verification and none was timed: {why}{min_speedup_note}"));
         }
         Some(match self.min_speedup {
             _ if !timed => format!(

@@ -356,11 +356,11 @@ mod tests {
     fn unsupported_entries_count_as_fast_as_the_baseline() {
         // Eight times as fast in one entry out of three.
         let part = summary(Some(8.0), 8.0);
-        let whole = summary(Some(3.0), 3.0);
+        let all_entries = summary(Some(3.0), 3.0);
         let timed = [
             Timed { id: BASELINE, is_baseline: true, summary: &summary(None, 1.0), left_out: 0 },
             Timed { id: SLOW, is_baseline: false, summary: &part, left_out: 2 },
-            Timed { id: FAST, is_baseline: false, summary: &whole, left_out: 0 },
+            Timed { id: FAST, is_baseline: false, summary: &all_entries, left_out: 0 },
         ];
         let scores = scores(&timed, 0.02);
         assert_eq!(scores.winner(), Winner::Is(FAST));

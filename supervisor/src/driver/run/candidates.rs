@@ -215,11 +215,11 @@ fn timed_together(candidate: CandidateId, work: &Work) -> Option<PolicyRow> {
             [] => String::new(),
         })
         .collect();
-    let more = batches.len().saturating_sub(NAMED_BATCHES);
-    let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+    let unnamed = batches.len().saturating_sub(NAMED_BATCHES);
+    let and_more = if unnamed == 0 { String::new() } else { format!("; and {unnamed} more") };
     Some(PolicyRow {
         decision: "batches",
-        reason: format!("timed together: {}{more}", named.join("; ")),
+        reason: format!("timed together: {}{and_more}", named.join("; ")),
         numbers: vec![
             ("candidate", u64::from(candidate.0)),
             ("batches", batches.len() as u64),

@@ -249,8 +249,8 @@ mod tests {
         let (job, facts) = (&plan.jobs[0], JobFacts::default());
         let mut needs = JobNeeds::new(job, &facts, plan.run.stages, Device::Cpu, 1);
         let mut reserved = |place: usize| {
-            let least = needs.of(&job.candidates[place]).least(Stage::Profile);
-            least.expect("a profile has a way").reserved
+            let smallest = needs.of(&job.candidates[place]).least(Stage::Profile);
+            smallest.expect("a profile has a way").reserved
         };
         let [baseline, first, second] = [0, 1, 2].map(&mut reserved);
         assert!(baseline < first, "{baseline} {first}");

@@ -26,9 +26,9 @@ pub fn selected(plan: &Plan, only: &[String]) -> Result<Vec<bool>, RunError> {
         let mut found = false;
         for job in &plan.jobs {
             for candidate in &job.candidates {
-                let whole = *wanted == job.name;
+                let is_whole_job = *wanted == job.name;
                 let one = wanted.strip_prefix(&job.name).and_then(|rest| rest.strip_prefix('/'));
-                if whole || one == Some(candidate.name.as_str()) {
+                if is_whole_job || one == Some(candidate.name.as_str()) {
                     found = true;
                     selected[candidate.id.index()] = true;
                     if let Some(baseline) = job.baseline {

@@ -73,7 +73,10 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    pub(super) fn prepare(confinement: &Confinement, descriptors: &Descriptors<'_>) -> Result<Self, ConfineError> {
+    pub(super) fn prepare(
+        confinement: &Confinement,
+        descriptors: &Descriptors<'_>,
+    ) -> Result<Self, ConfineError> {
         let number = match kernel_abi() {
             Ok(number) => number,
             Err(error) => return Ok(Self { ruleset: Err(error) }),
@@ -228,9 +231,10 @@ impl<'a> RulesExceptHidden<'a> {
                     folders.push(path);
                     continue;
                 }
-                room = room
-                    .checked_sub(1)
-                    .ok_or_else(|| ConfineError::Crowded { path: folder.clone(), most: MAX_RULES_PER_FOLDER })?;
+                room = room.checked_sub(1).ok_or_else(|| ConfineError::Crowded {
+                    path: folder.clone(),
+                    most: MAX_RULES_PER_FOLDER,
+                })?;
                 writer.allow_if_present(&path, access)?;
             }
         }
