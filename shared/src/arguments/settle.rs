@@ -443,7 +443,7 @@ impl SignatureBuilder {
             first_value: first.print.shown(),
             others: differing.into_iter().take(MAX_NAMED).map(|(entry, _)| entry).collect(),
             other_value,
-            more_differing,
+            more: more_differing,
         })
     }
 

@@ -5,9 +5,9 @@
 //! all decisions.
 
 pub mod answer;
+pub mod candidate_facts;
 mod error;
 pub mod folder;
-pub mod known;
 pub mod run;
 pub mod survey;
 
@@ -121,7 +121,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         agenda: Agenda {
             plan,
             facts: &facts,
-            libraries: known::Libraries::of(&candidate_facts),
+            libraries: candidate_facts::Libraries::of(&candidate_facts),
             candidate_facts,
             replays: Replaying::new(&replay_facts, kept_replays),
             units: Units::default(),

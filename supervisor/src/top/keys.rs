@@ -12,7 +12,7 @@ const PAGE: isize = 10;
 
 /// The key, a short name and a description, for help and the bottom line.
 pub(super) const KEYS: [(&str, &str, &str); 10] = [
-    ("q", "quit", "leave the view; the run goes on"),
+    ("q", "quit", "leave the view; the run continues"),
     ("p", "pause", "stop granting leases, or resume; running leases go on"),
     ("r", "recycle", "replace the chosen worker after its lease; nothing is lost"),
     ("R", "now", "replace the chosen worker at once; its attempt is repeated"),

@@ -52,7 +52,7 @@ fn view_of_a_worker_has_its_lease_runners_and_memory() {
         unit: UnitId(0),
         stage: Stage::Build,
         attempt: 1,
-        lease_age,
+        held: lease_age,
         left: STAGE.deadline - lease_age,
     };
     assert_eq!(view.lease, Some(lease));

@@ -23,8 +23,8 @@ use super::requests::to_reply;
 use crate::control::{Code, Refusal, Reply, SubmitParams};
 use crate::core::event::Answer;
 use crate::driver::RunError;
+use crate::driver::candidate_facts::CandidateFacts;
 use crate::driver::folder::register::candidate_row;
-use crate::driver::known::CandidateFacts;
 use crate::driver::run::Run;
 use crate::plan::{CandidatePlan, Plan, Submission, SubmissionError};
 

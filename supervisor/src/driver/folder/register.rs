@@ -7,8 +7,8 @@ use opt_shared::outcome::{Blame, ReplayResult, Status};
 use opt_shared::settings::CandidateSource;
 
 use super::resume::Earlier;
+use crate::driver::candidate_facts::CandidateFacts;
 use crate::driver::error::RunError;
-use crate::driver::known::CandidateFacts;
 use crate::driver::survey::facts::JobFacts;
 use crate::driver::survey::replay_facts::ReplayFacts;
 use crate::plan::{CandidatePlan, JobPlan, Plan};

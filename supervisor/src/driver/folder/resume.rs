@@ -15,10 +15,10 @@ use opt_shared::outcome::{Artifact, Status};
 
 use crate::core::spec::Resumed;
 use crate::driver::answer::submissions;
+use crate::driver::candidate_facts::CandidateFacts;
 use crate::driver::error::RunError;
 use crate::driver::folder::RunFolder;
 use crate::driver::folder::ranking::ScoreSummary;
-use crate::driver::known::CandidateFacts;
 use crate::driver::survey::facts::JobFacts;
 use crate::plan::Plan;
 use crate::record::UtcTime;
@@ -69,7 +69,7 @@ impl Earlier {
         };
         let attempts = store.stored_attempts(id)?;
         for attempt in &attempts {
-            let last = result.numbered.entry(attempt.stage).or_default();
+            let last = result.earlier_attempts.entry(attempt.stage).or_default();
             *last = (*last).max(attempt.number);
         }
         if !stands(before, sources) {

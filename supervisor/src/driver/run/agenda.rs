@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::replay::Replaying;
 use super::supply::{Subject, Units};
+use crate::driver::candidate_facts::{CandidateFacts, Libraries};
 use crate::driver::folder::RunFolder;
-use crate::driver::known::{CandidateFacts, Libraries};
 use crate::driver::survey::facts::JobFacts;
 use crate::plan::Plan;
 use crate::record::Numbers;

@@ -65,7 +65,8 @@ impl Source for Candidates {
     fn begin(&self, run: &mut Run<'_>, place: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError> {
         let Grant { worker, lease, order, attempt, reserved, .. } = *grant;
         let candidate = id_of(place);
-        let before = run.agenda.candidate_facts[place].numbered.get(&order.stage).copied().unwrap_or(0);
+        let before =
+            run.agenda.candidate_facts[place].earlier_attempts.get(&order.stage).copied().unwrap_or(0);
         let number = before + attempt;
         let row = AttemptRow {
             key: AttemptKey { candidate, stage: order.stage, number },

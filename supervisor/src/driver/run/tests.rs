@@ -71,7 +71,7 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
         agenda: Agenda {
             plan,
             facts: &facts,
-            libraries: crate::driver::known::Libraries::default(),
+            libraries: crate::driver::candidate_facts::Libraries::default(),
             candidate_facts,
             replays: Replaying::new(&[], Vec::new()),
             units: Units::default(),

@@ -10,9 +10,9 @@ use super::facts::JobFacts;
 use super::needs::JobNeeds;
 use crate::core::Ceilings;
 use crate::core::spec::{JobSpec, RunSpec, UnitSpec};
+use crate::driver::candidate_facts::CandidateFacts;
 use crate::driver::error::RunError;
 use crate::driver::folder::resume;
-use crate::driver::known::CandidateFacts;
 use crate::plan::{CandidatePlan, JobPlan, Plan, SwapUse};
 
 /// Returns which candidates are run: all, or those that `--only` names, with their baselines.

@@ -19,7 +19,7 @@ pub struct CandidateFacts {
     pub profile: Option<Box<ScoreSummary>>,
     pub status: Option<Status>,
     /// The number of attempts of each stage in earlier parts of the run.
-    pub numbered: BTreeMap<Stage, u32>,
+    pub earlier_attempts: BTreeMap<Stage, u32>,
 }
 
 impl CandidateFacts {
