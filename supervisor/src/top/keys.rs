@@ -4,6 +4,7 @@
 use opt_shared::units::Bytes;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use super::answer::counted_steps;
 use super::model::{Candidate, CandidateState, Model, Pane, Popup, Wish};
 
 const OVER: &str = "the run is over: q quits";
@@ -162,7 +163,7 @@ fn why(model: &mut Model) -> Option<Wish> {
 fn about_replay(it: &Candidate) -> Option<String> {
     let replay = it.replay.as_ref()?;
     let size = |bytes: Option<Bytes>| bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
-    let steps = replay.steps_text().unwrap_or_else(|| "? steps".to_owned());
+    let steps = replay.steps.map_or_else(|| "? steps".to_owned(), counted_steps);
     let state = match &it.state {
         CandidateState::Ended(status) => status.clone(),
         CandidateState::Running(_) => "runs".to_owned(),

@@ -169,13 +169,6 @@ pub(super) struct Replay {
     pub peak: Option<Bytes>,
 }
 
-impl Replay {
-    /// The number of steps with its noun, if it is known.
-    pub(super) fn steps_text(&self) -> Option<String> {
-        self.steps.map(|steps| if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") })
-    }
-}
-
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Decision {
     pub at: String,

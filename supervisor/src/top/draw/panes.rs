@@ -8,6 +8,7 @@ use ratatui::text::{Line, Text};
 
 use super::columns::{Cell, fit, lines};
 use super::{Theme, amount, clock};
+use crate::top::answer::counted_steps;
 use crate::top::model::{Candidate, CandidateState, Lease, Model, Pane, Replay};
 
 /// Below this width there is no room for all columns of the workers.
@@ -122,7 +123,7 @@ fn replayed(it: &Replay) -> (String, String) {
     match (it.total, it.stalled) {
         (Some(total), Some(stalled)) => (format!("{total:.2} s"), format!("{stalled:.2} s stalled")),
         _ => {
-            let steps = it.steps_text().unwrap_or_default();
+            let steps = it.steps.map_or_else(String::new, counted_steps);
             (steps, format!("in {}", amount(it.budget)))
         }
     }
