@@ -176,7 +176,7 @@ fn pack(matrix: &[Vec<f64>], element: Element, count: usize, layout: Layout) -> 
         .collect()
 }
 
-/// PTX that multiplies the fragments in the buffer `%a` and writes the result's to `%b`.
+/// PTX that multiplies the fragments in the buffer `%a` and writes those of the result to `%b`.
 fn product_text(name: &str, counts: [usize; 3]) -> String {
     let first_register = [0, counts[0], counts[0] + counts[1]];
     let list = |prefix: &str, first: usize, count: usize| {

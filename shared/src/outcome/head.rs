@@ -54,7 +54,7 @@ impl Head {
         self.blamed.or(self.status.blame())
     }
 
-    /// Sets the status and the detail, and leaves everything else.
+    /// Sets the status and the detail, and changes nothing else.
     pub fn end_as(&mut self, status: Status, detail: impl Into<String>) {
         (self.status, self.detail) = (status, detail.into());
     }

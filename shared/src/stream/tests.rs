@@ -1,4 +1,4 @@
-//! Tests of streams with a simulated disk that fails like real disks. Either the right bytes arrive, or an error.
+//! Tests of streams with a simulated disk that fails like real disks. A stream either returns the right bytes or fails.
 
 use std::io::Write;
 use std::os::fd::AsFd;

@@ -59,7 +59,12 @@ pub struct Ring<D: Device> {
 impl<D: Device> Ring<D> {
     /// A ring with at least one slot of at least one byte.
     pub fn new(slots: u64, slot_bytes: Bytes) -> Self {
-        Self { slots: slots.max(1), slot_bytes: slot_bytes.max(Bytes::new(1)), allocated: 0, idle: Vec::new() }
+        Self {
+            slots: slots.max(1),
+            slot_bytes: slot_bytes.max(Bytes::new(1)),
+            allocated: 0,
+            idle: Vec::new(),
+        }
     }
 
     /// Allocates as many slots as these copies can use at the same time. Existing slots count.
