@@ -12,7 +12,7 @@ use super::{none, texts};
 const STILL_THERE: [(&str, &str, &[&str]); 12] = [
     ("supervisor", "core", &["event", "spec"]),
     ("supervisor", "core", &["job", "supply"]),
-    ("supervisor", "driver", &["answer", "error", "folder", "known", "run", "survey"]),
+    ("supervisor", "driver", &["answer", "candidate_facts", "error", "folder", "run", "survey"]),
     ("supervisor", "driver/run", &["agenda", "candidates", "replay", "supply"]),
     ("supervisor", "report", &["markdown", "replays", "text"]),
     ("worker", "judge", &["compare", "evidence", "feed", "layout", "tally", "unwritten"]),
