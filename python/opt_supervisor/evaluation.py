@@ -19,7 +19,7 @@ from .runs import OpenRun, find_run
 #: Time limit for one candidate in seconds, including the wait for its turn.
 DEFAULT_SECONDS = 3600.0
 #: A run accepts at most 32 connections.
-MOST_AT_ONCE = 16
+MAX_AT_ONCE = 16
 #: Suffixes of sources by language, for languages that have a suffix.
 SUFFIXES = {"c": ".c", "cpp": ".cpp"}
 
@@ -108,7 +108,7 @@ def submit(run: OpenRun, request: dict[str, Any], *, job: str | None, timeout: f
 def submit_all(run: OpenRun, paths: Iterable[str | Path], *, job: str | None, timeout: float) -> list[Result]:
     """Like `submit`, for several candidates at once."""
     requests = [{"sources": [str(Path(path).resolve())]} for path in paths]
-    with ThreadPoolExecutor(MOST_AT_ONCE) as threads:
+    with ThreadPoolExecutor(MAX_AT_ONCE) as threads:
         return list(threads.map(lambda request: submit(run, request, job=job, timeout=timeout), requests))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 #: Longest text in a notebook's table and in artifacts, in characters.
-MOST_TEXT = 16 * 1024
+MAX_TEXT = 16 * 1024
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Result:
             "stderr": str(self.raw.get("stderr_tail") or ""),
             "failures": json.dumps(failures, indent=1) if failures else "",
         }
-        return {name: text[:MOST_TEXT] for name, text in texts.items() if text}
+        return {name: text[:MAX_TEXT] for name, text in texts.items() if text}
 
     def __str__(self) -> str:
         speed = f", {self.speedup}" if self.speedup else ""
@@ -133,7 +133,7 @@ class Result:
         }
         left = "style='text-align:left'"
         cells = "".join(
-            f"<tr><th {left}>{name}</th><td {left}><pre>{html.escape(text[:MOST_TEXT])}</pre></td></tr>"
+            f"<tr><th {left}>{name}</th><td {left}><pre>{html.escape(text[:MAX_TEXT])}</pre></td></tr>"
             for name, text in rows.items()
             if text
         )

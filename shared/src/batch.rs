@@ -120,9 +120,9 @@ mod tests {
     }
 
     fn sum(entries: &[(u64, BTreeSet<u32>)]) -> Bytes {
-        let own: u64 = entries.iter().map(|(own, _)| own).sum();
+        let own_bytes: u64 = entries.iter().map(|(own_bytes, _)| own_bytes).sum();
         let distinct: BTreeSet<u32> = entries.iter().flat_map(|(_, ids)| ids.iter().copied()).collect();
-        Bytes::new(own + distinct.iter().map(|&id| u64::from(id) * 7).sum::<u64>())
+        Bytes::new(own_bytes + distinct.iter().map(|&id| u64::from(id) * 7).sum::<u64>())
     }
 
     proptest! {

@@ -61,11 +61,11 @@ impl CacheGuard {
     pub fn release_all(guards: Vec<Self>) -> Vec<(Bytes, Bytes)> {
         let mut left_before = None;
         for _ in 0..MAX_TRIES {
-            let left: u64 = guards.iter().map(Self::drop_and_count).sum();
-            if left == 0 || left_before.is_some_and(|before| before <= left) {
+            let pages_left: u64 = guards.iter().map(Self::drop_and_count).sum();
+            if pages_left == 0 || left_before.is_some_and(|before| before <= pages_left) {
                 break;
             }
-            left_before = Some(left);
+            left_before = Some(pages_left);
             std::thread::sleep(PAUSE);
         }
         let bytes = |pages: u64| Bytes::new(pages * rustix::param::page_size() as u64);
@@ -178,11 +178,11 @@ mod tests {
         let page = rustix::param::page_size() as u64;
         fadvise(&file, 3 << 20, None, Advice::DontNeed).expect("advised");
         fadvise(&file, 0, NonZeroU64::new(1 << 20), Advice::DontNeed).expect("advised");
-        let kept = cached_pages(file.as_fd()).expect("told before") * page;
+        let cached_bytes = cached_pages(file.as_fd()).expect("told before") * page;
         let guard = CacheGuard::watch(file.clone(), true);
         read_all();
         let (before, after) = CacheGuard::release_all(vec![guard])[0];
-        assert_eq!(before, Bytes::new(kept));
+        assert_eq!(before, Bytes::new(cached_bytes));
         assert!(after <= before, "{after} after {before}");
     }
 }

@@ -379,10 +379,10 @@ impl Language {
         match runnable().find(|kind| kind.name == name) {
             Some(kind) => Ok(Some(kind.language)),
             None => {
-                let known: Vec<String> = runnable().map(|kind| format!("`{}`", kind.name)).collect();
-                let known = known.join(", ");
+                let names: Vec<String> = runnable().map(|kind| format!("`{}`", kind.name)).collect();
+                let names = names.join(", ");
                 Err(serde::de::Error::custom(format_args!(
-                    "unknown variant `{name}`, expected one of {known}"
+                    "unknown variant `{name}`, expected one of {names}"
                 )))
             }
         }

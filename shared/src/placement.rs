@@ -133,12 +133,12 @@ mod tests {
     /// Computes the peak of loading in this order, step by step.
     fn walk(storages: &[(u64, u64)], order: &[usize]) -> u64 {
         let mut placed = 0;
-        let mut most = 0;
+        let mut peak = 0;
         for &index in order {
             placed += storages[index].0;
-            most = most.max(placed + storages[index].1);
+            peak = peak.max(placed + storages[index].1);
         }
-        most.max(placed)
+        peak.max(placed)
     }
 
     fn permutations(rest: &mut Vec<usize>, from: usize, each: &mut impl FnMut(&[usize])) {
@@ -165,10 +165,10 @@ mod tests {
                 .collect();
             let terms = Terms { grain: Bytes::new(1), slots: 0, slot: Bytes::new(1) };
             prop_assert_eq!(Peak::of(&placings, &[], terms).bytes().get(), chosen);
-            let mut least = u64::MAX;
+            let mut lowest_peak = u64::MAX;
             let mut indices: Vec<usize> = (0..storages.len()).collect();
-            permutations(&mut indices, 0, &mut |order| least = least.min(walk(&storages, order)));
-            prop_assert_eq!(chosen, least);
+            permutations(&mut indices, 0, &mut |order| lowest_peak = lowest_peak.min(walk(&storages, order)));
+            prop_assert_eq!(chosen, lowest_peak);
         }
     }
 }

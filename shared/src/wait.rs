@@ -18,8 +18,8 @@ pub fn timespec(bound: Duration) -> Timespec {
 pub fn readable(descriptor: impl AsFd, timeout: Duration) -> rustix::io::Result<bool> {
     let began = Instant::now();
     loop {
-        let left = timespec(timeout.saturating_sub(began.elapsed()));
-        match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&left)) {
+        let time_left = timespec(timeout.saturating_sub(began.elapsed()));
+        match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&time_left)) {
             Err(rustix::io::Errno::INTR) => {}
             answer => return answer.map(|ready| 0 < ready),
         }

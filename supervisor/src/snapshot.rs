@@ -8,9 +8,9 @@ use std::path::Path;
 pub(crate) fn assert_snapshot(folder: &Path, texts: &[(&str, String)]) {
     let mut wrong = String::new();
     for (name, seen) in texts {
-        let kept = folder.join(format!("{name}.txt"));
-        if std::fs::read_to_string(&kept).unwrap_or_default() != *seen {
-            let new = kept.with_extension("txt.new");
+        let snapshot = folder.join(format!("{name}.txt"));
+        if std::fs::read_to_string(&snapshot).unwrap_or_default() != *seen {
+            let new = snapshot.with_extension("txt.new");
             std::fs::write(&new, seen).expect("written");
             wrong.push_str(&format!("{} replaces {name}.txt if it is right:\n{seen}\n", new.display()));
         }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use opt_shared::capture::inspect::document;
-use opt_tests::places::files_below;
+use opt_tests::paths::files_below;
 use opt_tests::{Scenario, data};
 
 /// The files below a folder: relative paths and contents.
@@ -120,11 +120,12 @@ fn existing_files_are_not_overwritten() {
         let linked = scenario.run(&["captures", "pack", "link", target]).expect_exit(2);
         linked.expect_stderr(&["inside the folder"]);
     }
-    let left: Vec<_> = [set.join("store"), set.join("a"), set.join("b"), scenario.path().join("nowhere")]
-        .into_iter()
-        .filter(|it| it.exists())
-        .collect();
-    inside.expect_equal(left, Vec::new(), "a refused command leaves no files behind");
+    let files_left: Vec<_> =
+        [set.join("store"), set.join("a"), set.join("b"), scenario.path().join("nowhere")]
+            .into_iter()
+            .filter(|it| it.exists())
+            .collect();
+    inside.expect_equal(files_left, Vec::new(), "a refused command leaves no files behind");
     assert!(set.is_dir());
     // An identical existing file is accepted, and a different file is refused.
     scenario.run(&["captures", "unpack", "store", "out", "--entry", "entry_000003"]).expect_exit(0);

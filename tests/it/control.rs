@@ -251,12 +251,12 @@ fn events_are_streamed_until_the_run_ends() {
     let run = LiveRun::start(&scenario, &["--quiet"]);
     let mut client = Client::connect(&run.socket());
     assert_eq!(outcome(&client.call("events", &json!({})).expect("an answer")), "done");
-    let told = client.events_to_the_end();
-    let of = |kind: &str| told.iter().filter(|event| event["kind"] == kind).count();
+    let events = client.events_to_the_end();
+    let of = |kind: &str| events.iter().filter(|event| event["kind"] == kind).count();
     for kind in ["attempt", "candidate", "worker", "job", "run"] {
-        assert!(0 < of(kind), "no event of the kind {kind} among {told:#?}");
+        assert!(0 < of(kind), "no event of the kind {kind} among {events:#?}");
     }
-    assert_eq!(told.last().map(|event| &event["exit_code"]), Some(&json!(0)));
-    assert!(told.iter().all(|event| event["t"].is_string()), "every event has a time");
+    assert_eq!(events.last().map(|event| &event["exit_code"]), Some(&json!(0)));
+    assert!(events.iter().all(|event| event["t"].is_string()), "every event has a time");
     run.finish(0);
 }

@@ -4,14 +4,14 @@
 use std::path::Path;
 
 use opt_shared::formula::IDLE_WORKER;
-use opt_tests::cycles::{Cycles, TIMED, evidence, furnish};
+use opt_tests::cycles::{Cycles, TIMED, evidence, prepare};
 use opt_tests::{Scenario, Summary};
 
 const COUNT: u32 = 50;
 
 fn cycles(verifiers: u32) {
     let scenario = Scenario::create();
-    let made = furnish(scenario.path(), Cycles { count: COUNT, verifiers, spare: true });
+    let made = prepare(scenario.path(), Cycles { count: COUNT, verifiers, spare: true });
     let plan = made.unwrap_or_else(|trouble| panic!("{trouble}"));
     let outcome = scenario.run(&[Path::new("run"), Path::new("--quiet"), &plan]).expect_exit(0);
     let run = scenario.path().join("runs/cycles");

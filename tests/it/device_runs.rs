@@ -103,9 +103,10 @@ fn growth_beyond_the_ceiling_is_killed_with_its_reason_on_disk() {
 
 #[test]
 fn next_candidate_waits_for_memory_that_is_freed_late() {
-    let kept = Process { listed_after_death_ms: 700, held_after_death_ms: 700, ..with_context(&[(0, HELD)]) };
+    let lingering =
+        Process { listed_after_death_ms: 700, held_after_death_ms: 700, ..with_context(&[(0, HELD)]) };
     let scenario = Scenario::with_plan(&plan("cuda:0", &[TRAPS, GOOD]));
-    let (outcome, summary) = run(&scenario, &script(vec![kept]), 0);
+    let (outcome, summary) = run(&scenario, &script(vec![lingering]), 0);
     outcome.expect_equal(summary.verdict("relu", TRAPS.0), (Some("CRASHED"), Some("candidate")), "traps");
     outcome.expect_equal(summary.verdict("relu", GOOD.0).0, Some("PASSED"), "the next candidate");
     outcome.expect(summary.policy("device_not_returned").is_empty(), "the memory was freed in time");
@@ -114,9 +115,9 @@ fn next_candidate_waits_for_memory_that_is_freed_late() {
 /// Takes more than 30 seconds: the supervisor waits that long for the memory.
 #[test]
 fn card_that_keeps_memory_is_quarantined_and_the_run_goes_on() {
-    let kept = Process { listed_after_death_ms: u64::MAX, ..with_context(&[(0, HELD)]) };
+    let lingering = Process { listed_after_death_ms: u64::MAX, ..with_context(&[(0, HELD)]) };
     let scenario = Scenario::with_plan(&plan("cuda:0", &[TRAPS, GOOD]));
-    let (outcome, summary) = run(&scenario, &script(vec![kept]), 3);
+    let (outcome, summary) = run(&scenario, &script(vec![lingering]), 3);
     outcome.expect_equal(summary.verdict("relu", TRAPS.0), (Some("CRASHED"), Some("candidate")), "traps");
     outcome.expect_equal(summary.verdict("relu", GOOD.0), (Some("INFRA_ERROR"), Some("host")), "the next");
     let rows = summary.policy("device_not_returned");
@@ -132,9 +133,9 @@ fn card_that_keeps_memory_is_quarantined_and_the_run_goes_on() {
 
 #[test]
 fn other_processes_on_the_card_are_reported() {
-    let own = Process { who: Who::Pid(std::process::id()), ..with_context(&[(0, 200)]) };
+    let test_process = Process { who: Who::Pid(std::process::id()), ..with_context(&[(0, 200)]) };
     let scenario = Scenario::with_plan(&plan("cuda:0", &[GOOD]));
-    let (outcome, summary) = run(&scenario, &script(vec![own, with_context(&[(0, HELD)])]), 0);
+    let (outcome, summary) = run(&scenario, &script(vec![test_process, with_context(&[(0, HELD)])]), 0);
     outcome.expect_equal(summary.verdict("relu", GOOD.0).0, Some("PASSED"), "its verdict");
     let rows = summary.policy("device_in_use");
     outcome.expect_equal(rows.len(), 1, "said once");

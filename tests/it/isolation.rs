@@ -136,15 +136,15 @@ fn table<'a>(rows: &'static [Expected]) -> impl Iterator<Item = Row<'a>> {
 /// Panics with a list of all kernels that did not end as expected.
 fn assert_endings<'a>(run: &Run, rows: impl Iterator<Item = Row<'a>>) {
     let sealed = run.has_protection("sealed_inputs");
-    let mut astray = Vec::new();
+    let mut mismatch = Vec::new();
     for (name, statuses, says) in rows {
         if !sealed && SEALED_ONLY.contains(&name) {
             eprintln!("not shown: `{name}`, because this kernel has no mseal");
         } else {
-            astray.extend(run.astray(name, statuses, says));
+            mismatch.extend(run.mismatch(name, statuses, says));
         }
     }
-    assert!(astray.is_empty(), "{}\n{run}", astray.join("\n"));
+    assert!(mismatch.is_empty(), "{}\n{run}", mismatch.join("\n"));
 }
 
 #[test]

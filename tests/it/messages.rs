@@ -14,9 +14,9 @@ use source::{Message, messages};
 
 /// Panics if `found` differs from the snapshot.
 fn assert_snapshot(name: &str, found: &str) {
-    let kept = data("messages").join(name);
-    if std::fs::read_to_string(&kept).unwrap_or_default() != found {
-        let new = kept.with_extension("txt.new");
+    let snapshot = data("messages").join(name);
+    if std::fs::read_to_string(&snapshot).unwrap_or_default() != found {
+        let new = snapshot.with_extension("txt.new");
         std::fs::write(&new, found).unwrap_or_else(|error| panic!("{}: {error}", new.display()));
         panic!("texts have changed: {} replaces {name} if they read well", new.display());
     }
@@ -31,10 +31,16 @@ fn help(scenario: &Scenario, command: &[String]) -> String {
 
 /// Appends the help of a command and of its subcommands.
 fn write_help(scenario: &Scenario, command: &[String], text: &mut String) {
-    let own = help(scenario, command);
-    write!(text, "==== opt-supervisor {}\n{own}\n", command.join(" ")).expect("a string cannot fail");
-    let listed =
-        own.split("\nCommands:\n").nth(1).unwrap_or_default().split("\n\n").next().unwrap_or_default();
+    let command_help = help(scenario, command);
+    write!(text, "==== opt-supervisor {}\n{command_help}\n", command.join(" "))
+        .expect("a string cannot fail");
+    let listed = command_help
+        .split("\nCommands:\n")
+        .nth(1)
+        .unwrap_or_default()
+        .split("\n\n")
+        .next()
+        .unwrap_or_default();
     for line in listed.lines().filter_map(|line| line.strip_prefix("  ")) {
         let name = line.split(' ').next().unwrap_or_default();
         // An indented line continues the text of the line above.

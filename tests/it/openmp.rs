@@ -13,7 +13,7 @@ use opt_tests::{Scenario, Summary, data};
 const CAPTURES: &str = "captures/torch_nn_functional_relu";
 const OTHER_PROCESSES: usize = 30;
 
-/// Idle processes of a user. They are killed when this is dropped.
+/// Idle processes of a user. Dropping the value kills them.
 struct Others(Vec<Child>);
 
 impl Others {

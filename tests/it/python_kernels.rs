@@ -171,9 +171,9 @@ fn capture_of_a_function_outside_torch_is_refused() {
         &[],
         "entries = [\"entry_000001.pt\"]\nbaseline = \"torch\"",
     );
-    let own = format!("captures = {:?}", scenario.path().join("captures"));
+    let captures_key = format!("captures = {:?}", scenario.path().join("captures"));
     let theirs = format!("captures = {:?}", data("demo/torch_nn_functional_softmax"));
-    scenario.write("plan.toml", text.replace(&theirs, &own));
+    scenario.write("plan.toml", text.replace(&theirs, &captures_key));
     let outcome = scenario.run(&["run", "plan.toml"]);
     let summary = Summary::read(&scenario.run_folder(), &outcome);
     let it = summary.candidate("softmax", "torch");

@@ -77,13 +77,13 @@ fn reads(user: User) {
     let summary = Summary::read(&scenario.run_folder(), &outcome);
     for candidate in list(&summary.job("reads")["candidates"]) {
         outcome.expect_equal(candidate["status"].as_str(), Some("PASSED"), "its outputs are right");
-        let left = &candidate["profile"]["reads"];
+        let reads = &candidate["profile"]["reads"];
         let pages = |name: &str| {
-            left[name].as_u64().unwrap_or_else(|| outcome.fail(format_args!("no {name}: {left}")))
+            reads[name].as_u64().unwrap_or_else(|| outcome.fail(format_args!("no {name}: {reads}")))
         };
         outcome.expect(
             pages("cached_after_bytes") <= pages("cached_before_bytes"),
-            format_args!("timing leaves no pages in the cache: {left}"),
+            format_args!("timing leaves no pages in the cache: {reads}"),
         );
     }
     let rows = summary.policy("read_ahead");

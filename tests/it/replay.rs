@@ -2,7 +2,7 @@
 //! a replay that deviates from its schedule has no result.
 
 mod commands;
-mod trouble;
+mod failures;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -138,7 +138,7 @@ fn budget_below_the_floor_is_refused_with_the_size_needed() {
         refused.expect_stderr(&[
             "replay `model`",
             &below.replace('B', " bytes"),
-            &format!("the least is {floor} bytes"),
+            &format!("the minimum is {floor} bytes"),
         ]);
     }
     assert!(!scenario.run_folder().exists(), "no run folder was made");

@@ -302,8 +302,8 @@ fn real_time_priority_is_reported_or_refused_before_the_run() {
     let plan = Plan::softmax(&["fast"]);
     let plan = Plan { profile: format!("{}priority = \"realtime\"\n", plan.profile), ..plan };
     let scenario = Scenario::with_plan(&format!("[limits]\nthreads = 1\n{}", plan.text()));
-    let own = rustix::thread::capabilities(None).expect("this process's capabilities");
-    if !own.effective.contains(rustix::thread::CapabilitySet::SYS_NICE) {
+    let capabilities = rustix::thread::capabilities(None).expect("this process's capabilities");
+    if !capabilities.effective.contains(rustix::thread::CapabilitySet::SYS_NICE) {
         let refused = scenario.run(&["run", "plan.toml"]).expect_exit(3);
         refused.expect_stderr(&["`profile.priority = \"realtime\"`", "CAP_SYS_NICE"]);
         scenario
@@ -389,10 +389,10 @@ fn shared_inputs_of_a_store_are_copied_once() {
         std::fs::copy(&original, captures.join(format!("entry_00000{number}.pt"))).expect("copied");
     }
     folder.run(&["captures", "pack", "six", "store"]).expect_exit(0);
-    let alone = folder.path().join("one");
-    std::fs::create_dir(&alone).expect("a folder");
-    std::fs::copy(&original, alone.join("entry_000000.pt")).expect("copied");
-    let (one, six) = (copied(&profile(alone)), copied(&profile(captures)));
+    let folder_of_one = folder.path().join("one");
+    std::fs::create_dir(&folder_of_one).expect("a folder");
+    std::fs::copy(&original, folder_of_one.join("entry_000000.pt")).expect("copied");
+    let (one, six) = (copied(&profile(folder_of_one)), copied(&profile(captures)));
     assert_eq!((six.0, six.1), (one.0.map(|one| 6 * one), one.1.map(|one| 6 * one)));
     let scenario = profile(folder.path().join("store"));
     assert_eq!(copied(&scenario), one);

@@ -4,9 +4,9 @@
 //! These tests read text. They start no program except `cargo metadata`.
 
 mod circles;
+mod documentation;
 mod edges;
 mod index;
-mod papers;
 mod sources;
 mod words;
 

@@ -156,7 +156,7 @@ fn top_shows_and_controls_a_run() {
     view.until("sure?");
     view.press("n");
     view.press("?");
-    view.until("leave the view; the run goes on");
+    view.until("leave the view; the run continues");
     view.press("x");
     view.press("q");
     let (code, seen) = view.finish();

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use opt_nvml_twin::{Device, Process, Script, Twin, Who};
 
-use crate::places::{data, repository};
+use crate::paths::{data, repository};
 use crate::scenario::Scenario;
 
 /// The UUID that the twin of libcuda reports.

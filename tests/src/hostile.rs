@@ -20,7 +20,7 @@ use opt_supervisor::plan::Plan;
 use opt_worker::runner::frame::{receive_from_worker, receive_reply};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
-use crate::places::{data, repository};
+use crate::paths::{data, repository};
 
 /// A reader of bytes.
 pub struct Target {

@@ -7,7 +7,7 @@ pub mod cycles;
 pub mod devices;
 pub mod hostile;
 pub mod outcome;
-pub mod places;
+pub mod paths;
 pub mod processes;
 pub mod python;
 pub mod scenario;
@@ -17,6 +17,6 @@ pub mod users;
 pub mod waiting;
 
 pub use self::outcome::Outcome;
-pub use self::places::{binary, built, data, repository};
+pub use self::paths::{binary, built, data, repository};
 pub use self::scenario::Scenario;
 pub use self::summary::Summary;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::places::files_below;
+use crate::paths::files_below;
 use crate::processes;
 
 /// The maximum number of lines that are shown of a listing or a log.
@@ -73,8 +73,8 @@ impl Outcome {
     /// Checks that a run left only its folder behind: no process, no incomplete file, no socket.
     #[track_caller]
     pub fn expect_clean(&self, run_folder: &Path, runtime: &Path) {
-        let left = processes::left(self.pid, run_folder);
-        self.expect(left.is_empty(), format_args!("no process is left; these are: {left:#?}"));
+        let remaining = processes::left(self.pid, run_folder);
+        self.expect(remaining.is_empty(), format_args!("no process is left; these are: {remaining:#?}"));
         let scratch: Vec<PathBuf> = files_below(run_folder)
             .into_iter()
             .filter(|path| {

@@ -29,13 +29,13 @@ pub fn adopt_orphans() {
 
 /// The processes of a run that are still alive after waiting.
 pub fn left(supervisor: u32, folder: &Path) -> Vec<Process> {
-    let mut left = Vec::new();
+    let mut found = Vec::new();
     // Return the processes that are still alive after the timeout.
     let _ = holds_within(TIMEOUT, || {
-        left = alive(supervisor, folder);
-        left.is_empty()
+        found = alive(supervisor, folder);
+        found.is_empty()
     });
-    left
+    found
 }
 
 /// Kills all processes of a command that did not end in time.

@@ -10,14 +10,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::outcome::Outcome;
-use crate::places::binary;
+use crate::paths::binary;
 use crate::processes;
 use crate::summary::Summary;
 
 /// The time limit for a command. On an idle machine, every command takes less than a tenth of it.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The folder of one test. It is removed when this is dropped.
+/// The folder of one test. Dropping the scenario removes it.
 pub struct Scenario {
     folder: tempfile::TempDir,
 }
@@ -85,7 +85,7 @@ impl Scenario {
             .env("OPT_SUPERVISOR_RUNTIME_DIR", self.runtime().join("opt-supervisor"))
             .env("NO_COLOR", "1")
             .env_remove("RUST_LOG")
-            // Cargo adds the folder of libraries built for tests, which contains the twin of a card's driver.
+            // Cargo adds the folder of libraries built for tests, which contains the stand-in for a card's driver.
             .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

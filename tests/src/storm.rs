@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit};
 
 use crate::devices;
-use crate::places::{files_below, repository};
+use crate::paths::{files_below, repository};
 use crate::processes::{Process, kill_if, look, pids};
 use crate::waiting::{LONG, holds_within};
 
@@ -102,18 +102,18 @@ impl Chance {
 impl Fixture {
     /// `binary` is the built program.
     pub fn create(binary: PathBuf) -> Result<Self, String> {
-        Self::with(binary, VERDICTS, Self::furnish)
+        Self::with(binary, VERDICTS, Self::prepare)
     }
 
     /// Creates a fixture with kernels without host code, on the emulated device.
     pub fn on_the_emulated_device(binary: PathBuf) -> Result<Self, String> {
-        Self::with(binary, DEVICE_VERDICTS, Self::furnish_for_a_device)
+        Self::with(binary, DEVICE_VERDICTS, Self::prepare_for_a_device)
     }
 
     fn with(
         binary: PathBuf,
         verdicts: Verdicts,
-        furnish: fn(&Self) -> std::io::Result<()>,
+        prepare: fn(&Self) -> std::io::Result<()>,
     ) -> Result<Self, String> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -122,7 +122,7 @@ impl Fixture {
         let (run, plan) = (folder.join("run"), folder.join("plan.toml"));
         let mark = u64::from(std::process::id()) << 20 | number;
         let fixture = Self { folder, run, plan, binary, mark, verdicts };
-        furnish(&fixture).map_err(|error| format!("making {}: {error}", fixture.folder.display()))?;
+        prepare(&fixture).map_err(|error| format!("making {}: {error}", fixture.folder.display()))?;
         Ok(fixture)
     }
 
@@ -132,7 +132,7 @@ impl Fixture {
             .try_for_each(|folder| fs::create_dir_all(self.folder.join(folder)))
     }
 
-    fn furnish_for_a_device(&self) -> std::io::Result<()> {
+    fn prepare_for_a_device(&self) -> std::io::Result<()> {
         self.make_folders()?;
         let kernels = DEVICE_VERDICTS.iter().map(|&(kernel, ..)| match kernel {
             "naive" => (kernel, "relu.ptx"),
@@ -142,7 +142,7 @@ impl Fixture {
         fs::write(&self.plan, devices::plan("emulated", &kernels))
     }
 
-    fn furnish(&self) -> std::io::Result<()> {
+    fn prepare(&self) -> std::io::Result<()> {
         self.make_folders()?;
         for kernel in KERNELS {
             let source = repository().join("configs/demo/softmax").join(kernel);
@@ -275,22 +275,26 @@ impl Fixture {
     /// Checks that the run folder, the runtime folder and the temporary folder contain nothing that only a
     /// running supervisor needs.
     pub fn no_file_is_left(&self) -> Result<(), String> {
-        let mut left = files_below(&self.folder.join("runtime"));
+        let mut leftover_files = files_below(&self.folder.join("runtime"));
         // The lock file for the supervisors' folders is empty and stays.
-        left.retain(|path| !path.ends_with("opt-supervisor/w/gate"));
-        left.extend(files_below(&self.folder.join("temporary")));
+        leftover_files.retain(|path| !path.ends_with("opt-supervisor/w/gate"));
+        leftover_files.extend(files_below(&self.folder.join("temporary")));
         for path in names(&self.run).into_iter().map(|name| self.run.join(name)) {
             if !KEPT.iter().any(|kept| path.ends_with(kept)) {
-                left.push(path);
+                leftover_files.push(path);
             }
         }
-        left.extend(
+        leftover_files.extend(
             names(&self.run.join("artifacts"))
                 .into_iter()
                 .filter(|name| name.starts_with('.'))
                 .map(|name| self.run.join("artifacts").join(name)),
         );
-        if left.is_empty() { Ok(()) } else { Err(format!("left behind: {left:?}\n{}", self.state())) }
+        if leftover_files.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("left behind: {leftover_files:?}\n{}", self.state()))
+        }
     }
 
     pub fn summary(&self) -> Result<serde_json::Value, String> {
@@ -309,10 +313,10 @@ impl Fixture {
             let name = candidate["name"].as_str().unwrap_or_default();
             let (status, blame) = (candidate["status"].as_str(), candidate["blame"].as_str());
             found.insert(name, (status, blame));
-            let known = ["PASSED", "INFRA_ERROR"].into_iter().map(Some).chain([status]);
-            let known: BTreeSet<Option<&str>> = known.collect();
+            let statuses = ["PASSED", "INFRA_ERROR"].into_iter().map(Some).chain([status]);
+            let statuses: BTreeSet<Option<&str>> = statuses.collect();
             for attempt in candidate["attempts"].as_array().unwrap_or(&empty) {
-                if !known.contains(&attempt["status"].as_str()) {
+                if !statuses.contains(&attempt["status"].as_str()) {
                     wrong.push(format!("an attempt of {name}: {attempt}"));
                 }
             }

@@ -44,7 +44,7 @@ impl Summary {
 
     /// The number of attempts that count. Attempts that failed because of the machine are repeated and do not count.
     #[track_caller]
-    pub fn standing_attempts(&self, job: &str, candidate: &str) -> usize {
+    pub fn attempts_that_count(&self, job: &str, candidate: &str) -> usize {
         let attempts = list(&self.candidate(job, candidate)["attempts"]);
         attempts.iter().filter(|attempt| attempt["status"] != "INFRA_ERROR").count()
     }

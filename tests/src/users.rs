@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::places::binary;
+use crate::paths::binary;
 use crate::scenario::Scenario;
 
 /// The first of a range of user ids that no system assigns, so no other process has such an id.

@@ -1,19 +1,19 @@
 //! Makes the C library's allocator return large blocks to the operating system as soon as they are freed.
 //!
-//! By default, glibc moves its limits up to 32 MiB when large blocks are freed, and then keeps such blocks. A worker
-//! that once needed a few MiB would owe them until its end, which no formula allows for.
+//! By default, glibc raises its limits (up to 32 MiB) when large blocks are freed, and keeps later blocks of that size.
+//! A worker that once needed a few MiB would owe them until its end. No memory formula allows for that.
 
-/// Blocks of this size and larger have their own mapping. It is larger than the buffers that are needed for every
-/// entry: for those, a mapping each time would cost more than it saves.
+/// Blocks of this size and larger have their own mapping. The buffers that every entry needs are smaller, because a new
+/// mapping for each of them would cost more than it saves.
 #[cfg(target_env = "gnu")]
 const MAPPED_FROM: libc::c_int = 2 << 20;
 
-/// Sets fixed limits. Other C libraries have none that move.
+/// Sets fixed limits. Other C libraries do not change theirs.
 pub(crate) fn return_large_blocks() {
     #[cfg(target_env = "gnu")]
     for (option, limit) in [(libc::M_MMAP_THRESHOLD, MAPPED_FROM), (libc::M_TRIM_THRESHOLD, MAPPED_FROM)] {
-        // SAFETY: mallopt only changes numbers of the allocator, and locks it while it does. It rejects numbers that
-        // are too large, and then nothing changes.
+        // SAFETY: mallopt only changes parameters of the allocator, under its lock. If a value is too large, nothing
+        // changes.
         unsafe { libc::mallopt(option, limit) };
     }
 }

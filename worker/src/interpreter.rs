@@ -93,7 +93,7 @@ pub(crate) fn find(named: &str) -> Result<Arc<Interpreter>, String> {
 
 /// Returns one line about the interpreter that a plan's `python` selects on this machine: `yes` and a description, or
 /// `no` and the reason. `triton` is true if candidates need Triton.
-pub(crate) fn tell(named: &str, path: &OsStr, triton: bool) -> String {
+pub(crate) fn describe(named: &str, path: &OsStr, triton: bool) -> String {
     let found = search(named, path).and_then(|found| {
         let what = if triton { found.with_triton()? } else { found.version.clone() };
         Ok(format!("{what} ({})", found.executable.display()))

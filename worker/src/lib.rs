@@ -38,7 +38,7 @@ pub use session::host::read_ahead;
 pub fn canary_main(arguments: &[String]) -> i32 {
     match arguments {
         [verb, named, path, launcher @ ..] if verb == opt_shared::message::ASK_INTERPRETER => {
-            println!("{}", interpreter::tell(named, path.as_ref(), launcher == ["triton"]));
+            println!("{}", interpreter::describe(named, path.as_ref(), launcher == ["triton"]));
             0
         }
         [verb, device] if verb == opt_shared::message::ASK_DEVICE => {
@@ -47,7 +47,7 @@ pub fn canary_main(arguments: &[String]) -> i32 {
         }
         [verb, folders @ ..] if verb == opt_shared::message::ASK_NVRTC => {
             let folders: Vec<std::path::PathBuf> = folders.iter().map(Into::into).collect();
-            println!("{}", toolchain::nvrtc::tell(&folders));
+            println!("{}", toolchain::nvrtc::describe(&folders));
             0
         }
         _ => sandbox::canary::main(arguments),

@@ -6,7 +6,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 
 /// The CPUs that this process was given at its start.
 pub(crate) fn cpus() -> Vec<u32> {
-    // The system is asked once, because `keep_off` changes its answer.
+    // The system is asked once, because `avoid_cpu` changes its answer.
     static GIVEN: OnceLock<Vec<u32>> = OnceLock::new();
     GIVEN
         .get_or_init(|| match sched_getaffinity(None) {
@@ -21,7 +21,7 @@ pub(crate) fn cpus() -> Vec<u32> {
 }
 
 /// Moves the calling thread to another CPU if it runs on this one and another one is available.
-pub(crate) fn keep_off(cpu: u32) {
+pub(crate) fn avoid_cpu(cpu: u32) {
     if sched_getcpu() != cpu as usize {
         return;
     }
@@ -45,9 +45,9 @@ mod tests {
         let moved = std::thread::spawn(|| {
             let given = cpus();
             let here = u32::try_from(sched_getcpu()).expect("a number");
-            keep_off(here);
+            avoid_cpu(here);
             let allowed = sched_getaffinity(None).expect("the mask");
-            // The thread may have moved between the two calls; then `keep_off` had nothing to do.
+            // The thread may have moved between the two calls; then `avoid_cpu` had nothing to do.
             let left = !allowed.is_set(here as usize) || allowed.count() as usize == given.len();
             (given.len(), left, sched_getcpu() != here as usize || allowed.is_set(here as usize))
         });

@@ -63,7 +63,7 @@ pub(crate) struct Recorded {
     pub(crate) name: String,
     pub(crate) capture: CaptureFile,
     pub(crate) arguments: Vec<Argument>,
-    pub(crate) leaves: Vec<OutputTensor>,
+    pub(crate) outputs: Vec<OutputTensor>,
     path: PathBuf,
     identity: Option<FileIdentity>,
 }
@@ -89,13 +89,13 @@ impl Recorded {
             .map_err(|source| RecordedError::Entry { name: name(), source })?;
         let arguments =
             bind(&recorded, signature).map_err(|source| RecordedError::Bind { name: name(), source })?;
-        let leaves = outputs(&recorded).map_err(|source| RecordedError::Bind { name: name(), source })?;
+        let outputs = outputs(&recorded).map_err(|source| RecordedError::Bind { name: name(), source })?;
         Ok(Self {
             id: entry.id,
             name: name(),
             capture,
             arguments,
-            leaves,
+            outputs,
             path: entry.path.clone(),
             identity,
         })
@@ -135,13 +135,13 @@ impl Recorded {
     }
 
     /// Returns a reader of a recorded output, whose bytes are in the order of its storage.
-    pub(crate) fn expected(&self, leaf: &Tensor) -> ExpectedSource<'_> {
-        let range = leaf.byte_range();
-        let storage = self.capture.storage(leaf.storage);
+    pub(crate) fn expected(&self, tensor: &Tensor) -> ExpectedSource<'_> {
+        let range = tensor.byte_range();
+        let storage = self.capture.storage(tensor.storage);
         let file = self.capture.file_of(storage.blob).ok().map(|file| (file, storage.file_offset));
         ExpectedSource {
             capture: &self.capture,
-            storage: leaf.storage,
+            storage: tensor.storage,
             start: range.start,
             end: range.end,
             file,
@@ -151,17 +151,17 @@ impl Recorded {
 
     /// The tolerance of each output, in order.
     pub(crate) fn tolerances(&self, settings: &VerifySettings) -> Result<Vec<Tolerance>, RecordedError> {
-        self.leaves
+        self.outputs
             .iter()
-            .map(|leaf| {
-                tolerance_of(&mut self.expected(&leaf.tensor), &leaf.tensor, settings)
+            .map(|output| {
+                tolerance_of(&mut self.expected(&output.tensor), &output.tensor, settings)
                     .map_err(|source| RecordedError::Scale { name: self.name.clone(), source })
             })
             .collect()
     }
 
     pub(crate) fn has_no_elements(&self) -> bool {
-        self.leaves.iter().all(|leaf| leaf.tensor.elements() == 0)
+        self.outputs.iter().all(|output| output.tensor.elements() == 0)
     }
 
     /// A short text for each argument.

@@ -44,7 +44,7 @@ fn link_error(error: LinkError) -> WorkerError {
     WorkerError::Link(Box::new(error))
 }
 
-/// State of a device that lasts for the worker's life.
+/// State that lasts for the worker's life.
 struct Host {
     device: WorkerDevice,
     zygotes: Rc<Zygotes>,
@@ -68,7 +68,7 @@ pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     while let Some(task) = link.next_task() {
         let lease = task.lease;
         let report = perform(&link, &mut host, &task);
-        // The task is over and has freed its memory files, also if it failed.
+        // The task is over and has freed its memory files, even if it failed.
         link.holds_nothing().map_err(link_error)?;
         link.send(FromWorker::Finished { lease, report: Box::new(report) }).map_err(link_error)?;
     }

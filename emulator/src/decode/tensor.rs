@@ -8,7 +8,7 @@ use crate::fault::LoadError;
 use crate::lane::Type;
 use crate::ptx::syntax::{Number, Operand, Space};
 
-/// What an instruction that is refused belongs to, if its name alone does not say it.
+/// The group to which a refused instruction belongs, if its name alone does not say it.
 pub fn family(opcode: &[&str]) -> Option<&'static str> {
     Some(match opcode {
         ["cp", "async", "bulk", "tensor" | "prefetch", ..]

@@ -1,5 +1,5 @@
-//! Operations on small matrices that a warp holds in its registers. Lane `l` has the column or row `l / 4` of a matrix of
-//! eight, and a part of it that is chosen by `l % 4`.
+//! Operations on small matrices that a warp holds in its registers. Of a matrix with eight rows or columns, lane `l`
+//! has row or column `l / 4`, and in it the part with the number `l % 4`.
 
 use super::access::Reach;
 use super::block::BlockState;

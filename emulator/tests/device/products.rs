@@ -176,7 +176,7 @@ fn pack(matrix: &[Vec<f64>], element: Element, count: usize, layout: Layout) -> 
         .collect()
 }
 
-/// PTX that multiplies the fragments in the buffer `%a` and writes the result's to `%b`.
+/// PTX that multiplies the fragments in the buffer `%a` and writes those of the result to `%b`.
 fn product_text(name: &str, counts: [usize; 3]) -> String {
     let first_register = [0, counts[0], counts[0] + counts[1]];
     let list = |prefix: &str, first: usize, count: usize| {
@@ -255,7 +255,8 @@ fn products_of_random_fragments_equal_a_plain_product() {
     }
 }
 
-/// Every element of the factors is the same, and so is every element of the matrix that is added.
+/// Multiplies two matrices of equal words `a` and `b`, and adds a matrix of equal words `c`. Returns the word that all
+/// registers of the result contain.
 fn uniform(name: &str, [a, b, c]: [u32; 3], counts: [usize; 3]) -> u32 {
     let words = [a, b, c].iter().zip(counts).map(|(word, count)| vec![*word; 32 * count]).collect::<Vec<_>>();
     let found = multiply(name, [&words[0], &words[1], &words[2]]);
@@ -264,7 +265,7 @@ fn uniform(name: &str, [a, b, c]: [u32; 3], counts: [usize; 3]) -> u32 {
 }
 
 #[test]
-fn products_at_the_limits_of_their_types() {
+fn products_at_the_limits_of_their_types_round_saturate_or_wrap() {
     let (one, nan, infinity) = (0x3c00_3c00, 0x7e00_7e00, 0x7c00_7c00);
     let name = "m16n8k16.row.col.f32.f16.f16.f32";
     let counts = [4, 2, 4];

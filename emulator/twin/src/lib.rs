@@ -132,13 +132,13 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, _: c_uint, _: c
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, _: c_int) -> u32 {
-    tell_nvml();
+    announce_to_nvml();
     // SAFETY: see the caller's contract.
     unsafe { give_handle(context) }
 }
 
 /// Makes NVML's twin list this process, if the twin is in a folder of `LD_LIBRARY_PATH`.
-fn tell_nvml() {
+fn announce_to_nvml() {
     let folders = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     for folder in std::env::split_paths(&folders).filter(|folder| folder.join(NVML_SCRIPT).exists()) {
         // Ignore errors, because a test that waits for the file fails and names it.

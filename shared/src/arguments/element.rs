@@ -50,8 +50,8 @@ pub fn numbers(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f64> + '_ {
         DType::Complex128 => DType::Float64,
         other => other,
     };
-    let whole = bytes.len() - bytes.len() % dtype.element_len();
-    bytes[..whole].chunks_exact(part.element_len()).map(move |element| number(part, element))
+    let whole_bytes = bytes.len() - bytes.len() % dtype.element_len();
+    bytes[..whole_bytes].chunks_exact(part.element_len()).map(move |element| number(part, element))
 }
 
 /// Converts one element. `element` has `dtype.size()` bytes; `dtype` is not complex.

@@ -191,8 +191,8 @@ fn real_outputs_and_facts_are_found() {
                     && argument.value == ArgumentValue::Plain(PlainValue::Bool(true))
             });
             assert_eq!(facts.aliased, inplace, "{place}");
-            let held: Bytes = capture.storages.iter().map(|storage| storage.bytes).sum();
-            assert!(facts.input_bytes <= held, "{place}");
+            let stored_bytes: Bytes = capture.storages.iter().map(|storage| storage.bytes).sum();
+            assert!(facts.input_bytes <= stored_bytes, "{place}");
         }
         // Every fixture differs from the others.
         let all = classes.len();

@@ -112,7 +112,7 @@ mod tests {
             storage_offset: first,
             ..dense(DType::Int8, &[elements], id)
         };
-        let odd = crate::capture::Tensor { conjugate: true, ..view(0, 8, 2) };
+        let conjugate = crate::capture::Tensor { conjugate: true, ..view(0, 8, 2) };
         let tensors = [
             view(0, 4096, 0),
             view(0, 4096, 1),
@@ -120,12 +120,12 @@ mod tests {
             view(5000, 100, 2),
             view(5100, 50, 2),
             view(0, 0, 3),
-            odd,
+            conjugate,
         ];
         let found = pieces(&storages, tensors.iter());
-        let told: Vec<_> = found.iter().map(|it| (it.storage.0, it.range.clone())).collect();
+        let found_ranges: Vec<_> = found.iter().map(|it| (it.storage.0, it.range.clone())).collect();
         // Storage 1 has the same content as storage 0. Its view lies within the first view of storage 0.
-        assert_eq!(told, [(0, 0..4096), (2, 5000..5150)]);
+        assert_eq!(found_ranges, [(0, 0..4096), (2, 5000..5150)]);
         let page = Bytes::kib(4);
         let sizes: Vec<_> = found.iter().map(|it| (it.first(page), it.placed(page).get())).collect();
         assert_eq!(sizes, [(0, 4096), (4096, 4096)]);

@@ -420,30 +420,30 @@ impl SignatureBuilder {
         }
         let first = facts.first()?;
         let mut differing = first.differing.clone();
-        let mut more = first.more_differing;
+        let mut more_differing = first.more_differing;
         for other in &facts[1..] {
             let seen =
                 std::iter::once((other.first.clone(), other.print.clone())).chain(other.differing.clone());
             differing.extend(seen.filter(|(_, print)| *print != first.print));
-            more += other.more_differing;
+            more_differing += other.more_differing;
         }
         let default = defaults.get(name).map(Print::of_plain);
         for (_, tally) in self.forms.iter().filter(|(form, _)| !form.gives(name, captured)) {
             if default.as_ref() != Some(&first.print) {
                 let print = default.clone().unwrap_or_else(Print::nothing);
                 differing.push((tally.first.clone(), print));
-                more += tally.others;
+                more_differing += tally.others;
             }
         }
         let other_value = differing.first()?.1.shown();
-        more += differing.len().saturating_sub(MAX_NAMED);
+        more_differing += differing.len().saturating_sub(MAX_NAMED);
         Some(SignatureError::LeftOutVaries {
             parameter,
             first: first.first.clone(),
             first_value: first.print.shown(),
             others: differing.into_iter().take(MAX_NAMED).map(|(entry, _)| entry).collect(),
             other_value,
-            more,
+            more: more_differing,
         })
     }
 

@@ -127,8 +127,8 @@ pub fn c_skeleton(signature: &Signature, observed: &Observed, symbol: &str) -> S
         "    (void)ret;".to_owned(),
     ]);
     let certain = observed.outputs.iter().take_while(|seen| seen.entries == observed.entries).count();
-    let least = observed.arguments.len() + certain;
-    lines.push(format!("    if (n < {least}) return -1;"));
+    let min_arguments = observed.arguments.len() + certain;
+    lines.push(format!("    if (n < {min_arguments}) return -1;"));
     let mut variables = Vec::new();
     for (index, seen) in observed.arguments.iter().enumerate() {
         unpack(index, seen, &mut taken, &mut variables, &mut lines);
@@ -136,7 +136,7 @@ pub fn c_skeleton(signature: &Signature, observed: &Observed, symbol: &str) -> S
     for (index, seen) in (observed.arguments.len()..).zip(&observed.outputs) {
         let name = identifier(&seen.path, &mut taken);
         let value = format!("args[{index}].value.v_tensor");
-        let value = if index < least { value } else { format!("n > {index} ? {value} : 0") };
+        let value = if index < min_arguments { value } else { format!("n > {index} ? {value} : 0") };
         lines.push(format!("    OptTensor *{name} = {value};"));
         variables.push(name);
     }

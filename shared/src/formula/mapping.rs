@@ -17,8 +17,8 @@ pub fn unmapped(file_offset: u64, bytes: Bytes, phase: u64, page: Bytes) -> Byte
     }
     let end = file_offset.saturating_add(bytes.get());
     let touched = end.div_ceil(size) - file_offset / size;
-    let whole = (end / size).saturating_sub(file_offset.div_ceil(size));
-    page.saturating_mul(touched - whole)
+    let whole_pages = (end / size).saturating_sub(file_offset.div_ceil(size));
+    page.saturating_mul(touched - whole_pages)
 }
 
 #[cfg(test)]

@@ -46,8 +46,8 @@ impl LaunchArg {
 fn type_at(text: &str, start: usize) -> Result<ScalarType, SyntaxError> {
     let name = text[start..].trim();
     TYPES.into_iter().find(|(known, _)| *known == name).map(|(_, kind)| kind).ok_or_else(|| {
-        let known: Vec<&str> = TYPES.iter().map(|(name, _)| *name).collect();
-        let message = format!("`{name}` is not a type (known: {})", known.join(", "));
+        let type_names: Vec<&str> = TYPES.iter().map(|(name, _)| *name).collect();
+        let message = format!("`{name}` is not a type (known: {})", type_names.join(", "));
         SyntaxError { text: text.to_owned(), at: start..text.len(), message }
     })
 }

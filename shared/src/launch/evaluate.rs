@@ -21,11 +21,11 @@ pub(super) fn whole(node: &Node, names: &Names<'_>) -> Result<i64, Wrong> {
 
 /// Evaluates a node. Only a reference to a parameter can be a float.
 pub(super) fn number(node: &Node, names: &Names<'_>) -> Result<Number, Wrong> {
-    let here = |problem| (node.at.clone(), problem);
+    let at_node = |problem| (node.at.clone(), problem);
     let value = match &node.kind {
         NodeKind::Number(value) => Ok(*value),
         NodeKind::Reference(reference) => {
-            return names.find(reference).and_then(|named| named.number(reference)).map_err(here);
+            return names.find(reference).and_then(|named| named.number(reference)).map_err(at_node);
         }
         NodeKind::Negate(inner) => whole(inner, names)?.checked_neg().ok_or(Problem::Overflow),
         NodeKind::Binary(operator, operands) => {
@@ -57,7 +57,7 @@ pub(super) fn number(node: &Node, names: &Names<'_>) -> Result<Number, Wrong> {
             }
         }
     };
-    value.map(Number::Int).map_err(here)
+    value.map(Number::Int).map_err(at_node)
 }
 
 /// Checks a divisor, which must be positive. As a result, quotients round down and remainders are never negative.

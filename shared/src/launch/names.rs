@@ -90,17 +90,17 @@ impl<'a> Names<'a> {
     }
 
     fn unknown(&self, name: &str) -> Problem {
-        let mut known: Vec<&str> = self.arguments.iter().map(|argument| &*argument.parameter).collect();
-        known.dedup();
-        known.extend(OUTPUT_NAMES.iter().take(1).copied().filter(|_| !self.outputs.is_empty()));
-        known.extend(self.workspaces.iter().map(|(name, _)| *name));
-        let suggestion = known
+        let mut names: Vec<&str> = self.arguments.iter().map(|argument| &*argument.parameter).collect();
+        names.dedup();
+        names.extend(OUTPUT_NAMES.iter().take(1).copied().filter(|_| !self.outputs.is_empty()));
+        names.extend(self.workspaces.iter().map(|(name, _)| *name));
+        let suggestion = names
             .iter()
-            .map(|known| (strsim::jaro_winkler(known, name), *known))
+            .map(|candidate| (strsim::jaro_winkler(candidate, name), *candidate))
             .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
             .max_by(|a, b| a.0.total_cmp(&b.0))
-            .map(|(_, known)| known.to_owned());
-        Problem::UnknownName { suggestion, known: known.into_iter().map(str::to_owned).collect() }
+            .map(|(_, candidate)| candidate.to_owned());
+        Problem::UnknownName { suggestion, known: names.into_iter().map(str::to_owned).collect() }
     }
 }
 
@@ -150,18 +150,18 @@ impl Named<'_> {
 
     fn attribute(&self, attribute: Attribute) -> Result<i64, Problem> {
         let missing = || Problem::NoAttribute { found: self.describe(), attribute: attribute.name() };
-        let whole = |value: u64| i64::try_from(value).map_err(|_| Problem::Overflow);
-        let length = |values: usize| whole(values.try_into().unwrap_or(u64::MAX));
+        let as_integer = |value: u64| i64::try_from(value).map_err(|_| Problem::Overflow);
+        let length = |values: usize| as_integer(values.try_into().unwrap_or(u64::MAX));
         match (self, attribute) {
             (Self::Tensor(tensor, _), _) => match attribute {
-                Attribute::Numel => whole(tensor.elements()),
+                Attribute::Numel => as_integer(tensor.elements()),
                 Attribute::Ndim => length(tensor.shape.len()),
-                Attribute::Itemsize => whole(tensor.dtype.size()),
-                Attribute::Bytes => whole(tensor.logical_bytes().get()),
-                Attribute::Shape(axis) => whole(tensor.shape[element(axis, tensor.shape.len())?]),
-                Attribute::Stride(axis) => whole(tensor.stride[element(axis, tensor.stride.len())?]),
+                Attribute::Itemsize => as_integer(tensor.dtype.size()),
+                Attribute::Bytes => as_integer(tensor.logical_bytes().get()),
+                Attribute::Shape(axis) => as_integer(tensor.shape[element(axis, tensor.shape.len())?]),
+                Attribute::Stride(axis) => as_integer(tensor.stride[element(axis, tensor.stride.len())?]),
             },
-            (Self::Workspace(bytes, _), Attribute::Bytes) => whole(*bytes),
+            (Self::Workspace(bytes, _), Attribute::Bytes) => as_integer(*bytes),
             (Self::Tensors(count), Attribute::Numel) => length(*count),
             (Self::Plain(PlainValue::Ints(values)), Attribute::Numel) => length(values.len()),
             (Self::Plain(PlainValue::Floats(values)), Attribute::Numel) => length(values.len()),

@@ -225,11 +225,11 @@ fn numbers_are_converted_to_the_type_of_their_parameter() {
 fn number_beside_the_middle_of_two_values_is_rounded_once() {
     let (f16_beside, bf16_beside) =
         (1.0 + 2_f64.powi(-11) + 2_f64.powi(-40), 1.0 + 2_f64.powi(-8) + 2_f64.powi(-40));
-    let least = 2_f64.powi(-25) * (1.0 + f64::EPSILON);
+    let above_half_of_the_smallest = 2_f64.powi(-25) * (1.0 + f64::EPSILON);
     let cases = [
         (format!("{f16_beside:?}:f16"), 0x3c01_u16.to_le_bytes().to_vec()),
         (format!("-{f16_beside:?}:f16"), 0xbc01_u16.to_le_bytes().to_vec()),
-        (format!("{least:?}:f16"), 1_u16.to_le_bytes().to_vec()),
+        (format!("{above_half_of_the_smallest:?}:f16"), 1_u16.to_le_bytes().to_vec()),
         (format!("{bf16_beside:?}:bf16"), 0x3f81_u16.to_le_bytes().to_vec()),
         (format!("{}:bf16", (1_i64 << 60) + (1 << 52) + 1), 0x5d81_u16.to_le_bytes().to_vec()),
         (format!("{}:f32", (1_i64 << 60) + (1 << 36) + 1), 0x5d80_0001_u32.to_le_bytes().to_vec()),

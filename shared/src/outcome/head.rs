@@ -54,7 +54,7 @@ impl Head {
         self.blamed.or(self.status.blame())
     }
 
-    /// Sets the status and the detail, and leaves everything else.
+    /// Sets the status and the detail, and changes nothing else.
     pub fn end_as(&mut self, status: Status, detail: impl Into<String>) {
         (self.status, self.detail) = (status, detail.into());
     }
@@ -66,7 +66,7 @@ impl Head {
     }
 
     /// Takes the peak of one more process into account. A process that ran owed something, so zero means unknown.
-    pub fn saw(&mut self, peak: Bytes) {
+    pub fn record_peak(&mut self, peak: Bytes) {
         self.peak_owed = self.peak_owed.max((peak != Bytes::ZERO).then_some(peak));
     }
 
@@ -83,10 +83,10 @@ mod tests {
     #[test]
     fn unknown_peak_never_hides_a_known_one() {
         let mut head = Head::passed();
-        head.saw(Bytes::ZERO);
+        head.record_peak(Bytes::ZERO);
         assert_eq!(head.peak_owed, None);
         for (seen, highest) in [(5, 5), (0, 5), (3, 5), (9, 9)] {
-            head.saw(Bytes::new(seen));
+            head.record_peak(Bytes::new(seen));
             assert_eq!(head.peak_owed, Some(Bytes::new(highest)));
         }
     }
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn failing_entry_determines_status_and_detail() {
         let mut head = Head::passed();
-        head.saw(Bytes::new(7));
+        head.record_peak(Bytes::new(7));
         let failure = EntryFailure {
             entry: "entry_000001".to_owned(),
             status: Status::Timeout,

@@ -103,9 +103,9 @@ mod tests {
             let entries: Vec<(Estimate, u64)> =
                 values.iter().map(|&(value, width, weight)| (estimate(value, width), weight)).collect();
             let mean = geometric_mean(&entries).expect("positive entries");
-            let least = values.iter().map(|entry| entry.0).fold(f64::INFINITY, f64::min);
+            let smallest = values.iter().map(|entry| entry.0).fold(f64::INFINITY, f64::min);
             let greatest = values.iter().map(|entry| entry.0).fold(0.0, f64::max);
-            prop_assert!(least * (1.0 - 1e-12) <= mean.value && mean.value <= greatest * (1.0 + 1e-12));
+            prop_assert!(smallest * (1.0 - 1e-12) <= mean.value && mean.value <= greatest * (1.0 + 1e-12));
             prop_assert!(mean.ci_low <= mean.value && mean.value <= mean.ci_high);
         }
     }

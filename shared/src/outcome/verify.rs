@@ -12,7 +12,7 @@ pub struct Verified {
     pub entries_passed: u32,
     /// Number of entries that the candidate declared unsupported.
     pub entries_unsupported: u32,
-    /// The names of those entries.
+    /// The ids of those entries.
     pub unsupported: Vec<EntryId>,
     #[serde(with = "crate::nonfinite")]
     pub max_absolute_error: f64,

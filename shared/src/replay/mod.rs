@@ -207,7 +207,7 @@ pub fn floor(sets: &[Vec<u32>], slots: &[Bytes], pinned: &[bool]) -> PoolFloor {
     let slot = |constant: u32| slots.get(constant as usize).copied().unwrap_or_default();
     let streamed = |constant: &&u32| !is_pinned(**constant);
     let of = |set: &[u32]| set.iter().filter(streamed).map(|&constant| slot(constant)).sum::<Bytes>();
-    let alone = sets.iter().map(|set| of(set));
+    let single_sets = sets.iter().map(|set| of(set));
     let pairs = sets.windows(2).map(|pair| {
         let second: Bytes = pair[1]
             .iter()
@@ -220,7 +220,7 @@ pub fn floor(sets: &[Vec<u32>], slots: &[Bytes], pinned: &[bool]) -> PoolFloor {
     let numbers = 0..u32::try_from(slots.len()).unwrap_or(u32::MAX);
     PoolFloor {
         pinned: numbers.clone().filter(|&constant| is_pinned(constant)).map(slot).sum(),
-        consecutive: alone.chain(pairs).max().unwrap_or_default(),
+        consecutive: single_sets.chain(pairs).max().unwrap_or_default(),
         largest: numbers.filter(|&constant| !is_pinned(constant)).map(slot).max().unwrap_or_default(),
         whole: slots.iter().copied().sum(),
     }

@@ -70,9 +70,9 @@ pub fn needs(
         let range = tensor.byte_range();
         let bytes = Bytes::new(range.end - range.start);
         let key = key(capture, capture.storage(tensor.storage), range.start, bytes);
-        let known = needs.iter().position(|it| it.key == key);
-        indices.push(Some(known.unwrap_or(needs.len())));
-        if known.is_none() {
+        let index_of_same = needs.iter().position(|it| it.key == key);
+        indices.push(Some(index_of_same.unwrap_or(needs.len())));
+        if index_of_same.is_none() {
             needs.push(Need {
                 key,
                 name: argument.path.to_string(),

@@ -94,8 +94,8 @@ impl FileDisk {
             }
             Err(_) => file.try_clone()?,
         };
-        let known = KNOWN.lock().map(|known| known.get(&device).copied());
-        let method = method.or(known.unwrap_or_default()).unwrap_or(ReadMethod::Uncached);
+        let remembered = KNOWN.lock().map(|remembered| remembered.get(&device).copied());
+        let method = method.or(remembered.unwrap_or_default()).unwrap_or(ReadMethod::Uncached);
         if method == ReadMethod::Behind {
             read_no_further(&file);
         }

@@ -1,4 +1,4 @@
-//! Tests of streams with a simulated disk that fails like real disks. Either the right bytes arrive, or an error.
+//! Tests of streams with a simulated disk that fails like real disks. A stream either returns the right bytes or fails.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ use crate::cache::cached_pages;
 
 /// The behaviour of the simulated disk in one read.
 #[derive(Clone, Copy, Debug)]
-enum Mood {
+enum ReadBehaviour {
     Whole,
     /// Returns at most this many bytes.
     Short(usize),
@@ -24,15 +24,15 @@ enum Mood {
     Broken,
 }
 
-struct Moody {
+struct UnreliableDisk {
     contents: Vec<u8>,
     method: AtomicU8,
     alignment: u64,
-    moods: Vec<Mood>,
+    behaviours: Vec<ReadBehaviour>,
     turn: AtomicU64,
 }
 
-impl Disk for Moody {
+impl Disk for UnreliableDisk {
     fn method(&self) -> ReadMethod {
         ReadMethod::ALL[usize::from(self.method.load(Ordering::SeqCst))]
     }
@@ -55,15 +55,15 @@ impl Disk for Moody {
             }
         }
         let turn = to_index(self.turn.fetch_add(1, Ordering::SeqCst));
-        let most = match self.moods.get(turn).unwrap_or(&Mood::Whole) {
-            Mood::Whole => usize::MAX,
-            Mood::Short(most) => *most,
-            Mood::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
-            Mood::Refused if method != ReadMethod::Behind => {
+        let most = match self.behaviours.get(turn).unwrap_or(&ReadBehaviour::Whole) {
+            ReadBehaviour::Whole => usize::MAX,
+            ReadBehaviour::Short(most) => *most,
+            ReadBehaviour::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
+            ReadBehaviour::Refused if method != ReadMethod::Behind => {
                 return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
             }
-            Mood::Refused => usize::MAX,
-            Mood::Broken => return Err(io::Error::from_raw_os_error(libc::EIO)),
+            ReadBehaviour::Refused => usize::MAX,
+            ReadBehaviour::Broken => return Err(io::Error::from_raw_os_error(libc::EIO)),
         };
         let rest = self.contents.get(to_index(offset)..).unwrap_or_default();
         let read = rest.len().min(buffer.len()).min(most);
@@ -85,13 +85,13 @@ fn collect(disk: &impl Disk, bytes: Range<u64>, chunk: u64, readers: usize) -> R
     Ok(all)
 }
 
-fn mood() -> impl Strategy<Value = Mood> {
+fn read_behaviour() -> impl Strategy<Value = ReadBehaviour> {
     prop_oneof![
-        4 => Just(Mood::Whole),
-        4 => (1usize..9000).prop_map(Mood::Short),
-        2 => Just(Mood::Interrupted),
-        1 => Just(Mood::Refused),
-        1 => Just(Mood::Broken),
+        4 => Just(ReadBehaviour::Whole),
+        4 => (1usize..9000).prop_map(ReadBehaviour::Short),
+        2 => Just(ReadBehaviour::Interrupted),
+        1 => Just(ReadBehaviour::Refused),
+        1 => Just(ReadBehaviour::Broken),
     ]
 }
 
@@ -103,22 +103,22 @@ proptest! {
     fn stream_returns_the_right_bytes_or_an_error(
         size in 0usize..90_000, start in 0u64..90_000, length in 0u64..90_000,
         chunk in 4096u64..20_000, readers in 1usize..5, method in 0u8..3, shift in 0u32..13,
-        moods in prop::collection::vec(mood(), 0..20),
+        behaviours in prop::collection::vec(read_behaviour(), 0..20),
     ) {
-        let moody = Moody {
+        let unreliable = UnreliableDisk {
             contents: contents(size),
             method: AtomicU8::new(method),
             alignment: 1 << shift,
-            moods: moods.clone(),
+            behaviours: behaviours.clone(),
             turn: AtomicU64::new(0),
         };
         let range = start..start + length;
         // Reading directly into a buffer gives the same result.
-        let straight = Moody {
-            contents: moody.contents.clone(),
+        let straight = UnreliableDisk {
+            contents: unreliable.contents.clone(),
             method: AtomicU8::new(method),
             alignment: 1 << shift,
-            moods: moods.clone(),
+            behaviours: behaviours.clone(),
             turn: AtomicU64::new(0),
         };
         let mut buffer = vec![0; to_index(length)];
@@ -129,15 +129,15 @@ proptest! {
                 prop_assert!(broken || (size as u64) < range.end, "{error:?}");
             }
         }
-        match collect(&moody, range.clone(), chunk, readers) {
+        match collect(&unreliable, range.clone(), chunk, readers) {
             Ok(bytes) => {
-                prop_assert_eq!(Some(&*bytes), moody.contents.get(to_index(range.start)..to_index(range.end))
+                prop_assert_eq!(Some(&*bytes), unreliable.contents.get(to_index(range.start)..to_index(range.end))
                     .or((length == 0).then_some(&[][..])));
             }
             Err(error) => {
                 let broken = error.source.raw_os_error() == Some(libc::EIO);
                 let early = error.source.kind() == io::ErrorKind::UnexpectedEof;
-                prop_assert!(broken && moods.iter().any(|mood| matches!(mood, Mood::Broken))
+                prop_assert!(broken && behaviours.iter().any(|read_behaviour| matches!(read_behaviour, ReadBehaviour::Broken))
                     || early && (size as u64) < range.end, "{error:?}");
                 prop_assert!(range.start <= error.offset && error.offset < range.end);
             }
@@ -168,25 +168,25 @@ fn every_method_reads_the_same_and_leaves_the_cache_as_it_was() {
         if cold {
             // The kernel drops pages when it likes, so a page at each end of a piece may stay. With `Behind`, so may
             // the pages of a read-ahead window.
-            let left = cached_pages(file.as_fd()).expect("the kernel reported the cached pages before");
-            let most = if method == ReadMethod::Behind { 512 } else { 64 };
-            assert!(left <= most, "{method:?} left {left} pages");
+            let pages_left = cached_pages(file.as_fd()).expect("the kernel reported the cached pages before");
+            let max_pages = if method == ReadMethod::Behind { 512 } else { 64 };
+            assert!(pages_left <= max_pages, "{method:?} left {pages_left} pages");
         }
     }
 }
 
 #[test]
 fn readers_end_when_the_caller_stops() {
-    let moody = Moody {
+    let unreliable = UnreliableDisk {
         contents: contents(80_000),
         method: AtomicU8::new(2),
         alignment: 512,
-        moods: Vec::new(),
+        behaviours: Vec::new(),
         turn: AtomicU64::new(0),
     };
     let mut calls = 0;
     let shape = Shape { chunk: Bytes::new(4096), readers: 3 };
-    let done = stream(&moody, 0..80_000, shape, |_| {
+    let done = stream(&unreliable, 0..80_000, shape, |_| {
         calls += 1;
         if calls == 2 { Err(fault(&(0..0), io::ErrorKind::Other.into())) } else { Ok(()) }
     });

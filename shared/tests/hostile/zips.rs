@@ -12,20 +12,20 @@ fn contradictory_zip_is_refused() {
     let data = [7; 64];
     let records: [(&str, &[u8]); 3] =
         [("a/data.pkl", &pickle), ("a/byteorder", b"little"), ("a/data/0", &data)];
-    let good = zip(&records);
+    let valid = zip(&records);
     let with_version = |version: &[u8]| zip(&[records[0], records[2], ("a/version", version)]);
-    assert_eq!(outcome_of(&inspected(&good).0), "ok");
+    assert_eq!(outcome_of(&inspected(&valid).0), "ok");
     let edited = |edit: &dyn Fn(&mut Vec<u8>)| {
-        let mut bytes = good.clone();
+        let mut bytes = valid.clone();
         edit(&mut bytes);
         bytes
     };
     let find = |bytes: &[u8], what: &[u8], from: usize| {
         from + bytes[from..].windows(what.len()).position(|window| window == what).expect("it is there")
     };
-    let directory = find(&good, b"PK\x01\x02", 0);
-    let last = good.len() - 22;
-    let storage_entry = find(&good, b"a/data/0", directory) - 46;
+    let directory = find(&valid, b"PK\x01\x02", 0);
+    let last = valid.len() - 22;
+    let storage_entry = find(&valid, b"a/data/0", directory) - 46;
     let cases: Vec<(&str, Vec<u8>, &[&str])> = vec![
         ("big-endian", zip(&[records[0], ("a/byteorder", b"big"), records[2]]), &["unsupported"]),
         (
@@ -70,23 +70,23 @@ fn contradictory_zip_is_refused() {
         ("deflated", edited(&|bytes| bytes[storage_entry + 10] = 8), &["corrupt_zip"]),
         ("encrypted", edited(&|bytes| bytes[storage_entry + 8] |= 1), &["unsupported"]),
         ("header elsewhere", edited(&|bytes| bytes[storage_entry + 42] ^= 4), &["corrupt_zip"]),
-        ("header behind 2^63", far_header(&good, storage_entry, &[0xff; 8]), &["corrupt_zip"]),
-        ("header at 2^63", far_header(&good, storage_entry, &(1u64 << 63).to_le_bytes()), &["corrupt_zip"]),
+        ("header behind 2^63", far_header(&valid, storage_entry, &[0xff; 8]), &["corrupt_zip"]),
+        ("header at 2^63", far_header(&valid, storage_entry, &(1u64 << 63).to_le_bytes()), &["corrupt_zip"]),
         (
             "header behind the end",
-            far_header(&good, storage_entry, &(1u64 << 40).to_le_bytes()),
+            far_header(&valid, storage_entry, &(1u64 << 40).to_le_bytes()),
             &["corrupt_zip"],
         ),
-        ("directory behind 2^63", far_directory(&good, &(u64::MAX - 9).to_le_bytes()), &["corrupt_zip"]),
-        ("end of directory behind 2^63", far_end(&good), &["corrupt_zip"]),
+        ("directory behind 2^63", far_directory(&valid, &(u64::MAX - 9).to_le_bytes()), &["corrupt_zip"]),
+        ("end of directory behind 2^63", far_end(&valid), &["corrupt_zip"]),
         ("directory elsewhere", edited(&|bytes| bytes[last + 16..last + 20].fill(0xfe)), &["corrupt_zip"]),
         ("one record too many", edited(&|bytes| bytes[last + 10] += 1), &["corrupt_zip"]),
         ("one record too few", edited(&|bytes| bytes[last + 10] -= 1), &["corrupt_zip"]),
-        ("bytes after the end", [&good[..], b"trailing"].concat(), &["ok"]),
+        ("bytes after the end", [&valid[..], b"trailing"].concat(), &["ok"]),
         (
             "comment with a false end",
             {
-                let mut bytes = good.clone();
+                let mut bytes = valid.clone();
                 let comment = [&b"PK\x05\x06"[..], &[0xff; 30]].concat();
                 bytes[last + 20] = u8::try_from(comment.len()).expect("small");
                 [bytes, comment].concat()
@@ -96,7 +96,7 @@ fn contradictory_zip_is_refused() {
         (
             "cut in the comment",
             {
-                let mut bytes = good.clone();
+                let mut bytes = valid.clone();
                 bytes[last + 20] = 9;
                 bytes
             },

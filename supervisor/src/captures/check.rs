@@ -90,9 +90,10 @@ fn manifests(
         match manifest(&folder, entry) {
             Ok(manifest) => {
                 for (id, bytes) in manifest.blobs() {
-                    let known = wanted.entry(id).or_insert_with(|| Wanted { bytes, by: entry.name.clone() });
-                    if known.bytes != bytes {
-                        let by = &known.by;
+                    let wanted_blob =
+                        wanted.entry(id).or_insert_with(|| Wanted { bytes, by: entry.name.clone() });
+                    if wanted_blob.bytes != bytes {
+                        let by = &wanted_blob.by;
                         checked.found(format!(
                             "{ENTRIES}/{}: it and {by} disagree on a blob's size",
                             entry.name

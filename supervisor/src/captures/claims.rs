@@ -32,23 +32,23 @@ pub(super) struct Claim<'c> {
 impl Claims {
     /// Claims a storage; `None` if another thread has claimed it before.
     pub(super) fn take(&self, size_and_crc: SizeAndCrc) -> Option<Claim<'_>> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.contains_key(&size_and_crc) {
+        let mut claimed = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if claimed.contains_key(&size_and_crc) {
             return None;
         }
-        known.insert(size_and_crc, false);
+        claimed.insert(size_and_crc, false);
         Some(Claim { claims: self, size_and_crc })
     }
 
     /// Waits until the claim is dropped, whether or not its writer succeeded.
     pub(super) fn wait(&self, size_and_crc: SizeAndCrc, stop: &AtomicBool) -> Result<(), CapturesError> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        while known.get(&size_and_crc) == Some(&false) {
+        let mut claimed = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        while claimed.get(&size_and_crc) == Some(&false) {
             if stop.load(Ordering::Relaxed) {
                 return Err(CapturesError::GivenUp);
             }
-            known =
-                self.finished.wait_timeout(known, CHECK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+            claimed =
+                self.finished.wait_timeout(claimed, CHECK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
     }

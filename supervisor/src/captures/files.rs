@@ -67,14 +67,14 @@ impl Stream {
         tick: Tick<'_>,
         mut take: impl FnMut(&[u8]) -> Result<(), CapturesError>,
     ) -> Result<(), CapturesError> {
-        let mut left = bytes;
-        while 0 < left {
-            let length = usize::try_from(left).unwrap_or(usize::MAX).min(CHUNK).min(buffer.len());
+        let mut bytes_left = bytes;
+        while 0 < bytes_left {
+            let length = usize::try_from(bytes_left).unwrap_or(usize::MAX).min(CHUNK).min(buffer.len());
             let chunk = &mut buffer[..length];
             self.fill(chunk)?;
             take(chunk)?;
             tick(Bytes::from(length));
-            left -= length as u64;
+            bytes_left -= length as u64;
         }
         Ok(())
     }

@@ -56,20 +56,20 @@ impl Subtree {
         }
         let mut subtree = Self { folder, key: key.to_owned(), pid, enabled: Vec::new(), dying: Vec::new() };
         subtree.clear();
-        let own = subtree.own();
-        match std::fs::create_dir(&own) {
+        let home = subtree.home();
+        match std::fs::create_dir(&home) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
                 return Err(CgroupError::io("create a group below it", &subtree.folder)(error));
             }
             _ => {}
         }
         // After this line, dropping `subtree` undoes all changes.
-        put(&own, "cgroup.procs", &pid.to_string())?;
+        put(&home, "cgroup.procs", &pid.to_string())?;
         subtree.enable()?;
         Ok(subtree)
     }
 
-    fn own(&self) -> PathBuf {
+    fn home(&self) -> PathBuf {
         self.folder.join(format!("{PREFIX}{}-home", self.key))
     }
 
@@ -154,7 +154,7 @@ impl Drop for Subtree {
             }
         }
         let _ = put(&self.folder, "cgroup.procs", &self.pid.to_string());
-        remove_soon(&self.own());
+        remove_soon(&self.home());
     }
 }
 

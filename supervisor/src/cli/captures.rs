@@ -12,6 +12,7 @@ use super::{Answer, Failure, print_out};
 use crate::captures::{self, Added, CapturesError, Packed, check, unpack};
 use crate::exit::Exit;
 use crate::record::UtcTime;
+use crate::report::figures::counted;
 
 #[derive(Args)]
 pub(super) struct CapturesArguments {
@@ -108,8 +109,8 @@ pub(super) fn captures(arguments: &CapturesArguments) -> Answer {
                 found => format!(", {found} already existed"),
             };
             let text = format!(
-                "{} files of {} written{existing}: {}\n",
-                unpacked.written,
+                "{} of {} written{existing}: {}\n",
+                counted(unpacked.written, "file", "files"),
                 unpacked.bytes,
                 dir.display()
             );
@@ -132,10 +133,10 @@ pub(super) fn captures(arguments: &CapturesArguments) -> Answer {
                 text.push_str(&format!("… and {} more\n", checked.more_findings));
             }
             text.push_str(&format!(
-                "{}: {} entries, {} blobs of {}\n",
+                "{}: {}, {} of {}\n",
                 if good { "good" } else { "damaged" },
-                checked.entries,
-                checked.blobs,
+                counted(checked.entries, "entry", "entries"),
+                counted(checked.blobs, "blob", "blobs"),
                 checked.blob_bytes
             ));
             print_out(&if *json { format!("{document:#}\n") } else { text })?;
@@ -176,10 +177,10 @@ fn print_packed(packed: &Packed, store: &Path, json: bool) -> Answer {
         done => format!(" ({done} were already packed)"),
     };
     let text = format!(
-        "{} entries of {}{resumed} in {} blobs of {}: {}\n",
-        packed.entries,
+        "{} of {}{resumed} in {} of {}: {}\n",
+        counted(packed.entries, "entry", "entries"),
         packed.bytes,
-        packed.blobs,
+        counted(packed.blobs, "blob", "blobs"),
         packed.blob_bytes,
         store.display()
     );

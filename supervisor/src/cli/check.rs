@@ -212,12 +212,12 @@ impl JobFindings {
     /// Describes which inputs get new values in every timed call, as far as the plan and the headers show.
     fn text_of_inputs(&self) -> String {
         let mut varied = Vec::new();
-        let mut kept = Vec::new();
+        let mut unvaried = Vec::new();
         for (path, entries) in &self.inputs {
             let reasons: BTreeSet<&str> = entries.iter().copied().flatten().collect();
             let reasons: Vec<&str> = reasons.into_iter().collect();
             match entries.iter().filter(|why| why.is_none()).count() {
-                0 => kept.push(format!("`{path}` ({})", reasons.join("; "))),
+                0 => unvaried.push(format!("`{path}` ({})", reasons.join("; "))),
                 all if all == entries.len() => varied.push(format!("`{path}`")),
                 some => varied.push(format!(
                     "`{path}` in {some} of {} ({})",
@@ -233,8 +233,8 @@ impl JobFindings {
                 varied.join(", ")
             ));
         }
-        if !kept.is_empty() {
-            text.push_str(&format!("  timed with the recorded values: {}\n", kept.join(", ")));
+        if !unvaried.is_empty() {
+            text.push_str(&format!("  timed with the recorded values: {}\n", unvaried.join(", ")));
         }
         text
     }
@@ -281,8 +281,8 @@ fn examine_entry(
         Ok(bound) => bound,
         Err(error) => return findings.lints.push(lint::unfit(&name, &error)),
     };
-    let known = facts.entries.iter().find(|fact| fact.entry.name == name);
-    let repeated = known.map_or(&[][..], |fact| fact.entry.repeated.as_slice());
+    let fact_of_entry = facts.entries.iter().find(|fact| fact.entry.name == name);
+    let repeated = fact_of_entry.map_or(&[][..], |fact| fact.entry.repeated.as_slice());
     let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant, repeated };
     for argument in &arguments {
         if let ArgumentValue::Tensor(tensor) = &argument.value {

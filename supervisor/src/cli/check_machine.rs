@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use crate::driver::RunError;
 use crate::driver::survey::devices::{self, Card};
 use crate::driver::survey::facts::JobFacts;
-use crate::driver::survey::interpreters::{self, Asked};
+use crate::driver::survey::interpreters::{self, Described};
 use crate::driver::survey::launches::{self, FirstLaunch};
 use crate::driver::survey::own_limits::{self, LimitTooLow};
 use crate::driver::survey::priority;
 use crate::plan::Plan;
 
 pub(super) struct CheckedMachine {
-    pub(super) interpreters: BTreeMap<String, Asked>,
+    pub(super) interpreters: BTreeMap<String, Described>,
     device: Device,
     /// The card if the run's device is a card, or the reason why it cannot be used.
     present: Result<Option<Card>, String>,

@@ -62,7 +62,7 @@ impl CheckedReplay<'_> {
             .map(|term| format!("{} {}", term.name, term.bytes))
             .collect();
         format!(
-            "{head}\n  floor {} ({} bytes): {} that two steps in a row use, {} for the largest tensor, {} pinned; everything is {}\n  memory: {}\n  smallest ceiling for this replay: {}\n\n",
+            "{head}\n  floor {} ({} bytes): {} for two consecutive steps, {} for the largest tensor, {} pinned; everything is {}\n  memory: {}\n  smallest ceiling for this replay: {}\n\n",
             floor.bytes(),
             floor.bytes().get(),
             floor.consecutive,

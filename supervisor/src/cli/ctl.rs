@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Answer, Failure, ctl_text, print_out};
 use crate::control::client::{Client, ClientError};
 use crate::control::{SubmitParams, socket};
-use crate::driver::answer::requests::{is_alive, living};
+use crate::driver::answer::requests::{is_alive, live_runs};
 use crate::exit::Exit;
 
 const EXIT_CODES: &str = "Exit codes: 0 done, or nothing to do; 1 refused; 2 a wrong name or parameter, or no such run; 3 the run cannot be \
@@ -272,7 +272,7 @@ fn socket_of(run: &Path) -> Result<PathBuf, Failure> {
 }
 
 fn only_live_run() -> Result<socket::Found, Failure> {
-    let mut all = living();
+    let mut all = live_runs();
     if all.len() == 1 {
         return Ok(all.remove(0));
     }

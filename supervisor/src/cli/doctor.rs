@@ -18,7 +18,7 @@ use super::{Answer, DoctorArguments, Failure, print_out};
 use crate::driver::run::leaves::Leaves;
 use crate::driver::run::protections;
 use crate::driver::survey::devices::{FIRST_CARD, compiler, present};
-use crate::driver::survey::interpreters::{self, Asked};
+use crate::driver::survey::interpreters::{self, Described};
 use crate::exit::Exit;
 use crate::memory::cgroup::{self, Mounted};
 use crate::memory::disturbance::Disturbance;
@@ -44,7 +44,7 @@ struct Findings {
     /// The timing trial and its result, if it was requested.
     trial: Option<Result<Trial, String>>,
     /// The default interpreter.
-    python: Asked,
+    python: Described,
     /// A description of the first card, or the reason why there is none.
     card: Result<Option<String>, String>,
     /// The default compiler for kernels without host code.

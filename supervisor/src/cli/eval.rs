@@ -14,7 +14,7 @@ use super::ctl::{absolute, failure};
 use super::{Answer, Failure, ctl_text, load_plan, log, print_out, run};
 use crate::control::client::Client;
 use crate::driver::RunOptions;
-use crate::driver::answer::requests::living;
+use crate::driver::answer::requests::live_runs;
 use crate::driver::answer::submissions;
 use crate::exit::Exit;
 use crate::plan::Plan;
@@ -56,7 +56,7 @@ pub(super) fn eval(arguments: EvalArguments) -> Answer {
 /// The first live run of the same plan file that accepts submissions.
 fn open_run(plan: &Path) -> Result<Option<Client>, Failure> {
     let plan = absolute(plan)?;
-    for found in living() {
+    for found in live_runs() {
         // A run that is ending or too busy to answer is skipped.
         let Ok(mut client) = Client::connect(&found.socket) else { continue };
         let Ok(status) = client.call("status", &json!({})) else { continue };

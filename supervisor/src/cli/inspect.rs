@@ -11,6 +11,7 @@ use opt_shared::units::Bytes;
 use super::{Answer, Failure, InspectArguments, print_out};
 use crate::driver::survey::facts::stem;
 use crate::exit::Exit;
+use crate::report::figures::counted;
 
 pub(super) fn inspect(arguments: &InspectArguments) -> Answer {
     if arguments.path.is_dir() {
@@ -75,8 +76,8 @@ fn folder(path: &Path, json: bool) -> Answer {
         print_out(&format!("{document:#}\n"))?;
     } else {
         let mut text = format!(
-            "{} entries of {}\n\n entries      bytes  first         class\n",
-            files.len(),
+            "{} of {}\n\n entries      bytes  first         class\n",
+            counted(files.len(), "entry", "entries"),
             path.display()
         );
         for (class, (count, bytes, first)) in &classes {

@@ -234,7 +234,7 @@ struct Log {
 
 impl Log {
     fn new(shown: Targets, stderr: Sink, file: Sink, color: bool) -> Self {
-        let kept =
+        let file_filter =
             Targets::new().with_default(LevelFilter::INFO).with_target("opt_supervisor", LevelFilter::DEBUG);
         let readable =
             fmt::layer().with_writer(stderr.clone()).with_ansi(color).with_target(false).without_time();
@@ -249,7 +249,7 @@ impl Log {
         Self {
             outputs: [
                 output(shown, readable.boxed(), MAX_SHOWN, stderr, omission_text as fn(&_, _) -> _),
-                output(kept, json.boxed(), MAX_KEPT, file, omission_json as fn(&_, _) -> _),
+                output(file_filter, json.boxed(), MAX_KEPT, file, omission_json as fn(&_, _) -> _),
             ],
         }
     }
@@ -318,5 +318,6 @@ fn omission_json(it: &LeftOut<Site>, period: Duration) -> String {
 }
 
 fn omission_message(it: &LeftOut<Site>, period: Duration) -> String {
-    format!("{} more lines like this were left out within {} s: {}", it.count, period.as_secs(), it.last)
+    let lines = if it.count == 1 { "line like this was" } else { "lines like this were" };
+    format!("{} more {lines} left out within {} s: {}", it.count, period.as_secs(), it.last)
 }

@@ -85,8 +85,8 @@ fn of_stage(
         }
         Stage::Profile => {
             let distinct = largest.profile.entries == ProfileEntries::Distinct;
-            let whole = needs.profile(largest, paired(largest)).into_iter().next()?;
-            (whole, facts.profiled(distinct).iter().map(name).collect())
+            let largest_batches = needs.profile(largest, paired(largest)).into_iter().next()?;
+            (largest_batches, facts.profiled(distinct).iter().map(name).collect())
         }
         // Screens and confirmations need as much as a profile, and a replay belongs to no job.
         Stage::Screen | Stage::Confirm | Stage::Replay => return None,
@@ -170,10 +170,10 @@ impl StagePlan {
                 .take(MAX_NAMED_BATCHES)
                 .map(|range| format!("{} {}", self.batch_name(range), self.batch_bytes(range)))
                 .collect();
-            let more = self.prediction.batches.len().saturating_sub(MAX_NAMED_BATCHES);
-            let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+            let unnamed = self.prediction.batches.len().saturating_sub(MAX_NAMED_BATCHES);
+            let and_more = if unnamed == 0 { String::new() } else { format!("; and {unnamed} more") };
             let what = if self.stage == Stage::Verify { "sharing a runner" } else { "timed together" };
-            text.push_str(&format!("             {what}: {}{more}\n", named.join("; ")));
+            text.push_str(&format!("             {what}: {}{and_more}\n", named.join("; ")));
             if self.smallest + MIN_SAVING <= self.reserved() {
                 text.push_str(&format!(
                     "             with one entry at a time, if the ceiling requires it: {}\n",

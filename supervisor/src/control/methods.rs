@@ -189,8 +189,8 @@ pub(super) fn read(method: &str, params: Option<&str>) -> Result<Request, Refusa
         _ => {
             // An unknown name can be very long, so only its beginning is sent back.
             let shown: String = method.chars().take(40).collect();
-            let known = METHODS.join(", ");
-            Err(Refusal::new(Code::UnknownMethod, format!("no method `{shown}`; the methods are {known}")))
+            let methods = METHODS.join(", ");
+            Err(Refusal::new(Code::UnknownMethod, format!("no method `{shown}`; the methods are {methods}")))
         }
     }
 }

@@ -153,14 +153,14 @@ impl Server {
     fn requests(&mut self, now: Instant) -> Vec<(Token, Request)> {
         let mut requests = Vec::new();
         let mut served = 0;
-        let mut more = true;
-        while more && served < LINES_PER_STEP {
-            more = false;
+        let mut found_a_line = true;
+        while found_a_line && served < LINES_PER_STEP {
+            found_a_line = false;
             let ids: Vec<u64> = self.connections.keys().copied().collect();
             for id in ids {
                 let Some(line) = self.connections.get_mut(&id).and_then(|it| it.line(now)) else { continue };
                 served += 1;
-                more = true;
+                found_a_line = true;
                 if line.iter().all(u8::is_ascii_whitespace) {
                     continue;
                 }
@@ -209,7 +209,7 @@ impl Server {
         self.enforce_budget(now);
     }
 
-    pub fn tell(&mut self, notification: &Notification, now: Instant) {
+    pub fn broadcast(&mut self, notification: &Notification, now: Instant) {
         let line = message::notify(notification);
         let listeners: Vec<u64> =
             self.connections.iter().filter(|(_, it)| it.listens).map(|(&id, _)| id).collect();
@@ -223,7 +223,7 @@ impl Server {
     }
 
     /// Returns whether the connection to answer still exists.
-    pub fn is_there(&self, token: &Token) -> bool {
+    pub fn is_connected(&self, token: &Token) -> bool {
         self.connections.contains_key(&token.connection)
     }
 
@@ -298,8 +298,8 @@ impl Server {
                 return;
             }
             let mut polled: Vec<PollFd<'_>> = self.connections.values().map(poll_fd).collect();
-            let left = deadline.saturating_duration_since(now);
-            let _ = poll(&mut polled, Some(&timespec(left)));
+            let time_left = deadline.saturating_duration_since(now);
+            let _ = poll(&mut polled, Some(&timespec(time_left)));
         }
     }
 }

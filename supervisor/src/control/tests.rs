@@ -228,7 +228,7 @@ fn slow_or_silent_client_is_closed() {
     assert!(is_closed(&silent));
     assert!(bench.server.has_listeners(), "an event stream has no idle timeout");
     assert_eq!(receive(&listener)["result"]["outcome"], "done");
-    bench.server.tell(&Notification(json!({ "kind": "policy" })), bench.now);
+    bench.server.broadcast(&Notification(json!({ "kind": "policy" })), bench.now);
     assert_eq!(receive(&listener)["params"]["kind"], "policy");
 }
 
@@ -242,7 +242,7 @@ fn client_that_never_reads_is_closed_at_the_limit_of_its_queue() {
     let event = Notification(json!({ "kind": "policy", "reason": "x".repeat(10_000) }));
     let mut sent = 0;
     while bench.server.has_listeners() {
-        bench.server.tell(&event, bench.now);
+        bench.server.broadcast(&event, bench.now);
         sent += 1;
         assert!(sent < 1_000, "the connection is still open");
     }
@@ -280,7 +280,7 @@ fn requests_of_a_client_that_left_are_carried_out() {
     let (token, request): (Token, Request) = served.pop().expect("the request");
     assert_eq!(request, Request::Pause);
     bench.server.serve(bench.now);
-    assert!(!bench.server.is_there(&token));
+    assert!(!bench.server.is_connected(&token));
     bench.server.answer(&token, &Ok(Value::Null), bench.now);
     assert!(bench.server.next_moment().is_none());
 }

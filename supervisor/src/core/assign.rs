@@ -75,8 +75,8 @@ impl Core {
             return Fit::Worker(worker);
         }
         // All remaining workers of this role are busy, and the limit allows another.
-        let alone = !self.workers.values().any(|it| it.role == role && it.stays());
-        if !coming && (alone || self.fits_side_by_side(job, demand)) {
+        let no_other_worker = !self.workers.values().any(|it| it.role == role && it.stays());
+        if !coming && (no_other_worker || self.fits_side_by_side(job, demand)) {
             self.start_worker(now, role, false);
         }
         Fit::Coming

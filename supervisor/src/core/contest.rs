@@ -1,7 +1,7 @@
 //! Decides which candidates of a job are timed further, from the times so far.
 //!
 //! ```text
-//!            surely slower than another candidate
+//!            clearly slower than another candidate
 //!   Screen ─────────────────────────────────────────────▶ parked ──▶ ends with the times it has, once nothing else of
 //!      │                                                    ▲ │      the job is running
 //!      └──────────────▶ Profile ──▶ Confirm, if among ──────┘ │ the faster candidate fails later
@@ -22,8 +22,8 @@ pub(super) const CONFIRMED: usize = 3;
 
 /// Compares the candidates of a job by their speed-up over the baseline.
 pub(super) struct Contest {
-    /// The highest lower bound of a speed-up. At least one candidate is surely this fast.
-    surely: f64,
+    /// The highest lower bound of a speed-up. At least one candidate is at least this fast.
+    highest_low: f64,
     /// The lowest speed-up among the candidates that may be confirmed; `None` if there are fewer than `CONFIRMED`.
     last: Option<f64>,
 }
@@ -31,11 +31,11 @@ pub(super) struct Contest {
 impl Contest {
     pub(super) fn of(roster: &Roster) -> Self {
         if !roster.has_a_baseline() {
-            return Self { surely: 0.0, last: None };
+            return Self { highest_low: 0.0, last: None };
         }
         // The baseline's own speed-up is 1.
         Self {
-            surely: roster.highest_low().map_or(1.0, |low| low.max(1.0)),
+            highest_low: roster.highest_low().map_or(1.0, |low| low.max(1.0)),
             last: roster.values().nth(CONFIRMED - 1),
         }
     }
@@ -44,7 +44,7 @@ impl Contest {
     pub(super) fn includes(&self, unit: &Unit) -> bool {
         let Some(speedup) = unit.speedup else { return true };
         match unit.step().stage {
-            Stage::Profile => self.surely <= speedup.ci_high,
+            Stage::Profile => self.highest_low <= speedup.ci_high,
             Stage::Confirm => 1.0 < speedup.value && self.last.is_none_or(|last| last <= speedup.value),
             Stage::Build | Stage::Verify | Stage::Screen | Stage::Replay => true,
         }
@@ -55,7 +55,7 @@ impl Contest {
         match (unit.step().stage, unit.speedup) {
             (Stage::Profile, Some(speedup)) => format!(
                 "timed briefly: it is at most {:.2} times as fast as the baseline, and another is at least {:.2} times",
-                speedup.ci_high, self.surely
+                speedup.ci_high, self.highest_low
             ),
             _ => String::new(),
         }

@@ -128,9 +128,9 @@ impl Core {
     }
 
     /// Carries out postponed requests: ends workers whose lease is over. It must run before anything is granted.
-    pub(super) fn carry_out_wishes(&mut self, now: Moment) {
-        let asked = std::mem::take(&mut self.wishes.recycle);
-        for worker in asked {
+    pub(super) fn carry_out_requests(&mut self, now: Moment) {
+        let requested = std::mem::take(&mut self.wishes.recycle);
+        for worker in requested {
             let Some(it) = self.workers.get(&worker) else { continue };
             match it.state {
                 State::Idle => self.recycle(now, worker, RecycleReason::Requested),
@@ -192,13 +192,13 @@ impl Core {
 
     fn set_ceiling(&mut self, ceiling: Bytes) -> Answer {
         let before = self.ledger.ceilings().host;
-        let least = self.spec.supervisor + self.spec.idle_worker;
+        let min_ceiling = self.spec.supervisor + self.spec.idle_worker;
         if ceiling == before {
             return Answer::Already(format!("the ceiling is {ceiling}"));
         }
-        if ceiling < least {
+        if ceiling < min_ceiling {
             return Answer::Refused(format!(
-                "{ceiling} is less than this program alone may owe ({least}: the supervisor and an idle worker)"
+                "{ceiling} is less than this program alone may owe ({min_ceiling}: the supervisor and an idle worker)"
             ));
         }
         self.spec.ceilings.host = ceiling;

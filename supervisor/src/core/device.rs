@@ -41,7 +41,7 @@ const MAX_OVER_DEVICE: u32 = 1;
 pub(super) struct Device {
     lost: Option<String>,
     /// The dead workers whose device memory has not been freed yet.
-    left: BTreeMap<WorkerId, Left>,
+    unreturned: BTreeMap<WorkerId, Unreturned>,
     /// Whether the device has been sampled.
     is_watched: bool,
     /// The unattributed memory in the last sample that had no process of this run.
@@ -51,7 +51,7 @@ pub(super) struct Device {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Left {
+struct Unreturned {
     since: Moment,
     bytes: Bytes,
     /// Whether the time limit has passed. The device is then quarantined.
@@ -81,9 +81,9 @@ impl Device {
     pub(super) fn state(&self) -> DeviceState {
         if self.lost.is_some() {
             DeviceState::Lost
-        } else if self.left.values().any(|it| it.overdue) {
+        } else if self.unreturned.values().any(|it| it.overdue) {
             DeviceState::Quarantined
-        } else if self.left.is_empty() {
+        } else if self.unreturned.is_empty() {
             DeviceState::Usable
         } else {
             DeviceState::Returning
@@ -91,16 +91,16 @@ impl Device {
     }
 
     /// Returns the memory that a dead worker still holds.
-    pub(super) fn left_by(&self, worker: WorkerId) -> Option<Bytes> {
-        Some(self.left.get(&worker)?.bytes)
+    pub(super) fn unreturned_by(&self, worker: WorkerId) -> Option<Bytes> {
+        Some(self.unreturned.get(&worker)?.bytes)
     }
 
-    pub(super) fn left(&self) -> impl Iterator<Item = WorkerId> {
-        self.left.keys().copied()
+    pub(super) fn with_unreturned(&self) -> impl Iterator<Item = WorkerId> {
+        self.unreturned.keys().copied()
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
-        self.left.values().filter(|it| !it.overdue).map(|it| it.since + DEVICE_RETURN_TIMEOUT).min()
+        self.unreturned.values().filter(|it| !it.overdue).map(|it| it.since + DEVICE_RETURN_TIMEOUT).min()
     }
 }
 
@@ -160,28 +160,28 @@ impl Core {
         // If NVML reports the pids of another PID namespace, the memory of living workers counts as unattributed. Its
         // growth then means nothing, and is taken as zero.
         let all_live_listed = on_device().all(|id| live_listed.contains(&id));
-        let kept = match (sample.unattributed, self.device.idle_unattributed) {
+        let unattributed_growth = match (sample.unattributed, self.device.idle_unattributed) {
             (Some(current), Some(idle)) if all_live_listed => current - idle,
             _ => Bytes::ZERO,
         };
         let state_before = self.device.state();
         let mut back = Vec::new();
-        for (&worker, left) in &mut self.device.left {
+        for (&worker, it) in &mut self.device.unreturned {
             match dead_listed.get(&worker) {
-                Some(&bytes) => left.bytes = bytes,
-                None if KEPT_BY_DRIVER < kept => left.bytes = left.bytes.min(kept),
-                None => back.push((worker, left.since)),
+                Some(&bytes) => it.bytes = bytes,
+                None if KEPT_BY_DRIVER < unattributed_growth => it.bytes = it.bytes.min(unattributed_growth),
+                None => back.push((worker, it.since)),
             }
         }
         for &(worker, _) in &back {
-            self.device.left.remove(&worker);
+            self.device.unreturned.remove(&worker);
         }
         let affected: Vec<WorkerId> =
-            back.iter().map(|&(worker, _)| worker).chain(self.device.left()).collect();
+            back.iter().map(|&(worker, _)| worker).chain(self.device.with_unreturned()).collect();
         for worker in affected {
             self.settle_account(worker);
         }
-        if self.device.left.is_empty() && !self.workers.values().any(|it| it.on_device) {
+        if self.device.unreturned.is_empty() && !self.workers.values().any(|it| it.on_device) {
             self.device.idle_unattributed = sample.unattributed;
         }
         if let Some(&(worker, since)) = back.last()
@@ -227,22 +227,22 @@ impl Core {
     pub(super) fn left_the_device(&mut self, now: Moment, worker: WorkerId, it: &Worker) {
         if it.on_device && self.device.is_watched && self.device.lost.is_none() {
             let bytes = it.demand().device;
-            self.device.left.insert(worker, Left { since: now, bytes, overdue: false });
+            self.device.unreturned.insert(worker, Unreturned { since: now, bytes, overdue: false });
         }
     }
 
     /// Reports memory that did not come back in time, once for each worker. It stays charged until it is back.
     pub(super) fn device_overdue(&mut self, now: Moment) {
-        let overdue = |it: &Left| !it.overdue && it.since + DEVICE_RETURN_TIMEOUT <= now;
+        let overdue = |it: &Unreturned| !it.overdue && it.since + DEVICE_RETURN_TIMEOUT <= now;
         let late: Vec<(WorkerId, Bytes)> = self
             .device
-            .left
+            .unreturned
             .iter()
             .filter(|(_, it)| overdue(it))
             .map(|(&worker, it)| (worker, it.bytes))
             .collect();
         for (worker, bytes) in late {
-            if let Some(it) = self.device.left.get_mut(&worker) {
+            if let Some(it) = self.device.unreturned.get_mut(&worker) {
                 it.overdue = true;
             }
             let waited = u64::try_from(DEVICE_RETURN_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
@@ -267,8 +267,8 @@ impl Core {
             return;
         }
         self.policy("device_lost", why.clone(), Vec::new());
-        let left: Vec<WorkerId> = self.device.left().collect();
-        self.device.left.clear();
+        let holders: Vec<WorkerId> = self.device.with_unreturned().collect();
+        self.device.unreturned.clear();
         self.device.lost = Some(why);
         self.ledger.measure_device(None);
         for worker in self.workers.values_mut() {
@@ -276,7 +276,7 @@ impl Core {
             worker.on_device = false;
             worker.runners.values_mut().for_each(|runner| runner.device = Bytes::ZERO);
         }
-        for worker in left {
+        for worker in holders {
             self.settle_account(worker);
         }
         let at_work: Vec<WorkerId> = self

@@ -26,9 +26,9 @@ impl Estimates {
             return false;
         }
         let raised = peak + Bytes::new(peak.get() / 100).saturating_mul(MARGIN_PERCENT);
-        let known = self.0.entry((job, stage)).or_default();
-        let news = *known < raised;
-        *known = raised.max(*known);
+        let estimate = self.0.entry((job, stage)).or_default();
+        let news = *estimate < raised;
+        *estimate = raised.max(*estimate);
         news
     }
 

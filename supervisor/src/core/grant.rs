@@ -21,7 +21,7 @@ use super::worker::{Lease, State};
 use super::{Core, Ending};
 
 /// The result of trying an order.
-enum Tried {
+enum OrderResult {
     /// The order can never be granted, and its candidate has ended.
     Refused,
     Granted,
@@ -119,8 +119,8 @@ impl Core {
                 }
                 // After a refusal the next order is tried. After a grant, another order may still fit.
                 Next::Order { order, attempt } => match self.try_order(now, order, attempt) {
-                    Tried::Refused | Tried::Granted => {}
-                    Tried::UnderWay => {
+                    OrderResult::Refused | OrderResult::Granted => {}
+                    OrderResult::UnderWay => {
                         self.keep_a_spare(now, index);
                         return true;
                     }
@@ -170,8 +170,8 @@ impl Core {
     fn time_share(&self, job: JobId) -> Duration {
         let budget = self.spec.jobs.get(job.index()).map_or(Duration::MAX, |spec| spec.budget);
         let Some(it) = self.jobs.get(job.index()) else { return budget };
-        let left = u32::try_from(it.roster.timed()).unwrap_or(u32::MAX).max(1);
-        budget.saturating_sub(it.timed) / left
+        let candidates_left = u32::try_from(it.roster.timed()).unwrap_or(u32::MAX).max(1);
+        budget.saturating_sub(it.timed) / candidates_left
     }
 
     fn close_job(&mut self, index: usize) {
@@ -233,33 +233,33 @@ impl Core {
         self.unit_done(unit, Status::DoesNotFit, Some(Blame::Plan), detail);
     }
 
-    fn try_order(&mut self, now: Moment, order: Order, attempt: u32) -> Tried {
+    fn try_order(&mut self, now: Moment, order: Order, attempt: u32) -> OrderResult {
         let Order { unit, stage, beside } = order;
         let job = self.unit(unit).job;
-        let alone = self.unit(unit).step().alone;
-        if self.conflicts(alone) || alone && self.profile_must_wait(now, job) {
-            return Tried::UnderWay;
+        let is_exclusive = self.unit(unit).step().alone;
+        if self.conflicts(is_exclusive) || is_exclusive && self.profile_must_wait(now, job) {
+            return OrderResult::UnderWay;
         }
         if self.needs_device(unit, beside.is_some()) {
             if let Some(why) = self.no_device() {
                 self.without_device(unit, why);
-                return Tried::Refused;
+                return OrderResult::Refused;
             }
             if self.device.state() == DeviceState::Returning || self.worker_is_leaving_the_device() {
-                return Tried::UnderWay;
+                return OrderResult::UnderWay;
             }
         }
         // The supervisor owes more than was reserved for it, or the ceiling was lowered. Waiting would not help.
         let Some((way, demand)) = self.largest_that_fits(order) else {
-            let least = self.unit(unit).step().least(beside.is_some());
-            let least = least.map(|spec| spec.demand(self.spec.idle_worker));
+            let smallest = self.unit(unit).step().least(beside.is_some());
+            let smallest = smallest.map(|spec| spec.demand(self.spec.idle_worker));
             self.waiting = None;
-            self.does_not_fit(unit, stage, least.unwrap_or_default());
-            return Tried::Refused;
+            self.does_not_fit(unit, stage, smallest.unwrap_or_default());
+            return OrderResult::Refused;
         };
         let worker = match self.fit_worker(now, order, job, demand) {
             Fit::Worker(worker) => worker,
-            Fit::Coming => return Tried::UnderWay,
+            Fit::Coming => return OrderResult::UnderWay,
         };
         match self.ledger.grant(worker, demand) {
             Ok(()) => {
@@ -272,12 +272,12 @@ impl Core {
                 let Some((smaller, demand)) = self.smaller_that_is_granted(worker, order, way, refusal)
                 else {
                     self.refused(now, worker, order, demand, refusal);
-                    return Tried::UnderWay;
+                    return OrderResult::UnderWay;
                 };
                 self.granted(now, worker, order, attempt, (smaller, Smaller::Refused(refusal)), demand);
             }
         }
-        Tried::Granted
+        OrderResult::Granted
     }
 
     /// Returns whether an order cannot run now because it, or a running unit, must run alone.

@@ -102,8 +102,9 @@ impl Ceilings {
     fn sums(self, demand: Demand) -> impl Iterator<Item = (CeilingScope, Bytes, Bytes)> {
         let sums = if self.unified {
             // Without a device there is no device ceiling.
-            let least = if self.device == Bytes::ZERO { self.host } else { self.host.min(self.device) };
-            [Some((CeilingScope::Unified, demand.sum(), least)), None]
+            let unified_ceiling =
+                if self.device == Bytes::ZERO { self.host } else { self.host.min(self.device) };
+            [Some((CeilingScope::Unified, demand.sum(), unified_ceiling)), None]
         } else {
             [
                 Some((CeilingScope::Host, demand.host, self.host)),
@@ -300,9 +301,9 @@ impl Ledger {
 
     /// Checks that `wanted` can be granted to a worker. `None` means a worker that does not exist yet.
     pub fn admits(&self, worker: Option<WorkerId>, wanted: Demand) -> Result<(), Refusal> {
-        let own = worker.and_then(|worker| self.accounts.get(&worker)).copied().unwrap_or_default();
-        let others = self.charged() - own.charge();
-        let charge = wanted.max(own.measured);
+        let account = worker.and_then(|worker| self.accounts.get(&worker)).copied().unwrap_or_default();
+        let others = self.charged() - account.charge();
+        let charge = wanted.max(account.measured);
         if let Some((side, sum, ceiling)) = self.ceilings.over(others + charge) {
             let (charged, wanted) = (side.part_of(others), side.part_of(charge));
             debug_assert_eq!(sum, charged + wanted);
@@ -318,18 +319,19 @@ impl Ledger {
                 .filter(|&(&other, _)| Some(other) != worker)
                 .map(|(_, account)| account.outstanding(unified))
                 .sum();
-            let more = Account { reserved: wanted, measured: own.measured }.outstanding(unified) + promised;
-            if available < self.floor + more {
-                return Err(Refusal::Floor { available, wanted: more, floor: self.floor });
+            let needed =
+                Account { reserved: wanted, measured: account.measured }.outstanding(unified) + promised;
+            if available < self.floor + needed {
+                return Err(Refusal::Floor { available, wanted: needed, floor: self.floor });
             }
         }
         if let Some(free) = self.device_free.filter(|_| wanted.device != Bytes::ZERO) {
             let others = self.accounts.iter().filter(|&(&other, _)| Some(other) != worker);
             let promised: Bytes =
                 others.map(|(_, account)| (account.reserved - account.measured).device).sum();
-            let more = (wanted - own.measured).device + promised;
-            if free < more {
-                return Err(Refusal::DeviceInUse { free, wanted: more });
+            let needed = (wanted - account.measured).device + promised;
+            if free < needed {
+                return Err(Refusal::DeviceInUse { free, wanted: needed });
             }
         }
         Ok(())

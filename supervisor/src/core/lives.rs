@@ -124,7 +124,7 @@ impl Core {
     /// Reduces the charge of an ended worker to what its runners owe and what the device has not returned.
     pub(super) fn settle_account(&mut self, worker: WorkerId) {
         let host = self.returning.get(&worker).map(|it| owed_by(&it.runners));
-        let device = self.device.left_by(worker);
+        let device = self.device.unreturned_by(worker);
         if host.is_none() && device.is_none() {
             return self.ledger.close(worker);
         }
@@ -234,13 +234,13 @@ impl Core {
     ) {
         let stopping = self.ending_kill();
         let Some(it) = self.workers.get_mut(&worker) else { return };
-        let known = it.lease().is_some_and(|held| held.id == lease);
+        let is_current_lease = it.lease().is_some_and(|held| held.id == lease);
         let doomed = it.killed.or(stopping);
         let (owed, peak_owed, device) = (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO);
         it.runners.insert(pid, Runner { limit, shared, owed, peak_owed, device, killed: None });
         match doomed {
             Some(reason) => self.kill_runner(worker, pid, reason),
-            None if known => self.actions.push(Action::AllowRunner { worker, pid }),
+            None if is_current_lease => self.actions.push(Action::AllowRunner { worker, pid }),
             None => self.kill_runner(worker, pid, KillReason::Orphaned),
         }
     }

@@ -168,7 +168,7 @@ impl Core {
         if self.ending != Ending::Stopped {
             self.apply(now, event);
             self.deadlines(now);
-            self.carry_out_wishes(now);
+            self.carry_out_requests(now);
             self.advance(now);
         }
         std::mem::take(&mut self.actions)
@@ -250,7 +250,7 @@ impl Core {
             .filter_map(Worker::deadline)
             .chain(self.workers.values().filter(|it| !it.overdue).filter_map(Worker::dead_by))
             .chain(self.memory_timeout_at())
-            .chain(self.sources_by().filter(|_| self.ending == Ending::No))
+            .chain(self.source_deadlines().filter(|_| self.ending == Ending::No))
             .chain(self.backoff.values().filter_map(|backoff| backoff.until))
             .chain(self.returning.values().filter(|it| !it.overdue).map(|it| it.since + RETURN_TIMEOUT))
             .chain(self.device.next_deadline())
@@ -386,11 +386,11 @@ impl Core {
         if let Some(worker) = self.returning.keys().find(|&&worker| !self.ledger.has_account(worker)) {
             return Err(format!("{worker} has left processes behind but is not charged"));
         }
-        if let Some(worker) = self.device.left().find(|&worker| !self.ledger.has_account(worker)) {
+        if let Some(worker) = self.device.with_unreturned().find(|&worker| !self.ledger.has_account(worker)) {
             return Err(format!("{worker} has left memory on the device but is not charged"));
         }
         let returning = self.returning.keys().copied();
-        let gone: BTreeSet<WorkerId> = returning.chain(self.device.left()).collect();
+        let gone: BTreeSet<WorkerId> = returning.chain(self.device.with_unreturned()).collect();
         if self.ledger.accounts() != self.workers.len() + gone.len() {
             return Err("a worker that has ended is still charged".to_owned());
         }
@@ -409,9 +409,12 @@ impl Core {
         }
         for role in [Role::Verifier, Role::Profiler] {
             let at_work = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
-            let most = if role == Role::Verifier { self.spec.verifiers.max(1) } else { 1 };
-            if (most as usize) < at_work {
-                return Err(format!("{at_work} leases of a {} are held, the limit is {most}", role.name()));
+            let max_leases = if role == Role::Verifier { self.spec.verifiers.max(1) } else { 1 };
+            if (max_leases as usize) < at_work {
+                return Err(format!(
+                    "{at_work} leases of a {} are held, the limit is {max_leases}",
+                    role.name()
+                ));
             }
         }
         let stopping = matches!(self.ending, Ending::Kill(_));

@@ -141,22 +141,22 @@ pub fn verify_on_device(
     cores: u32,
 ) -> Prediction {
     let decides = largest(entries.iter().map(|entry| entry.inputs + entry.outputs));
-    let held = decides.map_or_else(Vec::new, |index| formula::on_device(&entries[index]));
+    let terms = decides.map_or_else(Vec::new, |index| formula::on_device(&entries[index]));
     let buffers = entries.iter().map(|entry| u64::from(entry.buffers)).max().unwrap_or(0);
     let rounding = formula::device_rounding(buffers.saturating_add(workspaces as u64), emulated);
     let rounding = Term { name: "bands and rounding", bytes: rounding };
     let workspaces = Term { name: "limits.memory", bytes: limits.memory_for(largest_inputs(entries), cores) };
-    let device_cap = total(&held) + workspaces.bytes + rounding.bytes;
+    let device_cap = total(&terms) + workspaces.bytes + rounding.bytes;
     let calls = call(settings).saturating_mul(settings.repeats.saturating_add(4));
     let per_entry = calls.saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
     let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     let deadline = per_entry.saturating_mul(count).saturating_add(reading_timeout(entries));
     let mut prediction = if emulated {
-        Prediction::new([formula::staged(), held].concat(), vec![workspaces], deadline)
+        Prediction::new([formula::staged(), terms].concat(), vec![workspaces], deadline)
     } else {
         let mut prediction = Prediction::new(formula::staged(), Vec::new(), deadline);
         let context = Term { name: "context", bytes: formula::DEVICE_CONTEXT };
-        prediction.on_device = [vec![context], held, vec![rounding, workspaces]].concat();
+        prediction.on_device = [vec![context], terms, vec![rounding, workspaces]].concat();
         prediction.spec.device = total(&prediction.on_device);
         prediction
     };
@@ -178,13 +178,13 @@ pub fn replay(
     let outputs = decides.map_or(Bytes::ZERO, |index| steps[index].outputs);
     // Only one runner is alive at a time; it may belong to any job.
     let inputs = largest_inputs(steps);
-    let most = runners.iter().copied().max_by_key(|runner| runner.limit(inputs, cores));
+    let largest_runner = runners.iter().copied().max_by_key(|runner| runner.limit(inputs, cores));
     let per_step =
         call(settings).saturating_mul(2).saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
     let count = u32::try_from(steps.len()).unwrap_or(u32::MAX);
     let prediction = Prediction::new(
         formula::replay(pool, bookkeeping, outputs),
-        beyond(most.as_slice(), steps, cores),
+        beyond(largest_runner.as_slice(), steps, cores),
         per_step.saturating_mul(count).saturating_add(reading_timeout(steps).saturating_mul(2)),
     );
     Prediction { decides, ..prediction }

@@ -185,13 +185,13 @@ impl Core {
     /// Returns the worker that exceeds its reservation most. Idle workers do not count, because they have no lease. If
     /// all leases fit under the ceiling and the ceiling is exceeded, there is always such a worker.
     fn offender(&self, strain: &Strain) -> Option<WorkerId> {
-        let least = if strain.side.is_some() { Bytes::new(1) } else { WORTH_KILLING };
+        let min_excess = if strain.side.is_some() { Bytes::new(1) } else { WORTH_KILLING };
         let part = |demand: Demand| strain.side.map_or(demand.sum(), |side| side.part_of(demand));
         self.workers
             .iter()
             .filter(|(_, it)| it.lease().is_some())
             .map(|(&worker, _)| (part(self.ledger.excess(worker)), worker))
-            .filter(|&(excess, _)| least <= excess)
+            .filter(|&(excess, _)| min_excess <= excess)
             .max()
             .map(|(_, worker)| worker)
     }
@@ -215,9 +215,9 @@ impl Core {
         let Some(it) = self.workers.get_mut(&worker) else { return };
         let is_device = matches!(strain.reason, KillReason::DeviceCeiling { .. });
         let of_runner = |runner: &Runner| if is_device { runner.device } else { runner.all() };
-        let own = if is_device { it.device } else { it.owed };
+        let of_worker = if is_device { it.device } else { it.owed };
         let runner = it.runners.iter().max_by_key(|(_, runner)| of_runner(runner));
-        let largest = runner.filter(|(_, runner)| own <= of_runner(runner)).map(|(&pid, _)| pid);
+        let largest = runner.filter(|(_, runner)| of_worker <= of_runner(runner)).map(|(&pid, _)| pid);
         let held = it.demand().device;
         if is_device
             && excess != Bytes::ZERO

@@ -149,13 +149,13 @@ impl Roster {
 
     fn count(&mut self, unit: &Unit, step: impl Fn(&mut usize)) {
         let waits = matches!(unit.progress, Progress::Waiting { .. });
-        let left = unit.steps_left();
+        let steps_left = unit.steps_left();
         for (applies, counter) in [
             (waits && !unit.step().alone, &mut self.waiting_non_exclusive),
             (unit.is_running(), &mut self.running),
             (unit.is_running() && unit.step().alone, &mut self.running_alone),
-            (left.iter().any(|step| step.stage.is_timed()), &mut self.timed),
-            (left.iter().any(|step| step.alone), &mut self.alone),
+            (steps_left.iter().any(|step| step.stage.is_timed()), &mut self.timed),
+            (steps_left.iter().any(|step| step.alone), &mut self.alone),
             (unit.spec.is_baseline && unit.may_be_paired, &mut self.baselines),
         ] {
             if applies {

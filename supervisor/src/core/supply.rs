@@ -102,7 +102,7 @@ impl Core {
         if let Err(refusal) = may {
             return refusal;
         }
-        if let Some(wrong) = self.not_a_unit(&units) {
+        if let Some(wrong) = self.first_invalid_unit(&units) {
             return Answer::Unknown(wrong);
         }
         let it = &mut self.jobs[job.index()];
@@ -143,7 +143,7 @@ impl Core {
     }
 
     /// Describes the first unit that cannot be accepted. Returns `None` if all can be.
-    fn not_a_unit(&self, units: &[UnitSpec]) -> Option<String> {
+    fn first_invalid_unit(&self, units: &[UnitSpec]) -> Option<String> {
         units.iter().zip(self.units.len()..).find_map(|(unit, next)| match () {
             () if unit.id.index() != next => Some(format!("{} is not the next unit", unit.id)),
             () if !unit.is_well_formed() => Some(format!("{} has a step that no worker can do", unit.id)),
@@ -177,7 +177,7 @@ impl Core {
     }
 
     /// Returns the times at which the sources that were asked time out.
-    pub(super) fn sources_by(&self) -> impl Iterator<Item = Moment> {
+    pub(super) fn source_deadlines(&self) -> impl Iterator<Item = Moment> {
         self.jobs.iter().filter_map(|job| match job.supply {
             Supply::Asked { since } => Some(since + SOURCE_TIMEOUT),
             Supply::Open | Supply::Dry => None,

@@ -5,9 +5,9 @@
 //! all decisions.
 
 pub mod answer;
+pub mod candidate_facts;
 mod error;
 pub mod folder;
-pub mod known;
 pub mod run;
 pub mod survey;
 
@@ -101,13 +101,13 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     }
     record_start(&mut store, &folder, &plan, &resolved)?;
     let earlier = if options.resume { Earlier::open(&mut store, &plan, &facts)? } else { Earlier::default() };
-    let known = register::register(&mut store, &plan, &facts, &selected, &earlier)?;
+    let candidate_facts = register::register(&mut store, &plan, &facts, &selected, &earlier)?;
     let kept_replays = register::register_replays(&mut store, &plan, &replay_facts)?;
-    let whole = whole_memory();
+    let machine_memory = whole_memory();
     let device = plan.device();
     let found_device = card.as_ref().map(FoundDevice::find).transpose()?;
     let memory = found_device.as_ref().map(|found| found.memory);
-    let (ceilings, floor) = limits_of(&plan, whole, memory);
+    let (ceilings, floor) = limits_of(&plan, machine_memory, memory);
     let taken = found_device.map(|found| found.take(folder.path(), signals)).transpose()?;
     let host = Host::detect();
     let cores = host.cores.unwrap_or(1);
@@ -122,8 +122,8 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         agenda: Agenda {
             plan,
             facts: &facts,
-            libraries: known::Libraries::of(&known),
-            known,
+            libraries: candidate_facts::Libraries::of(&candidate_facts),
+            candidate_facts,
             replays: Replaying::new(&replay_facts, kept_replays),
             units: Units::default(),
             folder: &folder,
@@ -133,7 +133,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
             min_speedup: options.min_speedup,
         },
         attempts: Attempts::default(),
-        machine: Machine::new(pool, leaves, found, host, ceilings.host, whole.0).with_device(taken),
+        machine: Machine::new(pool, leaves, found, host, ceilings.host, machine_memory.0).with_device(taken),
         books: Books::open(store, &folder)?,
         desk: Desk {
             control: requests::open(&folder, options.keep_open)?,

@@ -261,8 +261,8 @@ mod tests {
             ("0::/\n", TWO, "sys/fs/cgroup", true),
         ] {
             let root = fake(groups, mounts, &[]);
-            let own = own_group(root.path()).expect("reads").expect("is mounted");
-            assert_eq!(own, OwnGroup { folder: root.path().join(folder), topmost });
+            let found = own_group(root.path()).expect("reads").expect("is mounted");
+            assert_eq!(found, OwnGroup { folder: root.path().join(folder), topmost });
             assert_eq!(mounted(root.path()).expect("reads"), Mounted { one: false, two: true });
         }
         let root = fake("4:memory:/x\n", TWO, &[]);

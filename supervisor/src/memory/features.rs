@@ -25,8 +25,8 @@ impl Features {
     /// Tries each interface; `root` is `/`. A trigger armed on the way is removed again when its file is closed.
     pub fn detect(root: &Path) -> Self {
         let proc = root.join("proc");
-        let own = proc.join("self");
-        let thread = std::fs::read_dir(own.join("task"))
+        let own_process = proc.join("self");
+        let thread = std::fs::read_dir(own_process.join("task"))
             .ok()
             .and_then(|threads| threads.flatten().map(|thread| thread.path()).next());
         let pressure = proc.join("pressure/memory");
@@ -39,7 +39,7 @@ impl Features {
                 .and_then(|mut file| file.write_all(TRIGGER))
                 .is_ok(),
             children: thread.is_some_and(|thread| thread.join("children").exists()),
-            smaps_rollup: own.join("smaps_rollup").exists(),
+            smaps_rollup: own_process.join("smaps_rollup").exists(),
             nvidia: proc.join("driver/nvidia/version").exists() || root.join("dev/nvidiactl").exists(),
         }
     }

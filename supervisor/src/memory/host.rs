@@ -19,9 +19,9 @@ impl Host {
             .with_cpu(CpuRefreshKind::nothing())
             .with_memory(MemoryRefreshKind::nothing().with_ram());
         let system = System::new_with_specifics(wanted).ok();
-        let known = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
+        let non_empty = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
         Self {
-            cpu: system.as_ref().and_then(|system| known(system.cpus().first()?.brand())),
+            cpu: system.as_ref().and_then(|system| non_empty(system.cpus().first()?.brand())),
             cores: std::thread::available_parallelism()
                 .ok()
                 .and_then(|cores| u32::try_from(cores.get()).ok()),
@@ -29,7 +29,7 @@ impl Host {
                 .as_ref()
                 .map(|system| Bytes::new(system.total_memory()))
                 .filter(|&ram| ram != Bytes::ZERO),
-            kernel: System::kernel_long_version().ok().and_then(|kernel| known(&kernel)),
+            kernel: System::kernel_long_version().ok().and_then(|kernel| non_empty(&kernel)),
         }
     }
 }

@@ -205,12 +205,12 @@ mod tests {
     #[test]
     fn get_is_answered_and_everything_else_refused() {
         let mut responder = Responder::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
-        let good = served(&mut responder, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        let answer = served(&mut responder, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(
-            good.starts_with("HTTP/1.1 200 OK\r\n") && good.ends_with("\r\n\r\nfigures\n# EOF\n"),
-            "{good}"
+            answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nfigures\n# EOF\n"),
+            "{answer}"
         );
-        assert!(good.contains(CONTENT_TYPE));
+        assert!(answer.contains(CONTENT_TYPE));
         for (request, status) in [
             (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
             (b"POST /metrics HTTP/1.1\r\n\r\n", "405"),

@@ -39,8 +39,10 @@ impl<const MIN: u64> Codec for Size<MIN> {
             return None;
         };
         if size < Bytes::new(MIN) {
-            let least = quantity::print_size(Bytes::new(MIN));
-            findings.report(spot, format!("{text} is too small")).expected(format!("at least \"{least}\""));
+            let min_text = quantity::print_size(Bytes::new(MIN));
+            findings
+                .report(spot, format!("{text} is too small"))
+                .expected(format!("at least \"{min_text}\""));
             return None;
         }
         Some(size)

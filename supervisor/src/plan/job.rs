@@ -225,10 +225,10 @@ fn read_defaults(
         if let Some(objection) = objection(name, NameOf::Parameter) {
             findings.report(&key_spot, format!("this name {objection}"));
         } else if let Some(params) = params.filter(|params| !params.iter().any(|param| param == name)) {
-            let known: Vec<&str> = params.iter().map(String::as_str).collect();
+            let parameters: Vec<&str> = params.iter().map(String::as_str).collect();
             findings
                 .report(&key_spot, "a default for a parameter that is not among `params`")
-                .help(super::error::suggest(name, &known));
+                .help(super::error::suggest(name, &parameters));
         }
         if let Some(value) = Plain::read(value, &spot, findings) {
             defaults.insert(name.to_owned(), value);

@@ -157,14 +157,14 @@ fn expression(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Op
 /// Reports a syntax error of an expression. Its exact position is known only if the string has no escapes; otherwise
 /// the whole string is marked.
 fn report(error: &SyntaxError, spot: &Spot, findings: &mut Findings) {
-    let whole = spot.span.clone();
-    let without_escapes = whole.len() == error.text.len() + 2;
+    let string_span = spot.span.clone();
+    let without_escapes = string_span.len() == error.text.len() + 2;
     let at = |part: &Range<usize>| {
-        let start = whole.start + 1 + part.start;
+        let start = string_span.start + 1 + part.start;
         // A missing part has no length, so one character is marked. At the end of the text, it is the closing quote.
-        start..(whole.start + 1 + part.end).max(start + 1)
+        start..(string_span.start + 1 + part.end).max(start + 1)
     };
-    let span = if without_escapes { at(&error.at) } else { whole.clone() };
+    let span = if without_escapes { at(&error.at) } else { string_span.clone() };
     findings.report(&spot.at(span), error.message.clone());
 }
 

@@ -81,7 +81,7 @@ fn mistakes_of_device_code_are_reported_at_their_positions() {
     let candidate = |lines: &str| format!("{HEAD}[[job.candidate]]\n{lines}\n");
     let launch =
         |lines: &str| candidate(&format!("sources = [\"k.ptx\"]\n[[job.candidate.launch]]\n{lines}"));
-    let good = "symbol = \"f\"\ngrid = 1\nblock = 1";
+    let valid = "symbol = \"f\"\ngrid = 1\nblock = 1";
     for (text, line, column, fragment) in [
         (
             candidate("sources = [\"k.ptx\"]"),
@@ -92,7 +92,7 @@ fn mistakes_of_device_code_are_reported_at_their_positions() {
         (candidate("sources = [\"k.ptx\"]\ngrid = 1"), 7, 1, "`grid` belongs in `[[job.candidate.launch]]`"),
         (candidate("sources = [\"k.cu\"]"), 6, 12, "`language = \"cuda-device\"`"),
         (launch("symbol = \"f\"\ngrid = 1"), 7, 1, "the key `block` is missing"),
-        (launch(&format!("{good}\nargs = [\"out.numle\"]")), 11, 14, "expected `numel`, `shape[…]`"),
+        (launch(&format!("{valid}\nargs = [\"out.numle\"]")), 11, 14, "expected `numel`, `shape[…]`"),
         (
             launch("symbol = \"f\"\ngrid = \"ceil_div(out.numel 256)\"\nblock = 1"),
             9,
@@ -102,16 +102,16 @@ fn mistakes_of_device_code_are_reported_at_their_positions() {
         (launch("symbol = \"f\"\ngrid = [1, 1, 1, 1]\nblock = 1"), 9, 8, "has 4 elements"),
         (launch("symbol = \"f\"\ngrid = -1\nblock = 1"), 9, 8, "is out of range"),
         (launch("symbol = \"a b\"\ngrid = 1\nblock = 1"), 8, 10, "is not a symbol"),
-        (launch(&format!("{good}\nblocks = 2")), 11, 1, "did you mean `block`?"),
+        (launch(&format!("{valid}\nblocks = 2")), 11, 1, "did you mean `block`?"),
         (
-            launch(&format!("{good}\n[[job.candidate.workspace]]\nname = \"a-b\"\nbytes = 1")),
+            launch(&format!("{valid}\n[[job.candidate.workspace]]\nname = \"a-b\"\nbytes = 1")),
             12,
             8,
             "cannot be used in an expression",
         ),
         (
             launch(&format!(
-                "{good}\n[[job.candidate.workspace]]\nname = \"a\"\nbytes = 1\n[[job.candidate.workspace]]\nname = \"a\"\nbytes = 1"
+                "{valid}\n[[job.candidate.workspace]]\nname = \"a\"\nbytes = 1\n[[job.candidate.workspace]]\nname = \"a\"\nbytes = 1"
             )),
             15,
             8,
@@ -123,9 +123,9 @@ fn mistakes_of_device_code_are_reported_at_their_positions() {
             1,
             "`c` runs on the CPU, and the device of this run is `emulated`",
         ),
-        (launch(good).replace("k.ptx", "k.cubin"), 5, 1, "the emulated device runs PTX but no machine code"),
+        (launch(valid).replace("k.ptx", "k.cubin"), 5, 1, "the emulated device runs PTX but no machine code"),
         (
-            launch(good).replace("\"emulated\"", "\"cpu\""),
+            launch(valid).replace("\"emulated\"", "\"cpu\""),
             5,
             1,
             "`ptx` has no host code and does not run on the CPU",

@@ -73,8 +73,8 @@ impl Layers {
         if let Some(appended) = &set.build.extra_flags {
             // `--set` appends last, because the compiler obeys the last flag. Flags that were appended earlier move to
             // `flags`: a printed plan shows what each level adds, so it cannot show flags added between two levels.
-            let own = self.build.extra_flags.clone().unwrap_or_default();
-            merged.build.flags.get_or_insert_default().extend(own);
+            let appended_before = self.build.extra_flags.clone().unwrap_or_default();
+            merged.build.flags.get_or_insert_default().extend(appended_before);
             merged.build.extra_flags = Some(appended.clone());
         }
         merged
@@ -192,10 +192,10 @@ pub(super) fn read_set(arguments: &[String], findings: &mut Findings) -> TopLaye
 /// instead.
 fn read_one_set(argument: &str, findings: &mut Findings) -> TopLayers {
     let source = findings.add_source(&format!("--set {}", super::error::quote(argument)), argument);
-    let whole = Spot { source, span: 0..argument.len(), key: String::new() };
+    let whole_argument = Spot { source, span: 0..argument.len(), key: String::new() };
     let Some((key, value)) = argument.split_once('=').filter(|_| !argument.contains(['\n', '\r'])) else {
         findings
-            .report(&whole, "is not a setting")
+            .report(&whole_argument, "is not a setting")
             .expected("KEY=VALUE on one line, such as verify.repeats=3");
         return TopLayers::default();
     };

@@ -147,12 +147,12 @@ pub(super) fn parse_duration(text: &str) -> Option<Duration> {
 
 /// Prints a duration in whole milliseconds, the smallest unit of a plan. It reads back as the same duration.
 pub(super) fn print_duration(duration: Duration) -> String {
-    let mut left = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let mut milliseconds = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut text = String::new();
     for (unit, size) in DURATION_UNITS {
-        if left >= size {
-            text.push_str(&format!("{}{unit}", left / size));
-            left %= size;
+        if milliseconds >= size {
+            text.push_str(&format!("{}{unit}", milliseconds / size));
+            milliseconds %= size;
         }
     }
     if text.is_empty() { "0s".to_owned() } else { text }

@@ -27,10 +27,10 @@ impl PlanErrors {
             text.push_str(&renderer.render(&[group]));
             text.push_str("\n\n");
         }
-        let left = self.errors.len().saturating_sub(MAX_SHOWN);
-        if left > 0 {
-            let more = if left == 1 { "mistake" } else { "mistakes" };
-            text.push_str(&format!("… and {left} more {more}\n"));
+        let hidden = self.errors.len().saturating_sub(MAX_SHOWN);
+        if hidden > 0 {
+            let noun = if hidden == 1 { "mistake" } else { "mistakes" };
+            text.push_str(&format!("… and {hidden} more {noun}\n"));
         }
         text
     }

@@ -142,10 +142,10 @@ impl<'j> KnownJobs<'j> {
         // The replay may mean a job without a usable name.
         let may_be_broken = self.written.iter().any(|it| it.as_ref().is_none_or(|it| it == name));
         if found.is_none() && !may_be_broken {
-            let known: Vec<&str> = self.written.iter().flatten().map(String::as_str).collect();
+            let job_names: Vec<&str> = self.written.iter().flatten().map(String::as_str).collect();
             findings
                 .report(spot, format!("the plan has no job `{}`", quote(name)))
-                .help(suggest(name, &known));
+                .help(suggest(name, &job_names));
         }
         found
     }
@@ -205,8 +205,8 @@ fn steps_of(
                     return None;
                 }
             };
-            let known = entries_of(job, entries);
-            Some(known.iter().map(|entry| (job.id, entry.clone())).collect())
+            let names = entries_of(job, entries);
+            Some(names.iter().map(|entry| (job.id, entry.clone())).collect())
         }
         Steps::Pairs(pairs) => {
             if let Some(job) = &raw.job {
@@ -221,13 +221,13 @@ fn steps_of(
                     all_found = false;
                     continue;
                 };
-                let known = entries_of(job, entries);
+                let names = entries_of(job, entries);
                 // `entry_000001.pt` and `entry_000001` name the same entry.
                 let stem = entry.strip_suffix(".pt").unwrap_or(entry);
-                if known.iter().any(|it| it == stem) {
+                if names.iter().any(|it| it == stem) {
                     steps.push((job.id, stem.to_owned()));
                 } else {
-                    let all: Vec<&str> = known.iter().map(String::as_str).collect();
+                    let all: Vec<&str> = names.iter().map(String::as_str).collect();
                     let near = super::error::nearest(stem, all.iter().copied());
                     findings
                         .report(spot, format!("job `{}` has no entry `{}`", quote(&job.name), quote(entry)))
@@ -257,8 +257,8 @@ pub(super) fn print_replay(replay: &ReplayPlan, jobs: &[JobPlan]) -> Vec<(&'stat
         let job = jobs.get(first.index())?;
         let all = entry_files(job).ok()?;
         let stems = all.iter().filter_map(|path| path.file_stem()?.to_str());
-        let whole = replay.steps.iter().map(|(id, entry)| (*id, entry.as_str()));
-        whole.eq(stems.map(|stem| (*first, stem))).then(|| job.name.clone())
+        let steps = replay.steps.iter().map(|(id, entry)| (*id, entry.as_str()));
+        steps.eq(stems.map(|stem| (*first, stem))).then(|| job.name.clone())
     });
     let mut lines = vec![("name", print::string(&replay.name))];
     match recorded {

@@ -44,8 +44,8 @@ pub(super) fn resolve(text: &str, path: &Path, set: &[String]) -> Result<Plan, P
         None => vec![None; raw_jobs.len()],
     };
     let device = levels.device;
-    let known = KnownJobs { settled: &jobs, written: &names };
-    let replays = settle_replays(raw_replays, known, device, &mut findings);
+    let known_jobs = KnownJobs { settled: &jobs, written: &names };
+    let replays = settle_replays(raw_replays, known_jobs, device, &mut findings);
     head.run.name.get_or_insert_with(|| name_of_file(&source_path));
     let run = complete(head.run, &mut findings, &whole);
     let memory = complete(head.memory, &mut findings, &whole);
@@ -154,7 +154,7 @@ impl Levels<'_> {
         above: &Settings,
         findings: &mut Findings,
     ) -> Option<JobPlan> {
-        let own = self.top.settle_below(&raw.layers, self.set, above, findings, self.whole)?;
+        let job_settings = self.top.settle_below(&raw.layers, self.set, above, findings, self.whole)?;
         let layers = self.top.under(&raw.layers);
         let partial = raw.partial.unwrap_or(false);
         let first = *next_candidate;
@@ -167,7 +167,7 @@ impl Levels<'_> {
                 candidate_id,
                 id,
                 &layers,
-                &own,
+                &job_settings,
                 partial,
                 findings,
             )?);
@@ -189,11 +189,11 @@ impl Levels<'_> {
             partial,
             baseline: baseline.map(|index| CandidateId(first.saturating_add(index))),
             candidates,
-            recycle: own.recycle,
-            build: own.build,
-            verify: own.verify,
-            profile: own.profile,
-            limits: own.limits,
+            recycle: job_settings.recycle,
+            build: job_settings.build,
+            verify: job_settings.verify,
+            profile: job_settings.profile,
+            limits: job_settings.limits,
         })
     }
 
@@ -208,8 +208,10 @@ impl Levels<'_> {
         partial: bool,
         findings: &mut Findings,
     ) -> Option<CandidatePlan> {
-        let own = match &draft.layers {
-            Some(own) => layers.settle_below(own, self.set, above, findings, self.whole)?,
+        let candidate_settings = match &draft.layers {
+            Some(candidate_settings) => {
+                layers.settle_below(candidate_settings, self.set, above, findings, self.whole)?
+            }
             None => above.clone(),
         };
         Some(CandidatePlan {
@@ -217,11 +219,11 @@ impl Levels<'_> {
             job,
             name: draft.name,
             source: draft.source,
-            recycle: own.recycle,
-            build: own.build,
-            verify: own.verify,
-            profile: own.profile,
-            limits: own.limits,
+            recycle: candidate_settings.recycle,
+            build: candidate_settings.build,
+            verify: candidate_settings.verify,
+            profile: candidate_settings.profile,
+            limits: candidate_settings.limits,
             partial: draft.partial.unwrap_or(partial),
             launch: draft.launch,
         })
@@ -297,10 +299,10 @@ fn name_of_job(raw: &RawJob, captures: Option<&Path>) -> Option<(String, Spot)> 
         return Some((name.value.clone(), name.spot.clone()));
     }
     let captures = captures?;
-    let whole = captures.file_name().map(ToOwned::to_owned).or_else(|| {
+    let folder_name = captures.file_name().map(ToOwned::to_owned).or_else(|| {
         // A path that ends with `..` has no file name.
         captures.canonicalize().ok()?.file_name().map(ToOwned::to_owned)
     })?;
     let spot = raw.captures.as_ref().map_or(&raw.spot, |captures| &captures.spot);
-    Some((whole.to_string_lossy().into_owned(), spot.clone()))
+    Some((folder_name.to_string_lossy().into_owned(), spot.clone()))
 }

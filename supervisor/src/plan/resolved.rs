@@ -71,16 +71,16 @@ fn print_job(job: &JobPlan, above: &Settings, text: &mut String) {
         line("baseline", &string(&baseline.name), text);
     }
     text.push('\n');
-    let own = Settings {
+    let job_settings = Settings {
         recycle: job.recycle.clone(),
         build: job.build.clone(),
         verify: job.verify.clone(),
         profile: job.profile.clone(),
         limits: job.limits.clone(),
     };
-    print_differences("job.", above, &own, text);
+    print_differences("job.", above, &job_settings, text);
     for candidate in &job.candidates {
-        print_candidate(candidate, job.partial, &own, text);
+        print_candidate(candidate, job.partial, &job_settings, text);
     }
 }
 
@@ -105,14 +105,14 @@ fn print_candidate(candidate: &CandidatePlan, partial: bool, above: &Settings, t
         line("partial", &candidate.partial.to_string(), text);
     }
     text.push('\n');
-    let own = Settings {
+    let candidate_settings = Settings {
         recycle: candidate.recycle.clone(),
         build: candidate.build.clone(),
         verify: candidate.verify.clone(),
         profile: candidate.profile.clone(),
         limits: candidate.limits.clone(),
     };
-    print_differences("job.candidate.", above, &own, text);
+    print_differences("job.candidate.", above, &candidate_settings, text);
     for (header, lines) in print_launch(&candidate.launch) {
         let _ = writeln!(text, "{header}");
         for (key, value) in lines {

@@ -255,8 +255,8 @@ impl Codec for DeviceName {
         }
         let device = Device::from_name(&text);
         if device.is_none() {
-            let known = ["cpu", "cuda:0", "emulated", AUTO];
-            unknown_word(&text, &known, spot, "a device", findings);
+            let device_names = ["cpu", "cuda:0", "emulated", AUTO];
+            unknown_word(&text, &device_names, spot, "a device", findings);
         }
         device.map(DeviceChoice::Named)
     }
@@ -430,14 +430,14 @@ impl DTypeName {
     fn find(name: &str, spot: &Spot, findings: &mut Findings) -> Option<DType> {
         let dtype = DType::from_name(name.strip_prefix("torch.").unwrap_or(name));
         if dtype.is_none() {
-            let known: Vec<&str> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
+            let dtype_names: Vec<&str> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
             match OTHER_NAMES.iter().find(|(other, _)| *other == name) {
                 Some((_, meant)) => {
                     findings
                         .report(spot, format!("`{name}` is not a data type"))
                         .help(format!("did you mean `{meant}`?"));
                 }
-                None => unknown_word(name, &known, spot, "a data type", findings),
+                None => unknown_word(name, &dtype_names, spot, "a data type", findings),
             }
         }
         dtype

@@ -303,24 +303,24 @@ impl Pool {
         channel.close();
         // Runners of a dead worker become children of this subreaper. The kernel kills them when their worker dies.
         // They are killed again, to be sure.
-        let mut left: Vec<(u32, OwnedFd)> =
+        let mut remaining: Vec<(u32, OwnedFd)> =
             runners.into_iter().map(|(pid, runner)| (pid, runner.pidfd)).collect();
         // A worker that exited as ordered has reaped its runners. The search for others is then skipped, because its
         // cost grows with the number of processes on the machine, and a profiler is waiting.
-        if !(orderly && left.is_empty()) {
-            left.extend(self.unknown_children());
+        if !(orderly && remaining.is_empty()) {
+            remaining.extend(self.unknown_children());
         }
-        self.kill_left(worker, left);
+        self.kill_left(worker, remaining);
         how
     }
 
     /// Returns the children that are neither workers nor known orphans nor inherited.
     fn unknown_children(&self) -> Vec<(u32, OwnedFd)> {
         let workers = self.members.values().map(|member| member.pid);
-        let known: BTreeSet<u32> = workers.chain(self.orphans.iter().map(|orphan| orphan.pid)).collect();
+        let known_pids: BTreeSet<u32> = workers.chain(self.orphans.iter().map(|orphan| orphan.pid)).collect();
         (self.children)(std::process::id())
             .into_iter()
-            .filter(|pid| !known.contains(pid) && !self.is_inherited(*pid))
+            .filter(|pid| !known_pids.contains(pid) && !self.is_inherited(*pid))
             .filter_map(|pid| {
                 let raw = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
                 Some((pid, pidfd_open(raw, PidfdFlags::empty()).ok()?))
@@ -377,8 +377,8 @@ impl Drop for Pool {
             self.reap_worker(worker, member);
         }
         // The worker of these runners is unknown, and no longer matters.
-        let left = self.unknown_children();
-        self.kill_left(WorkerId(0), left);
+        let remaining = self.unknown_children();
+        self.kill_left(WorkerId(0), remaining);
         let deadline = Instant::now() + ORPHAN_TIMEOUT;
         for orphan in self.orphans.drain(..) {
             dies_within(&orphan.pidfd, deadline.saturating_duration_since(Instant::now()));

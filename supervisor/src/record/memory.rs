@@ -47,7 +47,7 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    fn and_then(self, later: Self) -> Self {
+    fn combined_with(self, later: Self) -> Self {
         Self {
             worst_fill_bytes_per_second: self
                 .worst_fill_bytes_per_second
@@ -62,7 +62,7 @@ impl MemoryTotals {
     /// Combines the totals of an earlier and a later part of a resumed run: the higher peaks, the lower available memory,
     /// the later ceiling.
     #[must_use]
-    pub fn and_then(self, later: Self) -> Self {
+    pub fn combined_with(self, later: Self) -> Self {
         let min_available = match (self.min_available_bytes, later.min_available_bytes) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
@@ -79,7 +79,7 @@ impl MemoryTotals {
             device_ceiling_bytes: later.device_ceiling_bytes.or(self.device_ceiling_bytes),
             device_peak_bytes: self.device_peak_bytes.max(later.device_peak_bytes),
             sampling: match (self.sampling, later.sampling) {
-                (Some(one), Some(other)) => Some(one.and_then(other)),
+                (Some(one), Some(other)) => Some(one.combined_with(other)),
                 (one, other) => one.or(other),
             },
         }

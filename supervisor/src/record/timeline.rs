@@ -292,17 +292,17 @@ mod tests {
             prop_assert!(thin.points() <= whole.points());
             prop_assert_eq!(thin.span(), whole.span());
             for (track, series) in &whole.series {
-                let kept = &thin.series[track];
-                prop_assert_eq!(kept.last, series.last);
+                let thinned = &thin.series[track];
+                prop_assert_eq!(thinned.last, series.last);
                 let current = |series: &Series| series.points.last().map(|it| (it.first, it.second));
-                prop_assert_eq!(current(kept), current(series));
+                prop_assert_eq!(current(thinned), current(series));
                 let seconds = |series: &Series| series.points.iter().map(|point| point.second).max();
-                prop_assert_eq!(seconds(kept), seconds(series));
+                prop_assert_eq!(seconds(thinned), seconds(series));
                 let firsts = |series: &Series| {
                     let firsts = series.points.iter().map(|point| point.first);
                     if *track == Track::Machine { firsts.min() } else { firsts.max() }
                 };
-                prop_assert_eq!(firsts(kept), firsts(series));
+                prop_assert_eq!(firsts(thinned), firsts(series));
             }
         }
     }

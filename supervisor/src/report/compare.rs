@@ -319,19 +319,19 @@ pub(in crate::report) mod tests {
                 ci_low: value * (1.0 - down),
                 ci_high: value * (1.0 + up),
             });
-            let there = ratio(one, other).expect("usable");
+            let forward = ratio(one, other).expect("usable");
             let back = ratio(other, one).expect("usable");
-            prop_assert!(there.ci_low <= there.value * 1.000_001 && there.value <= there.ci_high * 1.000_001);
-            prop_assert!((there.ci_low * back.ci_high - 1.0).abs() < 1e-9);
+            prop_assert!(forward.ci_low <= forward.value * 1.000_001 && forward.value <= forward.ci_high * 1.000_001);
+            prop_assert!((forward.ci_low * back.ci_high - 1.0).abs() < 1e-9);
             // The interval is never wider than if both errors had their worst values at the same time.
-            prop_assert!(one.ci_low / other.ci_high <= there.ci_low * 1.000_001);
+            prop_assert!(one.ci_low / other.ci_high <= forward.ci_low * 1.000_001);
         }
 
         #[test]
         fn ratio_of_an_invalid_estimate_is_none(value in prop_oneof![Just(0.0), Just(-1.0), Just(f64::NAN), Just(f64::INFINITY)]) {
-            let good = Estimate { value: 1.0, ci_low: 1.0, ci_high: 1.0 };
-            prop_assert_eq!(ratio(Estimate { value, ..good }, good), None);
-            prop_assert_eq!(ratio(good, Estimate { value, ..good }), None);
+            let valid = Estimate { value: 1.0, ci_low: 1.0, ci_high: 1.0 };
+            prop_assert_eq!(ratio(Estimate { value, ..valid }, valid), None);
+            prop_assert_eq!(ratio(valid, Estimate { value, ..valid }), None);
         }
     }
 }

@@ -141,8 +141,8 @@ impl JobDigest {
         let is_baseline = self.job.baseline.as_ref() == Some(&candidate.name);
         self.others += usize::from(!is_baseline);
         if let Some(profile) = &mut candidate.profile {
-            let more = profile.entries.len().saturating_sub(limits.entries);
-            self.entries_left_out = self.entries_left_out.max(more);
+            let left_out = profile.entries.len().saturating_sub(limits.entries);
+            self.entries_left_out = self.entries_left_out.max(left_out);
             profile.entries.truncate(limits.entries);
         }
         if let Some(tail) = &mut candidate.stderr_tail

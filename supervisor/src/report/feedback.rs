@@ -110,7 +110,7 @@ fn compose(facts: &Facts<'_>) -> String {
         Status::HostMemoryLimit | Status::DeviceMemoryLimit | Status::LimitExceeded => {
             limited(facts, &mut text)
         }
-        Status::IncorrectShape | Status::IncorrectDtype => misshapen(facts, &mut text),
+        Status::IncorrectShape | Status::IncorrectDtype => write_shape_mismatch(facts, &mut text),
         Status::IncorrectNumerical | Status::UnwrittenOutput | Status::Nondeterministic => {
             wrong_values(facts, &mut text);
         }
@@ -125,9 +125,9 @@ fn compose(facts: &Facts<'_>) -> String {
 
 /// The reported detail, or that of the first failing entry, or a sentence which says that nothing is known.
 fn sentence(facts: &Facts<'_>) -> String {
-    let own = one_line(facts.detail.trim());
-    if !own.is_empty() {
-        return own;
+    let reported = one_line(facts.detail.trim());
+    if !reported.is_empty() {
+        return reported;
     }
     match facts.failures.first() {
         Some(failure) => format!("{}: {}", failure.entry, one_line(&failure.detail)),
@@ -219,7 +219,7 @@ fn limited(facts: &Facts<'_>, text: &mut Text) {
     ending(facts, text);
 }
 
-fn misshapen(facts: &Facts<'_>, text: &mut Text) {
+fn write_shape_mismatch(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
     text.line("The caller allocates the outputs with the recorded shape, dtype and strides. Write into them. In a language that returns its outputs, return tensors of that form.");
 }

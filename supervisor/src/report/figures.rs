@@ -1,6 +1,7 @@
 //! Formats figures and foreign texts for people.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use opt_shared::language::Tier;
 use opt_shared::nonfinite;
@@ -24,7 +25,7 @@ pub(super) fn time(milliseconds: f64) -> String {
 
 /// The explanation of the mark beside a noise figure.
 pub(super) const UNSETTLED: &str = "! ended by entry_timeout or budget before the noise was below max_noise";
-pub(super) const BRIEF: &str = "~ timed briefly: another is surely faster";
+pub(super) const BRIEF: &str = "~ timed briefly: another is clearly faster";
 
 /// Says which candidates have verdicts that are weaker than others, and why.
 pub(super) fn weaker_tiers<'a>(candidates: impl Iterator<Item = &'a CandidateRecord>) -> Option<String> {
@@ -35,13 +36,13 @@ pub(super) fn weaker_tiers<'a>(candidates: impl Iterator<Item = &'a CandidateRec
             by_tier.entry(tier).or_default().push(one_line(&candidate.name));
         }
     }
-    let told = by_tier.iter().map(|(tier, names)| {
-        let more = names.len().saturating_sub(NAMED);
-        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let sentences = by_tier.iter().map(|(tier, names)| {
+        let unnamed = names.len().saturating_sub(NAMED);
+        let and_more = if unnamed == 0 { String::new() } else { format!(" and {unnamed} more") };
         let shown = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-        format!("tier {} ({}): {shown}{more}", tier.name(), tier.meaning())
+        format!("tier {} ({}): {shown}{and_more}", tier.name(), tier.meaning())
     });
-    Some(told.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
+    Some(sentences.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
 }
 
 /// True if timing ended before the noise was low enough.
@@ -49,7 +50,7 @@ pub(super) fn is_unsettled(candidate: &CandidateRecord) -> bool {
     mark(candidate) == Some('!')
 }
 
-/// True if it was timed only until another candidate was surely faster.
+/// True if it was timed only until another candidate was clearly faster.
 pub(super) fn is_brief(candidate: &CandidateRecord) -> bool {
     mark(candidate) == Some('~')
 }
@@ -133,8 +134,8 @@ pub(super) fn three_digits(value: f64) -> String {
 }
 
 /// Returns the number with the noun in the singular or the plural.
-pub(crate) fn counted(number: usize, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
+pub(crate) fn counted<N: Display + PartialEq + From<u8>>(number: N, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == N::from(1) { one } else { many })
 }
 
 /// Removes from a foreign text all characters that could move a terminal's cursor, change its colours or reorder text.
@@ -160,8 +161,8 @@ pub(super) fn shorten(text: &str, width: usize) -> String {
     if length <= width {
         return text.to_owned();
     }
-    let kept = width.saturating_sub(1);
-    let (head, tail) = (kept / 3, kept - kept / 3);
+    let kept_chars = width.saturating_sub(1);
+    let (head, tail) = (kept_chars / 3, kept_chars - kept_chars / 3);
     let end: String = text.chars().skip(length - tail).collect();
     format!("{}…{end}", text.chars().take(head).collect::<String>())
 }

@@ -294,19 +294,19 @@ fn digests(job: &JobDigest) -> Vec<(&'static str, &String)> {
 /// The part of a compiler's command line that affects the code. Folders of the run are left out, because they no longer
 /// exist.
 fn flags_of(flags: &[String]) -> Vec<&str> {
-    let mut kept = Vec::new();
+    let mut shown = Vec::new();
     let mut all = flags.iter().map(String::as_str);
     while let Some(flag) = all.next() {
         match flag {
             "-o" => drop(all.next()),
             "-I" => match all.next() {
                 Some(folder) if folder.contains("/scratch/") => {}
-                folder => kept.extend([Some(flag), folder].into_iter().flatten()),
+                folder => shown.extend([Some(flag), folder].into_iter().flatten()),
             },
-            _ => kept.push(flag),
+            _ => shown.push(flag),
         }
     }
-    kept
+    shown
 }
 
 /// The beginning of a digest, long enough to identify it.

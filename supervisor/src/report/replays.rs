@@ -113,13 +113,13 @@ impl Figures {
 
     fn of(replay: &ReplayRecord) -> Self {
         let size = |bytes: Option<Bytes>| bytes.map(|it| it.to_string());
-        let known = Self {
+        let sizes = Self {
             budget: size(replay.budget_bytes),
             floor: size(replay.floor_bytes),
             everything: size(replay.all_resident_bytes),
             ..Self::default()
         };
-        let Some(result) = result(replay) else { return known };
+        let Some(result) = result(replay) else { return sizes };
         Self {
             time: Some(time(result.total_ms)),
             stalled: Some(time(result.stall_ms)),

@@ -47,7 +47,7 @@ const MIN_WIDTH: usize = FIXED + MIN_NAME;
 /// Length of a shortened name, which is enough to distinguish it from its neighbours.
 const MIN_NAME: usize = 12;
 /// Largest number of candidates per job that get a paragraph in addition to their row in the table.
-const MAX_FAILURES_TOLD: usize = 20;
+const MAX_FAILURES_SHOWN: usize = 20;
 /// Largest number of lines of one feedback.
 const MAX_FEEDBACK_LINES: usize = 24;
 
@@ -281,9 +281,9 @@ impl Page {
             rank(one).cmp(&rank(other)).then_with(|| value(other).total_cmp(&value(one)))
         });
         let baseline = job.candidates.iter().find(|it| Some(&it.name) == job.baseline.as_ref());
-        let whole = self.style.detail == Detail::Everything;
+        let shows_everything = self.style.detail == Detail::Everything;
         // A failed candidate has a line with the reason instead of a row.
-        for candidate in ranked.iter().filter(|candidate| whole || !has_failed(candidate)) {
+        for candidate in ranked.iter().filter(|candidate| shows_everything || !has_failed(candidate)) {
             self.row(candidate, baseline, name_width);
         }
         if ranked.iter().any(|candidate| is_unsettled(candidate)) {
@@ -304,17 +304,17 @@ impl Page {
             self.wrapped("      ", &weaker);
         }
         let failed: Vec<_> = ranked.iter().filter(|candidate| has_failed(candidate)).collect();
-        if !whole && !failed.is_empty() {
+        if !shows_everything && !failed.is_empty() {
             self.line("");
         }
-        for candidate in failed.iter().take(MAX_FAILURES_TOLD) {
-            if whole {
+        for candidate in failed.iter().take(MAX_FAILURES_SHOWN) {
+            if shows_everything {
                 self.failure(candidate);
             } else {
                 self.failure_in_a_line(candidate);
             }
         }
-        if let Some(more) = failed.len().checked_sub(MAX_FAILURES_TOLD).filter(|&more| more > 0) {
+        if let Some(more) = failed.len().checked_sub(MAX_FAILURES_SHOWN).filter(|&more| more > 0) {
             self.line("");
             self.line(&format!("{more} more failed; {} has all of them", summary::FILE_NAME));
         }

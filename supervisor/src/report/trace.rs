@@ -52,7 +52,7 @@ impl TraceWriter {
         job: &JobRecord<Candidates>,
         candidate: &CandidateRecord,
     ) -> io::Result<()> {
-        let known = self.workloads.get(&job.name);
+        let workloads = self.workloads.get(&job.name);
         let write = |out: &mut dyn Write, workload: Value, evaluation: &Value| {
             let line = json!({
                 "definition": job.name,
@@ -63,18 +63,20 @@ impl TraceWriter {
             serde_json::to_writer(&mut *out, &line)?;
             out.write_all(b"\n")
         };
-        let line = |out: &mut dyn Write, entry: &str, evaluation: Value| match known {
+        let line = |out: &mut dyn Write, entry: &str, evaluation: Value| match workloads {
             // The format has no line for all workloads together.
-            Some(known) if entry == ALL_ENTRIES => {
-                known.values().try_for_each(|workload| write(out, workload.clone(), &evaluation))
+            Some(workloads) if entry == ALL_ENTRIES => {
+                workloads.values().try_for_each(|workload| write(out, workload.clone(), &evaluation))
             }
             _ => {
                 let named = || json!({ "axes": {}, "inputs": {}, "uuid": entry });
-                let workload = known.and_then(|known| known.get(entry)).cloned().unwrap_or_else(named);
+                let workload =
+                    workloads.and_then(|workloads| workloads.get(entry)).cloned().unwrap_or_else(named);
                 write(out, workload, &evaluation)
             }
         };
-        let Some((status, word)) = candidate.status.and_then(|it| Some((it, word_of(it, candidate.blame)?)))
+        let Some((status, word)) =
+            candidate.status.and_then(|it| Some((it, trace_status(it, candidate.blame)?)))
         else {
             return line(out, ALL_ENTRIES, Value::Null);
         };
@@ -89,7 +91,7 @@ impl TraceWriter {
             return Ok(());
         }
         for failure in &candidate.failures {
-            let word = word_of(failure.status, Some(Blame::Candidate)).unwrap_or(word);
+            let word = trace_status(failure.status, Some(Blame::Candidate)).unwrap_or(word);
             line(out, &failure.entry, self.failed(candidate, failure.status, word, Some(failure)))?;
         }
         if candidate.failures.is_empty() {
@@ -168,7 +170,7 @@ impl TraceWriter {
 }
 
 /// The closest of the seven statuses. `None` if the end says nothing about the candidate.
-fn word_of(status: Status, blame: Option<Blame>) -> Option<&'static str> {
+fn trace_status(status: Status, blame: Option<Blame>) -> Option<&'static str> {
     if status != Status::Passed && blame != Some(Blame::Candidate) {
         return None;
     }
@@ -242,9 +244,9 @@ mod tests {
     #[test]
     fn workloads_of_an_imported_data_set_fill_the_lines() {
         let workload = |uuid: &str| json!({ "uuid": uuid, "axes": { "rows": 7 }, "inputs": { "x": { "type": "random" } } });
-        let known = [("entry_000000", "one"), ("entry_000003", "two")]
+        let of_entries = [("entry_000000", "one"), ("entry_000003", "two")]
             .map(|(entry, uuid)| (entry.to_owned(), workload(uuid)));
-        let workloads = Workloads::from([(sample().jobs[0].name.clone(), BTreeMap::from(known))]);
+        let workloads = Workloads::from([(sample().jobs[0].name.clone(), BTreeMap::from(of_entries))]);
         let lines = lines_with(workloads.clone(), |_| {});
         let workloads_of =
             |lines: &[Value]| -> Vec<Value> { lines.iter().map(|line| line["workload"].clone()).collect() };

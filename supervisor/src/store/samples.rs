@@ -261,10 +261,10 @@ fn join(
         Ok(block) => block.unwrap_or_default(),
         Err(what) => return Ok(Err(what)),
     };
-    let alone = one.clone().joined(Block::default(), width);
+    let widened = one.clone().joined(Block::default(), width);
     let both = one.joined(other, width);
     // If both blocks together have too many points, only the width of the first one changes.
-    let (whole, taken) = if both.points() <= MAX_POINTS { (both, next) } else { (alone, None) };
+    let (whole, taken) = if both.points() <= MAX_POINTS { (both, next) } else { (widened, None) };
     if let Some((started, ended)) = whole.span() {
         let data = encode(&whole);
         transaction

@@ -86,7 +86,7 @@ impl Store {
     pub fn memory(&mut self, totals: MemoryTotals) -> Result<(), StoreError> {
         const OPERATION: &str = "record the memory totals";
         let earlier = self.memory_totals()?;
-        let text = self.json(&earlier.and_then(totals), OPERATION)?;
+        let text = self.json(&earlier.combined_with(totals), OPERATION)?;
         self.ordered(OPERATION, |transaction| put_meta(transaction, META_MEMORY, &text))
     }
 

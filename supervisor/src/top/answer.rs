@@ -50,3 +50,8 @@ pub(super) fn figures(decision: &Value) -> String {
     });
     clean(&shown.collect::<Vec<_>>().join(", "))
 }
+
+/// A number of steps with its noun.
+pub(super) fn counted_steps(steps: u32) -> String {
+    if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") }
+}

@@ -168,10 +168,10 @@ fn segments(all: Vec<(String, Style)>, width: usize) -> Line<'static> {
     let mut line = Line::default();
     for (text, style) in all {
         let gap = if line.spans.is_empty() { 1 } else { 2 };
-        let left = width.saturating_sub(line.width() + gap);
-        let text = if line.spans.is_empty() { fit(&text, left) } else { text };
+        let width_left = width.saturating_sub(line.width() + gap);
+        let text = if line.spans.is_empty() { fit(&text, width_left) } else { text };
         let span = Span::styled(text, style);
-        if left < span.width() {
+        if width_left < span.width() {
             break;
         }
         line.push_span(Span::raw(" ".repeat(gap)));

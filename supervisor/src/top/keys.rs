@@ -4,6 +4,7 @@
 use opt_shared::units::Bytes;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use super::answer::counted_steps;
 use super::model::{Candidate, CandidateState, Model, Pane, Popup, Wish};
 
 const OVER: &str = "the run is over: q quits";
@@ -12,7 +13,7 @@ const PAGE: isize = 10;
 
 /// The key, a short name and a description, for help and the bottom line.
 pub(super) const KEYS: [(&str, &str, &str); 10] = [
-    ("q", "quit", "leave the view; the run goes on"),
+    ("q", "quit", "leave the view; the run continues"),
     ("p", "pause", "stop granting leases, or resume; running leases go on"),
     ("r", "recycle", "replace the chosen worker after its lease; nothing is lost"),
     ("R", "now", "replace the chosen worker at once; its attempt is repeated"),
@@ -92,9 +93,9 @@ fn go(model: &mut Model, by: isize) {
         }
         // Moving down goes to later rows.
         Pane::Policy => {
-            let most = model.policy.len().saturating_sub(1);
-            let back = model.back.min(most);
-            model.back = back.saturating_add_signed(by.saturating_neg()).min(most);
+            let last_row = model.policy.len().saturating_sub(1);
+            let back = model.back.min(last_row);
+            model.back = back.saturating_add_signed(by.saturating_neg()).min(last_row);
         }
     }
 }
@@ -162,13 +163,13 @@ fn why(model: &mut Model) -> Option<Wish> {
 fn about_replay(it: &Candidate) -> Option<String> {
     let replay = it.replay.as_ref()?;
     let size = |bytes: Option<Bytes>| bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
-    let steps = replay.steps.map_or_else(|| "?".to_owned(), |steps| steps.to_string());
+    let steps = replay.steps.map_or_else(|| "? steps".to_owned(), counted_steps);
     let state = match &it.state {
         CandidateState::Ended(status) => status.clone(),
         CandidateState::Running(_) => "runs".to_owned(),
         CandidateState::Waiting(_) | CandidateState::Unknown => "waits for the jobs".to_owned(),
     };
-    let plan = format!("{}: {state}, {steps} steps under a budget of {}", it.name, size(replay.budget));
+    let plan = format!("{}: {state}, {steps} under a budget of {}", it.name, size(replay.budget));
     let Some((total, stalled)) = replay.total.zip(replay.stalled) else { return Some(plan) };
     let (peak, moved) = (size(replay.peak), size(replay.moved));
     Some(format!(

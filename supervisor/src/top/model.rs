@@ -110,7 +110,7 @@ pub(super) struct Worker {
     pub id: u32,
     pub role: String,
     pub state: String,
-    pub goes: bool,
+    pub is_ending: bool,
     pub age: Option<f64>,
     pub owed: Option<Bytes>,
     pub peak: Option<Bytes>,
@@ -204,7 +204,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    pub(super) fn hear(&mut self, news: News) {
+    pub(super) fn receive(&mut self, news: News) {
         match news {
             News::Status(answer) => self.status(&answer),
             News::Workers(answer) => self.workers = list(&answer["workers"]).iter().map(worker).collect(),
@@ -409,7 +409,7 @@ fn worker(row: &Value) -> Worker {
         id: number(&row["id"]).unwrap_or_default(),
         role: text(&row["role"]),
         state: text(&row["state"]),
-        goes: row["asked_to_go"] == true,
+        is_ending: row["asked_to_go"] == true,
         age: seconds(&row["age_s"]),
         owed: bytes(&row["owed_bytes"]),
         peak: bytes(&row["peak_owed_bytes"]),

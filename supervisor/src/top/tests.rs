@@ -122,7 +122,7 @@ fn model() -> Model {
         News::History(history()),
         News::Candidates(candidates()),
     ] {
-        model.hear(news);
+        model.receive(news);
     }
     model
 }
@@ -207,14 +207,14 @@ fn plain_theme_draws_no_colour() {
 fn foreign_text_cannot_control_the_terminal() {
     let nasty = "a\u{1b}[2J\u{7}\u{202e}b\r\n\u{9b}31m\u{200b}c";
     let mut model = model();
-    model.hear(News::Candidates(json!({ "total": 1, "from": 0, "candidates": [
+    model.receive(News::Candidates(json!({ "total": 1, "from": 0, "candidates": [
         { "candidate": format!("softmax/{nasty}"), "status": nasty }
     ] })));
-    model.hear(News::Event(
+    model.receive(News::Event(
         json!({ "kind": "policy", "t": nasty, "decision": nasty, "reason": nasty, "numbers": { nasty: 1 } }),
     ));
-    model.hear(News::Status(json!({ "run": { "name": nasty, "folder": nasty, "ending": nasty } })));
-    model.hear(News::Message(nasty.to_owned()));
+    model.receive(News::Status(json!({ "run": { "name": nasty, "folder": nasty, "ending": nasty } })));
+    model.receive(News::Message(nasty.to_owned()));
     for popup in [Popup::None, Popup::Help] {
         model.popup = popup;
         let seen = frame(&model, 160, 40, true);
@@ -225,7 +225,7 @@ fn foreign_text_cannot_control_the_terminal() {
                 .all(|c| !c.is_control() && !('\u{2000}'..='\u{200f}').contains(&c) && c != '\u{202e}')
         );
     }
-    model.hear(News::Why(nasty.to_owned()));
+    model.receive(News::Why(nasty.to_owned()));
     let Popup::Text(text) = &model.popup else { panic!("{:?}", model.popup) };
     assert!(text.chars().all(|c| !c.is_control()), "{text:?}");
 }
@@ -244,12 +244,12 @@ fn nonsense_answers_are_shown_as_unknown() {
         for news in
             [News::Status, News::Workers, News::Candidates, News::History, News::Decisions, News::Event]
         {
-            model.hear(news(answer.clone()));
+            model.receive(news(answer.clone()));
             frame(&model, 80, 24, false);
         }
     }
-    model.hear(News::Candidates(json!({ "from": u64::MAX, "total": 1, "candidates": [{}] })));
-    model.hear(News::Candidates(json!({ "from": 5_000, "total": 1, "candidates": [{}] })));
+    model.receive(News::Candidates(json!({ "from": u64::MAX, "total": 1, "candidates": [{}] })));
+    model.receive(News::Candidates(json!({ "from": 5_000, "total": 1, "candidates": [{}] })));
     assert_eq!(model.candidates.len(), 9, "a page out of order is ignored");
 }
 
@@ -260,20 +260,22 @@ fn events_update_the_view() {
     assert_eq!(model.order()[0].name, name, "running candidates are first");
     let names: Vec<&str> = model.order().iter().map(|it| it.name.as_str()).collect();
     assert_eq!(names[1..5], ["embedding/fast", "embedding/naive", "softmax/fast", "softmax/naive"]);
-    model.hear(News::Event(json!({ "kind": "candidate", "candidate": name, "status": "PASSED", "rank": 1 })));
+    model.receive(News::Event(
+        json!({ "kind": "candidate", "candidate": name, "status": "PASSED", "rank": 1 }),
+    ));
     let now = model.candidates.iter().find(|it| it.name == name).expect("the candidate is listed");
     assert_eq!((&now.state, now.rank), (&CandidateState::Ended("PASSED".to_owned()), Some(1)));
     // The decision arrives twice, as an event and in the answer, but has one row.
     let row = decision(41, "kill", "another");
     let mut event = row.clone();
     event["kind"] = json!("policy");
-    model.hear(News::Event(event.clone()));
-    model.hear(News::Event(event));
-    model.hear(News::Decisions(json!({ "decisions": [row] })));
+    model.receive(News::Event(event.clone()));
+    model.receive(News::Event(event));
+    model.receive(News::Decisions(json!({ "decisions": [row] })));
     assert_eq!(model.policy.iter().filter(|it| it.reason == "another").count(), 1);
-    model.hear(News::Lost("the run closed the connection".to_owned()));
-    model.hear(News::Event(json!({ "kind": "run", "state": "ended", "exit_code": 1 })));
-    model.hear(News::Lost("whatever".to_owned()));
+    model.receive(News::Lost("the run closed the connection".to_owned()));
+    model.receive(News::Event(json!({ "kind": "run", "state": "ended", "exit_code": 1 })));
+    model.receive(News::Lost("whatever".to_owned()));
     assert_eq!(model.over.as_deref(), Some("the run has ended with exit code 1"));
     assert!(model.workers.is_empty());
     let seen = letters(&frame(&model, 80, 24, false));
@@ -302,13 +304,13 @@ fn view_shows_replays_while_they_run_and_when_they_end() {
     ] {
         let mut answer = self::status();
         answer["replays"] = json!([state(status, running, total)]);
-        model.hear(News::Status(answer));
+        model.receive(News::Status(answer));
         assert!(row(&model).contains(wanted), "{wanted}: {}", row(&model));
     }
     // The last change comes as an event, because the run is over before it is polled again.
     let mut event = state(json!("PASSED"), false, json!(1500.0));
     event["kind"] = json!("replay");
-    model.hear(News::Event(event));
+    model.receive(News::Event(event));
     assert!(row(&model).contains("replay model PASSED 1.50 s 1.50 s stalled"), "{}", row(&model));
     let order: Vec<&str> = model.order().iter().take(3).map(|it| it.name.as_str()).collect();
     assert_eq!(
@@ -331,14 +333,14 @@ fn view_shows_replays_while_they_run_and_when_they_end() {
 fn history_coarsens_with_the_runs_history() {
     let mut model = Model::default();
     let slot = |at: f64, mib: u64| json!([at, mib * MIB, 0]);
-    model.hear(News::History(
+    model.receive(News::History(
         json!({ "width_s": 0.25, "slots": [slot(0.0, 1), slot(0.25, 7), slot(0.5, 2)] }),
     ));
-    model.hear(News::History(json!({ "width_s": 0.25, "slots": [slot(0.5, 3), slot(0.75, 1)] })));
+    model.receive(News::History(json!({ "width_s": 0.25, "slots": [slot(0.5, 3), slot(0.75, 1)] })));
     let owed =
         |model: &Model| model.history.iter().map(|it| (it.at, it.owed.get() / MIB)).collect::<Vec<_>>();
     assert_eq!(owed(&model), [(0.0, 1), (0.25, 7), (0.5, 3), (0.75, 1)]);
-    model.hear(News::History(json!({ "width_s": 0.5, "slots": [slot(0.5, 4), slot(1.0, 5)] })));
+    model.receive(News::History(json!({ "width_s": 0.5, "slots": [slot(0.5, 4), slot(1.0, 5)] })));
     assert_eq!(owed(&model), [(0.0, 7), (0.5, 4), (1.0, 5)]);
 }
 
@@ -400,7 +402,7 @@ fn ended_or_empty_run_gets_no_requests() {
     use KeyCode::{Char, Down, Enter};
     let mut over = model();
     keys(&mut over, &[Char('R')]);
-    over.hear(News::Lost("it is gone".to_owned()));
+    over.receive(News::Lost("it is gone".to_owned()));
     assert_eq!(keys(&mut over, &[Char('y')]), None, "the pending confirmation is gone");
     for key in ['p', 'r', 'R', 'c', 'w'] {
         assert_eq!(keys(&mut over, &[Char(key), Char('y')]), None);
@@ -421,8 +423,9 @@ fn selection_survives_a_change_of_order() {
     use KeyCode::{Char, End};
     let mut model = model();
     keys(&mut model, &[End]);
-    model
-        .hear(News::Event(json!({ "kind": "candidate", "candidate": "softmax/later", "status": "CRASHED" })));
+    model.receive(News::Event(
+        json!({ "kind": "candidate", "candidate": "softmax/later", "status": "CRASHED" }),
+    ));
     let wish = keys(&mut model, &[Char('c'), Char('y')]);
     assert_eq!(wish, Some(Wish::Cancel { job: "softmax".to_owned(), candidate: "last".to_owned() }));
     // While the policy log is scrolled back, new rows do not move the view.
@@ -431,7 +434,7 @@ fn selection_survives_a_change_of_order() {
     assert_eq!(model.back, 1);
     let mut event = decision(50, "wait", "more");
     event["kind"] = json!("policy");
-    model.hear(News::Event(event));
+    model.receive(News::Event(event));
     assert_eq!(model.back, 2);
     keys(&mut model, &[End]);
     assert_eq!(model.back, 0);

@@ -61,14 +61,14 @@ pub fn watch(socket: &Path, signals: &Signals, color: bool) -> Result<Watched, T
         loop {
             match link.news.try_recv() {
                 Ok(news) => {
-                    model.hear(news);
+                    model.receive(news);
                     heard = Instant::now();
                     is_new = true;
                 }
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     if model.over.is_none() {
-                        model.hear(News::Lost("the connection to the run is lost".to_owned()));
+                        model.receive(News::Lost("the connection to the run is lost".to_owned()));
                         is_new = true;
                     }
                     break;

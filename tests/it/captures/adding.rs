@@ -68,8 +68,8 @@ fn packed_store_takes_more_files() {
     pack(&scenario, &scenario.path().join("set"), "store");
     add(&scenario, "entry_000000.pt", "entry_000000.pt", 0, &[]);
     let checked = scenario.run(&["captures", "check", "store", "--json"]).expect_exit(0);
-    let there = captures_below(&data("captures/torch_matmul")).len() + 1;
-    checked.expect_equal(&checked.json()["entries"], &there.into(), "entries");
+    let expected = captures_below(&data("captures/torch_matmul")).len() + 1;
+    checked.expect_equal(&checked.json()["entries"], &expected.into(), "entries");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use opt_tests::places::files_below;
+use opt_tests::paths::files_below;
 use opt_tests::storm::Chance;
 use opt_tests::waiting::until;
 use opt_tests::{Scenario, data};
@@ -31,7 +31,7 @@ fn same_store(one: &Path, other: &Path) {
 #[test]
 fn interrupted_pack_continues_to_the_same_store() {
     let scenario = Scenario::create();
-    let whole = pack(&scenario, &data(""), "whole");
+    let uninterrupted = pack(&scenario, &data(""), "whole");
     let source = data("");
     let arguments = ["captures", "pack", source.to_str().expect("UTF-8"), "store"];
     let store = scenario.path().join("store");
@@ -59,7 +59,7 @@ fn interrupted_pack_continues_to_the_same_store() {
             None => kills += 1,
             Some(status) => {
                 assert!(status.success() || was_whole, "{status}");
-                same_store(&whole, &store);
+                same_store(&uninterrupted, &store);
                 std::fs::remove_dir_all(&store).expect("removed");
                 finished += 1;
             }
@@ -69,7 +69,7 @@ fn interrupted_pack_continues_to_the_same_store() {
     if !store.join("captures.json").exists() || store.join("partial").exists() {
         scenario.run(&arguments).expect_exit(0);
     }
-    same_store(&whole, &store);
+    same_store(&uninterrupted, &store);
     println!("{kills} kills, {finished} stores finished in between");
 }
 

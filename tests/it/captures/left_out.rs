@@ -67,12 +67,12 @@ fn init_and_inspect_continue_after_a_bad_file() {
 fn unpack_continues_after_a_damaged_entry() {
     let scenario = Scenario::create();
     let store = pack(&scenario, &data("captures/torch_matmul"), "store");
-    let whole = tree(&data("captures/torch_matmul")).len();
+    let file_count = tree(&data("captures/torch_matmul")).len();
     std::fs::write(store.join("entries/entry_000001.pt"), "damaged").expect("written");
     let unpacked = scenario.run(&["captures", "unpack", "store", "out", "--json"]).expect_exit(1);
     unpacked.expect_stderr(&["not unpacked: entry_000001.pt: "]);
-    unpacked.expect_equal(&unpacked.json()["written"], &(whole - 1).into(), "files written");
-    unpacked.expect_equal(tree(&scenario.path().join("out")).len(), whole - 1, "files");
+    unpacked.expect_equal(&unpacked.json()["written"], &(file_count - 1).into(), "files written");
+    unpacked.expect_equal(tree(&scenario.path().join("out")).len(), file_count - 1, "files");
 }
 
 /// Links at the paths of files to be written are not followed.
@@ -119,13 +119,13 @@ fn fifos_and_links_in_a_store_are_refused() {
         .expect_stderr(&["not a regular file"]);
     for file in ["captures.json", "captures.blake3"] {
         let place = store.join(file);
-        let kept = std::fs::read(&place).expect("it is there");
+        let contents = std::fs::read(&place).expect("it is there");
         std::fs::remove_file(&place).expect("removed");
         fifo(&place);
         let refused = scenario.run(&["captures", "unpack", "store", "out"]);
         refused.expect(matches!(refused.code, Some(1 | 2)), "it is refused");
         std::fs::remove_file(&place).expect("removed");
-        std::fs::write(&place, kept).expect("written");
+        std::fs::write(&place, contents).expect("written");
     }
     std::fs::create_dir_all(scenario.path().join("begun/partial")).expect("made");
     std::fs::create_dir_all(scenario.path().join("begun/entries")).expect("made");

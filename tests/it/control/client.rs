@@ -99,8 +99,8 @@ impl<'s> LiveRun<'s> {
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         let outcome = self.scenario.finish(self.child, &self.arguments);
-        let left = opt_tests::processes::left(outcome.pid, &self.folder);
-        assert!(left.is_empty(), "its processes must die with it, but these remain: {left:?}");
+        let remaining = opt_tests::processes::left(outcome.pid, &self.folder);
+        assert!(remaining.is_empty(), "its processes must die with it, but these remain: {remaining:?}");
     }
 }
 

@@ -80,9 +80,9 @@ fn documented_python_client_can_call_every_method() {
             (method, serde_json::from_str(answer).unwrap_or_else(|error| panic!("{line}: {error}")))
         })
         .collect();
-    let asked = requests();
-    assert_eq!(answers.len(), asked.len(), "{said}");
-    for ((method, answer), (wanted, _)) in answers.iter().zip(&asked) {
+    let requests = requests();
+    assert_eq!(answers.len(), requests.len(), "{said}");
+    for ((method, answer), (wanted, _)) in answers.iter().zip(&requests) {
         assert_eq!(method, wanted);
         assert!(answer["data"]["code"].is_null(), "{method} was refused: {answer}");
     }

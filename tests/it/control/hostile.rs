@@ -19,7 +19,7 @@ use crate::report::browser::skipped;
 const MAX_KIB: u64 = 20 << 10;
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 const LINES: usize = 10_000;
-const TALKERS: u64 = 16;
+const HOSTILE_CLIENTS: u64 = 16;
 
 /// A small random number generator with the same sequence on every machine.
 struct Dice(u64);
@@ -56,8 +56,8 @@ fn random_line(dice: &mut Dice) -> Vec<u8> {
         4 => line = "[".repeat(dice.throw(2_000)).into_bytes(),
         _ => {
             let at = dice.throw(line.len());
-            let more = line[dice.throw(line.len())..].to_vec();
-            line.splice(at..at, more);
+            let tail = line[dice.throw(line.len())..].to_vec();
+            line.splice(at..at, tail);
         }
     }
     line.push(b'\n');
@@ -82,7 +82,7 @@ fn run_survives_ten_thousand_lines_and_two_hundred_clients() {
             }
             peak
         });
-        std::thread::scope(|scope| talk(scope, &socket, &mut deaf));
+        std::thread::scope(|scope| send_hostile_traffic(scope, &socket, &mut deaf));
         crowd(run);
         drop(stop_sender);
         watch.join().expect("the watching thread ends without a panic")
@@ -99,7 +99,7 @@ fn run_survives_ten_thousand_lines_and_two_hundred_clients() {
 }
 
 /// Starts clients that send random lines, and sends requests from the client that never reads.
-fn talk<'scope>(
+fn send_hostile_traffic<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     socket: &'scope Path,
     deaf: &'scope mut Client,
@@ -109,11 +109,11 @@ fn talk<'scope>(
         // The server closes the connection at some point, which ends this loop.
         while deaf.send(&line).is_ok() {}
     });
-    for talker in 0..TALKERS {
+    for talker in 0..HOSTILE_CLIENTS {
         scope.spawn(move || {
             let mut dice = Dice(0x5eed + talker);
             let mut client = Client::connect(socket);
-            for _ in 0..LINES / usize::try_from(TALKERS).expect("a few") {
+            for _ in 0..LINES / usize::try_from(HOSTILE_CLIENTS).expect("a few") {
                 let line = random_line(&mut dice);
                 // An empty line or a request without an id gets no answer, so send a valid request after it.
                 let asked =
@@ -161,7 +161,7 @@ fn crowd(run: &LiveRun<'_>) {
 fn refused_client_is_told_why() {
     let scenario = slow(&[]);
     let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
-    let mut kept: Vec<Client> = (0..32)
+    let mut idle_clients: Vec<Client> = (0..32)
         .map(|_| {
             let mut client = run.client();
             client.call("workers", &json!({})).expect("served");
@@ -170,15 +170,15 @@ fn refused_client_is_told_why() {
         .collect();
     // The server closes a connection after a minute of silence. Another request from every client restarts that
     // minute, so all 32 connections are in use below.
-    for client in &mut kept {
+    for client in &mut idle_clients {
         client.call("workers", &json!({})).expect("the connection is still open");
     }
     let mut late = run.client();
-    let told = late.line().expect("a refusal");
-    assert_eq!(told["error"]["data"]["code"], "busy", "{told}");
+    let refusal = late.line().expect("a refusal");
+    assert_eq!(refusal["error"]["data"]["code"], "busy", "{refusal}");
     assert!(late.line().is_none(), "the server must close the connection");
     run.ctl(&["status"]).expect_exit(3).expect_stderr(&["busy"]);
-    drop(kept);
+    drop(idle_clients);
     until("a connection is free", || run.ctl(&["status"]).code == Some(0));
     run.ctl(&["shutdown", "--mode", "now"]).expect_exit(0);
     run.finish_any();

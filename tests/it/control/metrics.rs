@@ -70,19 +70,19 @@ for family in read(sys.stdin.read()):
 fn every_metric_of_the_dashboard_is_served() {
     let text = std::fs::read_to_string(repository().join("configs/grafana.json")).expect("the dashboard");
     let dashboard: Value = serde_json::from_str(&text).expect("it is JSON");
-    let mut asked = Vec::new();
+    let mut queries = Vec::new();
     let mut open = vec![&dashboard];
     while let Some(value) = open.pop() {
         match value {
             Value::Object(fields) => {
-                asked.extend(fields.get("expr").and_then(Value::as_str));
+                queries.extend(fields.get("expr").and_then(Value::as_str));
                 open.extend(fields.values());
             }
             Value::Array(items) => open.extend(items),
             _ => {}
         }
     }
-    assert!(5 < asked.len(), "the dashboard has panels: {asked:?}");
+    assert!(5 < queries.len(), "the dashboard has panels: {queries:?}");
     // A metric without samples is not served, so give each metric a sample.
     let metrics = Metrics::default();
     metrics.granted("build");
@@ -107,7 +107,7 @@ fn every_metric_of_the_dashboard_is_served() {
         );
     }
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    for expression in asked {
+    for expression in queries {
         let mut names =
             expression.split(|c| !is_part(c)).filter(|word| word.starts_with("opt_supervisor")).peekable();
         assert!(names.peek().is_some(), "{expression:?} uses none of the run's metrics");

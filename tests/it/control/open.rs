@@ -79,10 +79,13 @@ fn ten_simultaneous_submissions_are_all_evaluated() {
     }
     assert_eq!(client.call("result", &json!({ "candidate": "x" })), Err("not_found".to_owned()));
     // Authors of later candidates can read the summary and the log, so neither may contain the seed yet.
-    let told = |summary: &str| summary.contains("verify.seed=");
+    let contains_the_seed = |summary: &str| summary.contains("verify.seed=");
     let so_far = std::fs::read_to_string(scenario.run_folder().join("summary.json")).expect("a summary");
     let log = std::fs::read_to_string(scenario.run_folder().join("log.jsonl")).expect("a log");
-    assert!(!told(&so_far) && !told(&log), "the seed is revealed only when nothing is left to time");
+    assert!(
+        !contains_the_seed(&so_far) && !contains_the_seed(&log),
+        "the seed is revealed only when nothing is left to time"
+    );
     run.ctl(&["shutdown"]).expect_exit(0);
     let (outcome, summary) = run.finish(0);
     outcome.expect_equal(summary.policy("seed").len(), 1, "the seed is revealed at the end");
@@ -102,7 +105,7 @@ fn ten_simultaneous_submissions_are_all_evaluated() {
     outcome.expect_equal(lines.len(), 11, "lines, one for each candidate");
     // Workers and the results of the baseline are reused: each role was started once.
     outcome.expect_equal(list(&summary.document["workers"]).len(), 2, "workers");
-    outcome.expect_equal(summary.standing_attempts("softmax", "naive"), 3, "attempts of the baseline");
+    outcome.expect_equal(summary.attempts_that_count("softmax", "naive"), 3, "attempts of the baseline");
 }
 
 #[test]
@@ -129,7 +132,7 @@ fn resumed_run_keeps_its_submissions() {
     );
     let confirmed = summary.candidate("softmax", "fast")["profile"]["stage"] == "confirm";
     outcome.expect_equal(
-        summary.standing_attempts("softmax", "fast"),
+        summary.attempts_that_count("softmax", "fast"),
         3 + usize::from(confirmed),
         "attempts, including the confirmation",
     );
@@ -147,10 +150,11 @@ fn resumed_run_keeps_its_submissions() {
 fn eval_uses_an_open_run_or_makes_a_short_one() {
     let scenario = scenario();
     let fast = kernel("fast");
-    let alone = scenario.run(&["eval", "plan.toml", &fast, "--json"]).expect_exit(0);
-    assert_eq!(alone.json()["candidate"], "softmax/fast");
-    assert_eq!(alone.json()["status"], "PASSED");
-    alone.expect(scenario.path().join("runs/plan-eval/summary.json").is_file(), "`eval` made its own run");
+    let separate_run = scenario.run(&["eval", "plan.toml", &fast, "--json"]).expect_exit(0);
+    assert_eq!(separate_run.json()["candidate"], "softmax/fast");
+    assert_eq!(separate_run.json()["status"], "PASSED");
+    separate_run
+        .expect(scenario.path().join("runs/plan-eval/summary.json").is_file(), "`eval` made its own run");
 
     let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     let joined = scenario.run(&["eval", "plan.toml", &fast, "--json"]).expect_exit(0);

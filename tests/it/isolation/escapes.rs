@@ -14,7 +14,7 @@ use opt_tests::users::{User, set_mode, users};
 use super::run::{Run, generate, plan_path};
 use super::{CRASHED, Expected, PASSED, assert_endings, ends, stem, table};
 
-const DOORS: &[Expected] = &[
+const ESCAPES: &[Expected] = &[
     ends("hides_memory.c", PASSED, ""),
     ends("reaches_for_the_kernel.c", PASSED, ""),
     ends("leaves_its_cpus.c", PASSED, ""),
@@ -44,7 +44,7 @@ fn plan() -> String {
          [[job]]\nname = \"job\"\ncaptures = \"captures\"\nbaseline = \"good\"\n\
          [[job.candidate]]\nname = \"good\"\nsources = [{good:?}]\n"
     );
-    for Expected { file, .. } in DOORS {
+    for Expected { file, .. } in ESCAPES {
         plan += &candidate(stem(file), file, "");
     }
     plan + &candidate("control", "looks_for_the_run.c", "\"-DCONTROL\"")
@@ -134,7 +134,7 @@ fn kernels_cannot_leave_the_sandbox() {
             continue;
         }
         let rows = [("good", PASSED, ""), ("control", CRASHED, "seed 0 at")];
-        assert_endings(&run, table(DOORS).chain(rows));
+        assert_endings(&run, table(ESCAPES).chain(rows));
         // If an ordinary user starts the run, runners have the same uid, and the run reports this missing protection.
         let is_root = user == User::Own && User::ordinary().is_some();
         assert_eq!(run.has_protection("own_user"), is_root, "{run}");

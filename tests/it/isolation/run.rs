@@ -66,8 +66,11 @@ impl Run {
     pub(super) fn of(scenario: &Scenario, outcome: Outcome) -> Self {
         let summary = Summary::read(&scenario.run_folder(), &outcome);
         outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
-        let left = leftovers(scenario);
-        outcome.expect(left.is_empty(), format_args!("nothing may be left behind, but there is: {left:?}"));
+        let remaining = leftovers(scenario);
+        outcome.expect(
+            remaining.is_empty(),
+            format_args!("nothing may be left behind, but there is: {remaining:?}"),
+        );
         Self { outcome, summary }
     }
 
@@ -89,7 +92,7 @@ impl Run {
     }
 
     /// Returns how a candidate's end differs from the expected one; `None` if it does not.
-    pub(super) fn astray(&self, name: &str, statuses: &[&str], says: &str) -> Option<String> {
+    pub(super) fn mismatch(&self, name: &str, statuses: &[&str], says: &str) -> Option<String> {
         let candidate = self.candidate(name);
         let status = candidate["status"].as_str().unwrap_or("none");
         let blame = if status == "PASSED" { &Value::Null } else { &Value::from("candidate") };

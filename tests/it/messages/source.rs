@@ -211,10 +211,10 @@ fn in_place_of(argument: &str) -> String {
     let plain = argument.trim().trim_start_matches(['*', '&']);
     let plain = plain.strip_suffix(".display()").unwrap_or(plain);
     let last = plain.rsplit('.').find(|part| !part.ends_with(')')).unwrap_or(plain);
-    let known = |wanted: &str| {
+    let example_of = |wanted: &str| {
         EXAMPLES.iter().find(|(name, _)| *name == wanted).map(|(_, example)| (*example).to_owned())
     };
-    known(plain).or_else(|| known(last)).unwrap_or_else(|| format!("‹{plain}›"))
+    example_of(plain).or_else(|| example_of(last)).unwrap_or_else(|| format!("‹{plain}›"))
 }
 
 /// Splits a list of arguments at its commas, ignoring commas inside brackets.

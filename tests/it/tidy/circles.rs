@@ -12,7 +12,7 @@ use super::{none, texts};
 const STILL_THERE: [(&str, &str, &[&str]); 12] = [
     ("supervisor", "core", &["event", "spec"]),
     ("supervisor", "core", &["job", "supply"]),
-    ("supervisor", "driver", &["answer", "error", "folder", "known", "run", "survey"]),
+    ("supervisor", "driver", &["answer", "candidate_facts", "error", "folder", "run", "survey"]),
     ("supervisor", "driver/run", &["agenda", "candidates", "replay", "supply"]),
     ("supervisor", "report", &["markdown", "replays", "text"]),
     ("worker", "judge", &["compare", "evidence", "feed", "layout", "tally", "unwritten"]),
@@ -150,8 +150,9 @@ impl Library {
 
     /// The module that defines the item at `path`, followed through at most `most` re-exports.
     fn home(&self, path: &[String], most: u32) -> Path {
-        let known = (0..=path.len()).rev().find(|&length| self.modules.contains_key(&path[..length]));
-        let (module, rest) = path.split_at(known.unwrap_or(0));
+        let longest_module =
+            (0..=path.len()).rev().find(|&length| self.modules.contains_key(&path[..length]));
+        let (module, rest) = path.split_at(longest_module.unwrap_or(0));
         let elsewhere = rest.first().and_then(|name| self.names.get(&(module.to_vec(), name.clone())));
         match elsewhere {
             Some(target) if 0 < most => self.home(&[target, &rest[1..]].concat(), most - 1),

@@ -110,7 +110,7 @@ fn every_dependency_states_its_purpose() {
     none("dependencies without a comment above them", &wrong);
     // Versions belong in the workspace's `Cargo.toml` alone.
     let members = ["emulator", "emulator/twin", "shared", "supervisor", "worker", "tests", "tools"];
-    let own: Vec<String> = members
+    let own_versions: Vec<String> = members
         .iter()
         .flat_map(|member| {
             let text = read(&format!("{member}/Cargo.toml"));
@@ -128,5 +128,5 @@ fn every_dependency_states_its_purpose() {
                 .collect::<Vec<_>>()
         })
         .collect();
-    none("dependencies whose version is not in the workspace's Cargo.toml", &own);
+    none("dependencies whose version is not in the workspace's Cargo.toml", &own_versions);
 }

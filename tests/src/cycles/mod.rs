@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::places::{built, repository};
+use crate::paths::{built, repository};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Cycles {
@@ -45,37 +45,41 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret) {
 "#;
 
 /// Creates captures, prebuilt candidates (at least one per verifier) and the plan. Returns the plan's path.
-pub fn furnish(folder: &Path, cycles: Cycles) -> Result<PathBuf, String> {
+pub fn prepare(folder: &Path, cycles: Cycles) -> Result<PathBuf, String> {
     let fail = |error: std::io::Error| format!("making {}: {error}", folder.display());
     let kernels = folder.join("kernels");
     fs::create_dir_all(&kernels).map_err(fail)?;
-    did(Command::new(built("gen-captures")?)
-        .args(["op", "--name", "relu", "--shape", "8,8", "--entries", "1", "--out"])
-        .arg(folder.join("relu")))?;
+    run_to_success(
+        Command::new(built("gen-captures")?)
+            .args(["op", "--name", "relu", "--shape", "8,8", "--entries", "1", "--out"])
+            .arg(folder.join("relu")),
+    )?;
     let source = folder.join("relu.c");
     fs::write(&source, KERNEL).map_err(fail)?;
     for variant in 0..cycles.verifiers.max(TIMED) {
         let right = u32::from(variant < TIMED);
-        did(Command::new("cc")
-            .args([
-                "-O2",
-                "-shared",
-                "-fPIC",
-                &format!("-DVARIANT={variant}"),
-                &format!("-DRIGHT={right}"),
-                "-I",
-            ])
-            .arg(repository().join("worker/include"))
-            .arg(&source)
-            .arg("-o")
-            .arg(kernels.join(format!("relu{variant}.so"))))?;
+        run_to_success(
+            Command::new("cc")
+                .args([
+                    "-O2",
+                    "-shared",
+                    "-fPIC",
+                    &format!("-DVARIANT={variant}"),
+                    &format!("-DRIGHT={right}"),
+                    "-I",
+                ])
+                .arg(repository().join("worker/include"))
+                .arg(&source)
+                .arg("-o")
+                .arg(kernels.join(format!("relu{variant}.so"))),
+        )?;
     }
     let plan = folder.join("plan.toml");
     fs::write(&plan, text(cycles)).map_err(fail)?;
     Ok(plan)
 }
 
-fn did(command: &mut Command) -> Result<(), String> {
+fn run_to_success(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| format!("starting {command:?}: {error}"))?;
     let said = || format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     if output.status.success() { Ok(()) } else { Err(said()) }

@@ -36,15 +36,16 @@ const SPIN: u64 = 160_000;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let folder = tempdir()?;
-    let own = binary("opt-supervisor")?;
-    let products = if arguments.product.is_empty() { vec![own.clone()] } else { arguments.product.clone() };
+    let built_supervisor = binary("opt-supervisor")?;
+    let products =
+        if arguments.product.is_empty() { vec![built_supervisor.clone()] } else { arguments.product.clone() };
     prepare(&folder, arguments)?;
     let mut walls: Vec<Figures> = products.iter().map(|_| Figures::default()).collect();
     let mut results: Vec<Value> = products.iter().map(|_| Value::Null).collect();
     let mut good = true;
     for _ in 0..arguments.rounds {
         for (place, product) in products.iter().enumerate() {
-            let profile = if *product == own { arguments.profile.as_str() } else { "" };
+            let profile = if *product == built_supervisor { arguments.profile.as_str() } else { "" };
             let plan = plan(&folder, profile)?;
             let summary = run_json_of(product, &plan, &[])?;
             walls[place].push(timed_for(&summary)?);

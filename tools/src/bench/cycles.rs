@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use opt_tests::cycles::evidence::{self, Evidence};
-use opt_tests::cycles::{Cycles, TIMED, furnish};
+use opt_tests::cycles::{Cycles, TIMED, prepare};
 use serde_json::{Value, json};
 
 use self::outside::Outside;
@@ -94,7 +94,7 @@ fn one(cycles: Cycles, keep: bool) -> Result<Run> {
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
-    let plan = furnish(&folder, cycles).map_err(|trouble| anyhow!(trouble))?;
+    let plan = prepare(&folder, cycles).map_err(|trouble| anyhow!(trouble))?;
     let began = Instant::now();
     let outside = outside::watch(&binary("opt-supervisor")?, &plan)?;
     let seconds = began.elapsed().as_secs_f64();

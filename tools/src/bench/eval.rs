@@ -99,7 +99,7 @@ impl Fixture {
     }
 }
 
-/// An open run, which ends when this is dropped.
+/// An open run. Dropping it ends the run.
 struct Open {
     child: Child,
 }

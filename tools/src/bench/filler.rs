@@ -62,8 +62,8 @@ impl Filler {
         let page = rustix::fs::memfd_create("filler", MemfdFlags::empty()).context("making a page")?;
         rustix::fs::ftruncate(&page, PAGE as u64)?;
         let count = map(&page)?;
-        let own = std::env::current_exe()?;
-        let child = Command::new(own)
+        let own_executable = std::env::current_exe()?;
+        let child = Command::new(own_executable)
             .arg(ARGUMENT)
             .args([
                 page.as_raw_fd().to_string(),

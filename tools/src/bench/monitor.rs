@@ -79,9 +79,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     for (_, memory) in &mut workers {
         owed.push(owed_mib(memory)?);
     }
-    let own =
+    let own_memory =
         ProcessSampler::open(Path::new("/proc"), std::process::id())?.context("this process is gone")?;
-    let resident = resident_mib(own)?;
+    let resident = resident_mib(own_memory)?;
     drop(runner);
     for (worker, mut memory) in workers {
         crew.shut_down(worker, &mut memory)?;

@@ -147,8 +147,8 @@ fn one(watch: Watch, limit: u64, huge: bool, store: &mut Store, chance: &mut Sma
     filler.go();
     let (mut due, mut last) = (began + first, (began, base));
     loop {
-        let left = due.saturating_duration_since(Instant::now());
-        if readable(&pidfd, left)? {
+        let time_left = due.saturating_duration_since(Instant::now());
+        if readable(&pidfd, time_left)? {
             break;
         }
         let now = Instant::now();
@@ -158,7 +158,7 @@ fn one(watch: Watch, limit: u64, huge: bool, store: &mut Store, chance: &mut Sma
         last = (now, owed);
         if limit < owed.get() && watch != Watch::Refused {
             if watch == (Watch::Paced { recorded: true }) {
-                write_down(store, owed, Bytes::new(limit))?;
+                record_kill(store, owed, Bytes::new(limit))?;
             }
             pidfd_send_signal(&pidfd, Signal::KILL)?;
             break;
@@ -180,7 +180,7 @@ fn owed(memory: &mut ProcessSampler) -> Result<Option<Bytes>> {
 }
 
 /// Writes the same rows as the product before it kills a runner.
-fn write_down(store: &mut Store, owed: Bytes, limit: Bytes) -> Result<()> {
+fn record_kill(store: &mut Store, owed: Bytes, limit: Bytes) -> Result<()> {
     let (now, worker) = (UtcTime::now(), WorkerId(1));
     store.policy(now, "kill_runner", "it owes more than its limit", &Numbers::new())?;
     store.kill_intended(now, ProcessKind::Runner, worker, None, KillReason::RunnerMemory { owed, limit })?;

@@ -68,16 +68,16 @@ impl Crew {
         self.next += 1;
         let began = Instant::now();
         let pid = self.pool.start(worker, Role::Verifier)?;
-        self.hear(|it| matches!(it, PoolEvent::Ready { worker: of, .. } if *of == worker))?;
+        self.wait_for(|it| matches!(it, PoolEvent::Ready { worker: of, .. } if *of == worker))?;
         Ok((worker, pid, began.elapsed()))
     }
 
     /// Sends a task that the worker refuses at once, and waits for its report.
-    fn talk(&mut self, worker: WorkerId, number: u32) -> Result<Duration> {
+    fn exchange(&mut self, worker: WorkerId, number: u32) -> Result<Duration> {
         let task = Task { lease: LeaseId(number), work: Work::Build(nothing_to_build(&self.folder)) };
         let began = Instant::now();
         self.pool.send(worker, ToWorker::Start(Box::new(task)));
-        self.hear(|it| {
+        self.wait_for(|it| {
             matches!(it, PoolEvent::Message { worker: of, message: FromWorker::Finished { .. } } if *of == worker)
         })?;
         Ok(began.elapsed())
@@ -105,10 +105,10 @@ impl Crew {
     }
 
     fn gone(&mut self, worker: WorkerId) -> Result<()> {
-        self.hear(|it| matches!(it, PoolEvent::Gone { worker: of, .. } if *of == worker))
+        self.wait_for(|it| matches!(it, PoolEvent::Gone { worker: of, .. } if *of == worker))
     }
 
-    fn hear(&mut self, wanted: impl Fn(&PoolEvent) -> bool) -> Result<()> {
+    fn wait_for(&mut self, wanted: impl Fn(&PoolEvent) -> bool) -> Result<()> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             self.heard.extend(self.pool.events());
@@ -197,7 +197,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         std::thread::sleep(REST);
         owed.push(owed_mib(&mut sampler(pid)?)?);
         for number in 0..arguments.messages {
-            message.push_us(crew.talk(worker, number + 1)?);
+            message.push_us(crew.exchange(worker, number + 1)?);
         }
         noticed.push_us(crew.kill(worker)?);
 

@@ -89,9 +89,9 @@ mod tests {
         numbers.write_bf16(&mut table, 0, rows * width).unwrap();
         assert_eq!(table.len() as u64, rows * width * 2);
         for row in [0, 17, 299] {
-            let mut alone = Vec::new();
-            numbers.write_bf16(&mut alone, row * width, width).unwrap();
-            assert_eq!(alone, table[to_index(row * width * 2)..][..to_index(width * 2)], "row {row}");
+            let mut row_bytes = Vec::new();
+            numbers.write_bf16(&mut row_bytes, row * width, width).unwrap();
+            assert_eq!(row_bytes, table[to_index(row * width * 2)..][..to_index(width * 2)], "row {row}");
         }
     }
 

@@ -165,7 +165,7 @@ impl Card {
         let is_listed =
             |id: &WorkerId| sample.processes.iter().any(|(process, _)| *process == Process::Worker(*id));
         let all_are_listed = workers.iter().filter(|(_, it)| it.on_device).all(|(id, _)| is_listed(id));
-        let kept = match (sample.unattributed, self.foreign) {
+        let unattributed_growth = match (sample.unattributed, self.foreign) {
             (Some(now), Some(before)) if all_are_listed => now - before,
             _ => Bytes::ZERO,
         };
@@ -174,8 +174,8 @@ impl Card {
                 *bytes = *listed;
                 return true;
             }
-            *bytes = (*bytes).min(kept);
-            KEPT < kept
+            *bytes = (*bytes).min(unattributed_growth);
+            KEPT < unattributed_growth
         });
         if self.left.is_empty() && !workers.values().any(|it| it.on_device) {
             self.foreign = sample.unattributed;

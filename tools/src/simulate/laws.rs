@@ -102,9 +102,9 @@ impl Laws {
             let runners: Bytes = it.runners.values().map(|(owed, _)| *owed).sum();
             Demand { host: it.reserved.max(it.owed + runners), device: it.device_reserved.max(it.device) }
         };
-        let left: Bytes =
+        let of_dead_workers: Bytes =
             self.returning.values().flat_map(|it| it.runners.values()).map(|(owed, _)| *owed).sum();
-        let supervisor = Demand::host(self.supervisor.max(self.spec.supervisor) + left);
+        let supervisor = Demand::host(self.supervisor.max(self.spec.supervisor) + of_dead_workers);
         supervisor + self.card.charged() + self.workers.values().map(of).sum()
     }
 
@@ -307,14 +307,14 @@ impl Laws {
         }
         self.open.insert(lease, order.unit);
         let leases = self.workers.values().filter(|it| it.lease.is_some()).count();
-        let alone = self.workers.values().any(Seen::is_alone);
-        if alone && 1 < leases {
+        let is_exclusive = self.workers.values().any(Seen::is_alone);
+        if is_exclusive && 1 < leases {
             return Err(format!("{action:?}: not alone, and it or what runs should be"));
         }
-        if self.spec.verifiers as usize + 1 < leases + usize::from(!alone) {
+        if self.spec.verifiers as usize + 1 < leases + usize::from(!is_exclusive) {
             return Err(format!("{action:?}: {leases} leases, {} verifiers", self.spec.verifiers));
         }
-        if alone {
+        if is_exclusive {
             // No worker starts or ends during a profile.
             let restless = self
                 .workers
@@ -324,7 +324,7 @@ impl Laws {
                 return Err(format!("{action:?}: a worker starts or ends beside it"));
             }
         }
-        if alone { self.starts_clean(order) } else { Ok(()) }
+        if is_exclusive { self.starts_clean(order) } else { Ok(()) }
     }
 
     /// Checks law 4.

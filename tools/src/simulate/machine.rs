@@ -51,7 +51,7 @@ pub(crate) struct Machine {
     /// Kills whose reasons are not recorded yet, because the database accepts no rows.
     held: Vec<Action>,
     outcome: Outcome,
-    story: Vec<String>,
+    log: Vec<String>,
 }
 
 impl Machine {
@@ -70,7 +70,7 @@ impl Machine {
             broken: false,
             held: Vec::new(),
             outcome: Outcome::default(),
-            story: Vec::new(),
+            log: Vec::new(),
         };
         for (at, event) in user::requests(&mut machine.tape) {
             machine.plan(at, event);
@@ -96,9 +96,9 @@ impl Machine {
         machine
     }
 
-    pub(crate) fn story(&self) -> String {
-        let from = self.story.len().saturating_sub(120);
-        self.story[from..].join("\n")
+    pub(crate) fn log(&self) -> String {
+        let from = self.log.len().saturating_sub(120);
+        self.log[from..].join("\n")
     }
 
     fn plan(&mut self, after: Duration, event: Event) {
@@ -165,12 +165,12 @@ impl Machine {
         self.seen(&event);
         let quiet = matches!(event, Event::Sample(_) | Event::DeviceSample(_) | Event::Tick);
         let of_device = matches!(event, Event::DeviceSample(_));
-        self.story.push(format!("{:?} {event:?}", self.now));
+        self.log.push(format!("{:?} {event:?}", self.now));
         let actions = self.core.handle(self.now, event);
         self.core.check_invariants()?;
         self.core.check_rosters()?;
         if quiet && actions.is_empty() {
-            self.story.pop();
+            self.log.pop();
         }
         if !self.laws.stalled {
             for action in std::mem::take(&mut self.held) {
@@ -178,7 +178,7 @@ impl Machine {
             }
         }
         for action in actions {
-            self.story.push(format!("    {action:?}"));
+            self.log.push(format!("    {action:?}"));
             self.laws.action(&action)?;
             self.replay_laws.action(&action)?;
             self.carry_out(action);
@@ -306,7 +306,7 @@ impl Machine {
                 laws.user.interrupts();
             }
             Event::Control(request) => laws.user.asks(request),
-            Event::Offered { .. } | Event::Withdrawn { .. } => laws.supply.hears(event),
+            Event::Offered { .. } | Event::Withdrawn { .. } => laws.supply.observe(event),
             Event::StoreStalled { .. } => laws.stalled = true,
             Event::StoreBack { .. } => laws.stalled = false,
             Event::WorkerNotReady { .. }

@@ -58,8 +58,8 @@ fn main() -> std::process::ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), String> {
     if let Some(seed) = arguments.seed {
-        let (story, end) = run_tape(&tape_of(seed));
-        println!("{story}");
+        let (log, end) = run_tape(&tape_of(seed));
+        println!("{log}");
         return end.map(|_| ()).map_err(|broken| format!("seed {seed}, {}", describe(&broken)));
     }
     let mut seen = Outcome::default();
@@ -68,8 +68,8 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         match simulate(&tape) {
             Ok(outcome) => seen.add(&outcome),
             Err(broken) => {
-                let (story, _) = run_tape(&shrunk(tape));
-                println!("{story}");
+                let (log, _) = run_tape(&shrunk(tape));
+                println!("{log}");
                 return Err(format!(
                     "seed {seed}, {} (shown above without events that it does not need; `simulate --seed {seed}` shows all of them)",
                     describe(&broken)
@@ -93,7 +93,7 @@ fn simulate(tape: &[u8]) -> Result<Outcome, Broken> {
 fn run_tape(tape: &[u8]) -> (String, Result<Outcome, Broken>) {
     let mut machine = Machine::new(Tape::new(tape));
     let end = machine.run(MAX_STEPS);
-    (machine.story(), end)
+    (machine.log(), end)
 }
 
 /// Generates a tape. Seeds cover the range from few to very many failures.

@@ -28,7 +28,7 @@ pub(crate) struct SupplyLaws {
 }
 
 impl SupplyLaws {
-    pub(crate) fn hears(&mut self, event: &Event) {
+    pub(crate) fn observe(&mut self, event: &Event) {
         self.expected = match event {
             Event::Offered { job, units, by } => Some(Expected::Offered(*job, units.clone(), *by)),
             Event::Withdrawn { unit } => Some(Expected::Withdrawn(*unit)),

@@ -9,8 +9,8 @@ const KEPT: &[u64] = &[];
 fn run(seed: u64) -> Outcome {
     let tape = tape_of(seed);
     simulate(&tape).unwrap_or_else(|broken| {
-        let (story, _) = run_tape(&shrunk(tape));
-        panic!("{story}\nseed {seed}, {}", describe(&broken));
+        let (log, _) = run_tape(&shrunk(tape));
+        panic!("{log}\nseed {seed}, {}", describe(&broken));
     })
 }
 

@@ -12,7 +12,7 @@ use super::feed::Feed;
 use super::norm::SquareSum;
 
 /// Number of bad elements whose coordinates are listed.
-const BAD_PLACES: usize = 8;
+const MAX_LISTED: usize = 8;
 
 /// Elements decoded at a time.
 const BLOCK_ELEMENTS: usize = 256;
@@ -81,12 +81,12 @@ struct Bad {
 impl Bad {
     fn take(&mut self, position: u64) {
         self.count += 1;
-        if self.first.len() == BAD_PLACES && self.first.last().is_some_and(|&last| last < position) {
+        if self.first.len() == MAX_LISTED && self.first.last().is_some_and(|&last| last < position) {
             return;
         }
         let at = self.first.partition_point(|&earlier| earlier < position);
         self.first.insert(at, position);
-        self.first.truncate(BAD_PLACES);
+        self.first.truncate(MAX_LISTED);
     }
 
     /// The pattern is exact: `Tail` and `FromRow` mean that every element from that position on is bad and none before

@@ -259,8 +259,8 @@ mod tests {
 
     #[test]
     fn interval_of_one_runner_is_unbounded() {
-        let alone = over_runners(&[2.0]).expect("positive");
-        assert_eq!((alone.value, alone.ci_low, half_width(&alone)), (2.0, 0.0, f64::INFINITY));
+        let single = over_runners(&[2.0]).expect("positive");
+        assert_eq!((single.value, single.ci_low, half_width(&single)), (2.0, 0.0, f64::INFINITY));
         let agreed = over_runners(&[2.0, 2.0, 2.0]).expect("positive");
         assert_eq!((agreed.value, agreed.ci_low, agreed.ci_high), (2.0, 2.0, 2.0));
         let two = over_runners(&[1.0, 4.0]).expect("positive");

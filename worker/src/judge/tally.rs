@@ -158,10 +158,10 @@ impl<'a> Tally<'a> {
             let count = block.min(elements - place).min(room);
             let range = place * size..(place + count) * size;
             let pair = [&bytes[0][range.clone()], &bytes[1][range]];
-            let seen = if exact { self.glance_exact(pair) } else { self.glance(pair, count) };
+            let seen = if exact { self.sum_exact_block(pair) } else { self.sum_block(pair, count) };
             let norms = match seen {
                 Some(norms) => norms,
-                None => self.look_closely(walk, tile, place as u64, pair)?,
+                None => self.judge_each_element(walk, tile, place as u64, pair)?,
             };
             self.whole.merge(norms);
             self.chunks.take(count as u64, norms);
@@ -171,12 +171,12 @@ impl<'a> Tally<'a> {
     }
 
     /// Integers are not judged by norms, so nothing is summed for them.
-    fn glance_exact(&self, pair: [&[u8]; 2]) -> Option<Norms> {
+    fn sum_exact_block(&self, pair: [&[u8]; 2]) -> Option<Norms> {
         (!self.signs.negative && pair[0] == pair[1]).then(Norms::default)
     }
 
     /// The norms of a block; `None` if it must be examined element by element.
-    fn glance(&mut self, pair: [&[u8]; 2], elements: usize) -> Option<Norms> {
+    fn sum_block(&mut self, pair: [&[u8]; 2], elements: usize) -> Option<Norms> {
         let dtype = self.subject.dtype;
         let parts = elements * parts_of(dtype);
         let bounds = Bounds {
@@ -211,7 +211,7 @@ impl<'a> Tally<'a> {
         Some(norms)
     }
 
-    fn look_closely(
+    fn judge_each_element(
         &mut self,
         walk: &Walk,
         tile: &Tile,

@@ -101,10 +101,10 @@ impl HostDevice {
         let arena = Arc::new(arena);
         let (orders, todo) = channel();
         let (finished, ends) = channel();
-        let own = Arc::clone(&arena);
+        let arena_of_reader = Arc::clone(&arena);
         let copier = std::thread::Builder::new()
             .name("copies".to_owned())
-            .spawn(move || copy_all(&own, &todo, &finished))
+            .spawn(move || copy_all(&arena_of_reader, &todo, &finished))
             .map_err(|source| failed("starting a copy queue", source))?;
         Ok(Self {
             arena,

@@ -24,7 +24,7 @@ pub trait Origin {
         Bytes::ZERO
     }
 
-    /// For messages.
+    /// A description for messages.
     fn describe(&self) -> String;
 
     fn open(&self) -> io::Result<Box<dyn Source + '_>>;

@@ -14,7 +14,7 @@ use super::ledger::Accounted;
 pub trait Source {
     fn bytes(&self) -> Bytes;
 
-    /// For messages.
+    /// A description for messages.
     fn describe(&self) -> String;
 
     /// Fills all of `into`.
@@ -25,7 +25,7 @@ pub trait Source {
 pub enum StagingError {
     #[error(transparent)]
     Device(#[from] DeviceError),
-    #[error("a tensor in storage {storage} of a load that has {storages}")]
+    #[error("a tensor refers to storage {storage}, but the load has only {storages}")]
     NoStorage { storage: usize, storages: usize },
     #[error("opening {source_name}")]
     Open {
@@ -41,9 +41,9 @@ pub enum StagingError {
         #[source]
         source: io::Error,
     },
-    #[error("{source_name} has {has} and its buffer {wanted}")]
+    #[error("{source_name} has {has}, but its buffer has {wanted}")]
     Size { source_name: String, has: Bytes, wanted: Bytes },
-    #[error("a slot that a copy had did not come back (did an earlier copy fail?)")]
+    #[error("a copy did not return its slot (did an earlier copy fail?)")]
     SlotLost,
 }
 
@@ -52,14 +52,19 @@ pub struct Ring<D: Device> {
     slots: u64,
     /// s, the size of a slot.
     slot_bytes: Bytes,
-    made: u64,
+    allocated: u64,
     idle: Vec<D::Slot>,
 }
 
 impl<D: Device> Ring<D> {
     /// A ring with at least one slot of at least one byte.
     pub fn new(slots: u64, slot_bytes: Bytes) -> Self {
-        Self { slots: slots.max(1), slot_bytes: slot_bytes.max(Bytes::new(1)), made: 0, idle: Vec::new() }
+        Self {
+            slots: slots.max(1),
+            slot_bytes: slot_bytes.max(Bytes::new(1)),
+            allocated: 0,
+            idle: Vec::new(),
+        }
     }
 
     /// Allocates as many slots as these copies can use at the same time. Existing slots count.
@@ -69,9 +74,9 @@ impl<D: Device> Ring<D> {
         pieces: impl Iterator<Item = Bytes>,
     ) -> Result<(), DeviceError> {
         let chunks = pieces.map(|it| it.get().div_ceil(self.slot_bytes.get())).fold(0, u64::saturating_add);
-        while self.made < chunks.min(self.slots) {
+        while self.allocated < chunks.min(self.slots) {
             self.idle.push(on.slot(self.slot_bytes)?);
-            self.made += 1;
+            self.allocated += 1;
         }
         Ok(())
     }

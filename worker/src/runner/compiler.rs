@@ -46,8 +46,8 @@ fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
         Err(error) => return Err(opt_shared::causes::chain(&error)),
     };
     std::env::set_current_dir(&order.work).map_err(|error| format!("entering the work folder: {error}"))?;
-    let kept = Descriptors { worker: socket, artifact: None, libraries: &[] };
-    confine::lock_down(&policy::beyond_present(order.confinement), &kept)
+    let descriptors = Descriptors { worker: socket, artifact: None, libraries: &[] };
+    confine::lock_down(&policy::beyond_present(order.confinement), &descriptors)
         .map_err(|error| opt_shared::causes::chain(&error))?;
     if order.is_nvrtc {
         return super::nvrtc::compile(&order.program, &order.arguments);

@@ -117,7 +117,7 @@ pub struct RaisedText {
 
 impl RaisedText {
     /// Writes the text (runner). Truncates it if it does not fit.
-    pub fn tell(&self, text: &str) {
+    pub fn write_text(&self, text: &str) {
         let length = text.len().min(MAX_RAISED);
         for (place, byte) in self.bytes.iter().zip(text.bytes()) {
             place.store(byte, Ordering::Relaxed);
@@ -287,9 +287,9 @@ mod tests {
         let map = ControlMap::create().expect("a sealed memfd");
         let raised = &map.page().raised;
         assert_eq!(raised.claim(), None);
-        raised.tell("ValueError: only\n float32\u{1b}[31m");
+        raised.write_text("ValueError: only\n float32\u{1b}[31m");
         assert_eq!(raised.claim().as_deref(), Some("ValueError: only  float32[31m"));
-        raised.tell(&"é".repeat(MAX_RAISED));
+        raised.write_text(&"é".repeat(MAX_RAISED));
         assert!(raised.claim().is_some_and(|text| text.len() <= MAX_RAISED));
         raised.length.store(u32::MAX, Ordering::Relaxed);
         assert!(raised.claim().is_some_and(|text| text.len() <= 3 * MAX_RAISED));

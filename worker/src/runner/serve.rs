@@ -222,8 +222,9 @@ fn prepare(
         vec![Protection::new("sealed_inputs", unsealed.is_none(), unsealed.unwrap_or_default()).line()];
     let confinement = policy::beyond_present(setup.confinement.clone());
     let kept_libraries: Vec<BorrowedFd<'_>> = libraries.iter().map(AsFd::as_fd).collect();
-    let kept = Descriptors { worker: socket, artifact: Some(artifact.as_fd()), libraries: &kept_libraries };
-    match confine::lock_down(&confinement, &kept) {
+    let descriptors =
+        Descriptors { worker: socket, artifact: Some(artifact.as_fd()), libraries: &kept_libraries };
+    match confine::lock_down(&confinement, &descriptors) {
         Ok(protections) => {
             lines.extend(protections.iter().map(Protection::line));
         }
@@ -362,7 +363,7 @@ impl Runner {
         if let Some(last) = self.last.replace(number).filter(|last| *last != number)
             && let Some(former) = self.entries.get(last)
         {
-            former.let_go_of_outputs();
+            former.unmap_outputs();
         }
         let entry = self.entries.get_mut(number);
         page.result.store(0, Ordering::Relaxed);
@@ -388,7 +389,11 @@ impl Runner {
                 if let Some(text) = self.loaded.raised.take() {
                     // A refused allocation proves a lack of memory; an error message does not.
                     let refused = page.refused_bytes.load(Ordering::Relaxed) != 0;
-                    page.raised.tell(&if refused { text } else { text.replacen(HOST_MEMORY, RAISED, 1) });
+                    page.raised.write_text(&if refused {
+                        text
+                    } else {
+                        text.replacen(HOST_MEMORY, RAISED, 1)
+                    });
                 }
                 break;
             }
@@ -400,14 +405,14 @@ impl Runner {
             // Flush the candidate's output, so that it survives if the candidate is killed later.
             // SAFETY: this flushes all streams, and no other thread of ours closes one.
             unsafe { libc::fflush(std::ptr::null_mut()) };
-            entry.let_go_of_outputs();
+            entry.unmap_outputs();
         }
     }
 }
 
 impl Entry {
     /// Drops the output pages from this process's mappings. They then count only once, for the worker's memfd.
-    fn let_go_of_outputs(&self) {
+    fn unmap_outputs(&self) {
         let page = rustix::param::page_size();
         for (mapped, region) in self.outputs.iter().flat_map(|output| &output.regions) {
             let bytes = usize::try_from(region.bytes).unwrap_or(0);

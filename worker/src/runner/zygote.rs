@@ -136,7 +136,7 @@ fn take_places(descriptors: Vec<OwnedFd>) {
     // Duplicates get numbers above the final ones, because a received descriptor may have a number that another one
     // must get.
     let received: Vec<RawFd> = descriptors.into_iter().map(IntoRawFd::into_raw_fd).collect();
-    let kept: Vec<RawFd> = places.filter_map(|place| RawFd::try_from(place).ok()).collect();
+    let kept_descriptors: Vec<RawFd> = places.filter_map(|place| RawFd::try_from(place).ok()).collect();
     // SAFETY: descriptors of a process that has just started, by number. The copy needs no other descriptor of the
     // zygote. Their owners are neither used nor dropped, because this function's caller never returns to the zygote's
     // code.
@@ -147,10 +147,10 @@ fn take_places(descriptors: Vec<OwnedFd>) {
                 libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, RawFd::try_from(RUNNER_DESCRIPTORS).unwrap_or(0))
             })
             .collect();
-        for (&from, &place) in lifted.iter().zip(&kept) {
+        for (&from, &place) in lifted.iter().zip(&kept_descriptors) {
             libc::dup3(from, place, 0);
         }
-        for (first, last) in gaps_between(kept) {
+        for (first, last) in gaps_between(kept_descriptors) {
             libc::syscall(libc::SYS_close_range, first, last, 0_u32);
         }
     }

@@ -140,9 +140,9 @@ pub fn spawn_runner(
 
     let descriptors: Vec<(RawFd, RawFd)> =
         sources.iter().map(|(fd, target)| (fd.as_raw_fd(), *target)).collect();
-    let mut kept: Vec<RawFd> = inherited.iter().map(|(_, target)| *target).collect();
-    kept.extend([lifted_executable.as_raw_fd(), lifted_report.as_raw_fd()]);
-    let close = gaps_between(kept);
+    let mut kept_descriptors: Vec<RawFd> = inherited.iter().map(|(_, target)| *target).collect();
+    kept_descriptors.extend([lifted_executable.as_raw_fd(), lifted_report.as_raw_fd()]);
+    let close = gaps_between(kept_descriptors);
     let argument_pointers = null_terminated(arguments.iter().copied());
     let environment_pointers = null_terminated(environment.iter().map(CString::as_c_str));
 

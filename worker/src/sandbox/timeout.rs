@@ -16,7 +16,7 @@ pub(crate) struct Timeout {
     limit: Duration,
     spent: Duration,
     since: Instant,
-    /// The time that it had waited for a CPU when this was first read.
+    /// The time for which the process had waited for a CPU when that figure was first read.
     queued_before: Option<Duration>,
     /// The sum of the waits after which the process was found stopped by another process.
     stopped: Duration,
@@ -24,8 +24,9 @@ pub(crate) struct Timeout {
 
 /// Time after which a runner that another process has stopped is ended.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(30);
-/// No check is made after shorter waits: a block may be timed at that moment, and a check costs some microseconds.
-const LOOKED_AT: Duration = Duration::from_millis(5);
+/// The shortest wait after which the process is checked. A shorter wait may be part of a timed block, which a check
+/// would disturb for some microseconds.
+const MIN_CHECKED_WAIT: Duration = Duration::from_millis(5);
 
 impl Timeout {
     pub(crate) fn of(pid: u32, limit: Duration) -> Self {
@@ -44,7 +45,7 @@ impl Timeout {
         let now = Instant::now();
         let waited = now.saturating_duration_since(self.since).min(nominal);
         self.since = now;
-        if LOOKED_AT <= nominal && self.stopped < STOPPED_TIMEOUT && is_stopped(self.pid) {
+        if MIN_CHECKED_WAIT <= nominal && self.stopped < STOPPED_TIMEOUT && is_stopped(self.pid) {
             self.stopped += waited;
             return false;
         }
@@ -118,7 +119,7 @@ mod tests {
         if std::path::Path::new("/proc/self/schedstat").exists() {
             assert!(queued(std::process::id()).is_some());
         } else {
-            eprintln!("not shown: this kernel keeps no schedstat");
+            eprintln!("not tested: this kernel has no schedstat");
         }
         assert_eq!(queued(0), None);
     }

@@ -316,7 +316,7 @@ pub(crate) trait Session {
     fn slots(&self, entry: usize) -> u32;
 
     /// A reader of one output.
-    fn output(&self, entry: usize, leaf: usize, slot: u32) -> Box<dyn BytesSource + '_>;
+    fn output(&self, entry: usize, output: usize, slot: u32) -> Box<dyn BytesSource + '_>;
 
     /// Returns the first byte beside an output that is no longer `poison`. Only in verification.
     fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<Trespass>, SessionError>;
@@ -392,7 +392,7 @@ pub(crate) struct BlockOrder<'b> {
 /// One element of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
-    pub(crate) leaf: usize,
+    pub(crate) output: usize,
     pub(crate) slot: u32,
     /// The offset from the output's first byte.
     pub(crate) offset: u64,

@@ -106,9 +106,9 @@ fn keep_for(
             head.end_as(Status::LimitExceeded, why);
         }
         Kept::TooLarge { bytes } => {
-            let left = task.artifacts_room;
+            let room = task.artifacts_room;
             let why = format!(
-                "the library has {bytes}, and {left} are left of what all libraries of a run may take ([run] max_artifacts)"
+                "the library has {bytes}, and {room} are left of what all libraries of a run may take ([run] max_artifacts)"
             );
             head.end_as(Status::DoesNotFit, why);
         }

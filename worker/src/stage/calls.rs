@@ -117,11 +117,11 @@ impl<'a> EntryCalls<'a> {
     ) -> Result<Result<Option<Box<Mismatch>>, Box<EntryFailure>>, SessionError> {
         let mut first = None;
         let recorded = self.recorded;
-        for (index, leaf) in recorded.leaves.iter().enumerate() {
+        for (index, output) in recorded.outputs.iter().enumerate() {
             let tolerance = self.tolerances[index];
             let check = OutputCheck {
-                path: &leaf.path,
-                tensor: &leaf.tensor,
+                path: &output.path,
+                tensor: &output.tensor,
                 settings: self.settings,
                 tolerance: if oracle.is_some() { tolerance.doubled() } else { tolerance },
                 poison,
@@ -130,7 +130,7 @@ impl<'a> EntryCalls<'a> {
             let mut actual = session.output(self.number, index, slot);
             let mut expected: Box<dyn BytesSource + '_> = match oracle {
                 Some(oracle) => oracle.output(self.number, index, slot),
-                None => Box::new(recorded.expected(&leaf.tensor)),
+                None => Box::new(recorded.expected(&output.tensor)),
             };
             let comparison = match check.run(&mut *expected, &mut *actual) {
                 Ok(comparison) => comparison,
@@ -145,7 +145,7 @@ impl<'a> EntryCalls<'a> {
             checked.max_absolute_error = checked.max_absolute_error.max(comparison.max_absolute_error);
             checked.max_relative_error = checked.max_relative_error.max(comparison.max_relative_error);
             if checked.worst.as_ref().is_none_or(|(_, worst)| *worst < comparison.relative_l2) {
-                checked.worst = Some((leaf.path.clone(), comparison.relative_l2));
+                checked.worst = Some((output.path.clone(), comparison.relative_l2));
             }
             if !comparison.passed && first.is_none() {
                 self.wrong = self.wrong.take().or_else(|| comparison.detail());
@@ -177,7 +177,7 @@ impl<'a> EntryCalls<'a> {
     }
 
     fn trespassed(&self, Trespass { output, past }: Trespass) -> Over {
-        let path = &self.recorded.leaves[output].path;
+        let path = &self.recorded.outputs[output].path;
         let side = if past < 0 { "before the start" } else { "past the end" };
         let detail = match if past < 0 { -past } else { past + 1 } {
             1 => format!("wrote 1 byte {side} of `{path}`"),

@@ -38,8 +38,9 @@ const RESOURCES: [&str; 7] = [
 /// forge.
 pub(crate) fn lacking_resource(log: &str) -> Option<&'static str> {
     let complains = |line: &str| {
-        let own = line.split_once(": ").is_some_and(|(driver, _)| !driver.contains([':', ' ']));
-        own || ["fatal error: ", "Fatal error: ", "final link failed: "].iter().any(|it| line.contains(it))
+        let is_from_driver = line.split_once(": ").is_some_and(|(driver, _)| !driver.contains([':', ' ']));
+        is_from_driver
+            || ["fatal error: ", "Fatal error: ", "final link failed: "].iter().any(|it| line.contains(it))
     };
     let named = |line: &str| {
         let line = line.trim_end_matches(['\'', '\u{2019}', '.', ')']);

@@ -126,7 +126,7 @@ impl Compiler {
 }
 
 /// Returns the compiler that a build with these folders would use, as `yes NAME`, or `no` and the reason.
-pub(crate) fn tell(toolchain: &[PathBuf]) -> String {
+pub(crate) fn describe(toolchain: &[PathBuf]) -> String {
     match find(toolchain) {
         Some(Compiler::Library(path)) => format!("yes NVRTC, {}", path.display()),
         Some(Compiler::Nvcc(path)) => format!("yes nvcc, {}", path.display()),
@@ -227,6 +227,6 @@ mod tests {
         let found = find(&named).expect("a library");
         assert_eq!(found, Compiler::Library(other.join("libnvrtc.so.13")));
         assert_eq!(found.headers(), Some(folder.path().join("include")));
-        assert!(tell(&named).starts_with("yes NVRTC, /"), "{}", tell(&named));
+        assert!(describe(&named).starts_with("yes NVRTC, /"), "{}", describe(&named));
     }
 }

@@ -423,9 +423,9 @@ fn row_major(array: &NumpyArray, bytes: &[u8], take: &mut dyn FnMut(&[u8])) {
         .shape
         .iter()
         .scan(1, |step, &size| {
-            let own = *step;
+            let stride = *step;
             *step *= size;
-            Some(own)
+            Some(stride)
         })
         .collect();
     for number in 0..count {

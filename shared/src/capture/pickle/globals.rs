@@ -150,7 +150,7 @@ pub(super) enum Name {
 
 /// Looks up a name. The error says why it is refused.
 pub(super) fn resolve(module: &str, name: &str) -> Result<Name, Fault> {
-    match known(module, name) {
+    match known_global(module, name) {
         Some(global) => Ok(Name::Known(global)),
         None => {
             refuse(module, name).map_or_else(|| Ok(Name::Unknown(format!("{module}.{name}").into())), Err)
@@ -158,8 +158,9 @@ pub(super) fn resolve(module: &str, name: &str) -> Result<Name, Fault> {
     }
 }
 
-/// Packages that no captured call needs. A pickle that names one of them is malicious. All names of the packages in the
-/// last line should be known here, so an unknown one is reported as such.
+/// Packages that no captured call needs. A pickle that names one of them is malicious. `builtins`, `_codecs`,
+/// `collections` and `numpy` are exceptions: `known_global` has all of their names that captures use, so
+/// any other name in them is refused too.
 const REFUSED_PACKAGES: [&str; 32] = [
     "os",
     "posix",
@@ -195,7 +196,7 @@ const REFUSED_PACKAGES: [&str; 32] = [
     "numpy",
 ];
 
-fn known(module: &str, name: &str) -> Option<Global> {
+fn known_global(module: &str, name: &str) -> Option<Global> {
     Some(match (module, name) {
         ("torch._utils", "_rebuild_tensor") => Global::RebuildTensor,
         ("torch._utils", "_rebuild_tensor_v2") => Global::RebuildTensorV2,

@@ -410,12 +410,12 @@ impl Machine {
                 index
             }
         };
-        let known = &self.storages[index as usize];
-        if known.bytes != bytes {
+        let storage = &self.storages[index as usize];
+        if storage.bytes != bytes {
             return Err(Fault::bad_pickle(format!(
                 "storage {} has {} bytes in one place and {bytes} in another",
                 quoted(&key),
-                known.bytes
+                storage.bytes
             )));
         }
         Ok(Node::Storage { index, dtype })

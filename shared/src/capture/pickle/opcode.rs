@@ -242,11 +242,12 @@ impl<'a> Decoder<'a> {
     /// Checks a length against the remaining bytes. A length beyond the end of the file is an error of the file, not a
     /// limit.
     fn require(&self, length: u64) -> Result<(), Fault> {
-        let there = self.remaining().saturating_add(self.unread);
-        if length <= there {
+        let available = self.remaining().saturating_add(self.unread);
+        if length <= available {
             return Ok(());
         }
-        let detail = format!("the pickle ends too early: it announces {length} bytes, and {there} are left");
+        let detail =
+            format!("the pickle ends too early: it announces {length} bytes, and {available} are left");
         Err(Fault::new(ErrorKind::Truncated, detail))
     }
 

@@ -284,11 +284,11 @@ mod tests {
             at in any::<prop::sample::Index>(), value: u8, cut: bool,
         ) {
             let (manifest, literals) = made(&parts);
-            let whole = manifest.encode(&literals);
-            let at = at.index(whole.len());
-            let mut bytes = whole.clone();
+            let encoded = manifest.encode(&literals);
+            let at = at.index(encoded.len());
+            let mut bytes = encoded.clone();
             if cut { bytes.truncate(at) } else { bytes[at] = value }
-            prop_assert_eq!(Manifest::parse(&bytes).is_ok(), bytes == whole);
+            prop_assert_eq!(Manifest::parse(&bytes).is_ok(), bytes == encoded);
             if let Ok(other) = Manifest::parse(&sealed(bytes)) {
                 let sum: u64 = other.segments.iter().map(|segment| segment.bytes).sum();
                 prop_assert_eq!(sum, other.file_bytes);

@@ -90,7 +90,7 @@ impl Packing {
             if partial.is_dir() {
                 remove_partial(&partial)?;
             }
-            unfinish(store, &partial)?;
+            reopen(store, &partial)?;
         }
         let Some(earlier) = (if partial.is_dir() { journal::earlier(&partial)? } else { None }) else {
             return Self::begin(store, Path::new(ADDED_PROVENANCE), origin);
@@ -116,7 +116,7 @@ impl Packing {
 }
 
 /// Turns a finished store into an unfinished one. The index is removed once the journal has all of its entries.
-fn unfinish(store: &Path, partial: &Path) -> Result<(), CapturesError> {
+fn reopen(store: &Path, partial: &Path) -> Result<(), CapturesError> {
     let index =
         Index::read(store).map_err(|source| CapturesError::Index { path: store.to_owned(), source })?;
     let mut provenance = index.provenance;

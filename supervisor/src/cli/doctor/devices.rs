@@ -5,6 +5,7 @@ use opt_shared::units::Bytes;
 use serde_json::{Value, json};
 
 use crate::memory::device::{DeviceIdentity, Nvml, Reading, shares_host_memory};
+use crate::report::figures::counted;
 
 /// The devices, or the reason why there are none.
 pub(super) struct Devices(Result<Vec<Device>, String>);
@@ -81,10 +82,10 @@ impl Device {
                 };
                 let unified =
                     if self.is_unified(machine) == Some(true) { ", shares the host's memory" } else { "" };
-                let processes = reading.processes.len();
+                let processes = counted(reading.processes.len(), "process", "processes");
                 let busy =
                     reading.utilisation.map_or_else(String::new, |percent| format!(", {percent} % busy"));
-                format!("{memory} by {processes} processes{unified}{busy}")
+                format!("{memory} by {processes}{unified}{busy}")
             }
         };
         format!("{index}: {name} ({uuid}), {state}")

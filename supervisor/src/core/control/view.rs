@@ -187,7 +187,7 @@ impl Core {
     fn ahead_of(&self, id: UnitId) -> usize {
         let place =
             |unit: &Unit| (!unit.is_done()).then(|| (unit.turn, unit.job, unit.step().stage, unit.spec.id));
-        let own = place(self.unit(id));
-        self.units.iter().filter(|unit| place(unit).is_some_and(|it| Some(it) < own)).count()
+        let own_place = place(self.unit(id));
+        self.units.iter().filter(|unit| place(unit).is_some_and(|it| Some(it) < own_place)).count()
     }
 }

@@ -285,19 +285,19 @@ fn worn_workers_are_replaced_one_at_a_time() {
     let worn = |desk: &Desk, decision: &str| {
         desk.policies(decision).iter().filter(|row| row.reason.contains("after_leases")).count()
     };
-    let mut most = 0;
+    let mut max_leaving = 0;
     // Both workers are worn, since each has held two leases.
     for _ in 0..200 {
         match desk.try_lease() {
             Some(given) => desk.finish(given, Status::Passed),
             None => desk.answer(),
         };
-        most = (worn(&desk, "recycle") - worn(&desk, "recycled")).max(most);
+        max_leaving = (worn(&desk, "recycle") - worn(&desk, "recycled")).max(max_leaving);
         if desk.stopped().is_some() {
             break;
         }
     }
     assert_eq!(desk.stopped(), Some(StopReason::Finished));
     assert!(3 <= worn(&desk, "recycle"), "{:#?}", desk.policies("recycle"));
-    assert_eq!(most, 1, "one at a time");
+    assert_eq!(max_leaving, 1, "one at a time");
 }

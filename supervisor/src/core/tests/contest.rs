@@ -180,12 +180,12 @@ proptest! {
             .collect();
         let passed = |unit: &u32| desk.done(*unit) == Some((Status::Passed, None));
         let figure = |unit: u32| figures(unit, reached[&unit]).expect("it passed");
-        let surely = (1..7).filter(passed).map(&figure).map(|(value, half)| value * (1.0 - half));
-        let surely = surely.fold(1.0, f64::max);
+        let highest_low = (1..7).filter(passed).map(&figure).map(|(value, half)| value * (1.0 - half));
+        let highest_low = highest_low.fold(1.0, f64::max);
         for unit in (1..7).filter(passed) {
             let (value, half) = figure(unit);
             if reached[&unit] == Stage::Screen {
-                prop_assert!(value * (1.0 + half) < surely, "{unit} was left out: {orders}");
+                prop_assert!(value * (1.0 + half) < highest_low, "{unit} was left out: {orders}");
             }
         }
         // The best candidate is confirmed, if it is faster than the baseline.

@@ -308,9 +308,9 @@ fn baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
     desk.report(paired, failed(Status::Timeout));
     assert_eq!(desk.policies("baseline_lost").len(), 1);
     // This is the third attempt. The host caused one loss and the baseline another; the candidate caused none.
-    let alone = desk.lease();
+    let third = desk.lease();
     // A worker that blames a baseline although there was none is at fault. That counts as one more loss.
-    desk.report(alone, failed(Status::Timeout));
+    desk.report(third, failed(Status::Timeout));
     assert_eq!(desk.policies("put_off").len(), 1);
     let other = desk.lease();
     desk.finish(other, Status::Passed);

@@ -184,8 +184,10 @@ fn unit_that_never_fits_beside_the_baseline_is_reported_before_anything_starts()
 #[test]
 fn idle_worker_is_recycled_to_make_room() {
     // Under the smaller ceiling, an idle worker does not fit beside a lease.
-    let least = STAGE.reserved + IDLE + SUPERVISOR;
-    for (ceiling, expected) in [(least, vec![RecycleReason::MakeRoom]), (least + IDLE, Vec::new())] {
+    let min_ceiling = STAGE.reserved + IDLE + SUPERVISOR;
+    for (ceiling, expected) in
+        [(min_ceiling, vec![RecycleReason::MakeRoom]), (min_ceiling + IDLE, Vec::new())]
+    {
         let mut spec = plan(1);
         spec.ceilings.host = ceiling;
         let mut desk = at_profile(spec);

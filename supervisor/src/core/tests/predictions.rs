@@ -19,7 +19,7 @@ use crate::core::predict::{
 };
 
 /// Returns the terms for a runner that loads a shared library.
-fn of(limits: &LimitSettings) -> RunnerTerms<'_> {
+fn terms_of(limits: &LimitSettings) -> RunnerTerms<'_> {
     RunnerTerms { limits, launcher: Launcher::Dlopen }
 }
 
@@ -113,17 +113,17 @@ fn verification_owes_its_largest_entry_and_not_the_sum() {
     let entries = [entry(300, 200, 100, 1), entry(80, 10, 60, 50), entry(10, 5, 5, 0)];
     let limits = limits(None, Some(1));
     let settings = verify_settings(Duration::from_secs(60), 2);
-    let stage = verify(&entries, Bytes::ZERO, of(&limits), &settings, 4);
+    let stage = verify(&entries, Bytes::ZERO, terms_of(&limits), &settings, 4);
     adds_up(&stage);
     // max(1 + 100, 50 + 60, 5) + 2 c.
     assert_eq!((stage.spec.predicted, stage.decides), (Bytes::mib(110 + 1), Some(1)));
     // max(256, 200) + 8, and 4 for the runner itself.
     assert_eq!(stage.spec.reserved, Bytes::mib(111 + 256 + 8 + 4));
     let twice: Vec<EntryNumbers> = entries.iter().chain(&entries).cloned().collect();
-    let doubled = verify(&twice, Bytes::ZERO, of(&limits), &settings, 4);
+    let doubled = verify(&twice, Bytes::ZERO, terms_of(&limits), &settings, 4);
     assert_eq!(doubled.spec.reserved, stage.spec.reserved);
     assert_eq!(doubled.decides, Some(1), "the first of those that are alike");
-    let nothing = verify(&[], Bytes::ZERO, of(&limits), &settings, 4);
+    let nothing = verify(&[], Bytes::ZERO, terms_of(&limits), &settings, 4);
     assert_eq!((nothing.spec.predicted, nothing.decides), (Bytes::mib(1), None));
 }
 
@@ -134,7 +134,7 @@ fn verification_with_shared_runners_owes_its_largest_group() {
     let settings = verify_settings(Duration::from_secs(60), 2);
     // Groups of at most 64 MiB of U + O: {0, 1}, {2}, {3}.
     let entries = [entry(1, 1, 12, 20), entry(1, 1, 12, 20), entry(1, 1, 30, 1), entry(1, 1, 50, 0)];
-    let ways = verify_ways(&entries, of(&limits), &settings, 4);
+    let ways = verify_ways(&entries, terms_of(&limits), &settings, 4);
     ways.iter().for_each(adds_up);
     let found: Vec<_> =
         ways.iter().map(|way| (way.spec.predicted, way.decides, way.spec.batch, way.batches.len())).collect();
@@ -142,18 +142,18 @@ fn verification_with_shared_runners_owes_its_largest_group() {
     // Inputs of all entries, outputs of one at a time.
     assert_eq!(found, [(Bytes::mib(53), Some(0), shared, 3), (Bytes::mib(51), Some(3), alone, 0)]);
     assert_eq!(ways[0].batches, [0..2, 2..3, 3..4]);
-    assert_eq!(ways[1], verify(&entries, Bytes::ZERO, of(&limits), &settings, 4));
+    assert_eq!(ways[1], verify(&entries, Bytes::ZERO, terms_of(&limits), &settings, 4));
     // An entry that fails in a shared runner is repeated in a separate one.
     assert!(ways[1].spec.deadline < ways[0].spec.deadline);
     // One entry determines the sum in both ways, so there is only one way.
     let large = [entry(1, 1, 100, 0), entry(1, 1, 1, 0)];
-    assert_eq!(verify_ways(&large, of(&limits), &settings, 4).len(), 1);
-    assert_eq!(verify_ways(&[], of(&limits), &settings, 4).len(), 1);
+    assert_eq!(verify_ways(&large, terms_of(&limits), &settings, 4).len(), 1);
+    assert_eq!(verify_ways(&[], terms_of(&limits), &settings, 4).len(), 1);
 }
 
 fn profiled(entries: &[EntryNumbers], batch: u64, inputs: InputMemory, paired: bool) -> Vec<Prediction> {
     let (small, large) = (limits(Some(Bytes::mib(50)), Some(1)), limits(None, Some(2)));
-    let sides = Sides { candidate: of(&small), baseline: paired.then_some(of(&large)) };
+    let sides = Sides { candidate: terms_of(&small), baseline: paired.then_some(terms_of(&large)) };
     let settings = verify_settings(Duration::from_secs(1), 2);
     let steps = profile(entries, sides, &settings, &profile_settings(Bytes::mib(batch), inputs), 4);
     steps.iter().for_each(adds_up);
@@ -176,8 +176,11 @@ fn profile_owes_its_largest_batch_on_both_sides() {
     assert_eq!(mapped.spec.reserved, Bytes::mib(171 + 50 + 272 + 8));
     assert_eq!((mapped.decides, mapped.batches.clone()), (Some(2), vec![0..2, 2..3, 3..4]));
     assert_eq!(mapped.spec.batch, Some(Bytes::mib(100)));
-    let alone = first(InputMemory::Mapped, false);
-    assert_eq!((alone.spec.predicted, alone.spec.reserved), (Bytes::mib(86), Bytes::mib(86 + 50 + 4)));
+    let first_entry = first(InputMemory::Mapped, false);
+    assert_eq!(
+        (first_entry.spec.predicted, first_entry.spec.reserved),
+        (Bytes::mib(86), Bytes::mib(86 + 50 + 4))
+    );
     // Copied inputs are owed too, once for both sides: 104 + 2 · 23, 12 + 2 · 85, 202 + 2 · 22; plus two slots.
     let copied = first(InputMemory::Copied, true);
     assert_eq!((copied.spec.predicted, copied.decides), (Bytes::mib(202 + 44 + 2 + 1), Some(3)));
@@ -232,16 +235,16 @@ fn deadlines_exceed_what_timeouts_allow() {
         let load = call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120)) * 4;
         let call = call_timeout * 4;
         let allowed = (load + call * 4) * 100 + Duration::from_secs(100);
-        let deadline = verify(&entries, Bytes::ZERO, of(&limits), &settings, 4).spec.deadline;
+        let deadline = verify(&entries, Bytes::ZERO, terms_of(&limits), &settings, 4).spec.deadline;
         assert!(allowed < deadline, "{call_timeout:?}: {deadline:?}");
         let timing = profile_settings(Bytes::mib(10), InputMemory::Mapped);
-        let sides = Sides { candidate: of(&limits), baseline: Some(of(&limits)) };
+        let sides = Sides { candidate: terms_of(&limits), baseline: Some(terms_of(&limits)) };
         let deadline = profile(&entries, sides, &settings, &timing, 4)[0].spec.deadline;
         let allowed = (load * 2 + call * 16) * 100;
         assert!(allowed < deadline, "{call_timeout:?}: {deadline:?}");
     }
     let endless = verify_settings(Duration::MAX, u32::MAX);
-    assert_eq!(verify(&entries, Bytes::ZERO, of(&limits), &endless, 4).spec.deadline, Duration::MAX);
+    assert_eq!(verify(&entries, Bytes::ZERO, terms_of(&limits), &endless, 4).spec.deadline, Duration::MAX);
 }
 
 /// Calls may take four times their timeout if they wait for a CPU, a runner takes two seconds to start and end, and the
@@ -254,18 +257,18 @@ fn deadlines_are_long_enough_for_every_wait() {
     let entries = [entry(600, 1, 1, 0), entry(400, 1, 1, 0)];
     let reading = 60 + 4 * 1000 / 20;
     let limits = limits(None, Some(1));
-    let verified = verify(&entries, Bytes::ZERO, of(&limits), &settings, 1);
+    let verified = verify(&entries, Bytes::ZERO, terms_of(&limits), &settings, 1);
     assert_eq!(verified.spec.deadline, seconds(2 * (40 * 7 + 40 + 2) + reading));
     // There are 44 calls and 32 runners: twelve pairs, a trial and a repetition.
     let profiles = profile(
         &entries,
-        Sides { candidate: of(&limits), baseline: None },
+        Sides { candidate: terms_of(&limits), baseline: None },
         &settings,
         &profile_settings(Bytes::gib(2), InputMemory::Mapped),
         1,
     );
     assert_eq!(profiles[0].spec.deadline, seconds(2 * (40 + 40 * 44 + 32 * (40 + 2)) + reading));
-    let replayed = replay(Bytes::mib(5), Bytes::mib(3), &entries, &[of(&limits)], &settings, 1);
+    let replayed = replay(Bytes::mib(5), Bytes::mib(3), &entries, &[terms_of(&limits)], &settings, 1);
     assert_eq!(replayed.spec.deadline, seconds(2 * (40 * 2 + 40 + 2) + 2 * reading));
     assert_eq!(replayed.decides, Some(0), "the first of those that are alike");
     // The pool, catalog and schedule, four staging slots, one step's outputs, two chunks.
@@ -289,7 +292,7 @@ fn entry_with_the_largest_sum_decides() {
         {
             let steps = profile(
                 &entries,
-                Sides { candidate: of(&alone), baseline: None },
+                Sides { candidate: terms_of(&alone), baseline: None },
                 &verify_settings(Duration::from_secs(10), 3),
                 &profile_settings(batch, inputs),
                 1,
@@ -302,7 +305,7 @@ fn entry_with_the_largest_sum_decides() {
     for batch in [Bytes::gib(2), Bytes::new(1)] {
         let steps = profile(
             &[large.clone(), copied.clone()],
-            Sides { candidate: of(&alone), baseline: None },
+            Sides { candidate: terms_of(&alone), baseline: None },
             &verify_settings(Duration::from_secs(10), 3),
             &profile_settings(batch, InputMemory::Copied),
             1,

@@ -284,8 +284,8 @@ fn idle_worker_that_holds_memory_is_ended_before_working_ones() {
 #[test]
 fn memory_of_a_dead_worker_is_awaited_before_another_is_ended() {
     let (mut desk, [first, second]) = side_by_side();
-    let left = (Process::Runner(first.worker, 7), Bytes::mib(90));
-    let seen = [left, (Process::Runner(second.worker, 8), Bytes::mib(90))];
+    let of_dead_worker = (Process::Runner(first.worker, 7), Bytes::mib(90));
+    let seen = [of_dead_worker, (Process::Runner(second.worker, 8), Bytes::mib(90))];
     desk.sample(&seen);
     desk.feed(Event::WorkerGone { worker: first.worker, how: "signal 9".to_owned(), left_runners: true });
     let since = desk.now;

@@ -105,9 +105,9 @@ fn job_stays_open_while_its_source_may_have_more() {
 fn silent_source_does_not_hold_up_the_run() {
     let mut desk = searched(1);
     desk.feed(Event::Tick);
-    let asked = desk.now;
-    assert_eq!(desk.core.next_deadline(), Some(asked + SOURCE_TIMEOUT));
-    desk.now = asked + SOURCE_TIMEOUT - Duration::from_millis(2);
+    let asked_at = desk.now;
+    assert_eq!(desk.core.next_deadline(), Some(asked_at + SOURCE_TIMEOUT));
+    desk.now = asked_at + SOURCE_TIMEOUT - Duration::from_millis(2);
     desk.feed(Event::Tick);
     assert_eq!(desk.stopped(), None);
     desk.feed(Event::Tick);
@@ -119,11 +119,11 @@ fn silent_source_does_not_hold_up_the_run() {
 fn source_with_nothing_yet_is_awaited_and_not_asked_again() {
     let mut desk = searched(1);
     desk.feed(Event::Tick);
-    let asked = desk.now;
+    let asked_at = desk.now;
     for _ in 0..3 {
         assert_eq!(wanted(&offer(&mut desk, 0..0, true)), []);
     }
-    assert_eq!(desk.core.next_deadline(), Some(asked + SOURCE_TIMEOUT), "its timeout continues");
+    assert_eq!(desk.core.next_deadline(), Some(asked_at + SOURCE_TIMEOUT), "its timeout continues");
     offer(&mut desk, 0..1, false);
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!(desk.orders(), "B0 V0 P0");
@@ -259,8 +259,8 @@ fn source_of_a_job_that_follows_others_is_asked_when_they_are_over() {
     assert_eq!(desk.orders(), "B0 V0 P0 R1");
     let at = |wanted: &dyn Fn(&Action) -> bool| desk.log.iter().position(wanted);
     let over = at(&|it| matches!(it, Action::JobDone { job: JobId(0), .. }));
-    let asked = at(&|it| matches!(it, Action::Wanted { job: JobId(1), .. }));
-    assert!(over < asked, "{:#?}", desk.log);
+    let asked_at = at(&|it| matches!(it, Action::Wanted { job: JobId(1), .. }));
+    assert!(over < asked_at, "{:#?}", desk.log);
     assert_eq!(jobs_over(&desk), [0, 1]);
 }
 

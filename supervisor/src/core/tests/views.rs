@@ -46,14 +46,14 @@ fn view_of_a_worker_has_its_lease_runners_and_memory() {
     let (limit, owed, peak_owed) = (Bytes::mib(50), Bytes::mib(21), Bytes::mib(31));
     assert_eq!(view.runners, [RunnerView { pid: 7, limit, owed, peak_owed }]);
     assert_eq!(view.age, desk.now - born);
-    let held = desk.now - granted;
+    let lease_age = desk.now - granted;
     let lease = LeaseView {
         id: build.lease,
         unit: UnitId(0),
         stage: Stage::Build,
         attempt: 1,
-        held,
-        left: STAGE.deadline - held,
+        held: lease_age,
+        left: STAGE.deadline - lease_age,
     };
     assert_eq!(view.lease, Some(lease));
 }

@@ -58,7 +58,7 @@ impl Desk {
     }
 
     /// Sends an event to all subscribed clients. `what` is called only if there are any.
-    pub(crate) fn tell(&mut self, what: impl FnOnce() -> Value) {
+    pub(crate) fn notify(&mut self, what: impl FnOnce() -> Value) {
         if let Some(server) = &mut self.control
             && server.has_listeners()
         {
@@ -66,7 +66,7 @@ impl Desk {
             if what["t"].is_null() {
                 what["t"] = json!(UtcTime::now());
             }
-            server.tell(&Notification(what), Instant::now());
+            server.broadcast(&Notification(what), Instant::now());
         }
     }
 
@@ -94,7 +94,7 @@ impl Desk {
     /// Drops clients that have disconnected.
     pub(crate) fn drop_disconnected(&mut self) {
         if let Some(server) = &self.control {
-            self.awaited.retain(|(token, _)| server.is_there(token));
+            self.awaited.retain(|(token, _)| server.is_connected(token));
         }
     }
 }

@@ -88,8 +88,8 @@ impl Forecast {
     }
 
     fn tally(&self, stage: Stage, job: JobId) -> Option<Tally> {
-        let own = self.tallies.get(&(stage, job)).copied();
-        own.or_else(|| {
+        let of_the_job = self.tallies.get(&(stage, job)).copied();
+        of_the_job.or_else(|| {
             let of_stage = self.tallies.iter().filter(|((of, _), _)| *of == stage);
             of_stage.map(|(_, tally)| *tally).reduce(|sum, it| Tally {
                 ended: sum.ended + it.ended,

@@ -5,7 +5,7 @@ pub(super) mod forecast;
 pub(super) mod notifications;
 mod overview;
 pub(super) mod questions;
-pub(super) mod replay_standing;
+pub(super) mod replay_state;
 pub mod requests;
 mod status;
 pub mod submissions;
@@ -30,7 +30,7 @@ pub(super) struct View<'a> {
 
 impl View<'_> {
     /// Returns the state of a candidate in the core, if it has been offered.
-    fn standing_of(&self, id: CandidateId) -> Option<UnitView> {
+    fn state_of_candidate(&self, id: CandidateId) -> Option<UnitView> {
         self.decisions.core.unit_view(self.agenda.units.of_candidate(id)?)
     }
 }

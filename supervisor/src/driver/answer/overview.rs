@@ -24,16 +24,16 @@ impl View<'_> {
     /// Returns a page of candidates in the plan's order, starting at index `from`.
     pub(crate) fn candidates(&self, from: u32) -> Value {
         let total = self.agenda.plan.jobs.iter().map(|job| job.candidates.len()).sum::<usize>();
-        let mut left = from as usize;
+        let mut to_skip = from as usize;
         let mut page = Vec::new();
         for job in &self.agenda.plan.jobs {
-            if job.candidates.len() <= left {
-                left -= job.candidates.len();
+            if job.candidates.len() <= to_skip {
+                to_skip -= job.candidates.len();
                 continue;
             }
             let scores: BTreeMap<CandidateId, ScoreRow> =
                 self.agenda.job_scores(job).rows.into_iter().collect();
-            let rest = job.candidates.iter().skip(std::mem::take(&mut left)).take(PAGE - page.len());
+            let rest = job.candidates.iter().skip(std::mem::take(&mut to_skip)).take(PAGE - page.len());
             page.extend(rest.map(|it| self.candidate(job, it.id, scores.get(&it.id))));
             if page.len() == PAGE {
                 break;
@@ -45,7 +45,7 @@ impl View<'_> {
     fn candidate(&self, job: &JobPlan, id: CandidateId, score: Option<&ScoreRow>) -> Value {
         let mut answer =
             json!({ "candidate": self.agenda.full_name(id), "baseline": job.baseline == Some(id) });
-        match self.standing_of(id) {
+        match self.state_of_candidate(id) {
             Some(UnitView::Done(status)) => answer["status"] = json!(status),
             Some(UnitView::Running { stage, attempt }) => {
                 answer["stage"] = json!(stage.name());
@@ -88,7 +88,7 @@ impl View<'_> {
     /// take.
     pub(crate) fn pace(&self) -> Value {
         let now = self.decisions.now();
-        let held: BTreeMap<CandidateId, Duration> = self
+        let lease_ages: BTreeMap<CandidateId, Duration> = self
             .decisions
             .core
             .worker_views(now)
@@ -98,9 +98,9 @@ impl View<'_> {
             .collect();
         let stages = self.agenda.plan.stages();
         let is_run = |stage: Stage| stages.runs(if stage.is_timed() { Stage::Profile } else { stage });
-        let open = self.agenda.plan.candidates().filter_map(|it| match self.standing_of(it.id)? {
+        let open = self.agenda.plan.candidates().filter_map(|it| match self.state_of_candidate(it.id)? {
             UnitView::Waiting { stage, .. } | UnitView::Running { stage, .. } => {
-                Some(Open { job: it.job, stage, held: held.get(&it.id).copied().unwrap_or_default() })
+                Some(Open { job: it.job, stage, held: lease_ages.get(&it.id).copied().unwrap_or_default() })
             }
             UnitView::Done(_) => None,
         });

@@ -20,7 +20,7 @@ use crate::control::{
 use crate::core::control::Which;
 use crate::core::event::{Answer, Control, Event};
 use crate::driver::RunError;
-use crate::driver::folder::writer::Then;
+use crate::driver::folder::writer::FollowUp;
 use crate::driver::folder::{RunFolder, clear_if_dead, is_locked};
 use crate::driver::run::Run;
 use crate::exit::Exit;
@@ -48,7 +48,7 @@ pub(crate) fn open(folder: &RunFolder, is_needed: bool) -> Result<Option<Server>
 }
 
 /// Returns this user's runs whose supervisor is alive, which is determined by their locks.
-pub fn living() -> Vec<socket::Found> {
+pub fn live_runs() -> Vec<socket::Found> {
     socket::runs().into_iter().filter(|found| is_locked(&found.run)).collect()
 }
 
@@ -127,14 +127,17 @@ impl Run<'_> {
                 // The answer is sent when the request is on record.
                 Ok(reply) => {
                     let token = token.clone();
-                    self.books.writer.write_then(move |_| Ok(Then::Reply(token.clone(), Ok(reply.clone()))));
+                    self.books
+                        .writer
+                        .write_then(move |_| Ok(FollowUp::Reply(token.clone(), Ok(reply.clone()))));
                     return Ok(None);
                 }
                 Err(refusal) => Err(refusal),
             },
             Request::Result(params) => match self.view().candidate_named(&params.candidate) {
                 Ok(id) => {
-                    let done = self.agenda.known.get(id.index()).is_some_and(|it| it.status.is_some());
+                    let done =
+                        self.agenda.candidate_facts.get(id.index()).is_some_and(|it| it.status.is_some());
                     if params.wait && !done {
                         self.desk.awaited.push((token.clone(), id));
                         return Ok(None);
@@ -156,7 +159,7 @@ impl Run<'_> {
         let token = token.clone();
         self.books
             .writer
-            .write_then(move |store| Ok(Then::Answer(token.clone(), question, question.look_up(store)?)));
+            .write_then(move |store| Ok(FollowUp::Answer(token.clone(), question, question.look_up(store)?)));
         None
     }
 
@@ -182,7 +185,7 @@ impl Run<'_> {
         if let Some(each_candidate) = &self.desk.each_candidate {
             each_candidate(&result);
         }
-        self.desk.tell(|| notifications::candidate(&result));
+        self.desk.notify(|| notifications::candidate(&result));
         for token in self.desk.take_awaiting(id) {
             self.desk.reply(&token, &Ok(result.clone()));
         }
@@ -194,7 +197,7 @@ impl Run<'_> {
             let why = format!("the run ended before {} did", self.agenda.full_name(id));
             self.desk.reply(&token, &Err(Refusal::new(Code::Refused, why)));
         }
-        self.desk.tell(|| notifications::run_ended(exit.code()));
+        self.desk.notify(|| notifications::run_ended(exit.code()));
         if let Some(server) = self.desk.control.take() {
             server.close(CLOSING_TIMEOUT);
         }

@@ -40,7 +40,7 @@ impl View<'_> {
             },
             "pace": self.pace(),
             "jobs": self.agenda.plan.jobs.iter().map(|job| self.job(job)).collect::<Vec<_>>(),
-            "replays": self.replay_standings(),
+            "replays": self.replay_states(),
             "leases": leases,
             "waiting": view.waiting.map(|(since, for_what)| json!({
                 "seconds": now.saturating_sub(since).as_secs_f64(), "for": for_what
@@ -82,7 +82,7 @@ impl View<'_> {
     fn job(&self, job: &crate::plan::JobPlan) -> Value {
         let (mut waiting, mut running, mut passed, mut failed) = (0, 0, 0, 0);
         for candidate in &job.candidates {
-            match self.standing_of(candidate.id) {
+            match self.state_of_candidate(candidate.id) {
                 Some(UnitView::Waiting { .. }) | None => waiting += 1,
                 Some(UnitView::Running { .. }) => running += 1,
                 Some(UnitView::Done(opt_shared::outcome::Status::Passed)) => passed += 1,
@@ -156,8 +156,8 @@ impl View<'_> {
     pub(crate) fn result(&self, id: CandidateId, record: Option<Box<CandidateRecord>>) -> Value {
         let mut answer = Map::new();
         answer.insert("candidate".to_owned(), json!(self.agenda.full_name(id)));
-        let view = self.standing_of(id);
-        let done = self.agenda.known.get(id.index()).is_some_and(|it| it.status.is_some());
+        let view = self.state_of_candidate(id);
+        let done = self.agenda.candidate_facts.get(id.index()).is_some_and(|it| it.status.is_some());
         answer.insert("done".to_owned(), json!(done));
         if let (false, Some(UnitView::Waiting { stage, .. } | UnitView::Running { stage, .. })) = (done, view)
         {
@@ -250,7 +250,7 @@ impl View<'_> {
         let Found { decisions: latest, candidate: record, .. } = found;
         let unit = self.agenda.units.of_candidate(id);
         let (core, now) = (&self.decisions.core, self.decisions.now());
-        let why = match self.standing_of(id) {
+        let why = match self.state_of_candidate(id) {
             Some(UnitView::Waiting { stage, attempt }) => {
                 let called = |other| self.agenda.unit_name(other);
                 let what = unit.and_then(|unit| core.wait_reason(now, unit, called)).unwrap_or_default();

@@ -23,8 +23,8 @@ use super::requests::to_reply;
 use crate::control::{Code, Refusal, Reply, SubmitParams};
 use crate::core::event::Answer;
 use crate::driver::RunError;
+use crate::driver::candidate_facts::CandidateFacts;
 use crate::driver::folder::register::candidate_row;
-use crate::driver::known::Known;
 use crate::driver::run::Run;
 use crate::plan::{CandidatePlan, Plan, Submission, SubmissionError};
 
@@ -69,7 +69,7 @@ impl Run<'_> {
     }
 
     fn next_candidate(&self) -> CandidateId {
-        CandidateId(u32::try_from(self.agenda.known.len()).unwrap_or(u32::MAX))
+        CandidateId(u32::try_from(self.agenda.candidate_facts.len()).unwrap_or(u32::MAX))
     }
 
     fn job_for(&self, wanted: Option<&str>) -> Result<usize, Refusal> {
@@ -93,7 +93,7 @@ impl Run<'_> {
         let row = candidate_row(&self.agenda.plan, &candidate);
         self.books.writer.write(move |store| store.candidate(&row));
         self.agenda.plan.jobs[job].candidates.push(candidate);
-        self.agenda.known.push(Known::default());
+        self.agenda.candidate_facts.push(CandidateFacts::default());
         match self.offer(id)? {
             Some(Answer::Done(_)) => {
                 let full_name = self.agenda.full_name(id);
@@ -115,10 +115,10 @@ fn copy_submission(
 ) -> Result<CandidatePlan, Refusal> {
     let io = |what: &str, error: std::io::Error| Refusal::new(Code::Refused, format!("{what}: {error}"));
     fs::create_dir_all(folder).map_err(|error| io("creating the folder for submissions", error))?;
-    let own = next_folder(folder)?;
+    let submission_folder = next_folder(folder)?;
     let job = &plan.jobs[job];
     let refuse = |error: SubmissionError| Refusal::new(Code::InvalidParams, error.to_string());
-    let taken = fill(&own, params).and_then(|sources| {
+    let taken = fill(&submission_folder, params).and_then(|sources| {
         let submission = Submission {
             name: params.name.clone(),
             sources,
@@ -130,19 +130,19 @@ fn copy_submission(
         if let Some(why) = candidate.source.language.unfit_for(plan.device()) {
             return Err(Refusal::new(Code::InvalidParams, why));
         }
-        let kept = SubmissionRecord {
+        let record = SubmissionRecord {
             job: job.name.clone(),
             name: candidate.name.clone(),
-            files: candidate.source.sources.iter().map(|path| relative(&own, path)).collect(),
+            files: candidate.source.sources.iter().map(|path| relative(&submission_folder, path)).collect(),
             language: candidate.source.language,
             symbol: candidate.source.symbol.clone(),
             launch: (*candidate.launch).clone(),
         };
-        keep(&own, &kept).map_err(|error| io("recording the submission", error))?;
+        keep(&submission_folder, &record).map_err(|error| io("recording the submission", error))?;
         Ok(candidate)
     });
     if taken.is_err() {
-        let _ = fs::remove_dir_all(&own);
+        let _ = fs::remove_dir_all(&submission_folder);
     }
     taken
 }
@@ -153,11 +153,11 @@ fn next_folder(folder: &Path) -> Result<PathBuf, Refusal> {
         let why = format!("this run has had {MAX_SUBMISSIONS} submissions (start another run)");
         return Err(Refusal::new(Code::Refused, why));
     }
-    let own = folder.join(from.to_string());
-    fs::create_dir(&own).map_err(|error| {
-        Refusal::new(Code::Refused, format!("creating the folder {}: {error}", own.display()))
+    let submission_folder = folder.join(from.to_string());
+    fs::create_dir(&submission_folder).map_err(|error| {
+        Refusal::new(Code::Refused, format!("creating the folder {}: {error}", submission_folder.display()))
     })?;
-    Ok(own)
+    Ok(submission_folder)
 }
 
 fn numbers(folder: &Path) -> Vec<u32> {
@@ -219,11 +219,13 @@ pub fn restore(plan: &mut Plan, run: &Path) {
     let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
     let folder = run.join(FOLDER);
     for number in numbers(&folder).into_iter().take(MAX_SUBMISSIONS as usize) {
-        let own = folder.join(number.to_string());
-        match read_kept(&own) {
+        let submission_folder = folder.join(number.to_string());
+        match read_kept(&submission_folder) {
             Ok(None) => {}
-            Ok(Some(kept)) => add(plan, &own, kept),
-            Err(error) => tracing::warn!("the submission {} is left out: {error}", own.display()),
+            Ok(Some(kept)) => add(plan, &submission_folder, kept),
+            Err(error) => {
+                tracing::warn!("the submission {} is left out: {error}", submission_folder.display())
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use opt_shared::units::Bytes;
 use super::RunFolder;
 use super::evidence::{Evidence, RunSample};
 use super::summaries::Summaries;
-use super::writer::{Then, Writer};
+use super::writer::{FollowUp, Writer};
 use crate::core::event::{PhaseRow, PolicyRow};
 use crate::driver::RunError;
 use crate::record::{MemoryTotals, Numbers, UtcTime};
@@ -90,7 +90,7 @@ impl Books {
 
     /// Writes the summary after everything that was submitted before it.
     pub(crate) fn write_summary(&mut self, totals: MemoryTotals) {
-        self.writer.write_then(move |store| store.memory(totals).map(|()| Then::WriteSummary));
+        self.writer.write_then(move |store| store.memory(totals).map(|()| FollowUp::WriteSummary));
     }
 }
 

@@ -32,7 +32,7 @@ impl Run<'_> {
         let name = job.name.clone();
         let scores = self.agenda.job_scores(job);
         let end = self.agenda.job_end(job, baseline_failed, &scores);
-        self.desk.tell(|| notifications::job(&name, &end));
+        self.desk.notify(|| notifications::job(&name, &end));
         self.books.writer.write(move |store| {
             store.scores(&scores.rows)?;
             store.job_status(id, &end)
@@ -45,7 +45,9 @@ impl Run<'_> {
     pub(crate) fn finish(&mut self, stop: &StopReason) -> Result<Exit, RunError> {
         self.desk.progress.clear();
         let skipped_whole = |job: &&JobPlan| {
-            !job.candidates.iter().all(|it| self.agenda.known[it.id.index()].status == Some(Status::Skipped))
+            !job.candidates
+                .iter()
+                .all(|it| self.agenda.candidate_facts[it.id.index()].status == Some(Status::Skipped))
         };
         let verdicts: Vec<Verdict> =
             self.agenda.plan.jobs.iter().filter(skipped_whole).map(|job| self.agenda.verdict(job)).collect();
@@ -95,7 +97,7 @@ impl Run<'_> {
 impl Agenda<'_> {
     /// Returns whether any candidate or replay has the status INFRA_ERROR, and so no verdict.
     fn has_infra_error(&self) -> bool {
-        let candidates = self.known.iter().map(|known| known.status);
+        let candidates = self.candidate_facts.iter().map(|facts| facts.status);
         candidates.chain(self.replays.ends.iter().copied()).any(|status| status == Some(Status::InfraError))
     }
 
@@ -104,13 +106,13 @@ impl Agenda<'_> {
             .candidates
             .iter()
             .filter_map(|candidate| {
-                let known = &self.known[candidate.id.index()];
-                let summary = known.profile.as_ref()?;
-                (known.status == Some(Status::Passed) && summary.has_entries()).then_some(Timed {
+                let result = &self.candidate_facts[candidate.id.index()];
+                let summary = result.profile.as_ref()?;
+                (result.status == Some(Status::Passed) && summary.has_entries()).then_some(Timed {
                     id: candidate.id,
                     is_baseline: job.baseline == Some(candidate.id),
                     summary,
-                    left_out: self.weight_left_out(job, &known.unsupported),
+                    left_out: self.weight_left_out(job, &result.unsupported),
                 })
             })
             .collect();
@@ -144,7 +146,7 @@ impl Agenda<'_> {
         if let Some(broken) = &facts.broken {
             return JobEnd { detail: Some(broken.clone()), ..JobEnd::of(JobStatus::CaptureError) };
         }
-        let status_of = |id: CandidateId| self.known[id.index()].status;
+        let status_of = |id: CandidateId| self.candidate_facts[id.index()].status;
         let all = |status| job.candidates.iter().all(|it| status_of(it.id) == Some(status));
         if all(Status::DoesNotFit) {
             return JobEnd::of(JobStatus::DoesNotFit);
@@ -155,9 +157,9 @@ impl Agenda<'_> {
         let (winner, mut detail) = match scores.winner() {
             Winner::Is(id) => (job.candidates.iter().find(|it| it.id == id).map(|it| it.name.clone()), None),
             Winner::Uncertain => {
-                let least = job.profile.min_improvement * 100.0;
+                let percent = job.profile.min_improvement * 100.0;
                 let why = format!(
-                    "no candidate is at least {least:.1} % faster than the baseline with sufficient confidence (min_improvement)"
+                    "no candidate is at least {percent:.1} % faster than the baseline with sufficient confidence (min_improvement)"
                 );
                 (None, Some(why))
             }
@@ -246,7 +248,7 @@ impl Agenda<'_> {
     /// Explains why the candidates that passed were not timed, if their device or languages are the reason.
     fn not_timed_because(&self, job: &JobPlan) -> Option<&'static str> {
         let passed = |it: &&CandidatePlan| {
-            job.baseline != Some(it.id) && self.known[it.id.index()].status == Some(Status::Passed)
+            job.baseline != Some(it.id) && self.candidate_facts[it.id.index()].status == Some(Status::Passed)
         };
         let mut reasons =
             job.candidates.iter().filter(passed).map(|it| self.plan.candidate_not_timed_because(it));
@@ -257,7 +259,7 @@ impl Agenda<'_> {
     /// Explains why passing candidates do not count: none was timed, or none was fast enough.
     fn why_none_counts(&self, job: &JobPlan) -> Option<String> {
         let passed = |it: &&CandidatePlan| {
-            job.baseline != Some(it.id) && self.known[it.id.index()].status == Some(Status::Passed)
+            job.baseline != Some(it.id) && self.candidate_facts[it.id.index()].status == Some(Status::Passed)
         };
         let count = job.candidates.iter().filter(passed).count();
         if count == 0 {
@@ -265,10 +267,10 @@ impl Agenda<'_> {
         }
         let timed = self.facts[job.id.index()].entries.iter().any(|fact| fact.scored);
         if let Some(why) = self.not_timed_because(job) {
-            let asked = self
+            let min_speedup_note = self
                 .min_speedup
                 .map_or_else(String::new, |least| format!(" (--min-speedup {least} asks for times)"));
-            return Some(format!("{count} passed verification and none was timed: {why}{asked}"));
+            return Some(format!("{count} passed verification and none was timed: {why}{min_speedup_note}"));
         }
         Some(match self.min_speedup {
             _ if !timed => format!(
@@ -290,9 +292,9 @@ impl Agenda<'_> {
         let profiled = self.plan.stages().profile;
         let scores = self.min_speedup.map(|least| (least, self.job_scores(job)));
         job.candidates.iter().filter(|it| only_baseline || job.baseline != Some(it.id)).any(|it| {
-            let known = &self.known[it.id.index()];
+            let result = &self.candidate_facts[it.id.index()];
             let is_timed = profiled && self.plan.candidate_not_timed_because(it).is_none();
-            let passed = known.status == Some(Status::Passed) && (!is_timed || known.profile.is_some());
+            let passed = result.status == Some(Status::Passed) && (!is_timed || result.profile.is_some());
             let fast = scores.as_ref().is_none_or(|(least, scores)| {
                 scores.rows.iter().any(|(id, row)| {
                     *id == it.id && row.speedup.is_some_and(|speedup| *least <= speedup.ci_low)
@@ -303,7 +305,7 @@ impl Agenda<'_> {
     }
 
     fn verdict(&self, job: &JobPlan) -> Verdict {
-        let status = |id: CandidateId| self.known[id.index()].status;
+        let status = |id: CandidateId| self.candidate_facts[id.index()].status;
         if job.candidates.iter().all(|it| status(it.id) == Some(Status::DoesNotFit)) {
             return Verdict::DoesNotFit;
         }

@@ -51,7 +51,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 const CLEARING_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 /// The largest number of supervisors that have the same pid at the same time, each in another pid namespace.
-const MAX_NAMESAKES: u32 = 64;
+const MAX_WITH_SAME_PID: u32 = 64;
 
 fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> FolderError + 'a {
     move |source| FolderError::Io { action, path: path.to_owned(), source }
@@ -296,7 +296,7 @@ impl TemporaryFolder {
         clear_abandoned(&parent);
         // A supervisor in another pid namespace may have the same pid.
         let pid = std::process::id();
-        for number in 0..MAX_NAMESAKES {
+        for number in 0..MAX_WITH_SAME_PID {
             let path = parent.join(if number == 0 { pid.to_string() } else { format!("{pid}-{number}") });
             match fs::create_dir(&path) {
                 Ok(()) => {

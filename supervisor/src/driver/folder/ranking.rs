@@ -115,7 +115,7 @@ impl Scores {
         self.confirmed && matches!(self.winner(), Winner::Is(_))
     }
 
-    /// Returns the best candidate, if it is surely faster than the baseline by `min_improvement`, or was timed without
+    /// Returns the best candidate, if it is clearly faster than the baseline by `min_improvement`, or was timed without
     /// a baseline.
     pub fn winner(&self) -> Winner {
         match self.best {
@@ -199,7 +199,7 @@ fn doubt(
     let paired = speedup.is_some();
     let surely_faster = !paired || speedup.is_some_and(|it| counts_from <= it.ci_low);
     if !surely_faster {
-        // No candidate is surely faster. The ranking is settled only if none of them can be faster.
+        // No candidate is clearly faster. The ranking is settled only if none of them can be faster.
         return figures
             .iter()
             .filter(|(_, figure)| counts_from < figure.ci_high)
@@ -356,11 +356,11 @@ mod tests {
     fn unsupported_entries_count_as_fast_as_the_baseline() {
         // Eight times as fast in one entry out of three.
         let part = summary(Some(8.0), 8.0);
-        let whole = summary(Some(3.0), 3.0);
+        let all_entries = summary(Some(3.0), 3.0);
         let timed = [
             Timed { id: BASELINE, is_baseline: true, summary: &summary(None, 1.0), left_out: 0 },
             Timed { id: SLOW, is_baseline: false, summary: &part, left_out: 2 },
-            Timed { id: FAST, is_baseline: false, summary: &whole, left_out: 0 },
+            Timed { id: FAST, is_baseline: false, summary: &all_entries, left_out: 0 },
         ];
         let scores = scores(&timed, 0.02);
         assert_eq!(scores.winner(), Winner::Is(FAST));

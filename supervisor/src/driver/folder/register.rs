@@ -7,8 +7,8 @@ use opt_shared::outcome::{Blame, ReplayResult, Status};
 use opt_shared::settings::CandidateSource;
 
 use super::resume::Earlier;
+use crate::driver::candidate_facts::CandidateFacts;
 use crate::driver::error::RunError;
-use crate::driver::known::Known;
 use crate::driver::survey::facts::JobFacts;
 use crate::driver::survey::replay_facts::ReplayFacts;
 use crate::plan::{CandidatePlan, JobPlan, Plan};
@@ -23,14 +23,15 @@ pub(crate) fn register(
     facts: &[JobFacts],
     selected: &[bool],
     earlier: &Earlier,
-) -> Result<Vec<Known>, RunError> {
-    let mut known: Vec<Known> = vec![Known::default(); plan.candidates().count()];
+) -> Result<Vec<CandidateFacts>, RunError> {
+    let mut facts_of_candidates: Vec<CandidateFacts> =
+        vec![CandidateFacts::default(); plan.candidates().count()];
     for (job, facts) in plan.jobs.iter().zip(facts) {
         store.job(&job_row(job, facts))?;
         for candidate in &job.candidates {
             let row = candidate_row(plan, candidate);
             store.candidate(&row)?;
-            let it = &mut known[candidate.id.index()];
+            let it = &mut facts_of_candidates[candidate.id.index()];
             let name = (job.name.as_str(), candidate.name.as_str());
             *it = earlier.keep(store, candidate.id, name, row.source.digest.as_deref())?;
             if !selected[candidate.id.index()] && it.status.is_none() {
@@ -48,7 +49,7 @@ pub(crate) fn register(
             }
         }
     }
-    Ok(known)
+    Ok(facts_of_candidates)
 }
 
 /// The result of a replay, with a description of the inputs that it was made from. If the inputs are the same, the

@@ -15,10 +15,10 @@ use opt_shared::outcome::{Artifact, Status};
 
 use crate::core::spec::Resumed;
 use crate::driver::answer::submissions;
+use crate::driver::candidate_facts::CandidateFacts;
 use crate::driver::error::RunError;
 use crate::driver::folder::RunFolder;
 use crate::driver::folder::ranking::ScoreSummary;
-use crate::driver::known::Known;
 use crate::driver::survey::facts::JobFacts;
 use crate::plan::Plan;
 use crate::record::UtcTime;
@@ -62,28 +62,28 @@ impl Earlier {
         id: CandidateId,
         (job, name): (&str, &str),
         sources: Option<&str>,
-    ) -> Result<Known, RunError> {
-        let mut known = Known::default();
+    ) -> Result<CandidateFacts, RunError> {
+        let mut result = CandidateFacts::default();
         let Some(before) = self.0.iter().find(|it| it.job == job && it.name == name) else {
-            return Ok(known);
+            return Ok(result);
         };
         let attempts = store.stored_attempts(id)?;
         for attempt in &attempts {
-            let last = known.numbered.entry(attempt.stage).or_default();
+            let last = result.earlier_attempts.entry(attempt.stage).or_default();
             *last = (*last).max(attempt.number);
         }
         if !stands(before, sources) {
             store.candidate_reopened(id)?;
-            return Ok(known);
+            return Ok(result);
         }
         for attempt in attempts.iter().filter(|it| !it.superseded) {
             if let Some(report) = &attempt.report {
-                known.learn(attempt.stage, report);
+                result.learn(attempt.stage, report);
             }
         }
-        known.status = before.status;
-        known.artifact.clone_from(&before.artifact);
-        Ok(known)
+        result.status = before.status;
+        result.artifact.clone_from(&before.artifact);
+        Ok(result)
     }
 }
 
@@ -119,11 +119,11 @@ fn is_unaltered(artifact: &Artifact) -> bool {
 }
 
 /// Returns the state of a candidate whose end is kept, as the core needs it.
-pub(crate) fn for_the_core(known: &Known) -> Option<Resumed> {
-    known.status.map(|status| Resumed {
+pub(crate) fn for_the_core(facts: &CandidateFacts) -> Option<Resumed> {
+    facts.status.map(|status| Resumed {
         status,
-        verified: known.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
-        speedup: known.profile.as_deref().and_then(ScoreSummary::speedup),
+        verified: facts.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
+        speedup: facts.profile.as_deref().and_then(ScoreSummary::speedup),
     })
 }
 

@@ -1,7 +1,7 @@
 //! The thread that writes the run's database, so that the main loop never waits for a disk or a lock.
 //!
 //! Rows are written in the order in which they were submitted, and each row is acknowledged. If an action must wait
-//! until a row is on disk, the acknowledgement returns it as a [`Then`]. If the database is locked or full, the write
+//! until a row is on disk, the acknowledgement returns it as a [`FollowUp`]. If the database is locked or full, the write
 //! is retried until it succeeds. The core decides how long that may take.
 
 use std::collections::VecDeque;
@@ -33,10 +33,10 @@ const MAX_SAMPLES: usize = 8;
 const MAX_WAITING: usize = 2048;
 
 /// A read or a write. It is called again if the database was locked or full.
-type Job = Box<dyn FnMut(&mut Store) -> Result<Then, StoreError> + Send>;
+type Job = Box<dyn FnMut(&mut Store) -> Result<FollowUp, StoreError> + Send>;
 
 /// The action that follows a row when the row is on disk.
-pub(crate) enum Then {
+pub(crate) enum FollowUp {
     Nothing,
     KillWorker(WorkerId),
     KillRunner(WorkerId, u32),
@@ -52,7 +52,7 @@ pub(crate) enum Then {
 pub(crate) struct Writer {
     /// `None` after everything has been written.
     jobs: Option<Sender<Job>>,
-    written: Receiver<Result<Then, StoreError>>,
+    written: Receiver<Result<FollowUp, StoreError>>,
     /// A descriptor that is readable when rows have been acknowledged.
     wake: Arc<OwnedFd>,
     /// The times at which the waiting rows were submitted, the oldest first.
@@ -94,12 +94,12 @@ impl Writer {
         &mut self,
         mut row: impl FnMut(&mut Store) -> Result<(), StoreError> + Send + 'static,
     ) {
-        self.write_then(move |store| row(store).map(|()| Then::Nothing));
+        self.write_then(move |store| row(store).map(|()| FollowUp::Nothing));
     }
 
     pub(crate) fn write_then(
         &mut self,
-        job: impl FnMut(&mut Store) -> Result<Then, StoreError> + Send + 'static,
+        job: impl FnMut(&mut Store) -> Result<FollowUp, StoreError> + Send + 'static,
     ) {
         // If the thread has ended, its error was already acknowledged.
         if self.jobs.as_ref().is_some_and(|jobs| jobs.send(Box::new(job)).is_ok()) {
@@ -115,21 +115,21 @@ impl Writer {
         let fits = self.samples_waiting < MAX_SAMPLES;
         if fits {
             self.samples_waiting += 1;
-            self.write_then(move |store| samples(store).map(Then::Widen));
+            self.write_then(move |store| samples(store).map(FollowUp::Widen));
         }
         fits
     }
 
     /// Returns the follow-ups of rows that were acknowledged since the last call, or the error that ended the thread.
-    pub(crate) fn acknowledged(&mut self) -> Result<Vec<Then>, StoreError> {
+    pub(crate) fn acknowledged(&mut self) -> Result<Vec<FollowUp>, StoreError> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
         let mut all = Vec::new();
         for written in self.written.try_iter() {
             let then = written?;
             self.waiting.pop_front();
-            self.samples_waiting -= usize::from(matches!(then, Then::Widen(_)));
-            if !matches!(then, Then::Nothing) {
+            self.samples_waiting -= usize::from(matches!(then, FollowUp::Widen(_)));
+            if !matches!(then, FollowUp::Nothing) {
                 all.push(then);
             }
         }
@@ -188,7 +188,7 @@ impl Drop for Writer {
 fn write(
     mut store: Store,
     to_do: &Receiver<Job>,
-    done: &Sender<Result<Then, StoreError>>,
+    done: &Sender<Result<FollowUp, StoreError>>,
     shared: &Shared,
     wake: &OwnedFd,
 ) {
@@ -234,11 +234,11 @@ mod tests {
     fn decide(writer: &mut Writer, decision: &'static str) {
         writer.write_then(move |store| {
             store.policy(UtcTime::now(), decision, "", &Numbers::new())?;
-            Ok(Then::KillWorker(WorkerId(7)))
+            Ok(FollowUp::KillWorker(WorkerId(7)))
         });
     }
 
-    fn acknowledged(writer: &mut Writer) -> Vec<Then> {
+    fn acknowledged(writer: &mut Writer) -> Vec<FollowUp> {
         poll(&mut [PollFd::from_borrowed_fd(writer.descriptor(), PollFlags::IN)], None).expect("polled");
         writer.acknowledged().expect("written")
     }
@@ -251,7 +251,7 @@ mod tests {
         decide(&mut writer, "first");
         assert!(writer.oldest().is_some());
         let then = acknowledged(&mut writer);
-        assert!(matches!(then[..], [Then::KillWorker(WorkerId(7))]));
+        assert!(matches!(then[..], [FollowUp::KillWorker(WorkerId(7))]));
         assert_eq!((writer.oldest(), writer.waiting()), (None, 0));
         let rows = Store::read(folder.path()).expect("opens").latest_decisions(9).expect("read");
         assert_eq!(rows[0].decision, "first");
@@ -287,8 +287,8 @@ mod tests {
         let other = rusqlite::Connection::open(folder.path().join("run.sqlite")).expect("opens");
         other.execute_batch("BEGIN EXCLUSIVE").expect("locked");
         decide(&mut writer, "first");
-        let kept = (0..20).filter(|_| writer.write_samples(|_| Ok(1))).count();
-        assert_eq!(kept, MAX_SAMPLES);
+        let accepted = (0..20).filter(|_| writer.write_samples(|_| Ok(1))).count();
+        assert_eq!(accepted, MAX_SAMPLES);
         decide(&mut writer, "last");
         other.execute_batch("COMMIT").expect("free");
         while 0 < writer.waiting() {

@@ -11,7 +11,7 @@ use crate::core::event::{Action, Event, PhaseRow, PolicyRow, WorkerEndClass};
 use crate::core::recycle::RecycleReason;
 use crate::driver::RunError;
 use crate::driver::answer::notifications;
-use crate::driver::folder::writer::Then;
+use crate::driver::folder::writer::FollowUp;
 use crate::record::UtcTime;
 use crate::store::{ProcessKind, WorkerEnd, WorkerRow};
 
@@ -29,12 +29,12 @@ impl Run<'_> {
             }
             Action::KillWorker { worker, reason } => {
                 self.machine.pool.halt_worker(worker);
-                self.intend(ProcessKind::Worker, worker, reason, Then::KillWorker(worker));
+                self.intend(ProcessKind::Worker, worker, reason, FollowUp::KillWorker(worker));
                 Ok(())
             }
             Action::AllowRunner { worker, pid } => {
                 if let Err(why) = self.machine.leaves.enclose(worker, pid) {
-                    self.machine.lose_the_leaves(why);
+                    self.machine.give_up_leaves(why);
                     self.write_host();
                 }
                 self.machine.pool.send(worker, ToWorker::RunnerWatched { pid });
@@ -42,7 +42,7 @@ impl Run<'_> {
             }
             Action::KillRunner { worker, pid, reason } => {
                 self.machine.pool.halt_runner(worker, pid);
-                self.intend(ProcessKind::Runner, worker, reason, Then::KillRunner(worker, pid));
+                self.intend(ProcessKind::Runner, worker, reason, FollowUp::KillRunner(worker, pid));
                 Ok(())
             }
             Action::MayReap { worker, pid, killed, peak_owed } => {
@@ -88,12 +88,12 @@ impl Run<'_> {
 
     /// Records why a process will be killed. The signal is sent when the row is on disk. Until then the process is
     /// stopped, so it takes no more memory even if the disk is slow.
-    fn intend(&mut self, process: ProcessKind, worker: WorkerId, reason: KillReason, then: Then) {
+    fn intend(&mut self, process: ProcessKind, worker: WorkerId, reason: KillReason, then: FollowUp) {
         let (t, lease) = (UtcTime::now(), self.decisions.core.lease_of(worker));
         let mut then = Some(then);
         self.books.writer.write_then(move |store| {
             store.kill_intended(t, process, worker, lease, reason)?;
-            Ok(then.take().unwrap_or(Then::Nothing))
+            Ok(then.take().unwrap_or(FollowUp::Nothing))
         });
     }
 
@@ -130,7 +130,7 @@ impl Run<'_> {
         let row = WorkerRow { id: worker, role, pid, started: UtcTime::now() };
         self.books.writer.write(move |store| store.worker_started(&row));
         match started {
-            Ok(pid) => self.desk.tell(|| notifications::worker_started(worker, role, pid)),
+            Ok(pid) => self.desk.notify(|| notifications::worker_started(worker, role, pid)),
             Err(error) => {
                 let why = chain(&error);
                 self.decisions.raise(Event::WorkerNotReady { worker, why, alive: false });
@@ -149,7 +149,7 @@ impl Run<'_> {
     ) -> Result<(), RunError> {
         self.machine.worker_ended(worker);
         self.desk.metrics.worker_ended(class.name(), recycled.map(RecycleReason::name));
-        self.desk.tell(|| notifications::worker_ended(worker, class, recycled));
+        self.desk.notify(|| notifications::worker_ended(worker, class, recycled));
         let end = WorkerEnd {
             ended: UtcTime::now(),
             class: class.name().to_owned(),
@@ -168,7 +168,7 @@ impl Run<'_> {
         let row = self.agenda.units.with_plan_numbers(row);
         let numbers = self.books.policy(t, &row);
         let agenda = &self.agenda;
-        self.desk.tell(|| {
+        self.desk.notify(|| {
             let names = agenda.names_in(&numbers);
             notifications::policy(t, &row, numbers, names)
         });

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::replay::Replaying;
 use super::supply::{Subject, Units};
+use crate::driver::candidate_facts::{CandidateFacts, Libraries};
 use crate::driver::folder::RunFolder;
-use crate::driver::known::{Known, Libraries};
 use crate::driver::survey::facts::JobFacts;
 use crate::plan::Plan;
 use crate::record::Numbers;
@@ -16,7 +16,7 @@ pub(crate) struct Agenda<'a> {
     pub(crate) plan: Plan,
     pub(crate) facts: &'a [JobFacts],
     /// What is known about each candidate, in the order of their ids.
-    pub(crate) known: Vec<Known>,
+    pub(crate) candidate_facts: Vec<CandidateFacts>,
     pub(crate) libraries: Libraries,
     pub(crate) replays: Replaying<'a>,
     /// Maps the core's unit ids to candidates and replays.

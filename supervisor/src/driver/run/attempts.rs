@@ -59,7 +59,7 @@ impl Run<'_> {
             Work::Profile(profile) => (profile.entries.len(), false),
             Work::Replay(replay) => (replay.steps.len(), false),
         };
-        self.desk.tell(|| notifications::attempt_started(&name, stage, number, worker));
+        self.desk.notify(|| notifications::attempt_started(&name, stage, number, worker));
         self.desk.progress.started(lease, stage.name(), name, total as u64, shows_bytes);
         self.machine.pool.send(worker, ToWorker::Start(Box::new(task)));
         self.books.evidence.phase_started(worker, self.attempts.running.len() == 1);
@@ -95,7 +95,7 @@ impl Run<'_> {
         let (status, detail) = (end.status, end.detail.clone());
         self.desk.metrics.attempt_ended(stage.name(), status.name(), took);
         source.attempt_ended(self, place, &EndedAttempt { order, number, took }, end)?;
-        self.desk.tell(|| notifications::attempt_ended(&name, stage, number, status, detail, ms));
+        self.desk.notify(|| notifications::attempt_ended(&name, stage, number, status, detail, ms));
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ use crate::core::event::{Answer, Event, Offer, PhaseRow, PolicyRow};
 use crate::core::spec::UnitSpec;
 use crate::driver::RunError;
 use crate::driver::folder::reads;
-use crate::driver::folder::writer::Then;
+use crate::driver::folder::writer::FollowUp;
 use crate::driver::survey::needs::JobNeeds;
 use crate::driver::survey::spec::unit_spec;
 use crate::record::UtcTime;
@@ -57,7 +57,7 @@ impl Source for Candidates {
         let mut needs = JobNeeds::new(plan, facts, agenda.plan.stages(), agenda.plan.device(), agenda.cores);
         let units = plan.candidates.iter().map(|candidate| {
             let id = agenda.units.assign_number(Subject::Candidate(candidate.id));
-            unit_spec(id, &mut needs, plan, candidate, &agenda.known[candidate.id.index()])
+            unit_spec(id, &mut needs, plan, candidate, &agenda.candidate_facts[candidate.id.index()])
         });
         Ok((units.collect(), Offer::Asked { more: false }))
     }
@@ -65,7 +65,8 @@ impl Source for Candidates {
     fn begin(&self, run: &mut Run<'_>, place: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError> {
         let Grant { worker, lease, order, attempt, reserved, .. } = *grant;
         let candidate = id_of(place);
-        let before = run.agenda.known[place].numbered.get(&order.stage).copied().unwrap_or(0);
+        let before =
+            run.agenda.candidate_facts[place].earlier_attempts.get(&order.stage).copied().unwrap_or(0);
         let number = before + attempt;
         let row = AttemptRow {
             key: AttemptKey { candidate, stage: order.stage, number },
@@ -106,7 +107,7 @@ impl Source for Candidates {
 
     fn done(&self, run: &mut Run<'_>, place: usize, end: UnitEnd) -> Result<(), RunError> {
         let (candidate, UnitEnd { status, blame, detail }) = (id_of(place), end);
-        run.agenda.known[place].status = Some(status);
+        run.agenda.candidate_facts[place].status = Some(status);
         // A candidate that was cancelled, or that never fits, has no last attempt.
         let report = run.attempts.ending_report.take().filter(|report| report.candidate == candidate);
         let stage = report.as_ref().map(|report| report.stage);
@@ -131,7 +132,7 @@ impl Source for Candidates {
                 store.scores(scores.as_deref().unwrap_or_default())?;
                 record = store.record_of(candidate)?.map(Box::new);
             }
-            Ok(Then::Ended(candidate, record))
+            Ok(FollowUp::Ended(candidate, record))
         });
         Ok(())
     }
@@ -141,7 +142,7 @@ impl Run<'_> {
     /// Records what the rest of the run needs from the report of a valid attempt.
     fn keep_report(&mut self, id: CandidateId, attempt: &EndedAttempt, report: &Report) {
         let stage = attempt.order.stage;
-        self.agenda.known[id.index()].learn(stage, report);
+        self.agenda.candidate_facts[id.index()].learn(stage, report);
         if let Body::Build(Built { artifact: Some(artifact), .. }) = &report.body {
             self.agenda.libraries.add(artifact);
         }
@@ -192,7 +193,7 @@ impl Agenda<'_> {
         let facts = self.facts.get(job.id.index())?;
         let mut needs =
             JobNeeds::new(job, facts, self.plan.run.stages, self.plan.device(), self.cores).of_one();
-        Some((job.id, unit_spec(unit, &mut needs, job, candidate, &self.known[id.index()])))
+        Some((job.id, unit_spec(unit, &mut needs, job, candidate, &self.candidate_facts[id.index()])))
     }
 }
 
@@ -215,11 +216,11 @@ fn timed_together(candidate: CandidateId, work: &Work) -> Option<PolicyRow> {
             [] => String::new(),
         })
         .collect();
-    let more = batches.len().saturating_sub(NAMED_BATCHES);
-    let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+    let unnamed = batches.len().saturating_sub(NAMED_BATCHES);
+    let and_more = if unnamed == 0 { String::new() } else { format!("; and {unnamed} more") };
     Some(PolicyRow {
         decision: "batches",
-        reason: format!("timed together: {}{more}", named.join("; ")),
+        reason: format!("timed together: {}{and_more}", named.join("; ")),
         numbers: vec![
             ("candidate", u64::from(candidate.0)),
             ("batches", batches.len() as u64),

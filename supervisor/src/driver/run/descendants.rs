@@ -85,15 +85,16 @@ mod tests {
     /// Starts a shell whose child has a buffer of 24 MiB, and expects that the tree owes it.
     #[test]
     fn descendants_memory_is_owed_by_the_tree() {
-        let held = Bytes::mib(24);
-        let script = format!("dd if=/dev/zero bs={} count=1 2>/dev/null | sleep 600; true", held.get());
+        let buffer_bytes = Bytes::mib(24);
+        let script =
+            format!("dd if=/dev/zero bs={} count=1 2>/dev/null | sleep 600; true", buffer_bytes.get());
         let mut shell =
             Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).spawn().expect("sh starts");
         let proc = Path::new("/proc");
         let mut descendants = Descendants::open(proc);
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut owed = Bytes::ZERO;
-        while owed < held && Instant::now() < deadline {
+        while owed < buffer_bytes && Instant::now() < deadline {
             owed = descendants.memory_of(proc, shell.id(), |seen| seen.rss_anon.unwrap_or_default()).0;
         }
         let members: Vec<u32> = descendants.trees[&shell.id()].members.keys().copied().collect();
@@ -103,7 +104,7 @@ mod tests {
             let _ = kill_process(pid, Signal::KILL);
         }
         shell.wait().expect("is reaped");
-        assert!(held <= owed, "{owed} of {held} were seen, in {members:?}");
+        assert!(buffer_bytes <= owed, "{owed} of {buffer_bytes} were seen, in {members:?}");
         let until = Instant::now() + Duration::from_secs(60);
         while descendants.memory_of(proc, shell.id(), |_| Bytes::mib(1)).0 != Bytes::ZERO
             && Instant::now() < until

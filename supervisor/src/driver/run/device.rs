@@ -41,14 +41,14 @@ pub(crate) struct RunDevice {
     /// The pids of the run's dead processes that NVML still lists.
     dead: BTreeMap<u32, WorkerId>,
     /// Whether a failed reading has been reported. A successful reading resets it.
-    trouble_said: bool,
-    pub(crate) latest: LatestLook,
+    failure_reported: bool,
+    pub(crate) latest: LatestReading,
     _lock: DeviceLock,
 }
 
 /// The figures of the last reading, for status and metrics. All of them are `None` before the first reading.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LatestLook {
+pub(crate) struct LatestReading {
     /// The memory that processes of this run hold.
     pub(crate) ours: Option<Bytes>,
     pub(crate) others: Option<Bytes>,
@@ -81,8 +81,8 @@ impl FoundDevice {
             watch,
             alive: BTreeMap::new(),
             dead: BTreeMap::new(),
-            trouble_said: false,
-            latest: LatestLook::default(),
+            failure_reported: false,
+            latest: LatestReading::default(),
             _lock: lock,
         })
     }
@@ -115,13 +115,13 @@ impl RunDevice {
     fn event(&mut self, ours: impl Iterator<Item = (Process, u32)>) -> Option<Event> {
         match self.watch.take()? {
             Ok(reading) => {
-                self.trouble_said = false;
+                self.failure_reported = false;
                 self.update(ours);
                 Some(Event::DeviceSample(self.sample(&reading)))
             }
             Err(error @ DeviceError::Lost { .. }) => Some(Event::DeviceLost { why: chain(&error) }),
             Err(error) => {
-                if !std::mem::replace(&mut self.trouble_said, true) {
+                if !std::mem::replace(&mut self.failure_reported, true) {
                     let name = &self.watch.identity().name;
                     tracing::warn!("the memory of {name} cannot be watched now: {}", chain(&error));
                 }
@@ -133,9 +133,9 @@ impl RunDevice {
     fn update(&mut self, ours: impl Iterator<Item = (Process, u32)>) {
         let before = std::mem::take(&mut self.alive);
         for (process, pid) in ours {
-            let known = before.get(&pid).filter(|it| it.process == process).cloned();
+            let same_process = before.get(&pid).filter(|it| it.process == process).cloned();
             let pids = || pids(Path::new("/proc"), pid);
-            self.alive.insert(pid, known.unwrap_or_else(|| Ours { process, pids: pids() }));
+            self.alive.insert(pid, same_process.unwrap_or_else(|| Ours { process, pids: pids() }));
             self.dead.remove(&pid);
         }
         for (pid, it) in before {
@@ -146,11 +146,11 @@ impl RunDevice {
     }
 
     fn sample(&mut self, reading: &Reading) -> DeviceSample {
-        let mut left: BTreeMap<WorkerId, Bytes> = BTreeMap::new();
+        let mut held_by_dead: BTreeMap<WorkerId, Bytes> = BTreeMap::new();
         let mut rest = reading.clone();
         rest.processes.retain(|listed| {
             let Some(&worker) = self.dead.get(&listed.pid) else { return true };
-            *left.entry(worker).or_default() += listed.bytes.unwrap_or_default();
+            *held_by_dead.entry(worker).or_default() += listed.bytes.unwrap_or_default();
             false
         });
         self.dead.retain(|pid, _| reading.processes.iter().any(|listed| listed.pid == *pid));
@@ -158,7 +158,7 @@ impl RunDevice {
         let is_here = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();
         let found: Attribution<Process> = attribute(&rest, &ours, is_here);
         // Memory that is listed for dead processes of this run is attributed to them.
-        let of_the_dead: Bytes = left.values().copied().sum();
+        let of_the_dead: Bytes = held_by_dead.values().copied().sum();
         let unattributed = match reading.totals {
             Some(_) => found.unattributed.map(|bytes| bytes - of_the_dead),
             None => found.unattributed,
@@ -166,7 +166,7 @@ impl RunDevice {
         let held = |(process, bytes): &(Process, Option<Bytes>)| (*process, bytes.unwrap_or_default());
         let processes: Vec<(Process, Bytes)> = found.ours.iter().map(held).collect();
         let ours = Some(processes.iter().map(|(_, bytes)| *bytes).sum::<Bytes>() + of_the_dead);
-        self.latest = LatestLook {
+        self.latest = LatestReading {
             ours,
             peak: self.latest.peak.max(ours),
             others: Some(found.others),
@@ -176,7 +176,7 @@ impl RunDevice {
         };
         DeviceSample {
             processes,
-            left: left.into_iter().collect(),
+            left: held_by_dead.into_iter().collect(),
             others: found.others,
             other_processes: found.other_processes,
             unattributed,
@@ -188,7 +188,7 @@ impl RunDevice {
 
 impl Run<'_> {
     /// Passes a new reading to the core, and adapts the sampling rate to the leases.
-    pub(super) fn look_at_the_device(&mut self) -> Result<(), RunError> {
+    pub(super) fn read_device(&mut self) -> Result<(), RunError> {
         let Some(device) = &mut self.machine.device else { return Ok(()) };
         if let Some(event) = device.event(self.machine.sampler.pids()) {
             let totals = &mut self.machine.sampler.totals;

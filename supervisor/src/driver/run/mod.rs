@@ -85,7 +85,7 @@ impl Run<'_> {
             self.serve()?;
             self.watchdog.enter(Part::Sampling);
             self.look_if_due()?;
-            self.look_at_the_device()?;
+            self.read_device()?;
         }
     }
 
@@ -94,8 +94,8 @@ impl Run<'_> {
         let until_sample = self.machine.sampler.due().saturating_duration_since(Instant::now());
         let timeout = until_sample.min(self.desk.due()).min(self.until_deadline().unwrap_or(Duration::MAX));
         let readable = |descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN);
-        let own = [readable(self.signals.descriptor()), readable(self.books.writer.descriptor())];
-        self.machine.wait(own.into_iter().chain(self.desk.descriptors()), timeout)
+        let run_descriptors = [readable(self.signals.descriptor()), readable(self.books.writer.descriptor())];
+        self.machine.wait(run_descriptors.into_iter().chain(self.desk.descriptors()), timeout)
     }
 
     /// Returns the time until the core must be called even if nothing happens.

@@ -17,7 +17,7 @@ use crate::core::event::{Offer, PhaseRow, PolicyRow};
 use crate::core::spec::{Step, UnitSpec};
 use crate::driver::RunError;
 use crate::driver::answer::notifications;
-use crate::driver::answer::replay_standing::Figures;
+use crate::driver::answer::replay_state::Figures;
 use crate::driver::folder::register::KeptReplay;
 use crate::driver::survey::replay_facts::ReplayFacts;
 use crate::driver::survey::spec::replay_of_job;
@@ -186,8 +186,8 @@ impl Source for Replays {
         run.agenda.replays.ends[place] = Some(status);
         tracing::info!(replay = name, status = status.name(), "replay");
         run.desk.progress.print(format!("{:<20} replay {name}", status.name()));
-        let standing = run.view().replay_standing(place);
-        run.desk.tell(|| notifications::replay(standing));
+        let standing = run.view().replay_state(place);
+        run.desk.notify(|| notifications::replay(standing));
         run.books.write_summary(run.machine.sampler.totals);
         Ok(())
     }
@@ -204,8 +204,8 @@ impl Run<'_> {
                 return Ok(None);
             }
         };
-        let kept = self.agenda.replays.kept[place].take();
-        match kept.filter(|(before, _)| *before == underway.inputs) {
+        let stored = self.agenda.replays.kept[place].take();
+        match stored.filter(|(before, _)| *before == underway.inputs) {
             Some((_, result)) => {
                 self.agenda.replays.ends[place] = Some(Status::Passed);
                 self.agenda.replays.figures[place] = Some(Figures::of(&result));
@@ -264,8 +264,8 @@ impl Agenda<'_> {
             ReplayCandidates::Baseline => None,
         };
         let does_them = |id: &CandidateId| {
-            let known = &self.known[id.index()];
-            known.status == Some(Status::Passed) && !entries.iter().any(|it| known.unsupported.contains(it))
+            let result = &self.candidate_facts[id.index()];
+            result.status == Some(Status::Passed) && !entries.iter().any(|it| result.unsupported.contains(it))
         };
         let candidate =
             winner.filter(does_them).or_else(|| job.baseline.filter(does_them)).ok_or_else(|| {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::Run;
 use crate::core::event::{Event, StopReason};
 use crate::driver::RunError;
-use crate::driver::folder::writer::Then;
+use crate::driver::folder::writer::FollowUp;
 
 /// A row that has waited this long means that the database is locked, or that its disk is full or hangs.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
@@ -50,33 +50,34 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn continue_after(&mut self, then: Then) -> Result<(), RunError> {
+    fn continue_after(&mut self, then: FollowUp) -> Result<(), RunError> {
         match then {
-            Then::Nothing => {}
-            Then::KillWorker(worker) => {
+            FollowUp::Nothing => {}
+            FollowUp::KillWorker(worker) => {
                 self.machine.pool.kill_worker(worker);
                 self.feed(Event::KillSent { worker })?;
             }
-            Then::KillRunner(worker, pid) => {
+            FollowUp::KillRunner(worker, pid) => {
                 if self.machine.pool.kill_runner(worker, pid) {
                     self.machine.leaves.kill(worker, pid);
                 }
             }
-            Then::Widen(width) => self.books.evidence.widen(width),
-            Then::Ended(id, record) => {
+            FollowUp::Widen(width) => self.books.evidence.widen(width),
+            FollowUp::Ended(id, record) => {
                 let name = self.agenda.full_name(id);
-                let status = self.agenda.known[id.index()].status.map_or("", |status| status.name());
+                let status =
+                    self.agenda.candidate_facts[id.index()].status.map_or("", |status| status.name());
                 tracing::info!(candidate = name, status, "candidate");
                 self.desk.progress.print(format!("{status:<20} {name}"));
                 self.announce_end(id, record);
                 self.books.write_summary_if_due(self.machine.sampler.totals);
             }
-            Then::Reply(token, reply) => self.desk.reply(&token, &reply),
-            Then::Answer(token, question, found) => {
+            FollowUp::Reply(token, reply) => self.desk.reply(&token, &reply),
+            FollowUp::Answer(token, question, found) => {
                 let reply = self.view().answer(question, found);
                 self.desk.reply(&token, &reply);
             }
-            Then::WriteSummary => self.books.summaries.write(),
+            FollowUp::WriteSummary => self.books.summaries.write(),
         }
         Ok(())
     }

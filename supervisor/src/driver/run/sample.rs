@@ -229,8 +229,8 @@ impl Sampler {
             reclaimable_sum += seen.reclaimable;
             owed_sum += seen.owed + watched.files.own;
             if let Some(limit) = watched.limit {
-                let left = limit - (seen.owed + watched.files.own);
-                headroom = Some(headroom.map_or(left, |least| least.min(left)));
+                let room = limit - (seen.owed + watched.files.own);
+                headroom = Some(headroom.map_or(room, |least| least.min(room)));
             }
             let of_its_worker = match process {
                 Process::Zygote(worker) => {
@@ -291,7 +291,7 @@ impl Sampler {
                 overshoot_bound_bytes: self.pace.overshoot_bound(),
             }),
         };
-        self.totals = self.totals.and_then(totals);
+        self.totals = self.totals.combined_with(totals);
         self.set_next(self.pace.next(headroom));
         sample
     }

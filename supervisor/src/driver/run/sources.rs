@@ -20,7 +20,7 @@ impl Run<'_> {
             PoolEvent::Ready { worker, pid } => {
                 let ready = self.machine.ready_after(worker);
                 self.books.writer.write(move |store| store.worker_ready(worker, ready));
-                self.desk.tell(|| notifications::worker_ready(worker, ready));
+                self.desk.notify(|| notifications::worker_ready(worker, ready));
                 match self.machine.sampler.watch(
                     Process::Worker(worker),
                     pid,

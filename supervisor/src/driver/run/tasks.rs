@@ -55,7 +55,8 @@ impl Agenda<'_> {
             Stage::Screen | Stage::Profile | Stage::Confirm => {
                 let (plan, facts) = self.of(candidate)?;
                 let distinct = plan.profile.entries == ProfileEntries::Distinct;
-                let left_out = |id: CandidateId| -> &[EntryId] { &self.known[id.index()].unsupported };
+                let left_out =
+                    |id: CandidateId| -> &[EntryId] { &self.candidate_facts[id.index()].unsupported };
                 let entries: Vec<EntryRef> = facts
                     .profiled(distinct)
                     .into_iter()
@@ -120,7 +121,7 @@ impl Agenda<'_> {
         let is_recorded = plan.source.language == Language::Torch;
         Some(Callee {
             candidate: plan.name.clone(),
-            artifact: self.known.get(candidate.index())?.artifact.clone()?,
+            artifact: self.candidate_facts.get(candidate.index())?.artifact.clone()?,
             launcher: plan.source.language.kind().launcher,
             symbol: if is_recorded { facts.function.clone()? } else { plan.source.symbol.clone() },
             launch: (*plan.launch).clone(),

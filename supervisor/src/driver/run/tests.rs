@@ -60,7 +60,8 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
         device: "cpu".to_owned(),
     };
     store.run_started(&row).expect("written");
-    let known = register(&mut store, &plan, &facts, &[true, true], &Earlier::default()).expect("registered");
+    let candidate_facts =
+        register(&mut store, &plan, &facts, &[true, true], &Earlier::default()).expect("registered");
     let ceilings = Ceilings { host: WHOLE, device: Bytes::ZERO, unified: false };
     let spec = spec::spec(&plan, &facts, ceilings, Bytes::ZERO);
     let nowhere = base.path().join("no such folder");
@@ -70,8 +71,8 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
         agenda: Agenda {
             plan,
             facts: &facts,
-            libraries: crate::driver::known::Libraries::default(),
-            known,
+            libraries: crate::driver::candidate_facts::Libraries::default(),
+            candidate_facts,
             replays: Replaying::new(&[], Vec::new()),
             units: Units::default(),
             folder: &folder,

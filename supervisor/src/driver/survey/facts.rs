@@ -22,8 +22,8 @@ use opt_shared::units::Bytes;
 
 use super::choice::is_chosen;
 use super::constants::Constants;
-use super::kept::Room;
 use super::repeated::Repeated;
+use super::room::Room;
 use crate::plan::JobPlan;
 use crate::record::CapturesForm;
 
@@ -63,24 +63,24 @@ impl JobFacts {
     pub fn read(job: &JobPlan, files: &[PathBuf]) -> Self {
         let mut facts = Self::default();
         let mut problems = Vec::new();
-        let mut kept = Vec::new();
+        let mut kept_entries = Vec::new();
         let mut room = Room::default();
         let mut builder = SignatureBuilder::new(job.params.clone(), job.defaults.clone());
         let mut functions = BTreeSet::new();
         for path in files {
             match look(path, job.dtypes.as_deref()) {
-                Ok(Some(looked)) => {
-                    builder.observe(&looked.name, &looked.entry);
-                    functions.insert(looked.entry.function_name.clone());
-                    let is_small = room.take(&looked.entry, &looked.storages);
-                    kept.push((path, is_small.then_some(looked)));
+                Ok(Some(headers)) => {
+                    builder.observe(&headers.name, &headers.entry);
+                    functions.insert(headers.entry.function_name.clone());
+                    let is_small = room.take(&headers.entry, &headers.storages);
+                    kept_entries.push((path, is_small.then_some(headers)));
                 }
                 Ok(None) => {}
                 Err(Unusable::Broken(problem)) => problems.push(problem),
                 Err(Unusable::Unread(why)) => facts.unread = Some(why),
             }
         }
-        if kept.is_empty() && problems.is_empty() {
+        if kept_entries.is_empty() && problems.is_empty() {
             problems.push("no entry is left to run (see `entries` and `dtypes`)".to_owned());
         }
         facts.function = match (functions.len(), functions.pop_first().flatten()) {
@@ -102,12 +102,12 @@ impl JobFacts {
             let mut seen = BTreeMap::new();
             let mut constants = Constants::default();
             let mut repeated = Repeated::default();
-            for (path, looked) in kept {
-                let looked = looked.map_or_else(|| look(path, None), |it| Ok(Some(it)));
-                let added = match looked {
-                    Ok(Some(looked)) => {
+            for (path, headers) in kept_entries {
+                let headers = headers.map_or_else(|| look(path, None), |it| Ok(Some(it)));
+                let added = match headers {
+                    Ok(Some(headers)) => {
                         let shared = (&mut constants, &mut repeated);
-                        facts.add(path, looked, &signature, &mut hasher, &mut seen, shared)
+                        facts.add(path, headers, &signature, &mut hasher, &mut seen, shared)
                     }
                     Ok(None) => Ok(()),
                     Err(Unusable::Broken(problem)) => Err(problem),
@@ -135,21 +135,21 @@ impl JobFacts {
     fn add(
         &mut self,
         path: &Path,
-        looked: Looked,
+        headers: EntryHeaders,
         signature: &Signature,
         hasher: &mut blake3::Hasher,
         seen: &mut BTreeMap<(u64, Option<u32>, u64), Bytes>,
         (constants, repeated): (&mut Constants, &mut Repeated),
     ) -> Result<(), String> {
-        let Looked { name, entry, storages, file, form, identity } = looked;
+        let EntryHeaders { name, entry, storages, file, form, identity } = headers;
         let arguments = bind(&entry, signature).map_err(|error| format!("{name}: {}", chain(&error)))?;
-        let leaves = outputs(&entry).map_err(|error| format!("{name}: {}", chain(&error)))?;
-        if leaves.is_empty() {
+        let outputs = outputs(&entry).map_err(|error| format!("{name}: {}", chain(&error)))?;
+        if outputs.is_empty() {
             return Err(format!("{name}: it holds no output to compare with"));
         }
         self.form = Some(form);
         let page = Bytes::from(rustix::param::page_size());
-        let facts = EntryFacts::of(&storages, &arguments, &leaves, page);
+        let facts = EntryFacts::of(&storages, &arguments, &outputs, page);
         let number = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
         for storage in &storages {
             note_storage(storage, number, seen, hasher);
@@ -172,14 +172,14 @@ impl JobFacts {
                     inputs: facts.input_bytes,
                     outputs: facts.output_bytes,
                     ring: facts.ring_bytes,
-                    buffers: u32::try_from(arguments.len() + leaves.len()).unwrap_or(u32::MAX),
+                    buffers: u32::try_from(arguments.len() + outputs.len()).unwrap_or(u32::MAX),
                     varied: facts.varied_bytes,
                     unmapped: facts.unmapped_bytes,
                     copied: facts.copied_bytes,
                     constants: Arc::default(),
                 },
             },
-            class: class_key(&arguments, &leaves),
+            class: class_key(&arguments, &outputs),
             scored: !facts.zero_size && !facts.aliased,
         });
         Ok(())
@@ -227,7 +227,7 @@ impl JobFacts {
 }
 
 /// The part of a capture that is needed when the signature is known.
-struct Looked {
+struct EntryHeaders {
     name: String,
     entry: Entry,
     storages: Vec<Storage>,
@@ -244,7 +244,7 @@ enum Unusable {
 }
 
 /// Reads one capture. Returns `None` if `dtypes` excludes it.
-fn look(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<Looked>, Unusable> {
+fn look(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<EntryHeaders>, Unusable> {
     let name = stem(path);
     // The fingerprint is taken before reading, so a change of the file during the read is noticed later.
     let identity = FileIdentity::of(path);
@@ -259,7 +259,7 @@ fn look(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<Looked>, Unusabl
     }
     let form = if capture.is_packed() { CapturesForm::Store } else { CapturesForm::Files };
     let (storages, file) = (capture.storages().to_vec(), capture.file_bytes());
-    Ok(Some(Looked { name, entry, storages, file, form, identity }))
+    Ok(Some(EntryHeaders { name, entry, storages, file, form, identity }))
 }
 
 /// Counts a storage. Its data is not read, so storages of equal size and CRC count as one. Each storage without a CRC
@@ -270,8 +270,9 @@ fn note_storage(
     seen: &mut BTreeMap<(u64, Option<u32>, u64), Bytes>,
     hasher: &mut blake3::Hasher,
 ) {
-    let alone = if storage.crc32.is_none() { u64::from(entry) << 32 | u64::from(storage.id.0) } else { 0 };
-    seen.insert((storage.bytes.get(), storage.crc32, alone), storage.bytes);
+    let key_without_crc =
+        if storage.crc32.is_none() { u64::from(entry) << 32 | u64::from(storage.id.0) } else { 0 };
+    seen.insert((storage.bytes.get(), storage.crc32, key_without_crc), storage.bytes);
     hasher.update(&storage.bytes.get().to_le_bytes());
     hasher.update(&storage.crc32.unwrap_or(0).to_le_bytes());
 }
@@ -299,9 +300,9 @@ pub fn observed(
 ) -> Vec<(Vec<Argument>, Vec<OutputTensor>)> {
     let mut all = Vec::new();
     for path in files {
-        let Ok(Some(Looked { entry, .. })) = look(path, job.dtypes.as_deref()) else { continue };
-        if let (Ok(arguments), Ok(leaves)) = (bind(&entry, signature), outputs(&entry)) {
-            all.push((arguments, leaves));
+        let Ok(Some(EntryHeaders { entry, .. })) = look(path, job.dtypes.as_deref()) else { continue };
+        if let (Ok(arguments), Ok(outputs)) = (bind(&entry, signature), outputs(&entry)) {
+            all.push((arguments, outputs));
         }
     }
     all

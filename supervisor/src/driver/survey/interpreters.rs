@@ -16,10 +16,10 @@ use crate::pool::{Canary, Executable};
 const TIMEOUT: Duration = Duration::from_mins(5);
 
 /// A description of the interpreter, or why it cannot be used.
-pub type Asked = Result<String, String>;
+pub type Described = Result<String, String>;
 
 /// Returns the answers, by the name that plans use.
-pub fn ask_all(plan: &Plan) -> BTreeMap<String, Asked> {
+pub fn ask_all(plan: &Plan) -> BTreeMap<String, Described> {
     let mut named: BTreeMap<&str, bool> = BTreeMap::new();
     for candidate in plan.candidates() {
         let launcher = candidate.source.language.kind().launcher;
@@ -31,7 +31,7 @@ pub fn ask_all(plan: &Plan) -> BTreeMap<String, Asked> {
 }
 
 /// Describes the interpreter that `named` means. `triton` is set if candidates need Triton as well as torch.
-pub fn ask(named: &str, triton: bool) -> Asked {
+pub fn ask(named: &str, triton: bool) -> Described {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut arguments = vec![ASK_INTERPRETER, named, &path];
     arguments.extend(triton.then_some(Language::Triton.name()));

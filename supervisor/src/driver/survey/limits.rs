@@ -88,8 +88,8 @@ mod tests {
         let totals = |gib| DeviceTotals { total: Bytes::gib(gib), used: Bytes::ZERO };
         let device =
             device.map(|(total, is_integrated)| DeviceMemory { totals: total.map(totals), is_integrated });
-        let whole = (Bytes::gib(100), Bytes::gib(100));
-        let (ceilings, _) = limits_of(&plan(unified), whole, device);
+        let machine_memory = (Bytes::gib(100), Bytes::gib(100));
+        let (ceilings, _) = limits_of(&plan(unified), machine_memory, device);
         assert_eq!(ceilings.host, Bytes::gib(50));
         (ceilings.device.get(), ceilings.unified)
     }

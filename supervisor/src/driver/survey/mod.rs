@@ -5,7 +5,6 @@ mod constants;
 pub mod devices;
 pub mod facts;
 pub mod interpreters;
-mod kept;
 pub mod launches;
 pub mod limits;
 pub mod needs;
@@ -13,6 +12,7 @@ pub mod own_limits;
 pub mod priority;
 mod repeated;
 pub mod replay_facts;
+mod room;
 pub mod seed;
 pub mod spec;
 

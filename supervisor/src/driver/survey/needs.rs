@@ -49,7 +49,7 @@ impl Needs {
 }
 
 /// The settings that determine the figures, and the figures.
-struct Known {
+struct KnownNeeds {
     build: Arc<BuildSettings>,
     limits: Arc<LimitSettings>,
     verify: Arc<VerifySettings>,
@@ -73,7 +73,7 @@ pub struct JobNeeds<'a> {
     emulated: bool,
     /// Whether there are enough candidates to screen them.
     screens: bool,
-    seen: Vec<Known>,
+    seen: Vec<KnownNeeds>,
 }
 
 impl<'a> JobNeeds<'a> {
@@ -144,17 +144,17 @@ impl<'a> JobNeeds<'a> {
 
     fn place_of(&mut self, candidate: &CandidatePlan) -> usize {
         let is_baseline = self.job.baseline == Some(candidate.id);
-        let known = self.seen.iter().position(|known| {
-            Arc::ptr_eq(&known.build, &candidate.build)
-                && Arc::ptr_eq(&known.limits, &candidate.limits)
-                && Arc::ptr_eq(&known.verify, &candidate.verify)
-                && Arc::ptr_eq(&known.profile, &candidate.profile)
-                && known.launcher == runner_terms(candidate).launcher
-                && known.workspaces == candidate.launch.workspaces.len()
-                && known.is_baseline == is_baseline
-                && known.partial == candidate.partial
+        let seen_before = self.seen.iter().position(|seen_before| {
+            Arc::ptr_eq(&seen_before.build, &candidate.build)
+                && Arc::ptr_eq(&seen_before.limits, &candidate.limits)
+                && Arc::ptr_eq(&seen_before.verify, &candidate.verify)
+                && Arc::ptr_eq(&seen_before.profile, &candidate.profile)
+                && seen_before.launcher == runner_terms(candidate).launcher
+                && seen_before.workspaces == candidate.launch.workspaces.len()
+                && seen_before.is_baseline == is_baseline
+                && seen_before.partial == candidate.partial
         });
-        known.unwrap_or_else(|| {
+        seen_before.unwrap_or_else(|| {
             let specs =
                 |ways: Vec<Prediction>| -> Arc<[StageSpec]> { ways.iter().map(|way| way.spec).collect() };
             let paired = self.job.baseline.is_some() && !is_baseline;
@@ -164,7 +164,7 @@ impl<'a> JobNeeds<'a> {
                 profile: specs(self.profile(candidate, false)),
                 paired: paired.then(|| specs(self.profile(candidate, true))),
             };
-            self.seen.push(Known {
+            self.seen.push(KnownNeeds {
                 build: candidate.build.clone(),
                 limits: candidate.limits.clone(),
                 verify: candidate.verify.clone(),
@@ -249,8 +249,8 @@ mod tests {
         let (job, facts) = (&plan.jobs[0], JobFacts::default());
         let mut needs = JobNeeds::new(job, &facts, plan.run.stages, Device::Cpu, 1);
         let mut reserved = |place: usize| {
-            let least = needs.of(&job.candidates[place]).least(Stage::Profile);
-            least.expect("a profile has a way").reserved
+            let smallest = needs.of(&job.candidates[place]).least(Stage::Profile);
+            smallest.expect("a profile has a way").reserved
         };
         let [baseline, first, second] = [0, 1, 2].map(&mut reserved);
         assert!(baseline < first, "{baseline} {first}");

@@ -37,7 +37,7 @@ pub enum ReplayError {
     )]
     Pin { replay: String, pin: String },
     #[error(
-        "replay `{replay}`: its budget of {budget} ({} bytes) is below the floor; the least is {} bytes ({}): {} that two steps in a row use, {} for the largest tensor, {} pinned (raise `budget`)",
+        "replay `{replay}`: its budget of {budget} ({} bytes) is below the floor; the minimum is {} bytes ({}): {} for two consecutive steps, {} for the largest tensor, {} pinned (raise `budget`)",
         budget.get(), floor.bytes().get(), floor.bytes(), floor.consecutive, floor.largest, floor.pinned
     )]
     BelowFloor { replay: String, budget: Bytes, floor: PoolFloor },

@@ -10,9 +10,9 @@ use super::facts::JobFacts;
 use super::needs::JobNeeds;
 use crate::core::Ceilings;
 use crate::core::spec::{JobSpec, RunSpec, UnitSpec};
+use crate::driver::candidate_facts::CandidateFacts;
 use crate::driver::error::RunError;
 use crate::driver::folder::resume;
-use crate::driver::known::Known;
 use crate::plan::{CandidatePlan, JobPlan, Plan, SwapUse};
 
 /// Returns which candidates are run: all, or those that `--only` names, with their baselines.
@@ -26,9 +26,9 @@ pub fn selected(plan: &Plan, only: &[String]) -> Result<Vec<bool>, RunError> {
         let mut found = false;
         for job in &plan.jobs {
             for candidate in &job.candidates {
-                let whole = *wanted == job.name;
+                let is_whole_job = *wanted == job.name;
                 let one = wanted.strip_prefix(&job.name).and_then(|rest| rest.strip_prefix('/'));
-                if whole || one == Some(candidate.name.as_str()) {
+                if is_whole_job || one == Some(candidate.name.as_str()) {
                     found = true;
                     selected[candidate.id.index()] = true;
                     if let Some(baseline) = job.baseline {
@@ -92,13 +92,13 @@ pub fn unit_spec(
     needs: &mut JobNeeds<'_>,
     job: &JobPlan,
     candidate: &CandidatePlan,
-    known: &Known,
+    facts: &CandidateFacts,
 ) -> UnitSpec {
     UnitSpec {
         id,
         route: needs.route(candidate),
         is_baseline: job.baseline == Some(candidate.id),
         partial: candidate.partial,
-        resumed: resume::for_the_core(known),
+        resumed: resume::for_the_core(facts),
     }
 }

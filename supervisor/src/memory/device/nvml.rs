@@ -73,8 +73,8 @@ impl Nvml {
         let mut processes = listed(device.running_compute_processes())?;
         // A process with both kinds of contexts is in both lists with the same figure.
         for (pid, bytes) in listed(device.running_graphics_processes())? {
-            let known = processes.entry(pid).or_insert(bytes);
-            *known = (*known).max(bytes);
+            let recorded = processes.entry(pid).or_insert(bytes);
+            *recorded = (*recorded).max(bytes);
         }
         let totals = supported(device.memory_info(), "asking for the device's memory")?;
         let utilisation = supported(device.utilization_rates(), "asking for the device's utilisation")?;
@@ -94,8 +94,8 @@ fn listed(answer: Result<Vec<ProcessInfo>, NvmlError>) -> Result<BTreeMap<u32, O
             UsedGpuMemory::Used(bytes) => Some(Bytes::new(bytes)),
             UsedGpuMemory::Unavailable => None,
         };
-        let known = all.entry(process.pid).or_default();
-        *known = match (*known, bytes) {
+        let total = all.entry(process.pid).or_default();
+        *total = match (*total, bytes) {
             (Some(one), Some(other)) => Some(one + other),
             (one, other) => one.or(other),
         };

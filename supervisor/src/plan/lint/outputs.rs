@@ -150,12 +150,12 @@ fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
     axes.sort_by_key(|&(_, step)| std::cmp::Reverse(step));
     // A tensor without gaps and overlaps is one run, whatever the order of its axes.
     let mut dense = 1;
-    let whole = axes.iter().rev().all(|&(size, step)| {
+    let is_dense = axes.iter().rev().all(|&(size, step)| {
         let next = step == dense;
         dense *= size;
         next
     });
-    let inner = if whole {
+    let inner = if is_dense {
         axes.clear();
         (dense, 1)
     } else {

@@ -41,7 +41,7 @@ fn lints(op: &str, kwargs: Vec<(&str, Value)>, output: Option<Value>, storages: 
     builder.observe("e0", &entry);
     let signature = builder.finish().unwrap();
     let arguments = bind(&entry, &signature).unwrap();
-    let leaves = outputs(&entry).unwrap();
+    let outputs = outputs(&entry).unwrap();
     let files: Vec<Storage> = (0..)
         .zip(storages)
         .map(|(id, values)| Storage {
@@ -53,14 +53,14 @@ fn lints(op: &str, kwargs: Vec<(&str, Value)>, output: Option<Value>, storages: 
             name: format!("data/{id}"),
         })
         .collect();
-    let facts = EntryFacts::of(&files, &arguments, &leaves, Bytes::kib(4));
+    let facts = EntryFacts::of(&files, &arguments, &outputs, Bytes::kib(4));
     let subject = Subject {
         name: "e0",
         entry: &entry,
         signature: &signature,
         storages: &files,
         arguments: &arguments,
-        outputs: &leaves,
+        outputs: &outputs,
     };
     let bytes: Vec<Vec<u8>> =
         storages.iter().map(|values| values.iter().flat_map(|value| value.to_le_bytes()).collect()).collect();

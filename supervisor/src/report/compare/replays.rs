@@ -224,9 +224,9 @@ mod tests {
         let it = &comparison.replays[0];
         assert_eq!((it.change, it.time_ratio, it.second.total_ms), (Change::NoLongerPassed, None, None));
         assert!(text(&comparison)[2].ends_with("CAPTURE_ERROR  passed before"), "{:?}", text(&comparison));
-        let mut alone = sample();
-        alone.replays[0].name = "other".to_owned();
-        let comparison = all::compare(side_of(sample()), side_of(alone));
+        let mut renamed = sample();
+        renamed.replays[0].name = "other".to_owned();
+        let comparison = all::compare(side_of(sample()), side_of(renamed));
         assert_eq!(comparison.replays_only_in_first, ["model"]);
         assert_eq!(comparison.replays_only_in_second, ["other"]);
     }

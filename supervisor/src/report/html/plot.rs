@@ -136,8 +136,8 @@ pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
             .into_iter()
             .filter_map(|(line, color, name)| Some((line.filter(|line| shows(*line, peak))?, color, name)))
             .collect();
-    let most = lines.iter().map(|(line, ..)| *line).fold(peak, Bytes::max).max(Bytes::mib(1));
-    let (size, time) = (size_unit(most), time_unit(to - from));
+    let highest = lines.iter().map(|(line, ..)| *line).fold(peak, Bytes::max).max(Bytes::mib(1));
+    let (size, time) = (size_unit(highest), time_unit(to - from));
     let x = |at: u64| float(at.saturating_sub(from)) / time.size;
     let y = |bytes: Bytes| bytes.as_f64() / size.size;
 
@@ -167,7 +167,7 @@ pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
             .margin_right(RIGHT)
             .x_label_area_size(TIME_HEIGHT)
             .y_label_area_size(LEFT)
-            .build_cartesian_2d(0.0..x(to), 0.0..y(most) * 1.08)?;
+            .build_cartesian_2d(0.0..x(to), 0.0..y(highest) * 1.08)?;
         chart
             .configure_mesh()
             .disable_x_mesh()
@@ -186,15 +186,17 @@ pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
             let points = steps(&|index| values[index]).into_iter().map(|(at, owed)| (column(at), y(owed)));
             chart.draw_series(AreaSeries::new(points, 0.0, group_color(*group).filled()))?;
         }
-        let whole = steps(&|index| moments[index].map_or(Bytes::ZERO, |(_, owed)| owed));
-        chart
-            .draw_series(LineSeries::new(whole.into_iter().map(|(at, owed)| (column(at), y(owed))), TREE))?;
+        let outline = steps(&|index| moments[index].map_or(Bytes::ZERO, |(_, owed)| owed));
+        chart.draw_series(LineSeries::new(
+            outline.into_iter().map(|(at, owed)| (column(at), y(owed))),
+            TREE,
+        ))?;
         for (line, color, name) in lines {
             chart.draw_series(LineSeries::new([(0.0, y(line)), (x(to), y(line))], color.stroke_width(2)))?;
             let style = ("sans-serif", 15).into_font().color(&color);
             chart.draw_series([Text::new(
                 format!("{name} {line}"),
-                (x(to) * 0.004, y(line) + y(most) * 0.065),
+                (x(to) * 0.004, y(line) + y(highest) * 0.065),
                 style,
             )])?;
         }
@@ -272,7 +274,7 @@ pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
     lanes.truncate(MAX_LANES);
     lanes.sort_by_key(|lane| lane.worker);
     let (from, to) = (timeline.from, timeline.to.max(timeline.from + 1));
-    let most = lanes.iter().map(|lane| lane.series.peak()).max().unwrap_or_default().max(Bytes::mib(1));
+    let highest = lanes.iter().map(|lane| lane.series.peak()).max().unwrap_or_default().max(Bytes::mib(1));
     let time = time_unit(to - from);
     let stages = stage_runs(timeline, &lanes, from, to);
     let count = u32::try_from(lanes.len()).unwrap_or(0);
@@ -308,7 +310,7 @@ pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
             let owed = lane.series.columns(from, to, COLUMNS);
             let points = staircase(COLUMNS, &|column| owed[column].unwrap_or_default()).into_iter().map(
                 |(at, owed)| {
-                    let share = owed.as_f64() / most.as_f64();
+                    let share = owed.as_f64() / highest.as_f64();
                     (at / float(COLUMNS as u64) * end, bottom - share * (bottom - top) * 0.94)
                 },
             );
@@ -410,19 +412,19 @@ mod tests {
 
     #[test]
     fn plot_of_a_long_run_stays_small() {
-        let mut much = sketch();
-        let phase = much.phases[0].clone();
-        much.phases = (0..50_000)
+        let mut long_run = sketch();
+        let phase = long_run.phases[0].clone();
+        long_run.phases = (0..50_000)
             .map(|index| PhaseSpan {
-                started: much.from + index % 10_000,
-                ended: much.from + index % 10_000 + 3,
+                started: long_run.from + index % 10_000,
+                ended: long_run.from + index % 10_000 + 3,
                 stage: Stage::ALL[usize::try_from(index % 3).expect("small")],
                 ..phase.clone()
             })
             .collect();
-        let mark = much.marks[0].clone();
-        much.marks = vec![mark; 50_000];
-        let (tree, lanes) = (tree(&much).expect("draws"), lanes(&much).expect("draws"));
+        let mark = long_run.marks[0].clone();
+        long_run.marks = vec![mark; 50_000];
+        let (tree, lanes) = (tree(&long_run).expect("draws"), lanes(&long_run).expect("draws"));
         assert!(tree.len() + lanes.len() < 512 << 10, "{} {}", tree.len(), lanes.len());
     }
 

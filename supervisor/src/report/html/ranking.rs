@@ -245,8 +245,8 @@ pub(super) fn heat(digest: &JobDigest) -> Markup {
         .collect();
     let ratios = || rows.iter().flat_map(|(_, cells)| cells.iter().flatten().map(|(ratio, _)| *ratio));
     // A scale that spans only a tenth of a percent would be meaningless.
-    let most = ratios().fold(1.25, f64::max);
-    let least = ratios().filter(|ratio| 0.0 < *ratio).fold(0.8, f64::min);
+    let largest = ratios().fold(1.25, f64::max);
+    let smallest = ratios().filter(|ratio| 0.0 < *ratio).fold(0.8, f64::min);
     html! {
         h3 { "By entry" }
         div.scroll {
@@ -268,7 +268,7 @@ pub(super) fn heat(digest: &JobDigest) -> Markup {
                             td.name { (one_line(&candidate.name)) }
                             @for cell in cells {
                                 @match cell {
-                                    Some((ratio, text)) => td class={ "number" (shade(*ratio, least, most)) } { (text) },
+                                    Some((ratio, text)) => td class={ "number" (shade(*ratio, smallest, largest)) } { (text) },
                                     None => td.number { "–" },
                                 }
                             }

@@ -27,9 +27,9 @@ pub(in crate::report) fn section(digest: &Digest) -> String {
     page.push('\n');
     let mut left_out = 0;
     for replay in &replays {
-        let story = story(replay);
-        if page.len() + story.len() < MAX_SIZE {
-            page.push_str(&story);
+        let details = details(replay);
+        if page.len() + details.len() < MAX_SIZE {
+            page.push_str(&details);
         } else {
             left_out += 1;
         }
@@ -47,7 +47,7 @@ fn row(replay: &ReplayText<'_>) -> String {
     format!("| {name} | {}{blame} | {} |\n", replay.status, figures.join(" | "))
 }
 
-fn story(replay: &ReplayText<'_>) -> String {
+fn details(replay: &ReplayText<'_>) -> String {
     let name = code(&shorten(replay.name, MAX_NAME));
     let passed = match &replay.outcome {
         Outcome::Passed(passed) => passed,
@@ -60,11 +60,11 @@ fn story(replay: &ReplayText<'_>) -> String {
             };
         }
     };
-    let mut story = format!("{name}, {}. Calls by {}.\n\n", passed.against_all(), passed.called_by(code));
+    let mut details = format!("{name}, {}. Calls by {}.\n\n", passed.against_all(), passed.called_by(code));
     let slowest = passed.slowest(MAX_STEPS);
     if !slowest.is_empty() {
         let steps = counted(passed.step_count, "step", "steps");
-        story.push_str(&format!(
+        details.push_str(&format!(
             "<details><summary>The steps that waited longest, of {steps}</summary>\n\n| {} |\n|--:|:--|:--|:--|--:|--:|--:|\n",
             Step::HEADS.join(" | ")
         ));
@@ -72,13 +72,13 @@ fn story(replay: &ReplayText<'_>) -> String {
             let [entry, job, candidate] =
                 [step.entry, step.job, step.candidate].map(|name| cell(&shorten(name, MAX_NAME)));
             let Step { place, time, waiting, call, .. } = step;
-            story.push_str(&format!(
+            details.push_str(&format!(
                 "| {place} | {entry} | {job} | {candidate} | {time} | {waiting} | {call} |\n"
             ));
         }
-        story.push_str("\n</details>\n\n");
+        details.push_str("\n</details>\n\n");
     }
-    story
+    details
 }
 
 #[cfg(test)]

@@ -64,19 +64,19 @@ fn in_two_columns(area: Rect, wanted: Wanted) -> Vec<(Pane, Rect)> {
 
 fn in_one_column(area: Rect, focus: Pane, wanted: Wanted) -> Vec<(Pane, Rect)> {
     let mut shown = vec![focus];
-    let mut left = area.height.saturating_sub(least(focus, wanted));
+    let mut height_left = area.height.saturating_sub(least(focus, wanted));
     for pane in FIRST {
-        if pane != focus && least(pane, wanted) <= left {
-            left -= least(pane, wanted);
+        if pane != focus && least(pane, wanted) <= height_left {
+            height_left -= least(pane, wanted);
             shown.push(pane);
         }
     }
     // The remaining rows go first to the workers, as far as they need them, and then to the chart. The rest goes to the
     // candidates or, if these are not shown, to the focused pane.
     let more = wanted.workers.saturating_add(2).saturating_sub(least(Pane::Workers, wanted)).min(4);
-    let mut more = [(Pane::Workers, more), (Pane::Memory, left / 3)].map(|(pane, rows)| {
-        let given = if shown.contains(&pane) { rows.min(left) } else { 0 };
-        left -= given;
+    let mut more = [(Pane::Workers, more), (Pane::Memory, height_left / 3)].map(|(pane, rows)| {
+        let given = if shown.contains(&pane) { rows.min(height_left) } else { 0 };
+        height_left -= given;
         (pane, given)
     });
     let rest = if shown.contains(&Pane::Candidates) { Pane::Candidates } else { focus };
@@ -84,7 +84,7 @@ fn in_one_column(area: Rect, focus: Pane, wanted: Wanted) -> Vec<(Pane, Rect)> {
     let mut panes = Vec::new();
     for pane in ORDER.into_iter().filter(|pane| shown.contains(pane)) {
         let given: u16 = more.iter_mut().filter(|(of, _)| *of == pane).map(|(_, rows)| *rows).sum();
-        let rest = if pane == rest { left } else { 0 };
+        let rest = if pane == rest { height_left } else { 0 };
         let height = (least(pane, wanted) + given + rest).min(area.y + area.height - y);
         panes.push((pane, Rect { y, height, ..area }));
         y += height;

@@ -8,6 +8,7 @@ use ratatui::text::{Line, Text};
 
 use super::columns::{Cell, fit, lines};
 use super::{Theme, amount, clock};
+use crate::top::answer::counted_steps;
 use crate::top::model::{Candidate, CandidateState, Lease, Model, Pane, Replay};
 
 /// Below this width there is no room for all columns of the workers.
@@ -27,7 +28,7 @@ pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: 
             chosen = rows.len();
         }
         // A worker with a lease is described by the lease.
-        let state = if it.goes { "goes" } else { &it.state };
+        let state = if it.is_ending { "ending" } else { &it.state };
         rows.push([
             Cell::plain(format!("{} {}", it.id, it.role)),
             Cell::new(state, if it.lease.is_some() { theme.busy() } else { Style::new() }),
@@ -122,7 +123,7 @@ fn replayed(it: &Replay) -> (String, String) {
     match (it.total, it.stalled) {
         (Some(total), Some(stalled)) => (format!("{total:.2} s"), format!("{stalled:.2} s stalled")),
         _ => {
-            let steps = it.steps.map_or_else(String::new, |steps| format!("{steps} steps"));
+            let steps = it.steps.map_or_else(String::new, counted_steps);
             (steps, format!("in {}", amount(it.budget)))
         }
     }
@@ -159,7 +160,7 @@ fn table(
     area: Rect,
     mut lines: Vec<Line<'static>>,
     chosen: Option<usize>,
-    in_sight: usize,
+    selected_row: usize,
 ) {
     if let Some(line) = chosen.and_then(|chosen| lines.get_mut(chosen)) {
         let missing = usize::from(area.width).saturating_sub(line.width());
@@ -168,7 +169,7 @@ fn table(
     }
     let height = usize::from(area.height);
     // A worker is shown together with the runner in the row below it.
-    let hidden = (in_sight + 2).min(lines.len()).saturating_sub(height);
+    let hidden = (selected_row + 2).min(lines.len()).saturating_sub(height);
     if 0 < hidden && 1 < lines.len() {
         lines.drain(1..=hidden.min(lines.len() - 1));
     }

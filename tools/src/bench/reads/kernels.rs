@@ -164,8 +164,8 @@ fn rows(files: &[PathBuf]) -> Result<Rows> {
     for path in files {
         prepare(path, true)?;
         let capture = CaptureFile::open(path)?;
-        let leaves = outputs(&Entry::from_value(capture.root())?)?;
-        let output = &leaves.first().context("no output")?.tensor;
+        let outputs = outputs(&Entry::from_value(capture.root())?)?;
+        let output = &outputs.first().context("no output")?.tensor;
         let (count, width) = (output.shape[1], output.shape[2] * output.dtype.size());
         let table = capture.storages().iter().max_by_key(|it| it.bytes).context("no table")?;
         let file = File::open(path)?;

@@ -45,13 +45,13 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<Section> {
     ];
     let mut cold = vec![Vec::new(); ways.len()];
     let mut warm = vec![Vec::new(); ways.len()];
-    let mut left = vec![0; ways.len()];
+    let mut cached_after = vec![0; ways.len()];
     let mut owed = vec![0; ways.len()];
     for _ in 0..runs {
         for (at, (_, way)) in ways.iter().enumerate() {
             prepare(&path, true)?;
             cold[at].push(timed(|| read(&path, bytes, *way))?);
-            left[at] = left[at].max(cached(&path)?);
+            cached_after[at] = cached_after[at].max(cached(&path)?);
             prepare(&path, false)?;
             warm[at].push(timed(|| read(&path, bytes, *way))?);
             // Measure memory in a separate process and without timing, because sampling slows it down.
@@ -70,9 +70,14 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<Section> {
             Way::ReadMethod(..) => own = own.min(seconds),
         }
         let (cold, warm) = (Rates::of(bytes, &mut cold[at]), Rates::of(bytes, &mut warm[at]));
-        let (left, owed) = (left[at], owed[at]);
-        text += &format!("| {name} | {cold} | {:.2} | {} | {:.1} |\n", warm.median, left >> 20, mib(owed));
-        rows.push(json!({ "way": name, "cold": cold.to_json(), "warm": warm.to_json(), "cache_left_bytes": left, "peak_owed_bytes": owed }));
+        let (cached_after, owed) = (cached_after[at], owed[at]);
+        text += &format!(
+            "| {name} | {cold} | {:.2} | {} | {:.1} |\n",
+            warm.median,
+            cached_after >> 20,
+            mib(owed)
+        );
+        rows.push(json!({ "way": name, "cold": cold.to_json(), "warm": warm.to_json(), "cache_left_bytes": cached_after, "peak_owed_bytes": owed }));
     }
     text += &format!("\nBest method at {:.0} % of the best raw read, by medians.\n\n", raw / own * 100.0);
     let faults = faults(&path, bytes, runs)?;

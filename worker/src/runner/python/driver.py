@@ -190,8 +190,8 @@ def takes_outputs(function, symbol, inputs, outputs):
 def only(value, path):
     """Returns the single tensor in a returned value that is not a plain tensor itself."""
     if isinstance(value, (tuple, list)):
-        (leaf,) = several(value, (path,))
-        return leaf
+        (found,) = several(value, (path,))
+        return found
     if isinstance(value, Tensor):
         raise WrongResult(f"opt.Raised: `{path}` is a {type(value).__module__}.{type(value).__qualname__}: return plain tensors")
     raise WrongResult(
@@ -202,30 +202,30 @@ def only(value, path):
 
 def several(value, paths):
     """Returns the tensors in a returned value, in order."""
-    leaves = []
+    found = []
 
     def collect(part):
         if isinstance(part, (tuple, list)):
             for item in part:
                 collect(item)
         elif part is not None:
-            leaves.append(part if type(part) is Tensor else only(part, paths[min(len(leaves), len(paths) - 1)]))
+            found.append(part if type(part) is Tensor else only(part, paths[min(len(found), len(paths) - 1)]))
 
     collect(value)
-    if len(leaves) != len(paths):
-        raise WrongResult(f"opt.IncorrectShape: it returned {len(leaves)} tensors, expected {len(paths)}")
-    return leaves
+    if len(found) != len(paths):
+        raise WrongResult(f"opt.IncorrectShape: it returned {len(found)} tensors, expected {len(paths)}")
+    return found
 
 
-def wrong(leaf, path, dtype, shape):
+def wrong(returned, path, dtype, shape):
     """Raises an error that says what is wrong with a returned tensor."""
-    if leaf.dtype is not dtype:
-        raise WrongResult(f"opt.IncorrectDtype: `{path}` is {leaf.dtype}, expected {dtype}")
-    if leaf.shape != shape:
-        raise WrongResult(f"opt.IncorrectShape: `{path}` has the shape {tuple(leaf.shape)}, expected {tuple(shape)}")
-    if not leaf.is_cpu:
-        raise WrongResult(f"opt.Raised: `{path}` is on the device {leaf.device}, expected cpu")
-    raise WrongResult(f"opt.Raised: `{path}` has the layout {leaf.layout}, expected torch.strided")
+    if returned.dtype is not dtype:
+        raise WrongResult(f"opt.IncorrectDtype: `{path}` is {returned.dtype}, expected {dtype}")
+    if returned.shape != shape:
+        raise WrongResult(f"opt.IncorrectShape: `{path}` has the shape {tuple(returned.shape)}, expected {tuple(shape)}")
+    if not returned.is_cpu:
+        raise WrongResult(f"opt.Raised: `{path}` is on the device {returned.device}, expected cpu")
+    raise WrongResult(f"opt.Raised: `{path}` has the layout {returned.layout}, expected torch.strided")
 
 
 class Text:
@@ -287,12 +287,12 @@ def caller(function, entry, destination, kept=True):
         for index, output in enumerate(outputs):
             dtype = text.value(getattr(torch, output["dtype"]))
             shape = text.value(torch.Size(output["shape"]))
-            leaf = f"y{index}"
+            returned = f"y{index}"
             lines.append(
-                f"if {leaf}.dtype is not {dtype} or {leaf}.shape != {shape} or not {leaf}.is_cpu or {leaf}.layout is not "
-                f"strided: wrong({leaf}, {paths}[{index}], {dtype}, {shape})"
+                f"if {returned}.dtype is not {dtype} or {returned}.shape != {shape} or not {returned}.is_cpu or {returned}.layout is not "
+                f"strided: wrong({returned}, {paths}[{index}], {dtype}, {shape})"
             )
-            lines.append(f"copy(tensor(o{index}), {leaf})")
+            lines.append(f"copy(tensor(o{index}), {returned})")
     body = "\n".join(f"        {line}" for line in lines)
     source = f"def call({', '.join(given)}):\n    try:\n{body}\n    except BaseException as error:\n        return failed(error)\n"
     names = {

@@ -6,7 +6,7 @@ use std::ptr::{null, null_mut};
 use nix::errno::Errno;
 use opt_shared::units::Bytes;
 
-use super::confined::{GROWING_FD, tell};
+use super::confined::{GROWING_FD, print_answer};
 use crate::sandbox::confine::seal::seal_map;
 
 /// The most threads to start. More would prove nothing further.
@@ -26,7 +26,7 @@ fn map(bytes: Bytes, protection: i32, flags: i32) -> *mut libc::c_void {
 /// Tries to map memory, and unmaps it if that succeeded.
 fn try_map(name: &str, bytes: Bytes, protection: i32, flags: i32) {
     let got = map(bytes, protection, flags);
-    tell(name, if got == libc::MAP_FAILED { -1 } else { 0 });
+    print_answer(name, if got == libc::MAP_FAILED { -1 } else { 0 });
     if got != libc::MAP_FAILED {
         // SAFETY: our own mapping, which nothing points into.
         unsafe { libc::munmap(got, bytes.to_usize()) };
@@ -40,14 +40,14 @@ pub(super) fn before_the_lock_down(segment: i32) {
     // SAFETY: plain calls on our own descriptors and maps; an attached segment is not used.
     unsafe {
         let attached = libc::shmat(segment, null(), 0);
-        tell("attach_segment", if attached.addr() == usize::MAX { -1 } else { 0 });
+        print_answer("attach_segment", if attached.addr() == usize::MAX { -1 } else { 0 });
         let memory = libc::memfd_create(c"opt-canary".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         libc::ftruncate(memory, length);
-        tell("write_within", libc::pwrite(memory, b"x".as_ptr().cast(), 1, length - 1) as i64);
+        print_answer("write_within", libc::pwrite(memory, b"x".as_ptr().cast(), 1, length - 1) as i64);
         libc::fcntl(memory, libc::F_ADD_SEALS, libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL);
-        tell("grow", libc::ftruncate(memory, length * 2).into());
-        tell("shrink", libc::ftruncate(memory, 0).into());
-        tell("write_beyond", libc::pwrite(memory, b"x".as_ptr().cast(), 1, length) as i64);
+        print_answer("grow", libc::ftruncate(memory, length * 2).into());
+        print_answer("shrink", libc::ftruncate(memory, 0).into());
+        print_answer("write_beyond", libc::pwrite(memory, b"x".as_ptr().cast(), 1, length) as i64);
         libc::close(memory);
     }
     let input = map(Bytes::from(page), libc::PROT_READ, libc::MAP_PRIVATE);
@@ -59,8 +59,8 @@ pub(super) fn before_the_lock_down(segment: i32) {
     // SAFETY: our own mapping, which nothing points into.
     unsafe {
         let writable = libc::PROT_READ | libc::PROT_WRITE;
-        tell("make_input_writable", libc::mprotect(input, page, writable).into());
-        tell("unmap_input", libc::munmap(input, page).into());
+        print_answer("make_input_writable", libc::mprotect(input, page, writable).into());
+        print_answer("unmap_input", libc::munmap(input, page).into());
     }
 }
 
@@ -74,11 +74,11 @@ pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
     unsafe {
         let step = isize::try_from(beyond.get()).unwrap_or(isize::MAX);
         let old = libc::sbrk(step);
-        tell("heap_beyond", if old.addr() == usize::MAX { -1 } else { 0 });
+        print_answer("heap_beyond", if old.addr() == usize::MAX { -1 } else { 0 });
     }
     let reserve = map(beyond, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
     // SAFETY: our own mapping. If there is none, the call is refused.
-    tell("reserve_beyond", unsafe { libc::mprotect(reserve, beyond.to_usize(), both) }.into());
+    print_answer("reserve_beyond", unsafe { libc::mprotect(reserve, beyond.to_usize(), both) }.into());
     if reserve != libc::MAP_FAILED {
         // SAFETY: our own mapping, which nothing points into.
         unsafe { libc::munmap(reserve, beyond.to_usize()) };
@@ -89,8 +89,8 @@ pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
     let end = i64::try_from(file_size.get()).unwrap_or(i64::MAX);
     // SAFETY: each call writes one byte of a constant to our own descriptor.
     unsafe {
-        tell("file_within", libc::pwrite(GROWING_FD, b"x".as_ptr().cast(), 1, 0) as i64);
-        tell("file_beyond", libc::pwrite(GROWING_FD, b"x".as_ptr().cast(), 1, end) as i64);
+        print_answer("file_within", libc::pwrite(GROWING_FD, b"x".as_ptr().cast(), 1, 0) as i64);
+        print_answer("file_beyond", libc::pwrite(GROWING_FD, b"x".as_ptr().cast(), 1, end) as i64);
     }
 }
 
@@ -100,19 +100,19 @@ pub(crate) fn isolation(parent: i32) {
     // null.
     unsafe {
         println!("own_pid={}", libc::getpid());
-        tell("signal_parent", libc::syscall(libc::SYS_kill, i64::from(parent), 0));
-        tell("fork", libc::syscall(libc::SYS_clone, i64::from(libc::SIGCHLD), 0, 0, 0, 0));
+        print_answer("signal_parent", libc::syscall(libc::SYS_kill, i64::from(parent), 0));
+        print_answer("fork", libc::syscall(libc::SYS_clone, i64::from(libc::SIGCHLD), 0, 0, 0, 0));
         let arguments = [c"true".as_ptr(), null()];
-        tell("exec", libc::execv(c"/bin/true".as_ptr(), arguments.as_ptr()).into());
-        tell("socket", libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0).into());
-        tell("memory_file", libc::memfd_create(c"hoard".as_ptr(), 0).into());
-        tell("segment", libc::shmget(libc::IPC_PRIVATE, 4096, 0o600).into());
+        print_answer("exec", libc::execv(c"/bin/true".as_ptr(), arguments.as_ptr()).into());
+        print_answer("socket", libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0).into());
+        print_answer("memory_file", libc::memfd_create(c"hoard".as_ptr(), 0).into());
+        print_answer("segment", libc::shmget(libc::IPC_PRIVATE, 4096, 0o600).into());
         let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-        tell("raise_limit", libc::setrlimit(libc::RLIMIT_DATA, &raw const limit).into());
-        tell("become_root", libc::setresuid(0, 0, 0).into());
-        tell("change_root", libc::chroot(c"/".as_ptr()).into());
-        tell("read_file", libc::open(c"/etc/passwd".as_ptr(), libc::O_RDONLY).into());
-        tell(
+        print_answer("raise_limit", libc::setrlimit(libc::RLIMIT_DATA, &raw const limit).into());
+        print_answer("become_root", libc::setresuid(0, 0, 0).into());
+        print_answer("change_root", libc::chroot(c"/".as_ptr()).into());
+        print_answer("read_file", libc::open(c"/etc/passwd".as_ptr(), libc::O_RDONLY).into());
+        print_answer(
             "make_file",
             libc::open(c"/tmp/opt-canary".as_ptr(), libc::O_WRONLY | libc::O_CREAT, 0o600).into(),
         );

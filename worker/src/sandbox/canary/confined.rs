@@ -52,8 +52,8 @@ pub(super) fn play(segment: i32, parent: i32) -> i32 {
     let tasks = confinement.limits.processes.map_or(0, |it| it.own.saturating_add(it.other_tasks));
     // SAFETY: `proof` put the socket there, and nothing closes it.
     let worker = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
-    let kept = Descriptors { worker, artifact: None, libraries: &[] };
-    match confine::lock_down(&policy::beyond_present(confinement), &kept) {
+    let descriptors = Descriptors { worker, artifact: None, libraries: &[] };
+    match confine::lock_down(&policy::beyond_present(confinement), &descriptors) {
         Ok(protections) => {
             for protection in protections {
                 println!("protection {}", protection.line());
@@ -79,6 +79,6 @@ fn descend(depth: u64) -> u64 {
 }
 
 /// Prints the result of an attempt.
-pub(super) fn tell(name: &str, result: i64) {
+pub(super) fn print_answer(name: &str, result: i64) {
     println!("{name}={}", answer(result));
 }

@@ -14,7 +14,7 @@ pub(super) fn fill(mib: usize) -> i32 {
         return 0;
     }
     let page = rustix::param::page_size();
-    let mut kept = Vec::with_capacity(mib);
+    let mut blocks = Vec::with_capacity(mib);
     for _ in 0..mib {
         let mut block: Vec<u8> = Vec::new();
         if block.try_reserve_exact(STEP).is_err() {
@@ -26,11 +26,11 @@ pub(super) fn fill(mib: usize) -> i32 {
             // SAFETY: within the reserved memory.
             unsafe { start.add(at).write_volatile(1) };
         }
-        kept.push(block);
+        blocks.push(block);
     }
     println!("filled");
     let _ = std::io::stdout().flush();
     let _ = input.read(&mut word);
-    std::hint::black_box(&kept);
+    std::hint::black_box(&blocks);
     0
 }

@@ -192,7 +192,7 @@ pub(super) const TIMERS_AND_LIMITS: &[Call] = &[both("timer_create", 222, 107), 
 
 /// Allocate kernel memory, or keep pages alive that were unmapped, in amounts that no limit on a process counts. A pipe
 /// can keep whole huge pages after they were unmapped. The number of locks, watches, rules and filters is not limited.
-pub(super) const HIDING_PLACES: &[Call] = &[
+pub(super) const UNLIMITED_MEMORY_CALLS: &[Call] = &[
     both("vmsplice", 278, 75),
     both("splice", 275, 76),
     both("tee", 276, 77),
@@ -273,7 +273,7 @@ mod tests {
         OTHER_PROCESSES,
         ADMINISTRATION,
         TIMERS_AND_LIMITS,
-        HIDING_PLACES,
+        UNLIMITED_MEMORY_CALLS,
         DISTURBANCES,
         FILE_CHANGES,
     ];

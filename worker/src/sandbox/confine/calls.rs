@@ -135,7 +135,7 @@ fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendE
     for group in [
         table::PROCESSES,
         table::TIMERS_AND_LIMITS,
-        table::HIDING_PLACES,
+        table::UNLIMITED_MEMORY_CALLS,
         table::DISTURBANCES,
         table::FILE_CHANGES,
     ] {

@@ -6,8 +6,8 @@
 
 mod candidate;
 mod compiler;
-mod lives;
-mod poorer;
+mod missing_protections;
 #[cfg(target_env = "gnu")]
 mod refusals;
 mod stage;
+mod start_and_stop;

@@ -54,7 +54,7 @@ const TOOL_FILES: [&str; 6] =
 const TOOL_SINKS: [&str; 1] = ["/dev/null"];
 
 /// The most rules for the files of one folder.
-const MAX_NEIGHBOURS: usize = 16_384;
+const MAX_RULES_PER_FOLDER: usize = 16_384;
 
 /// `libm.so`, `libm.so.6`.
 const LIBRARY_SUFFIX: &str = ".so";
@@ -69,14 +69,17 @@ const ABI_WITH_SCOPES: i32 = 6;
 
 /// Rules that are ready to be enforced. They keep descriptors of the allowed folders open.
 pub(super) struct Rules {
-    made: Result<(RulesetCreated, i32), io::Error>,
+    ruleset: Result<(RulesetCreated, i32), io::Error>,
 }
 
 impl Rules {
-    pub(super) fn prepare(confinement: &Confinement, kept: &Descriptors<'_>) -> Result<Self, ConfineError> {
+    pub(super) fn prepare(
+        confinement: &Confinement,
+        descriptors: &Descriptors<'_>,
+    ) -> Result<Self, ConfineError> {
         let number = match kernel_abi() {
             Ok(number) => number,
-            Err(error) => return Ok(Self { made: Err(error) }),
+            Err(error) => return Ok(Self { ruleset: Err(error) }),
         };
         let abi = ABI::from(number);
         let refused = |source: landlock::RulesetError| ConfineError::Landlock { source };
@@ -126,16 +129,16 @@ impl Rules {
         for path in &reach.writable {
             writer.allow(path, read | write)?;
         }
-        for library in kept.artifact.iter().chain(kept.libraries) {
+        for library in descriptors.artifact.iter().chain(descriptors.libraries) {
             writer.allow_descriptor(*library, AccessFs::ReadFile.into())?;
         }
-        Ok(Self { made: Ok((writer.ruleset, number)) })
+        Ok(Self { ruleset: Ok((writer.ruleset, number)) })
     }
 
     /// Enforces the rules for this thread and everything that it starts. Returns which protections are in force.
     pub(super) fn enforce(self) -> Result<Vec<Protection>, ConfineError> {
-        let (ruleset, number) = match self.made {
-            Ok(made) => made,
+        let (ruleset, number) = match self.ruleset {
+            Ok(ruleset) => ruleset,
             Err(error) => {
                 let detail = format!("Landlock: {error}");
                 return Ok(["files", "no_tcp", "signals_scoped"]
@@ -203,18 +206,18 @@ impl<'a> RulesExceptHidden<'a> {
         access: BitFlags<AccessFs>,
         absent: Absent,
     ) -> Result<(), ConfineError> {
-        let whole = |path: &Path| {
+        let may_allow_as_a_whole = |path: &Path| {
             // A path inside a hidden folder is allowed if the caller names it.
             let holds = |real: &Path| self.hidden.iter().any(|hidden| hidden.starts_with(real));
             self.hidden.is_empty() || !path.canonicalize().is_ok_and(|real| holds(&real))
         };
-        if whole(path) {
+        if may_allow_as_a_whole(path) {
             return match absent {
                 Absent::NeedsNoRule => writer.allow_if_present(path, access),
                 Absent::IsAnError => writer.allow(path, access),
             };
         }
-        let mut room = MAX_NEIGHBOURS;
+        let mut room = MAX_RULES_PER_FOLDER;
         let mut folders = vec![path.to_owned()];
         while let Some(folder) = folders.pop() {
             // A folder that cannot be listed gets no rule.
@@ -224,13 +227,14 @@ impl<'a> RulesExceptHidden<'a> {
                 if entry.file_type().map_or(true, |kind| kind.is_symlink()) || self.is_hidden(&path) {
                     continue;
                 }
-                if !whole(&path) {
+                if !may_allow_as_a_whole(&path) {
                     folders.push(path);
                     continue;
                 }
-                room = room
-                    .checked_sub(1)
-                    .ok_or_else(|| ConfineError::Crowded { path: folder.clone(), most: MAX_NEIGHBOURS })?;
+                room = room.checked_sub(1).ok_or_else(|| ConfineError::Crowded {
+                    path: folder.clone(),
+                    most: MAX_RULES_PER_FOLDER,
+                })?;
                 writer.allow_if_present(&path, access)?;
             }
         }
@@ -246,8 +250,8 @@ impl<'a> RulesExceptHidden<'a> {
         }
         let refused = |source| ConfineError::Path { path: folder.to_owned(), source };
         for (number, entry) in std::fs::read_dir(folder).map_err(refused)?.flatten().enumerate() {
-            if MAX_NEIGHBOURS <= number {
-                return Err(ConfineError::Crowded { path: folder.to_owned(), most: MAX_NEIGHBOURS });
+            if MAX_RULES_PER_FOLDER <= number {
+                return Err(ConfineError::Crowded { path: folder.to_owned(), most: MAX_RULES_PER_FOLDER });
             }
             let path = entry.path();
             let named = entry.file_name().to_string_lossy().contains(LIBRARY_SUFFIX);

@@ -75,8 +75,13 @@ pub(super) fn give_up_capabilities() -> Result<Vec<Protection>, ConfineError> {
         inheritable: CapabilitySet::empty(),
     };
     rustix::thread::set_capabilities(None, empty).map_err(ConfineError::refused("giving up capabilities"))?;
-    let left = rustix::thread::capabilities(None).map_err(ConfineError::refused("reading capabilities"))?;
-    Ok(vec![protection("no_capabilities", left.permitted.is_empty() && left.inheritable.is_empty(), "")])
+    let remaining =
+        rustix::thread::capabilities(None).map_err(ConfineError::refused("reading capabilities"))?;
+    Ok(vec![protection(
+        "no_capabilities",
+        remaining.permitted.is_empty() && remaining.inheritable.is_empty(),
+        "",
+    )])
 }
 
 /// Clears the capabilities that exec could gain. Needs CAP_SETPCAP, which only root has. Without it, no_new_privs

@@ -24,11 +24,11 @@ pub(super) struct Wanted {
 }
 
 pub(super) fn outputs_of(entry: &OnDevice, card: &Card) -> Vec<Wanted> {
-    let leaves = entry.as_ref().leaves.iter();
-    leaves
-        .map(|leaf| Wanted {
-            name: format!("the output `{}`", leaf.path),
-            bands: Bands::of(card, allocated_bytes(&leaf.tensor), 0),
+    let outputs = entry.as_ref().outputs.iter();
+    outputs
+        .map(|output| Wanted {
+            name: format!("the output `{}`", output.path),
+            bands: Bands::of(card, allocated_bytes(&output.tensor), 0),
         })
         .collect()
 }

@@ -47,7 +47,7 @@ pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBu
         Subject::Request if launched => verdict(
             Status::RuntimeError,
             format!(
-                "the device refused it {what}: {}{} (look at grid, block and shared_mem)",
+                "the device refused the request {what}: {}{} (look at grid, block and shared_mem)",
                 error.code,
                 said(error)
             ),
@@ -58,7 +58,7 @@ pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBu
         Subject::Lacking if launched || *during == During::Load => verdict(
             Status::Unsupported,
             format!(
-                "the device does not support what it uses, {what}{}: {}{}",
+                "the device does not support a feature that the candidate uses, {what}{}: {}{}",
                 at(error),
                 error.code,
                 said(error)
@@ -67,7 +67,7 @@ pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBu
         Subject::Memory => verdict(
             Status::InfraError,
             format!(
-                "the device had no memory left {what}, under our own cap: another process uses it ({error})"
+                "the device had no memory left {what}, although the run is below its cap: another process uses the memory ({error})"
             ),
         ),
         _ => verdict(Status::InfraError, format!("the device failed {what}: {error}")),

@@ -142,7 +142,7 @@ impl<'b> DeviceSession<'b> {
         let launch = &self.candidate.callee.launch;
         for (entry, call) in self.entries.iter().zip(&mut self.calls) {
             let recorded = entry.as_ref();
-            match resolve(launch, &recorded.arguments, &recorded.leaves) {
+            match resolve(launch, &recorded.arguments, &recorded.outputs) {
                 Ok(resolved) => call.resolved = resolved,
                 Err(error) => {
                     self.refusal = Some(format!("{}: {error}", recorded.name));
@@ -457,8 +457,8 @@ impl Session for DeviceSession<'_> {
         1
     }
 
-    fn output(&self, entry: usize, leaf: usize, _: u32) -> Box<dyn BytesSource + '_> {
-        let output = &self.calls[entry].outputs[leaf];
+    fn output(&self, entry: usize, output: usize, _: u32) -> Box<dyn BytesSource + '_> {
+        let output = &self.calls[entry].outputs[output];
         Box::new(OutputSource { driver: self.driver(), address: output.address, bytes: output.bands.bytes })
     }
 

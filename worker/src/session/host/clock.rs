@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::process::{Heard, Runner, RunnerError, run_delay};
 use super::session::HostSession;
 use super::view::Element;
-use crate::machine::{cpus, keep_off};
+use crate::machine::{avoid_cpu, cpus};
 use crate::runner::control::{FLAG_PLAN, FLAG_VARIED};
 use crate::sandbox::scheduling::{Scheduling, set_scheduling};
 use crate::session::{
@@ -187,12 +187,12 @@ impl HostSession<'_> {
     /// Returns as many looks as a timed block has, of one byte each, spread over the slots of the first output that has
     /// elements.
     fn looks_of_an_empty_block(&self) -> Vec<Look> {
-        let leaves = &self.entries[0].as_ref().leaves;
-        let Some(leaf) = leaves.iter().position(|leaf| leaf.tensor.elements() != 0) else {
+        let outputs = &self.entries[0].as_ref().outputs;
+        let Some(output) = outputs.iter().position(|output| output.tensor.elements() != 0) else {
             return Vec::new();
         };
         let slots = self.outputs[0].slots();
-        (0..LOOKS).map(|number| Look { leaf, slot: number % slots, offset: 0, width: 1 }).collect()
+        (0..LOOKS).map(|number| Look { output, slot: number % slots, offset: 0, width: 1 }).collect()
     }
 
     fn timed(
@@ -222,7 +222,7 @@ impl HostSession<'_> {
     }
 
     fn offset_of(&self, entry: usize, look: &Look) -> u64 {
-        self.outputs[entry].slot_start(look.leaf, look.slot) + look.offset
+        self.outputs[entry].slot_start(look.output, look.slot) + look.offset
     }
 
     /// Times one block, with the priority that the plan asks for. Before and after it, the priority is normal.
@@ -316,7 +316,7 @@ impl HostSession<'_> {
         let counts = self.runner.counts();
         if let Some(counts) = counts.filter(|_| self.watch.may_spin) {
             // Spinning on the runner's own CPU would delay its calls until the scheduler's next tick.
-            keep_off(counts.cpu);
+            avoid_cpu(counts.cpu);
         }
         let threads = counts.map_or(1, |counts| counts.threads);
         let cost = WakeCost { cpu: stopped_at.saturating_sub(before), threads };

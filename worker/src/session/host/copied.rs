@@ -81,14 +81,14 @@ impl CopiedInputs {
     pub(crate) fn load(&mut self, link: &Link, entries: &mut [Placed]) -> Result<(), Uncopied> {
         let page = Bytes::from(rustix::param::page_size());
         let failed = Cell::new(None);
-        let mut known: BTreeMap<Key, usize> = BTreeMap::new();
+        let mut copies: BTreeMap<Key, usize> = BTreeMap::new();
         let mut origins: Vec<(Key, PieceOrigin<'_>)> = Vec::new();
         let mut tensors = Vec::new();
         for (number, entry) in entries.iter().enumerate() {
             let entry: &Recorded = entry.as_ref();
             for piece in entry.pieces() {
                 let key = Key::of(entry.id, &piece);
-                let at = *known.entry(key.clone()).or_insert_with(|| {
+                let at = *copies.entry(key.clone()).or_insert_with(|| {
                     let first = piece.first(page);
                     origins.push((key, PieceOrigin { entry, number, piece, first, failed: &failed }));
                     origins.len() - 1
@@ -142,8 +142,8 @@ fn piece_of<'a>(
 ) -> Option<&'a Piece> {
     let covers =
         |piece: &&Piece| piece.range.start <= reached.within.start && reached.within.end <= piece.range.end;
-    let own = pieces.iter().filter(covers).find(|piece| piece.storage == reached.storage);
-    own.or_else(|| {
+    let in_same_storage = pieces.iter().filter(covers).find(|piece| piece.storage == reached.storage);
+    in_same_storage.or_else(|| {
         let (blob, begins) = *contents.get(reached.storage.index())?;
         let content = Some((blob?, begins));
         pieces.iter().filter(covers).find(|piece| piece.content == content)

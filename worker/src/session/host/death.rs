@@ -177,8 +177,8 @@ pub(super) fn verdict(facts: &Death, placed: Option<&Placed>) -> Verdict {
         placed.argument_of(at).map_or_else(|| format!("input {at}"), |path| format!("the input `{path}`"))
     };
     let output = |at: u32| {
-        let leaf = placed.as_ref().leaves.get(at as usize);
-        leaf.map_or_else(|| format!("output {at}"), |leaf| format!("the output `{}`", leaf.path))
+        let recorded = placed.as_ref().outputs.get(at as usize);
+        recorded.map_or_else(|| format!("output {at}"), |output| format!("the output `{}`", output.path))
     };
     let is_unreadable = |at: u32| placed.is_unreadable(at);
     death(facts, &Names { inputs: &input, outputs: &output, is_unreadable: &is_unreadable })

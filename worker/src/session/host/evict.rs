@@ -35,8 +35,8 @@ fn evict_window(file: BorrowedFd<'_>, at: u64, bytes: usize) -> Result<(), Errno
     let page = rustix::param::page_size();
     let mut resident = vec![0_u8; bytes.div_ceil(page)];
     // SAFETY: `start` is our own mapping of `bytes` bytes, and `resident` has a byte for each of its pages.
-    let known = unsafe { libc::mincore(start, bytes, resident.as_mut_ptr()) } == 0;
-    for (number, _) in resident.iter().enumerate().filter(|(_, state)| known && **state & 1 != 0) {
+    let succeeded = unsafe { libc::mincore(start, bytes, resident.as_mut_ptr()) } == 0;
+    for (number, _) in resident.iter().enumerate().filter(|(_, state)| succeeded && **state & 1 != 0) {
         let first = number * page;
         for line in (first..bytes.min(first + page)).step_by(LINE) {
             flush(start.cast::<u8>().wrapping_add(line));

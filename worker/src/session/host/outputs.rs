@@ -63,8 +63,8 @@ impl Outputs {
     pub(crate) fn create_shared(entries: &[&[OutputTensor]], layout: Slots) -> rustix::io::Result<Vec<Self>> {
         let (mut base, mut memfd_bytes) = (0, 0);
         let mut layouts = Vec::with_capacity(entries.len());
-        for leaves in entries {
-            let (places, bytes, slots) = Self::lay_out(leaves, layout, base);
+        for outputs in entries {
+            let (places, bytes, slots) = Self::lay_out(outputs, layout, base);
             memfd_bytes = memfd_bytes.max(base + bytes);
             layouts.push((places, base, bytes, slots));
             if layout == Slots::Separate {
@@ -86,18 +86,18 @@ impl Outputs {
     }
 
     /// Returns the outputs of one entry, the size of their layout, and the number of slots.
-    fn lay_out(leaves: &[OutputTensor], layout: Slots, base: u64) -> (Vec<OutputSpan>, u64, u32) {
+    fn lay_out(outputs: &[OutputTensor], layout: Slots, base: u64) -> (Vec<OutputSpan>, u64, u32) {
         let page = rustix::param::page_size() as u64;
-        let extents = leaves.iter().map(|leaf| Bytes::new(allocated_bytes(&leaf.tensor)));
+        let extents = outputs.iter().map(|output| Bytes::new(allocated_bytes(&output.tensor)));
         let slots = match layout {
             Slots::AgainstGuards => 2,
             Slots::Ring => formula::ring_slots(extents),
             Slots::Separate => 1,
         };
         let mut offset = base;
-        let mut places = Vec::with_capacity(leaves.len());
-        for leaf in leaves {
-            let tensor = &leaf.tensor;
+        let mut places = Vec::with_capacity(outputs.len());
+        for output in outputs {
+            let tensor = &output.tensor;
             let extent = allocated_bytes(tensor);
             let stride = extent.next_multiple_of(ALIGNMENT);
             let (span, regions) = match layout {
@@ -271,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    fn leaf(elements: u64) -> OutputTensor {
+    fn float_output(elements: u64) -> OutputTensor {
         let tensor = Tensor {
             object: 0,
             dtype: DType::Float32,
@@ -291,10 +291,10 @@ mod tests {
         /// The predicted size must match the real one exactly.
         #[test]
         fn outputs_take_the_predicted_size(sizes in prop::collection::vec(0u64..3_000_000, 0..4)) {
-            let leaves: Vec<_> = sizes.iter().copied().map(leaf).collect();
+            let outputs: Vec<_> = sizes.iter().copied().map(float_output).collect();
             let extents = || sizes.iter().map(|elements| Bytes::new(4 * elements));
             let page = Bytes::from(rustix::param::page_size());
-            let taken = |slots| Outputs::create_shared(&[&leaves], slots).map(|outputs| outputs[0].memfd_bytes());
+            let taken = |slots| Outputs::create_shared(&[&outputs], slots).map(|outputs| outputs[0].memfd_bytes());
             prop_assert_eq!(taken(Slots::AgainstGuards), Ok(formula::guarded(extents(), page)));
             prop_assert_eq!(taken(Slots::Ring), Ok(formula::ring(extents(), page)));
             prop_assert_eq!(taken(Slots::Separate), Ok(formula::guarded(extents(), page)));
@@ -302,7 +302,7 @@ mod tests {
 
         #[test]
         fn separate_outputs_of_entries_share_no_byte(sizes in prop::collection::vec(0u64..9000, 1..5)) {
-            let entries: Vec<[OutputTensor; 1]> = sizes.iter().map(|&elements| [leaf(elements)]).collect();
+            let entries: Vec<[OutputTensor; 1]> = sizes.iter().map(|&elements| [float_output(elements)]).collect();
             let entries: Vec<&[OutputTensor]> = entries.iter().map(<[_; 1]>::as_slice).collect();
             let outputs = Outputs::create_shared(&entries, Slots::Separate).expect("memory");
             for (number, entry) in outputs.iter().enumerate() {

@@ -409,8 +409,8 @@ impl<'a> Ranges<'a> {
     }
 
     fn source(&mut self, blob: Option<BlobId>) -> io::Result<u8> {
-        let known = self.sources.iter().position(|(known, _)| *known == blob);
-        let at = match known {
+        let same_blob = self.sources.iter().position(|(opened, _)| *opened == blob);
+        let at = match same_blob {
             Some(at) => at,
             None => {
                 self.sources.push((blob, self.capture.file_of(blob)?));

@@ -248,7 +248,7 @@ impl Runner {
         })?;
         let mut descriptors = vec![spec.artifact];
         descriptors.extend(spec.libraries.iter().map(Library::descriptor));
-        runner.tell(&ToRunner::Setup(spec.setup.clone()), &descriptors)?;
+        runner.send(&ToRunner::Setup(spec.setup.clone()), &descriptors)?;
         Ok(runner)
     }
 
@@ -261,11 +261,11 @@ impl Runner {
         setup: &EntrySetup,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), RunnerError> {
-        self.tell(&ToRunner::Entry(setup.clone()), descriptors)
+        self.send(&ToRunner::Entry(setup.clone()), descriptors)
     }
 
     /// Sends a frame. Returns no error if the runner is dead, because `begin` will notice that.
-    fn tell(&self, frame: &ToRunner, descriptors: &[BorrowedFd<'_>]) -> Result<(), RunnerError> {
+    fn send(&self, frame: &ToRunner, descriptors: &[BorrowedFd<'_>]) -> Result<(), RunnerError> {
         match send_to_runner(self.socket.as_fd(), frame, descriptors) {
             Ok(()) | Err(FrameError::Closed) => Ok(()),
             Err(error) => Err(error.into()),
@@ -276,7 +276,7 @@ impl Runner {
     /// starts when the candidate's code may run.
     pub(crate) fn begin(&mut self, link: &Link, timeout: Duration) -> Result<Heard<Loaded>, RunnerError> {
         link.wait_watched(self.handle.pid())?;
-        self.tell(&ToRunner::Begin, &[])?;
+        self.send(&ToRunner::Begin, &[])?;
         let mut limit = Timeout::of(self.handle.pid(), SETUP_TIMEOUT);
         let mut slice = FIRST_SLICE;
         // Until the runner reports that it is locked down, only our code has run, and its replies can be trusted.

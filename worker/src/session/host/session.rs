@@ -51,8 +51,8 @@ impl<'b> HostSession<'b> {
         slots: Slots,
         varied: Option<Varied<'_, HostVariants>>,
     ) -> Result<Self, SessionError> {
-        let leaves: Vec<&[_]> = entries.iter().map(|entry| entry.as_ref().leaves.as_slice()).collect();
-        let outputs = Outputs::create_shared(&leaves, slots)
+        let recorded: Vec<&[_]> = entries.iter().map(|entry| entry.as_ref().outputs.as_slice()).collect();
+        let outputs = Outputs::create_shared(&recorded, slots)
             .map_err(|errno| outputs_error(entries, 0, errno.into()))?;
         let memory = outputs.first().map_or(Bytes::ZERO, Outputs::memfd_bytes);
         let view = match outputs.first().filter(|_| slots != Slots::AgainstGuards) {
@@ -224,8 +224,8 @@ impl Session for HostSession<'_> {
         self.outputs[entry].slots()
     }
 
-    fn output(&self, entry: usize, leaf: usize, slot: u32) -> Box<dyn BytesSource + '_> {
-        Box::new(self.outputs[entry].source(leaf, slot))
+    fn output(&self, entry: usize, output: usize, slot: u32) -> Box<dyn BytesSource + '_> {
+        Box::new(self.outputs[entry].source(output, slot))
     }
 
     fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<Trespass>, SessionError> {

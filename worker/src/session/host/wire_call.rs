@@ -45,10 +45,10 @@ pub(super) fn wire_call(
         matches!(argument.value, ArgumentValue::Tensor(_)).then_some(place)
     };
     let tensors: Vec<u32> = (0..).zip(&recorded.arguments).filter_map(is_tensor).collect();
-    let outputs = recorded.leaves.iter().map(|leaf| Output {
-        path: &leaf.path,
-        dtype: leaf.tensor.dtype.name(),
-        shape: &leaf.tensor.shape,
+    let outputs = recorded.outputs.iter().map(|output| Output {
+        path: &output.path,
+        dtype: output.tensor.dtype.name(),
+        shape: &output.tensor.shape,
     });
     let wire = CallText { call, tensors: &tensors, outputs: outputs.collect() };
     let text = serde_json::to_string(&wire).map_err(|source| CallError::Text { entry: name(), source })?;

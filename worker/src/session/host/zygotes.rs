@@ -158,7 +158,7 @@ impl Zygote {
 
     fn copy(&self, namespaces: Namespaces, descriptors: &[BorrowedFd<'_>]) -> Result<Copied, ZygoteError> {
         if !self.ready.get() {
-            match self.hear(READY_TIMEOUT)? {
+            match self.receive(READY_TIMEOUT)? {
                 (FromZygote::Ready, _) => self.ready.set(true),
                 (FromZygote::Failed { text } | FromZygote::Refused { text }, _) => {
                     return Err(ZygoteError::Useless(text));
@@ -168,7 +168,7 @@ impl Zygote {
         }
         let order = ToZygote::Clone { namespaces };
         send_frame(self.socket.as_fd(), &order, descriptors).map_err(|error| self.lost(&error))?;
-        match self.hear(CLONE_TIMEOUT)? {
+        match self.receive(CLONE_TIMEOUT)? {
             (FromZygote::Cloned { pid, namespaces, protections }, Some(pidfd)) => {
                 let spawned = SpawnedRunner { pid, pidfd, namespaces_used: namespaces, protections };
                 Ok(Copied { handle: spawned.into(), inherited: private_bytes(self.handle.pid()) })
@@ -180,7 +180,7 @@ impl Zygote {
         }
     }
 
-    fn hear(&self, timeout: Duration) -> Result<(FromZygote, Option<OwnedFd>), ZygoteError> {
+    fn receive(&self, timeout: Duration) -> Result<(FromZygote, Option<OwnedFd>), ZygoteError> {
         let mut limit = Timeout::of(self.handle.pid(), timeout);
         while !readable(&self.socket, WAIT_SLICE).map_err(|error| self.lost(&error))? {
             if limit.ends_after(WAIT_SLICE) {

@@ -297,9 +297,9 @@ impl ScriptedSession<'_> {
     }
 
     fn fill(&mut self, entry: usize, slot: u32, poison: u8) {
-        for (leaf, output) in self.entries[entry].leaves.iter().enumerate() {
+        for (index, output) in self.entries[entry].outputs.iter().enumerate() {
             let bytes = usize::try_from(allocated_bytes(&output.tensor)).expect("small");
-            self.outputs.insert((entry, leaf, self.memory_of(slot)), vec![poison; bytes]);
+            self.outputs.insert((entry, index, self.memory_of(slot)), vec![poison; bytes]);
         }
     }
 
@@ -348,8 +348,8 @@ impl ScriptedSession<'_> {
         };
         let shown = self.shown(entry, slot).filter(|_| varied && !remembered);
         let slot = self.memory_of(slot);
-        for (leaf, output) in self.entries[entry].leaves.iter().enumerate() {
-            let bytes = self.outputs.get_mut(&(entry, leaf, slot)).expect("filled before");
+        for (index, output) in self.entries[entry].outputs.iter().enumerate() {
+            let bytes = self.outputs.get_mut(&(entry, index, slot)).expect("filled before");
             let element = usize::try_from(output.tensor.dtype.size()).expect("small");
             let kept = kept.saturating_mul(element).min(bytes.len());
             let mut right = vec![0; bytes.len()];
@@ -404,12 +404,12 @@ impl Session for ScriptedSession<'_> {
         if self.timed { 24 } else { 2 }
     }
 
-    fn output(&self, entry: usize, leaf: usize, slot: u32) -> Box<dyn BytesSource + '_> {
+    fn output(&self, entry: usize, output: usize, slot: u32) -> Box<dyn BytesSource + '_> {
         assert!(!self.dead, "outputs of a dead candidate are read");
         if self.unreadable {
             return Box::new(Memory(&[]));
         }
-        Box::new(Memory(&self.outputs[&(entry, leaf, self.memory_of(slot))]))
+        Box::new(Memory(&self.outputs[&(entry, output, self.memory_of(slot))]))
     }
 
     fn damage(&self, _: usize, _: u32, _: u8) -> Result<Option<Trespass>, SessionError> {

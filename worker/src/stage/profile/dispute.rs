@@ -151,16 +151,16 @@ fn repeated(
     for (look, kept) in block.looks.iter().zip(&block.elements) {
         let mut element = [0; WIDEST_ELEMENT];
         side.session
-            .output(context.index, look.leaf, look.slot)
+            .output(context.index, look.output, look.slot)
             .read_at(look.offset, &mut element[..look.width])
             .map_err(|source| SessionError::Outputs { entry: context.recorded.name.clone(), source })?;
-        let leaf = &context.recorded.leaves[look.leaf];
-        if differs(leaf.tensor.dtype, &element, kept, context.tolerances[look.leaf].doubled()) {
+        let output = &context.recorded.outputs[look.output];
+        if differs(output.tensor.dtype, &element, kept, context.tolerances[look.output].doubled()) {
             let detail = format!(
                 "timed call {} of a block of {} gave other values of `{}` than a fresh process does for the same inputs (byte {})",
                 look.slot + 1,
                 block.calls,
-                leaf.path,
+                output.path,
                 look.offset
             );
             return Ok(Some(stop(context, Status::Nondeterministic, detail)));

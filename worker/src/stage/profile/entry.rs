@@ -202,7 +202,8 @@ impl Timing {
             })
         };
         let times = summary(CANDIDATE)?;
-        let outputs: u64 = context.recorded.leaves.iter().map(|leaf| allocated_bytes(&leaf.tensor)).sum();
+        let outputs: u64 =
+            context.recorded.outputs.iter().map(|output| allocated_bytes(&output.tensor)).sum();
         let footprint = context.inputs + Bytes::new(outputs);
         #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
         let bytes_per_second = footprint.get() as f64 / (times.median_time_ms / 1e3);

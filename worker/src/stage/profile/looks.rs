@@ -11,17 +11,17 @@ use rand::Rng;
 use crate::session::{LOOKS, Look};
 
 /// Draws the elements for a block of `calls` calls. The very last element is always among them.
-pub(super) fn draw(leaves: &[OutputTensor], calls: u32, random: &mut impl Rng) -> Vec<Look> {
-    let filled: Vec<(usize, &Tensor)> = leaves
+pub(super) fn draw(outputs: &[OutputTensor], calls: u32, random: &mut impl Rng) -> Vec<Look> {
+    let filled: Vec<(usize, &Tensor)> = outputs
         .iter()
         .enumerate()
-        .map(|(number, leaf)| (number, &*leaf.tensor))
+        .map(|(number, output)| (number, &*output.tensor))
         .filter(|(_, tensor)| tensor.elements() != 0)
         .collect();
-    let Some(&(last_leaf, last)) = filled.last().filter(|_| 0 < calls) else { return Vec::new() };
+    let Some(&(last_output, last)) = filled.last().filter(|_| 0 < calls) else { return Vec::new() };
     let mut looks: Vec<Look> = (0..LOOKS)
         .map(|number| {
-            let (leaf, tensor) = filled[random.random_range(0..filled.len())];
+            let (output, tensor) = filled[random.random_range(0..filled.len())];
             // The elements of all calls, in a row, are divided into one part per look.
             let elements = u128::from(tensor.elements());
             let all = elements * u128::from(calls);
@@ -30,11 +30,11 @@ pub(super) fn draw(leaves: &[OutputTensor], calls: u32, random: &mut impl Rng) -
                 all * u128::from(number + 1) / u128::from(LOOKS),
             );
             let at = from + random.random_range(0..(to - from).max(1));
-            look(leaf, tensor, narrow(at / elements), narrow(at % elements))
+            look(output, tensor, narrow(at / elements), narrow(at % elements))
         })
         .collect();
     if let Some(end) = looks.last_mut() {
-        *end = look(last_leaf, last, u64::from(calls) - 1, last.elements() - 1);
+        *end = look(last_output, last, u64::from(calls) - 1, last.elements() - 1);
     }
     looks
 }
@@ -44,9 +44,9 @@ fn narrow(number: u128) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-fn look(leaf: usize, tensor: &Tensor, slot: u64, element: u64) -> Look {
+fn look(output: usize, tensor: &Tensor, slot: u64, element: u64) -> Look {
     Look {
-        leaf,
+        output,
         slot: u32::try_from(slot).unwrap_or(u32::MAX),
         offset: offset_of(tensor, element),
         width: tensor.dtype.element_len(),
@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    fn leaf(shape: &[u64], stride: &[u64]) -> OutputTensor {
+    fn strided_output(shape: &[u64], stride: &[u64]) -> OutputTensor {
         let tensor = Tensor {
             object: 0,
             dtype: DType::Float32,
@@ -95,8 +95,8 @@ mod tests {
     proptest! {
         #[test]
         fn every_part_of_a_block_is_looked_at(calls in 1u32..5000, elements in 1u64..10_000, seed in 0u64..100) {
-            let leaves = [leaf(&[elements], &[1])];
-            let looks = draw(&leaves, calls, &mut SmallRng::seed_from_u64(seed));
+            let outputs = [strided_output(&[elements], &[1])];
+            let looks = draw(&outputs, calls, &mut SmallRng::seed_from_u64(seed));
             prop_assert_eq!(looks.len(), LOOKS as usize);
             let slots: BTreeSet<u32> = looks.iter().map(|look| look.slot).collect();
             // A part that begins in the middle of a call shares that call with the previous part.
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn looks_at_one_call_are_spread_over_its_elements() {
-        let looks = draw(&[leaf(&[6400], &[1])], 1, &mut SmallRng::seed_from_u64(1));
+        let looks = draw(&[strided_output(&[6400], &[1])], 1, &mut SmallRng::seed_from_u64(1));
         let mut parts: Vec<u64> = looks.iter().map(|look| look.offset / 400).collect();
         parts.dedup();
         assert_eq!(parts, (0..64).collect::<Vec<u64>>());
@@ -119,9 +119,9 @@ mod tests {
 
     #[test]
     fn element_offsets_follow_the_strides() {
-        let tensor = &leaf(&[2, 3], &[1, 4]).tensor;
+        let tensor = &strided_output(&[2, 3], &[1, 4]).tensor;
         let offsets: Vec<u64> = (0..6).map(|element| offset_of(tensor, element)).collect();
         assert_eq!(offsets, [0, 16, 32, 4, 20, 36]);
-        assert!(draw(&[leaf(&[0], &[1])], 3, &mut SmallRng::seed_from_u64(1)).is_empty());
+        assert!(draw(&[strided_output(&[0], &[1])], 3, &mut SmallRng::seed_from_u64(1)).is_empty());
     }
 }

@@ -332,7 +332,7 @@ impl<B: Backend> Profile<'_, B> {
 
     /// Adds the peak memory of a session to the report, and whether its output was cut.
     fn note_end(&mut self, number: usize, ending: &Ending) {
-        self.head.saw(ending.peak_owed);
+        self.head.record_peak(ending.peak_owed);
         if number != BASELINE {
             self.head.output_truncated |= ending.end.output_truncated;
         }

@@ -155,7 +155,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         // goes second cannot read its inputs early.
         let decoy = self.draws.random.random();
         self.renew(calls, decoy)?;
-        let looks = looks::draw(&self.context.recorded.leaves, calls, &mut self.draws.random);
+        let looks = looks::draw(&self.context.recorded.outputs, calls, &mut self.draws.random);
         self.sides[number].session.poison(self.context.index, calls, pair.poison)?;
         let block = match self.block(number, calls, Calls::Timed, &looks, pair.seed)? {
             Ok(block) => block,
@@ -269,7 +269,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
     }
 
     fn deferred(&self, look: &Look, calls: u32, when: &str) -> Stop {
-        let output = &self.context.recorded.leaves[look.leaf].path;
+        let output = &self.context.recorded.outputs[look.output].path;
         let detail = format!(
             "`{output}` of timed call {} of a block of {calls} changed after the block was reported as done (byte {} had \
              another value {when})",
@@ -378,22 +378,22 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         let mut element = [0; WIDEST_ELEMENT];
         self.sides[number]
             .session
-            .output(self.context.index, look.leaf, look.slot)
+            .output(self.context.index, look.output, look.slot)
             .read_at(look.offset, &mut element[..look.width])
             .map_err(|source| SessionError::Outputs { entry: self.context.recorded.name.clone(), source })?;
         Ok(element)
     }
 
     fn differs(&self, look: &Look, expected: &[u8], found: &[u8], times: u32) -> bool {
-        let tolerance = self.context.tolerances[look.leaf];
+        let tolerance = self.context.tolerances[look.output];
         let tolerance = if times == 1 { tolerance } else { tolerance.doubled() };
-        differs(self.context.recorded.leaves[look.leaf].tensor.dtype, expected, found, tolerance)
+        differs(self.context.recorded.outputs[look.output].tensor.dtype, expected, found, tolerance)
     }
 
     /// Returns true if an element differs from the recorded one, or if the recorded one cannot be read. Always false
     /// for conjugate and negative tensors, which are compared only with their whole slot.
     fn is_not_the_recorded(&self, look: &Look, found: &[u8]) -> bool {
-        let tensor = &self.context.recorded.leaves[look.leaf].tensor;
+        let tensor = &self.context.recorded.outputs[look.output].tensor;
         if tensor.conjugate || tensor.negative {
             return false;
         }

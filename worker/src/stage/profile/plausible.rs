@@ -47,7 +47,8 @@ pub(super) fn implausible(
     handoff: Duration,
 ) -> Result<Option<Stop>, SessionError> {
     let ms = median(&samples.ms);
-    let outputs: u64 = context.recorded.leaves.iter().map(|leaf| leaf.tensor.logical_bytes().get()).sum();
+    let outputs: u64 =
+        context.recorded.outputs.iter().map(|output| output.tensor.logical_bytes().get()).sum();
     let most_ms = median(&samples.most_ms);
     if too_fast(most_ms, outputs) {
         return Ok(Some(stop(

@@ -200,9 +200,9 @@ fn add_outputs(
     digest: &mut blake3::Hasher,
 ) -> Result<(), SessionError> {
     let mut chunk = [0; CHUNK];
-    for (index, leaf) in recorded.leaves.iter().enumerate() {
+    for (index, output) in recorded.outputs.iter().enumerate() {
         let mut actual = session.output(0, index, SLOT);
-        let (mut at, all) = (0, allocated_bytes(&leaf.tensor));
+        let (mut at, all) = (0, allocated_bytes(&output.tensor));
         while at < all {
             let length = Bytes::new(all - at).to_usize().min(chunk.len());
             actual

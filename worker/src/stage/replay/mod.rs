@@ -101,7 +101,7 @@ fn attempt<B: Backend>(
         output_truncated: false,
     };
     let done = steps::replay(&recording, &plan, pool, &mut calls);
-    head.saw(calls.peak_owed);
+    head.record_peak(calls.peak_owed);
     head.output_truncated = calls.output_truncated;
     let done = done?;
     Ok(result(task, &recording, &plan, done, calls))

@@ -36,7 +36,7 @@ pub struct MovePlan {
 /// The budget is below the floor, so the constants of some step could not be loaded while the previous step runs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a budget of {budget} is below the floor of {} ({} bytes): {} that two steps in a row use, {} for the largest tensor, {} pinned (raise `budget`)",
+    "a budget of {budget} is below the floor of {} ({} bytes): {} for two consecutive steps, {} for the largest tensor, {} pinned (raise `budget`)",
     floor.bytes(), floor.bytes().get(), floor.consecutive, floor.largest, floor.pinned
 )]
 pub struct BelowFloor {

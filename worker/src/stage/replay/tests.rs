@@ -98,7 +98,7 @@ fn replay_digests_all_of_a_large_output() {
     let task = task_over("torch_nn_functional_conv2d", &folder, &[0]);
     let recorded =
         Recorded::open(&task.steps[0].entry, &task.callees[0].callee.signature).expect("a capture");
-    let tensor = &recorded.leaves[0].tensor;
+    let tensor = &recorded.outputs[0].tensor;
     let mut output = vec![0; usize::try_from(allocated_bytes(tensor)).expect("small")];
     recorded.expected(tensor).read_at(0, &mut output).expect("recorded");
     assert_ne!(output.len() / (64 << 10), 0);

@@ -302,7 +302,7 @@ impl<B: Backend> Verification<'_, B> {
 
     /// Adds to the report what every session provides, independently of the results of its calls.
     fn note(&mut self, ending: &Ending) {
-        self.head.saw(ending.peak_owed);
+        self.head.record_peak(ending.peak_owed);
         self.head.output_truncated |= ending.end.output_truncated;
     }
 

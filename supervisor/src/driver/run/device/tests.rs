@@ -118,10 +118,10 @@ impl Watched {
 #[test]
 fn memory_is_attributed_to_the_run_its_dead_processes_and_others() {
     let (ours, other) = (Sleeper::start(), Sleeper::start());
-    let kept = Plays { listed_after_death_ms: 400, held_after_death_ms: 400, ..ours.holds(&[(0, 300)]) };
-    let mut watched = Watched::with(&script(vec![kept, other.holds(&[(0, 200)])]));
-    let known = [(WORKER, ours.pid())];
-    let sample = watched.sample(&known);
+    let lingering = Plays { listed_after_death_ms: 400, held_after_death_ms: 400, ..ours.holds(&[(0, 300)]) };
+    let mut watched = Watched::with(&script(vec![lingering, other.holds(&[(0, 200)])]));
+    let workers = [(WORKER, ours.pid())];
+    let sample = watched.sample(&workers);
     assert_eq!(sample.processes, [(WORKER, Bytes::mib(300))]);
     assert_eq!((sample.others, sample.other_processes), (Bytes::mib(200), 1));
     assert_eq!(sample.unattributed, Some(Bytes::mib(50)));

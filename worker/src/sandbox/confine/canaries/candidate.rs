@@ -193,7 +193,7 @@ pub(super) fn forbidden_things() {
             "affinity",
             libc::sched_setaffinity(0, size_of_val(&processors), &raw const processors).into(),
         );
-        hiding_places();
+        use_unlimited_memory();
         // Large enough for its own mapping, which glibc would grow with mremap.
         let memory = libc::malloc(1 << 20);
         let grown = libc::realloc(memory, 8 << 20);
@@ -220,7 +220,7 @@ pub(super) fn forbidden_things() {
 }
 
 /// Attempts to use kernel memory that no limit counts, and to disturb others.
-fn hiding_places() {
+fn use_unlimited_memory() {
     // SAFETY: each is a plain system call that should be refused; pointers are null or point to our memory.
     unsafe {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;

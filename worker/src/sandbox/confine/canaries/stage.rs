@@ -12,7 +12,7 @@ use std::process::Command;
 use opt_shared::units::Bytes;
 
 use super::super::{Confinement, Reach, ResourceLimits, SandboxKind};
-use super::{candidate, compiler, lives, poorer};
+use super::{candidate, compiler, missing_protections, start_and_stop};
 use crate::sandbox::handle::{End, RunnerHandle};
 use crate::sandbox::spawn::{Namespaces, spawn_runner};
 
@@ -44,18 +44,18 @@ extern "C" fn play_if_asked() {
         "one_cpu" => candidate::one_cpu,
         #[cfg(target_arch = "x86_64")]
         "32_bit_call" => candidate::call_of_the_32_bit_kind,
-        "old_kernel" => poorer::on_an_old_kernel,
-        "no_namespaces" => poorer::worker_without_namespaces,
-        "sealed" => poorer::sealed,
+        "old_kernel" => missing_protections::on_an_old_kernel,
+        "no_namespaces" => missing_protections::worker_without_namespaces,
+        "sealed" => missing_protections::sealed,
         "compiler" => compiler::builds_and_leaves_its_folder,
         "straggler" => compiler::leaves_a_straggler,
         #[cfg(target_env = "gnu")]
         "refusals" => super::refusals::refused_in_every_way,
-        "two_spinning_threads" => lives::two_spinning_threads,
-        "orphan" => lives::orphan,
-        "waits_until_killed" => lives::waits_until_killed,
-        "worker_with_a_runner" => lives::worker_with_a_runner,
-        "descriptors" => lives::descriptors,
+        "two_spinning_threads" => start_and_stop::two_spinning_threads,
+        "orphan" => start_and_stop::orphan,
+        "waits_until_killed" => start_and_stop::waits_until_killed,
+        "worker_with_a_runner" => start_and_stop::worker_with_a_runner,
+        "descriptors" => start_and_stop::descriptors,
         other => panic!("no scenario is called {other}"),
     };
     play();

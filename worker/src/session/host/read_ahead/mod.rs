@@ -355,7 +355,7 @@ impl Watcher {
             Err(Blind::NotYet) if self.tries < MAX_TRIES => {}
             Err(_) => {
                 (self.runner, self.expected) = (None, None);
-                self.inputs.iter_mut().for_each(|input| input.policy.lose_sight());
+                self.inputs.iter_mut().for_each(|input| input.policy.stop_observing_touches());
             }
         }
     }

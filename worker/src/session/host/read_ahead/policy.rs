@@ -122,7 +122,7 @@ impl ReadaheadPolicy {
 
     /// Sets that touches cannot be observed after all. Streams whose tripwires were read could never advance, so they
     /// are dropped.
-    pub(super) fn lose_sight(&mut self) {
+    pub(super) fn stop_observing_touches(&mut self) {
         self.touches_are_seen = false;
         self.streams.retain(|stream| stream.steps.iter().all(|step| step.tripwire.left_out));
     }
@@ -184,8 +184,7 @@ impl ReadaheadPolicy {
     }
 
     /// Takes the number of pages of a window that are now in the cache and, if touches are observed, the number that
-    /// were touched. The difference are pages that the kernel read ahead by itself. Returns the pages to read as a
-    /// result.
+    /// were touched. The rest are pages that the kernel read ahead by itself. Returns the pages to read as a result.
     pub(super) fn seen(&mut self, window: usize, resident: u64, touched: Option<u64>) -> Vec<Range<u64>> {
         let pages = self.pages_of(window..window + 1);
         let length = pages.end - pages.start;
@@ -195,7 +194,7 @@ impl ReadaheadPolicy {
             return Vec::new();
         }
         it.resident = count(resident);
-        // A page that has left the cache counts as touched when it enters it again.
+        // A page that has left the cache counts as touched when it enters the cache again.
         it.before = it.before.min(it.resident);
         let missed = it.resident.saturating_sub(it.before);
         let touched = touched.map_or(missed, |touched| missed.min(count(touched))).max(it.touched);

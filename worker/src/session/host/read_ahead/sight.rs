@@ -70,8 +70,8 @@ impl Sight {
 /// Returns true if `mincore` reports the truth to this process, because it owns the file or may write to it.
 fn is_ours(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
-    let own = rustix::process::geteuid();
-    own.is_root() || metadata.uid() == own.as_raw()
+    let own_user = rustix::process::geteuid();
+    own_user.is_root() || metadata.uid() == own_user.as_raw()
 }
 
 struct Map {

@@ -152,7 +152,7 @@ fn overlaps(one: &Tensor, other: &Tensor) -> bool {
 
 /// The number of calls whose outputs fit the ring.
 fn slots(recorded: &Recorded) -> u32 {
-    formula::ring_slots(recorded.leaves.iter().map(|leaf| Bytes::new(allocated_bytes(&leaf.tensor))))
+    formula::ring_slots(recorded.outputs.iter().map(|output| Bytes::new(allocated_bytes(&output.tensor))))
 }
 
 /// The layout of the chosen inputs; `None` if they do not fit together.

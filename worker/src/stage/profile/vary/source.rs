@@ -49,7 +49,7 @@ impl Source {
     ) -> Result<Result<Self, Kept>, CaptureError> {
         let range = tensor.byte_range();
         let bytes = range.end - range.start;
-        let shuffled = tensor.dtype.kind() == Kind::Integer || gives_places(&recorded.leaves);
+        let shuffled = tensor.dtype.kind() == Kind::Integer || gives_places(&recorded.outputs);
         if shuffled && room / 2 < bytes {
             return Ok(Err("too many values to be put into another order for each call"));
         }
@@ -123,7 +123,7 @@ impl Source {
 /// Returns true if an output may contain positions, like those of `argmax` and `topk`. Drawn values repeat, and any
 /// position of equal values would be right, so such inputs are shuffled instead.
 fn gives_places(outputs: &[OutputTensor]) -> bool {
-    outputs.iter().any(|leaf| leaf.tensor.dtype.kind() == Kind::Integer)
+    outputs.iter().any(|output| output.tensor.dtype.kind() == Kind::Integer)
 }
 
 /// Draws two random values. Returns the offset of the larger one with a probability of `larger` in 256, otherwise of

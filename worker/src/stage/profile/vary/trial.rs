@@ -280,16 +280,16 @@ impl Ground<'_> {
 
     /// Reads some elements of each part of each output.
     fn elements(&self, session: &dyn Session, slot: u32) -> Result<Vec<Vec<Element>>, SessionError> {
-        let read = |(leaf, output): (usize, &opt_shared::arguments::OutputTensor)| {
-            sample(&mut *session.output(self.number, leaf, slot), &output.tensor)
+        let read = |(index, output): (usize, &opt_shared::arguments::OutputTensor)| {
+            sample(&mut *session.output(self.number, index, slot), &output.tensor)
         };
-        let all: std::io::Result<_> = self.recorded.leaves.iter().enumerate().map(read).collect();
+        let all: std::io::Result<_> = self.recorded.outputs.iter().enumerate().map(read).collect();
         all.map_err(|source| SessionError::Outputs { entry: self.recorded.name.clone(), source })
     }
 
     /// Returns true if an output contains more NaN and infinities than the recorded one.
     fn has_new_infinities(&self, found: &[Vec<Element>]) -> Result<bool, SessionError> {
-        for (output, found) in self.recorded.leaves.iter().zip(found) {
+        for (output, found) in self.recorded.outputs.iter().zip(found) {
             let expected = sample(&mut self.recorded.expected(&output.tensor), &output.tensor)
                 .map_err(|source| SessionError::Outputs { entry: self.recorded.name.clone(), source })?;
             let count = |elements: &[Element]| {
@@ -313,8 +313,8 @@ impl Ground<'_> {
         found: &'e [Vec<Element>],
         before: &'e [Vec<Element>],
     ) -> impl Iterator<Item = (u64, u64)> + 'e {
-        let leaves = self.recorded.leaves.iter().zip(self.tolerances);
-        leaves.zip(found.iter().zip(before)).flat_map(|((output, tolerance), (found, before))| {
+        let outputs = self.recorded.outputs.iter().zip(self.tolerances);
+        outputs.zip(found.iter().zip(before)).flat_map(|((output, tolerance), (found, before))| {
             let dtype = output.tensor.dtype;
             let of_a_part = usize::try_from(elements_of_a_part(output.tensor.elements())).unwrap_or(1);
             found.chunks(of_a_part.max(1)).zip(before.chunks(of_a_part.max(1))).map(move |(found, before)| {

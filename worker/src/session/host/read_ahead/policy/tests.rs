@@ -209,7 +209,7 @@ fn policy_continues_without_touches_after_lose_sight() {
     let first = policy.expect_all(LONG_STEPS_AHEAD);
     let end = first.last().expect("it is read").end;
     assert!(policy.follow(|_| true).first().is_some_and(|due| due.start == end), "touches are seen");
-    policy.lose_sight();
+    policy.stop_observing_touches();
     assert!(policy.follow(|tripwire| tripwire.left_out).is_empty());
     let window = (0..policy.windows()).find(|window| !policy.was_read(*window)).expect("not all is read");
     assert!(!policy.seen(window, MIB / 2, None).is_empty(), "half of a window");
@@ -251,7 +251,7 @@ fn read_and_touched_pages_add_up_to_the_input() {
         let mut bench = Bench::run(cold(), 1, touches);
         // Pages that came in after the last look.
         let _ = bench.policy.follow(|tripwire| bench.cached[to_index(tripwire.page)]);
-        let known = bench.policy.touched() + bench.policy.ahead();
-        assert!(known <= bench.resident() && bench.resident() <= known + 64, "{known}");
+        let read_windows = bench.policy.touched() + bench.policy.ahead();
+        assert!(read_windows <= bench.resident() && bench.resident() <= read_windows + 64, "{read_windows}");
     }
 }

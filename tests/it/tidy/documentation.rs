@@ -83,8 +83,8 @@ fn every_key_of_a_plan_is_documented() {
 
 /// The anchor of a heading. mdBook and GitHub build it in the same way.
 fn anchor(heading: &str) -> String {
-    let kept = heading.to_lowercase().replace(' ', "-");
-    kept.chars().filter(|char| char.is_alphanumeric() || matches!(char, '-' | '_')).collect()
+    let anchor = heading.to_lowercase().replace(' ', "-");
+    anchor.chars().filter(|char| char.is_alphanumeric() || matches!(char, '-' | '_')).collect()
 }
 
 fn anchors(page: &str) -> BTreeSet<String> {

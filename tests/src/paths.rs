@@ -14,9 +14,14 @@ pub fn data(path: &str) -> PathBuf {
 
 /// The path of a program of this workspace, built with the same profile as this process.
 pub fn built(name: &str) -> Result<PathBuf, String> {
-    let own = std::env::current_exe().map_err(|error| format!("locating the current executable: {error}"))?;
+    let own_executable =
+        std::env::current_exe().map_err(|error| format!("locating the current executable: {error}"))?;
     // Programs are in `target/<profile>`, and tests in its subfolder `deps`.
-    let folder = own.ancestors().skip(1).find(|folder| !folder.ends_with("deps")).unwrap_or(&own);
+    let folder = own_executable
+        .ancestors()
+        .skip(1)
+        .find(|folder| !folder.ends_with("deps"))
+        .unwrap_or(&own_executable);
     let path = folder.join(name);
     if path.is_file() {
         return Ok(path);

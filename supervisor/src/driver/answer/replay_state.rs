@@ -29,11 +29,11 @@ impl Figures {
 
 impl View<'_> {
     /// Returns every replay, in the plan's order.
-    pub(crate) fn replay_standings(&self) -> Vec<Value> {
-        (0..self.agenda.plan.replays.len()).map(|replay| self.replay_standing(replay)).collect()
+    pub(crate) fn replay_states(&self) -> Vec<Value> {
+        (0..self.agenda.plan.replays.len()).map(|replay| self.replay_state(replay)).collect()
     }
 
-    pub(crate) fn replay_standing(&self, replay: usize) -> Value {
+    pub(crate) fn replay_state(&self, replay: usize) -> Value {
         let plan = &self.agenda.plan.replays[replay];
         let view = self.agenda.units.of_replay(replay).and_then(|id| self.decisions.core.unit_view(id));
         let ended = self.agenda.replays.ends[replay];

@@ -12,17 +12,17 @@ use crate::core::event::Stage;
 
 /// What the run knows about a candidate beyond the plan.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct CandidateFacts {
     pub artifact: Option<Artifact>,
     pub unsupported: Vec<EntryId>,
     /// Boxed, because most candidates have none.
     pub profile: Option<Box<ScoreSummary>>,
     pub status: Option<Status>,
     /// The number of attempts of each stage in earlier parts of the run.
-    pub numbered: BTreeMap<Stage, u32>,
+    pub earlier_attempts: BTreeMap<Stage, u32>,
 }
 
-impl Known {
+impl CandidateFacts {
     /// Updates the knowledge from the report of a valid attempt.
     pub(super) fn learn(&mut self, stage: Stage, report: &Report) {
         match &report.body {
@@ -45,9 +45,12 @@ pub(crate) struct Libraries {
 }
 
 impl Libraries {
-    pub(crate) fn of(known: &[Known]) -> Self {
+    pub(crate) fn of(candidates: &[CandidateFacts]) -> Self {
         let mut libraries = Self::default();
-        known.iter().filter_map(|known| known.artifact.as_ref()).for_each(|it| libraries.add(it));
+        candidates
+            .iter()
+            .filter_map(|candidate| candidate.artifact.as_ref())
+            .for_each(|it| libraries.add(it));
         libraries
     }
 
@@ -75,8 +78,8 @@ mod tests {
             path: "/run/artifacts/library.so".into(),
             bytes: Bytes::new(bytes),
         };
-        let known = |artifact| Known { artifact, ..Known::default() };
-        let mut libraries = Libraries::of(&[known(Some(artifact("0a", 5))), known(None)]);
+        let with_artifact = |artifact| CandidateFacts { artifact, ..CandidateFacts::default() };
+        let mut libraries = Libraries::of(&[with_artifact(Some(artifact("0a", 5))), with_artifact(None)]);
         libraries.add(&artifact("0a", 5));
         assert_eq!(libraries.bytes(), Bytes::new(5));
         libraries.add(&artifact("0b", 7));

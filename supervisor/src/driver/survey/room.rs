@@ -19,15 +19,15 @@ impl Room {
     /// Subtracts the size of the entry from the remaining bytes and returns true. If the entry does not fit, returns
     /// false and subtracts nothing.
     pub(super) fn take(&mut self, entry: &Entry, storages: &[Storage]) -> bool {
-        let mut left = self.0;
+        let mut budget = self.0;
         let values =
             entry.args.iter().chain(entry.kwargs.iter().map(|(_, value)| value)).chain(&entry.output);
-        let fits = spend(&mut left, size_of::<Entry>() + size_of_val(storages))
+        let fits = spend(&mut budget, size_of::<Entry>() + size_of_val(storages))
             // Signatures are small, so their size is estimated without looking at their values.
-            && entry.signature.as_ref().is_none_or(|it| spend(&mut left, (it.params.len() + it.defaults.len()) * 128))
-            && values.into_iter().all(|value| holds(value, &mut left));
+            && entry.signature.as_ref().is_none_or(|it| spend(&mut budget, (it.params.len() + it.defaults.len()) * 128))
+            && values.into_iter().all(|value| holds(value, &mut budget));
         if fits {
-            self.0 = left;
+            self.0 = budget;
         }
         fits
     }
@@ -42,7 +42,7 @@ fn spend(left: &mut usize, bytes: usize) -> bool {
 /// Subtracts the size of `value` from `left`. Returns false if it does not fit. Stops as soon as nothing is left, so
 /// values that would unfold to many more take little time.
 fn holds(value: &Value, left: &mut usize) -> bool {
-    let own = size_of::<Value>()
+    let shallow_bytes = size_of::<Value>()
         + match value {
             Value::Str(text) => text.len(),
             Value::Bytes(bytes) | Value::ByteArray(bytes) => bytes.len(),
@@ -52,7 +52,7 @@ fn holds(value: &Value, left: &mut usize) -> bool {
             Value::NumpyArray(_) | Value::NumpyScalar { .. } | Value::Object(_) => MAX_BYTES,
             _ => 0,
         };
-    spend(left, own)
+    spend(left, shallow_bytes)
         && match value {
             Value::Sequence { items, .. } => items.iter().all(|item| holds(item, left)),
             Value::Dict { items, .. } => {
