@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use opt_shared::arguments::{
-    Argument, Entry, EntryFacts, OutputTensor, Signature, SignatureBuilder, bind, class_key, outputs,
+    Argument, Entry, EntryFacts, OutputTensor, Signature, SignatureBuilder, bind, class_key, judged,
 };
 use opt_shared::batch::{Share, compose};
 use opt_shared::capture::{CaptureFile, DType, FileIdentity, Storage};
@@ -143,7 +143,7 @@ impl JobFacts {
     ) -> Result<(), String> {
         let Looked { name, entry, storages, file, form, identity } = looked;
         let arguments = bind(&entry, signature).map_err(|error| format!("{name}: {}", chain(&error)))?;
-        let leaves = outputs(&entry).map_err(|error| format!("{name}: {}", chain(&error)))?;
+        let leaves = judged(&entry, &arguments).map_err(|error| format!("{name}: {}", chain(&error)))?;
         if leaves.is_empty() {
             return Err(format!("{name}: it holds no output to compare with"));
         }
@@ -300,7 +300,9 @@ pub fn observed(
     let mut all = Vec::new();
     for path in files {
         let Ok(Some(Looked { entry, .. })) = look(path, job.dtypes.as_deref()) else { continue };
-        if let (Ok(arguments), Ok(leaves)) = (bind(&entry, signature), outputs(&entry)) {
+        if let Ok(arguments) = bind(&entry, signature)
+            && let Ok(leaves) = judged(&entry, &arguments)
+        {
             all.push((arguments, leaves));
         }
     }

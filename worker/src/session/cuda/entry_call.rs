@@ -1,9 +1,12 @@
 //! The call of one entry: its buffers, and the bytes of each launch's parameters.
 
+use std::io;
+
 use opt_shared::launch::{Pointer, ResolvedLaunch, ResolvedStep, Value};
+use opt_shared::units::Bytes;
 
 use super::buffers::{Bands, DeviceBuffer};
-use super::driver::{Card, FunctionId};
+use super::driver::{Card, FunctionId, SharedDriver};
 use super::placed::OnDevice;
 use crate::recorded::allocated_bytes;
 
@@ -27,7 +30,11 @@ pub(super) fn outputs_of(entry: &OnDevice, card: &Card) -> Vec<Wanted> {
     let leaves = entry.as_ref().leaves.iter();
     leaves
         .map(|leaf| Wanted {
-            name: format!("the output `{}`", leaf.path),
+            name: format!(
+                "the {} `{}`",
+                if leaf.arguments.is_empty() { "output" } else { "argument" },
+                leaf.path
+            ),
             bands: Bands::of(card, allocated_bytes(&leaf.tensor), 0),
         })
         .collect()
@@ -59,10 +66,43 @@ impl EntryCall {
         self.inputs.iter().chain(&self.outputs).chain(&self.workspaces)
     }
 
+    /// The memory that is filled with poison before a call: outputs, workspaces and the bands beside them. A changed
+    /// argument is not part of it, because its value before the call is written there, in no order with these fills.
+    pub(super) fn poisoned(&self, entry: &OnDevice) -> Vec<(u64, Bytes)> {
+        let leaves = &entry.as_ref().leaves;
+        let is_changed = |number: usize| leaves.get(number).is_some_and(|leaf| !leaf.arguments.is_empty());
+        let buffers = self.outputs.iter().chain(&self.workspaces).enumerate();
+        let parts = buffers.flat_map(|(number, buffer)| {
+            let Bands { front, bytes, back } = buffer.bands;
+            let (start, all) = buffer.allocation();
+            if is_changed(number) {
+                [(start, Bytes::new(front)), (buffer.address + bytes, Bytes::new(back))]
+            } else {
+                [(start, all), (start, Bytes::ZERO)]
+            }
+        });
+        parts.filter(|(_, bytes)| *bytes != Bytes::ZERO).collect()
+    }
+
+    /// Writes the value before the call of each argument that the call changes.
+    pub(super) fn restore(&self, entry: &OnDevice, driver: &SharedDriver) -> io::Result<()> {
+        let recorded = entry.as_ref();
+        for (leaf, buffer) in recorded.leaves.iter().zip(&self.outputs) {
+            recorded.before(leaf, |at, bytes| {
+                driver.borrow_mut().write(buffer.address + at, bytes).map_err(io::Error::other)
+            })?;
+        }
+        Ok(())
+    }
+
     /// The address of an argument; 0 if it has no elements, as in PyTorch.
     pub(super) fn address(&self, entry: &OnDevice, pointer: Pointer) -> u64 {
         match pointer {
             Pointer::Argument(argument) => {
+                let leaves = &entry.as_ref().leaves;
+                if let Some(changed) = leaves.iter().position(|leaf| leaf.arguments.contains(&argument)) {
+                    return self.address(entry, Pointer::Output(changed));
+                }
                 let place = entry.places.get(argument).copied().flatten();
                 place.and_then(|(input, at)| Some(self.inputs.get(input)?.address + at)).unwrap_or(0)
             }

@@ -178,7 +178,13 @@ pub(super) fn verdict(facts: &Death, placed: Option<&Placed>) -> Verdict {
     };
     let output = |at: u32| {
         let leaf = placed.as_ref().leaves.get(at as usize);
-        leaf.map_or_else(|| format!("output {at}"), |leaf| format!("the output `{}`", leaf.path))
+        leaf.map_or_else(
+            || format!("output {at}"),
+            |leaf| {
+                let kind = if leaf.arguments.is_empty() { "output" } else { "argument" };
+                format!("the {kind} `{}`", leaf.path)
+            },
+        )
     };
     let is_unreadable = |at: u32| placed.is_unreadable(at);
     death(facts, &Names { inputs: &input, outputs: &output, is_unreadable: &is_unreadable })
