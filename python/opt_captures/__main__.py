@@ -71,6 +71,7 @@ def _recording_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--per-op", type=int, default=DEFAULT_PER_OP, help="calls of an op to keep (%(default)s)")
     parser.add_argument("--max-bytes", type=size, default=DEFAULT_MAX_BYTES, help="limit of the total size (4GiB)")
     parser.add_argument("--seed", type=int, default=0, help="decides which calls are kept")
+    parser.add_argument("--in-place", action="store_true", help="record in-place calls as such, not out of place")
     parser.add_argument("--store", action="store_true", help="write a capture store: no tensor is stored twice")
 
 
@@ -97,6 +98,7 @@ def main(given: Sequence[str] | None = None) -> int:
             per_op=options.per_op,
             max_bytes=options.max_bytes,
             seed=options.seed,
+            in_place=options.in_place,
             store=options.store,
         )
         return run_script(recorder, options.script, options.arguments)

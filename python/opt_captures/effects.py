@@ -15,9 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .errors import NotRecordable
 from .names import OpName
-from .values import storage_key, tensors
+from .values import overlaps, storage_key, tensors
 
-STATE_ADVICE = "captures cannot represent that yet; record the model in eval mode"
+#: The advice for a write that was not expected, so that there is no earlier copy.
+STATE_ADVICE = "there is no copy of its value before the call (record the model in eval mode)"
 
 
 @dataclass(frozen=True)
@@ -30,46 +31,75 @@ class Treatment:
     written: frozenset[tuple[str, int]]
     #: A remark about the op for the summary, if any.
     note: str | None = None
+    #: Parameters whose values after the call are recorded too.
+    mutates: tuple[str, ...] = ()
 
 
-def treat(op: OpName, given: Mapping[str, Any], out: object) -> Treatment:
+def treat(op: OpName, given: Mapping[str, Any], out: object, *, in_place: bool = False) -> Treatment:
     """Decides before a call how to record it. `out` is the argument with that name, if there is one.
 
-    An in-place call whose only effect is its result is recorded as the same call out of place.
+    An in-place call whose only effect is its result is recorded as the same call out of place, unless `in_place` is
+    set. Arguments that a call changes besides its result are recorded before and after the call.
 
     Raises:
-        NotRecordable: it changes something besides its result.
+        NotRecordable: it writes to an argument that shares memory with another one.
     """
-    refuse_state(op, given)
     values = dict(given)
+    state = updated_state(op, values)
+    if state:
+        return _mutating(values, state)
     if out is not None:
         return Treatment(values, _storages([out]), "`out=` was left out of the recorded arguments")
-    in_place = op.in_place or values.get("inplace") is True
-    if not in_place:
+    if not (op.in_place or values.get("inplace") is True):
         return Treatment(values, frozenset())
-    target = next(tensors(list(values.values())), None)
+    target = next((name for name, value in values.items() if next(tensors([value]), None) is not None), None)
+    if in_place and target is not None:
+        return _mutating(values, (target,))
     if values.get("inplace") is True:
         values["inplace"] = False
+    written = _storages([next(tensors(list(values.values())), None)])
     return Treatment(
-        values, _storages([target]), "in-place calls were recorded as out of place, with inputs copied before the call"
+        values, written, "in-place calls were recorded as out of place, with inputs copied before the call"
     )
 
 
-def refuse_state(op: OpName, given: Mapping[str, Any]) -> None:
-    """Refuses calls that update a state of their module.
+def updated_state(op: OpName, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The parameters with a state that the call updates in addition to its result.
+
+    >>> updated_state(OpName("torch.nn.functional.embedding"), {"weight": torch.ones(2, 2), "max_norm": 1.0})
+    ('weight',)
+    """
+    names: tuple[str, ...] = ()
+    if op.last in ("batch_norm", "instance_norm"):
+        if given.get("training") is True or given.get("use_input_stats") is True:
+            names = ("running_mean", "running_var")
+    elif op.last.startswith("embedding") and given.get("max_norm") is not None:
+        names = ("weight",)
+    return tuple(name for name in names if given.get(name) is not None)
+
+
+def _mutating(values: dict[str, Any], names: tuple[str, ...]) -> Treatment:
+    """Treats a call that changes these parameters.
 
     Raises:
-        NotRecordable: the call writes to the named argument.
+        NotRecordable: one of them shares memory with another argument.
     """
-    running = given.get("running_mean") is not None or given.get("running_var") is not None
-    updates = given.get("training") is True or given.get("use_input_stats") is True
-    if op.last in ("batch_norm", "instance_norm") and running and updates:
-        raise NotRecordable(f"it updates `running_mean` and `running_var`, and {STATE_ADVICE}")
-    if op.last.startswith("embedding") and given.get("max_norm") is not None:
-        raise NotRecordable(
-            "`max_norm` renormalises rows of `weight` in place, which captures cannot represent yet; renormalise the "
-            "table beforehand"
-        )
+    for name in names:
+        for target in tensors([values[name]]):
+            others = (other for value in values.values() for other in tensors([value]))
+            if any(overlaps(target, other) and not _is_same_view(target, other) for other in others):
+                raise NotRecordable(f"it changes `{name}`, which shares memory with another argument")
+    note = f"values after the call were recorded too: {', '.join(names)}"
+    return Treatment(values, _storages([values[name] for name in names]), note, names)
+
+
+def _is_same_view(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (one.data_ptr(), one.dtype, one.shape, one.stride()) == (
+        other.data_ptr(),
+        other.dtype,
+        other.shape,
+        other.stride(),
+    )
 
 
 def _storages(values: Iterable[object]) -> frozenset[tuple[str, int]]:

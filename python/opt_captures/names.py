@@ -105,6 +105,18 @@ def function_of(name: str) -> Callable[..., Any]:
     return getattr(function, RECORDED, function)
 
 
+def in_place_name(op: OpName) -> str:
+    """The name of the function that does the same in place.
+
+    >>> in_place_name(OpName("torch.add", in_place=True))
+    'torch.Tensor.add_'
+    >>> in_place_name(OpName("torch.nn.functional.elu", in_place=True))
+    'torch.nn.functional.elu_'
+    """
+    last = op.last + "_"
+    return (FUNCTIONAL if hasattr(torch.nn.functional, last) else "torch.Tensor.") + last
+
+
 def schema_name(name: str) -> str:
     """The name of a function's operator in ATen.
 

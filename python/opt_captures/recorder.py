@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .effects import Treatment, Watch, treat
 from .errors import NotRecordable, RecordError
-from .names import AUTO, RECORDED, Names, OpName, Patch, patches, selected
+from .names import AUTO, RECORDED, Names, OpName, Patch, in_place_name, patches, selected
 from .op import OpRecord, Slot
 from .signatures import OUT, signature_for
 from .sinks import FileSink, Sink
@@ -47,6 +47,8 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         per_op: how many calls of an op are kept in total.
         max_bytes: how much is written in total. A call that no longer fits is counted but not kept.
         seed: decides which calls of a class are kept.
+        in_place: True to record in-place calls as such. Their names end with an underscore, and captures contain the
+            changed argument before and after the call. Otherwise they are recorded as the same call out of place.
         store: True to write a capture store, which has each repeated tensor once. This needs the program.
 
     Raises:
@@ -73,13 +75,14 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         per_op: int = DEFAULT_PER_OP,
         max_bytes: int = DEFAULT_MAX_BYTES,
         seed: int = 0,
+        in_place: bool = False,
         store: bool = False,
     ) -> None:
         super().__init__()
         if min(per_class, per_op, max_bytes) < 1:
             raise RecordError("setting up a recorder: `per_class`, `per_op` and `max_bytes` are at least 1")
         self._wanted = selected(ops)
-        self._per_class, self._per_op, self._seed = per_class, per_op, seed
+        self._per_class, self._per_op, self._seed, self._in_place = per_class, per_op, seed, in_place
         self._left = max_bytes
         self._names = Names()
         self._ops: dict[str, list[OpRecord]] = {}
@@ -234,7 +237,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             slot = record_of_op.offer(given)
             if slot is None or self._failure is not None:
                 return None
-            treatment = treat(op, given, out)
+            treatment = treat(op, given, out, in_place=self._in_place)
             if self._left < self._sink.least([span_bytes(tensor) for tensor in tensors(list(given.values()))]):
                 raise NotRecordable("`max_bytes` is used up")
             return _Kept(record_of_op, slot, treatment, Holder(treatment.written).hold(list(treatment.given.values())))
@@ -244,14 +247,15 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
 
     def _form(self, op: OpName, args: Any, kwargs: Any) -> OpRecord:
         """Returns the op of this call's form of the function. The first such call creates it."""
-        forms = self._ops.setdefault(op.name, [])
+        name = in_place_name(op) if self._in_place and op.in_place else op.name
+        forms = self._ops.setdefault(name, [])
         found = next((form for form in forms if form.fits(args, kwargs)), None)
         if found is not None:
             return found
         signature = signature_for(op, args, kwargs)
         if signature is None and forms:
             return forms[0]
-        found = OpRecord(OpName(op.name, form=len(forms) + 1), signature, self._per_class, self._per_op, self._seed)
+        found = OpRecord(OpName(name, form=len(forms) + 1), signature, self._per_class, self._per_op, self._seed)
         forms.append(found)
         return found
 
@@ -261,19 +265,27 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             watch.judge(kept.treatment)
             check(result, "output")
             outputs = list(tensors(result))
-            if not outputs:
+            mutates = {name: kept.treatment.given[name] for name in kept.treatment.mutates}
+            if not outputs and not mutates:
                 raise NotRecordable("it did not return a tensor")
             given = {storage_key(it) for it in tensors(list(kept.treatment.given.values())) if span_bytes(it)}
             if any(storage_key(it) in given for it in outputs if span_bytes(it)) and not kept.treatment.written:
                 raise NotRecordable("it returned its input or a view of it, so there is nothing to compute")
-            names = list(kept.treatment.given)
+            values = dict(zip(kept.treatment.given, kept.held, strict=True))
+            # Methods take their tensor by position.
+            first = [values.pop(next(iter(values)))] if kept.op.op.last.endswith("_") else []
+            # A kernel changes the argument in place and does not return it as well.
+            returned = None if any(result is value for value in mutates.values()) else result
+            after = Holder()
             capture = {
                 "function_name": kept.op.name,
-                "args": [],
-                "kwargs": dict(zip(names, kept.held, strict=True)),
-                "output": Holder().hold(result),
+                "args": first,
+                "kwargs": values,
+                "output": after.hold(returned),
                 "signature": kept.op.signature_as_capture(),
             }
+            if mutates:
+                capture["mutates"] = {name: after.hold(value) for name, value in mutates.items()}
             added = self._sink.write(kept.op.op.folder, f"entry_{kept.slot.entry:06}.pt", capture)
             self._left -= added
             kept.op.keep(kept.slot, added, kept.treatment.note)

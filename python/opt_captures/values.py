@@ -35,6 +35,19 @@ def storage_key(tensor: torch.Tensor) -> tuple[str, int]:
     return str(tensor.device), tensor.untyped_storage().data_ptr()
 
 
+def overlaps(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if two tensors may have bytes in common: the first and the last byte of each decide.
+
+    >>> x = torch.zeros(4)
+    >>> overlaps(x[:2], x[1:]), overlaps(x[:2], x[2:])
+    (True, False)
+    """
+    if storage_key(one) != storage_key(other):
+        return False
+    (a, b), (c, d) = ((it.data_ptr(), it.data_ptr() + span_bytes(it)) for it in (one, other))
+    return max(a, c) < min(b, d)
+
+
 def refuse_strange(tensor: torch.Tensor, path: str) -> None:
     """Refuses every tensor that is not dense or does not have its own bytes.
 

@@ -155,20 +155,52 @@ class Effects(RecordingTest):
         self.assertEqual((entry["kwargs"]["input"][0].item(), entry["output"][0].item()), (1.0, 2.0))
         self.assertNotIn("out", entry["kwargs"])
 
-    def test_running_statistics_are_refused(self) -> None:
+    def test_running_statistics_are_recorded_before_and_after_the_call(self) -> None:
+        norm = torch.nn.BatchNorm1d(3)
         with self.record(["batch_norm"]):
-            torch.nn.BatchNorm1d(3)(torch.randn(4, 3))
-        self.assertIn("updates `running_mean`", self.left_out("batch_norm"))
+            norm(torch.randn(4, 3))
+        entry = self.entry("batch_norm")
+        self.assertEqual(list(entry["mutates"]), ["running_mean", "running_var"])
+        self.assertEqual(entry["kwargs"]["running_mean"].tolist(), [0.0, 0.0, 0.0])
+        assert norm.running_mean is not None
+        self.assertTrue(torch.equal(entry["mutates"]["running_mean"], norm.running_mean))
+        self.assertFalse(torch.equal(entry["kwargs"]["running_var"], entry["mutates"]["running_var"]))
+        self.assertIn("running_mean, running_var", self.index()["batch_norm"]["notes"][0])
+
+    def test_in_place_call_is_recorded_as_such_if_asked(self) -> None:
+        x, y = torch.tensor([-1.0, 2.0]), torch.ones(2)
+        with self.record(in_place=True):
+            functional.relu(x, inplace=True)
+            x.add_(y, alpha=2)
+        relu, add = self.entry("relu"), self.entry("torch_Tensor_add_")
+        self.assertIs(relu["kwargs"]["inplace"], True)
+        self.assertEqual(relu["kwargs"]["input"].tolist(), [-1.0, 2.0])
+        self.assertEqual(relu["mutates"]["input"].tolist(), [0.0, 2.0])
+        self.assertEqual((add["function_name"], add["output"]), ("torch.Tensor.add_", None))
+        self.assertEqual(add["args"][0].tolist(), [0.0, 2.0])
+        self.assertEqual(add["mutates"]["input"].tolist(), [2.0, 4.0])
+        self.assertEqual(add["kwargs"]["alpha"], 2)
+
+    def test_changed_argument_that_shares_memory_with_another_is_refused(self) -> None:
+        x = torch.ones(4)
+        norm = OpName("torch.nn.functional.batch_norm")
+        given = {"running_mean": x[1:], "running_var": x[:3], "training": True}
+        with self.assertRaisesRegex(NotRecordable, "`running_mean`, which shares memory with another argument"):
+            treat(norm, given, None)
+        self.assertEqual(treat(norm, {**given, "running_var": x[:1]}, None).mutates, ("running_mean", "running_var"))
 
     def test_evaluated_batch_norm_is_recorded(self) -> None:
         with self.record(["batch_norm"]):
             torch.nn.BatchNorm1d(3).eval()(torch.randn(4, 3))
         self.assertEqual(self.index()["batch_norm"]["kept"], 1)
 
-    def test_renormalised_table_is_refused(self) -> None:
+    def test_renormalised_table_is_recorded_before_and_after_the_call(self) -> None:
+        table = torch.nn.Embedding(10, 4, max_norm=0.1)
         with self.record(["embedding"]):
-            torch.nn.Embedding(10, 4, max_norm=1.0)(torch.tensor([1]))
-        self.assertIn("`max_norm`", self.left_out("embedding"))
+            table(torch.tensor([1]))
+        entry = self.entry("embedding")
+        self.assertTrue(torch.equal(entry["mutates"]["weight"], table.weight))
+        self.assertGreater(float(entry["kwargs"]["weight"][1].detach().norm()), 0.11)
 
     def test_undeclared_write_to_an_input_is_refused(self) -> None:
         x = torch.ones(4)

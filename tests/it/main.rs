@@ -2,6 +2,7 @@
 //! `cargo build`, as the README's test command does.
 
 mod captures;
+mod changed_arguments;
 mod control;
 mod cuda;
 mod cycles;

@@ -12,13 +12,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use opt_shared::arguments::{
-    Argument, ArgumentValue, Entry, OutputTensor, Piece, PlainValue, Signature, bind, outputs, pieces,
+    Argument, ArgumentValue, Entry, OutputTensor, Piece, PlainValue, Signature, bind, judged, pieces,
 };
 use opt_shared::capture::{CaptureError, CaptureFile, FileIdentity, Tensor};
 use opt_shared::ids::{EntryId, StorageId};
 use opt_shared::message::EntryRef;
 use opt_shared::settings::VerifySettings;
-use opt_shared::units::Bytes;
+use opt_shared::units::{Bytes, to_index};
 use rustix::fs::{Advice, fadvise};
 
 use crate::judge::check::tolerance_of;
@@ -26,6 +26,8 @@ use crate::judge::{BytesSource, CompareError, Tolerance};
 
 /// The number of bytes of a recorded output that are requested while the piece before them is compared.
 const NEXT_PIECE: u64 = 1 << 20;
+/// The number of bytes of a value before the call that are read at a time.
+const BEFORE_PIECE: u64 = 256 << 10;
 /// The kernel reads at most one read-ahead window at a time; windows are at least 128 KiB.
 pub(crate) const READAHEAD_WINDOW: u64 = 128 << 10;
 
@@ -63,6 +65,7 @@ pub(crate) struct Recorded {
     pub(crate) name: String,
     pub(crate) capture: CaptureFile,
     pub(crate) arguments: Vec<Argument>,
+    /// The returned tensors, followed by the values after the call of arguments that it changes.
     pub(crate) outputs: Vec<OutputTensor>,
     path: PathBuf,
     identity: Option<FileIdentity>,
@@ -89,7 +92,8 @@ impl Recorded {
             .map_err(|source| RecordedError::Entry { name: name(), source })?;
         let arguments =
             bind(&recorded, signature).map_err(|source| RecordedError::Bind { name: name(), source })?;
-        let outputs = outputs(&recorded).map_err(|source| RecordedError::Bind { name: name(), source })?;
+        let outputs =
+            judged(&recorded, &arguments).map_err(|source| RecordedError::Bind { name: name(), source })?;
         Ok(Self {
             id: entry.id,
             name: name(),
@@ -147,6 +151,29 @@ impl Recorded {
             file,
             asked: 0,
         }
+    }
+
+    /// Reads the value before the call of an argument that the call changes, and passes its pieces on, each with its
+    /// offset.
+    pub(crate) fn before(
+        &self,
+        output: &OutputTensor,
+        mut each: impl FnMut(u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let argument = output.arguments.first().and_then(|&place| self.arguments.get(place));
+        let Some(ArgumentValue::Tensor(tensor)) = argument.map(|argument| &argument.value) else {
+            return Ok(());
+        };
+        let range = tensor.byte_range();
+        let mut piece = vec![0; to_index((range.end - range.start).min(BEFORE_PIECE))];
+        let mut at = range.start;
+        while at < range.end {
+            let piece = &mut piece[..to_index((range.end - at).min(BEFORE_PIECE))];
+            self.capture.read_range(tensor.storage, at, piece).map_err(io::Error::other)?;
+            each(at - range.start, piece)?;
+            at += piece.len() as u64;
+        }
+        Ok(())
     }
 
     /// The tolerance of each output, in order.

@@ -9,7 +9,7 @@ use super::heavy::walkable;
 use super::pieces::is_resolved;
 use super::plain::{Budget, Refusal, holds_tensor, ordered, plain_within, shorten};
 use super::{Argument, ArgumentValue, Entry, MAX_ARGUMENTS, OutputTensor, Signature};
-use crate::capture::Value;
+use crate::capture::{Tensor, Value};
 
 /// A mismatch between an entry and its job's signature, or a value that cannot be passed or compared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +36,8 @@ pub enum BindError {
     ListLength { parameter: String, found: usize, expected: usize },
     #[error("the entry has more than {MAX_ARGUMENTS} arguments")]
     TooManyArguments,
+    #[error("`mutates` names `{path}`, {problem}")]
+    Mutates { path: String, problem: &'static str },
     #[error("the returned `{path}` is {found} (only tensors, and tuples and lists of them, are compared)")]
     Output { path: String, found: &'static str },
     #[error("the returned `{path}` cannot be read")]
@@ -122,7 +124,7 @@ pub(super) fn arguments_made(value: &Value) -> usize {
 }
 
 /// If there is an error, `path` is left where it occurred.
-fn flatten_within(
+pub(super) fn flatten_within(
     value: &Value,
     depth: usize,
     budget: &mut Budget,
@@ -150,13 +152,39 @@ fn flatten_within(
 }
 
 /// Returns the tensors that the call returned, in order and without any `None`. The list is empty if the capture
-/// has no output.
+/// has no output. An argument that the call changed and returned is left out, because a kernel changes it in place.
 pub fn outputs(entry: &Entry) -> Result<Vec<OutputTensor>, BindError> {
     let mut found = Vec::new();
     if let Some(output) = &entry.output {
         collect_outputs(output, 0, &mut Budget::new(), &mut "output".to_owned(), &mut found)?;
     }
+    found.retain(|output| !is_after_value(entry, &output.tensor));
     Ok(found)
+}
+
+/// Returns true if two tensors are the same view of the same storage.
+pub(super) fn is_same(one: &Tensor, other: &Tensor) -> bool {
+    one.storage == other.storage
+        && one.storage_offset == other.storage_offset
+        && one.dtype == other.dtype
+        && one.shape == other.shape
+        && one.stride == other.stride
+}
+
+/// Returns true if a tensor is the value after the call of an argument that the call changes.
+fn is_after_value(entry: &Entry, tensor: &Tensor) -> bool {
+    entry.mutates.iter().any(|(_, value)| holds(value, tensor, 0, &mut Budget::new()))
+}
+
+fn holds(value: &Value, wanted: &Tensor, depth: usize, budget: &mut Budget) -> bool {
+    if budget.visit(depth).is_err() {
+        return false;
+    }
+    match value {
+        Value::Tensor(tensor) => is_same(tensor, wanted),
+        other => ordered(other)
+            .is_some_and(|items| items.iter().any(|item| holds(item, wanted, depth + 1, budget))),
+    }
 }
 
 fn collect_outputs(
@@ -175,7 +203,7 @@ fn collect_outputs(
                 return Err(refused(path, Refusal::TooManyArguments));
             }
             walkable(tensor).map_err(|reason| refused(path, reason.into()))?;
-            found.push(OutputTensor { path: path.clone(), tensor: tensor.clone() });
+            found.push(OutputTensor { path: path.clone(), tensor: tensor.clone(), arguments: Vec::new() });
             Ok(())
         }
         other => {

@@ -38,7 +38,8 @@ pub fn short_name(dtype: DType) -> &'static str {
 }
 
 /// Returns the text of a class, such as `f32[8,16] i64[3] eps=1e-05 -> f32[3,16]`. Strides are included if the tensor
-/// is not contiguous (`f32[8,16|1,8]`). Views of conjugates and negatives are marked (`conj:c64[3]`).
+/// is not contiguous (`f32[8,16|1,8]`). Views of conjugates and negatives are marked (`conj:c64[3]`). An argument that
+/// the call changes follows the returned tensors with its path (`running_mean:=f32[3]`).
 pub fn class_key(arguments: &[Argument], outputs: &[OutputTensor]) -> String {
     let mut words: Vec<String> = arguments
         .iter()
@@ -48,7 +49,10 @@ pub fn class_key(arguments: &[Argument], outputs: &[OutputTensor]) -> String {
         })
         .collect();
     words.push("->".to_owned());
-    words.extend(outputs.iter().map(|output| tensor_word(&output.tensor)));
+    words.extend(outputs.iter().map(|output| {
+        let word = tensor_word(&output.tensor);
+        if output.arguments.is_empty() { word } else { format!("{}:={word}", shorten(&output.path)) }
+    }));
     words.join(" ")
 }
 
@@ -84,7 +88,7 @@ mod tests {
     }
 
     fn output(tensor: Tensor) -> OutputTensor {
-        OutputTensor { path: "output".into(), tensor: Arc::new(tensor) }
+        OutputTensor { path: "output".into(), tensor: Arc::new(tensor), arguments: Vec::new() }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::plain::shorten;
-use super::{Argument, ArgumentValue, OutputTensor, PlainValue, Signature};
+use super::{Argument, ArgumentValue, OutputTensor, PlainValue, Signature, returned};
 use crate::capture::DType;
 
 /// The kind of a plain value, as shown to people.
@@ -32,6 +32,8 @@ pub(super) struct Seen {
     pub(super) ranks: BTreeSet<usize>,
     pub(super) plain: BTreeSet<PlainKind>,
     strided: bool,
+    /// True if some calls change it.
+    changed: bool,
     /// The first value; `None` once another entry has a different one.
     constant: Option<String>,
     /// Number of entries that have this position; some may have fewer outputs.
@@ -51,7 +53,7 @@ impl Observed {
         Self::default()
     }
 
-    /// Records the kinds of one entry's values. Call it once for each entry, with the results of `bind` and `outputs`.
+    /// Records the kinds of one entry's values. Call it once for each entry, with the results of `bind` and `judged`.
     pub fn observe(&mut self, arguments: &[Argument], outputs: &[OutputTensor]) {
         self.entries += 1;
         for (index, argument) in arguments.iter().enumerate() {
@@ -64,6 +66,12 @@ impl Observed {
                 ArgumentValue::Plain(value) => seen.see_plain(value),
             }
         }
+        for &place in outputs.iter().flat_map(|output| &output.arguments) {
+            if let Some(seen) = self.arguments.get_mut(place) {
+                seen.changed = true;
+            }
+        }
+        let outputs = returned(outputs);
         // The longest list of outputs determines their names: a single `output` is `output[0]` if other entries
         // have more.
         let names = outputs.len() >= self.outputs.len();
@@ -150,6 +158,9 @@ impl Seen {
         if let Some(constant) = self.constant.as_ref().filter(|constant| *constant != "None") {
             text.push_str(&format!(", always {constant}"));
         }
+        if self.changed {
+            text.push_str(", to be changed in place");
+        }
         text
     }
 }
@@ -231,6 +242,18 @@ args[6]  max_norm     None
 args[7]  output[0]    tensor float32|bfloat16 1-D|2-D, to be written
 args[8]  output[1]    tensor int64 1-D, to be written, in some entries only
 "
+        );
+    }
+
+    #[test]
+    fn changed_argument_is_marked() {
+        let mut entry = bound(&["input"], [], [("input", tensor(DType::Float32, &[3], 0))]);
+        entry.output = Some(tensor(DType::Float32, &[3], 1));
+        entry.mutates = vec![("input".into(), tensor(DType::Float32, &[3], 1))];
+        let (signature, observed) = observed(&[entry]);
+        assert_eq!(
+            table(&signature, &observed),
+            "args[0]  input  tensor float32 1-D, to be changed in place\n"
         );
     }
 

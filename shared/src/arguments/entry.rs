@@ -28,6 +28,8 @@ pub struct Entry {
     pub kwargs: Vec<(Arc<str>, Value)>,
     /// The result of the call; `None` if the capture has none.
     pub output: Option<Value>,
+    /// Parameters that the call changes, with their values after the call.
+    pub mutates: Vec<(Arc<str>, Value)>,
     pub signature: Option<RecordedSignature>,
     /// The first unknown keys of the capture. `check` warns about them.
     pub unknown_keys: Vec<String>,
@@ -77,7 +79,7 @@ impl Entry {
             return Err(EntryError::NotADict { found: kind_name(root) });
         };
         let (mut name, mut op_name, mut op) = (None, None, None);
-        let (mut args, mut kwargs, mut output, mut signature) = (None, None, None, None);
+        let (mut args, mut kwargs, mut output, mut mutates, mut signature) = (None, None, None, None, None);
         let mut unknown_keys = Vec::new();
         for (key, value) in items.iter() {
             match key {
@@ -88,6 +90,7 @@ impl Entry {
                     "args" => args = Some(value),
                     "kwargs" => kwargs = Some(value),
                     "output" => output = Some(value),
+                    "mutates" => mutates = Some(value),
                     "signature" => signature = Some(value),
                     "schema_version" => check_schema(value)?,
                     other if DESCRIPTIVE_KEYS.contains(&other) => {}
@@ -105,6 +108,7 @@ impl Entry {
             args: positional(args)?,
             kwargs: named("kwargs", kwargs)?,
             output: output.cloned(),
+            mutates: named("mutates", mutates)?,
             signature: signature.map(recorded).transpose()?.flatten(),
             unknown_keys,
         };
@@ -119,6 +123,9 @@ impl Entry {
         }
         for (name, value) in &self.kwargs {
             refuse_descriptor(value, &format!("kwargs.{}", shorten(name)), 0, &mut budget)?;
+        }
+        for (name, value) in &self.mutates {
+            refuse_descriptor(value, &format!("mutates.{}", shorten(name)), 0, &mut budget)?;
         }
         self.output.as_ref().map_or(Ok(()), |value| refuse_descriptor(value, "output", 0, &mut budget))
     }
@@ -348,6 +355,7 @@ mod tests {
             (dict([("weights", list([]))]), "neither `args` nor `kwargs`"),
             (dict([("args", int(3))]), "`args` is an integer, not a list or tuple"),
             (dict([("kwargs", list([]))]), "`kwargs` is a list, not a dict"),
+            (dict([("args", list([])), ("mutates", list([]))]), "`mutates` is a list, not a dict"),
             (dict([("args", list([])), ("function_name", int(1))]), "`function_name` is an integer"),
             (dict([("args", list([])), ("signature", int(1))]), "`signature` is an integer"),
             (dict([("kwargs", dict([(long.as_str(), int(1))]))]), "longer than 255 bytes"),

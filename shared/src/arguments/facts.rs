@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn output_tensor(tensor: Tensor) -> OutputTensor {
-        OutputTensor { path: "output".into(), tensor: Arc::new(tensor) }
+        OutputTensor { path: "output".into(), tensor: Arc::new(tensor), arguments: Vec::new() }
     }
 
     fn unmapped(file_offset: u64, elements: u64, first: u64) -> u64 {

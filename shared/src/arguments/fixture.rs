@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use num_bigint::BigInt;
 
-use super::{Entry, Observed, Signature, SignatureBuilder, bind, outputs};
+use super::{Entry, Observed, Signature, SignatureBuilder, bind, judged};
 use crate::capture::{DType, DictKind, SequenceKind, Storage, Tensor, Value, contiguous_strides};
 use crate::ids::StorageId;
 use crate::units::Bytes;
@@ -97,7 +97,7 @@ pub(super) fn observed(entries: &[Entry]) -> (Signature, Observed) {
     let mut observed = Observed::new();
     for entry in entries {
         let arguments = bind(entry, &signature).expect("arguments");
-        observed.observe(&arguments, &outputs(entry).expect("outputs"));
+        observed.observe(&arguments, &judged(entry, &arguments).expect("outputs"));
     }
     (signature, observed)
 }

@@ -11,6 +11,7 @@
 
 mod bind;
 mod call;
+mod changed;
 mod class;
 mod describe;
 mod digest;
@@ -42,6 +43,7 @@ use crate::capture::{DType, Tensor};
 
 pub use bind::{BindError, bind, outputs};
 pub use call::{Call, Form, Part, call};
+pub use changed::{changed_paths, judged, returned};
 pub use class::{class_key, short_name};
 pub use describe::{Observed, table};
 pub use element::numbers;
@@ -105,10 +107,13 @@ pub struct Argument {
     pub value: ArgumentValue,
 }
 
-/// A tensor that the call returned.
+/// A tensor that the call returned, or the value after the call of an argument that it changes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutputTensor {
-    /// `output`, or `output[1]`.
+    /// `output`, `output[1]`, or the path of the argument.
     pub path: String,
     pub tensor: Arc<Tensor>,
+    /// The indices of the arguments whose value after the call this is. There are several if the same tensor is passed
+    /// more than once. Empty for a returned tensor.
+    pub arguments: Vec<usize>,
 }

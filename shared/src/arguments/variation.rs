@@ -13,6 +13,8 @@ pub struct VaryChoice<'a> {
     pub constant: &'a [String],
     /// Arguments that have the same values in several entries.
     pub repeated: &'a [String],
+    /// Paths of the arguments that the call changes.
+    pub changed: &'a [String],
 }
 
 impl VaryChoice<'_> {
@@ -22,6 +24,8 @@ impl VaryChoice<'_> {
         let range = tensor.byte_range();
         if *self.vary == Vary::None {
             Some("the plan says vary = \"none\"")
+        } else if self.changed.contains(&argument.path) {
+            Some("the call changes it")
         } else if matches!(self.vary, Vary::Only(names) if !named(names)) {
             Some("the plan's `vary` does not name it")
         } else if named(self.constant) {
@@ -72,7 +76,7 @@ mod tests {
             (Vary::Only(names(&["input", "inputs"])), names(&["x"]), Some(("vary", "inputs"))),
             (Vary::None, names(&["tensors1"]), Some(("constant", "tensors1"))),
         ] {
-            let choice = VaryChoice { vary: &vary, constant: &constant, repeated: &[] };
+            let choice = VaryChoice { vary: &vary, constant: &constant, repeated: &[], changed: &[] };
             assert_eq!(choice.unknown(&params), found, "{vary:?} {constant:?}");
         }
     }

@@ -3,7 +3,7 @@
 use super::Problem;
 use super::node::{Attribute, Reference};
 use super::scalar::Number;
-use crate::arguments::{Argument, ArgumentValue, OutputTensor, PlainValue};
+use crate::arguments::{Argument, ArgumentValue, OutputTensor, PlainValue, returned};
 use crate::capture::Tensor;
 
 /// The names of the call's output. Kernels that write to an output parameter call it `out`.
@@ -77,12 +77,13 @@ impl<'a> Names<'a> {
     }
 
     fn output(&self, indices: &[i64]) -> Result<Named<'a>, Problem> {
-        let found = |at: usize| Named::Tensor(&self.outputs[at].tensor, Pointer::Output(at));
+        let outputs = returned(self.outputs);
+        let found = |at: usize| Named::Tensor(&outputs[at].tensor, Pointer::Output(at));
         let path = path("output", indices);
-        if let Some(at) = self.outputs.iter().position(|output| output.path == path) {
+        if let Some(at) = outputs.iter().position(|output| output.path == path) {
             return Ok(found(at));
         }
-        match (indices, &self.outputs) {
+        match (indices, outputs) {
             ([], [_]) | ([0], [_]) => Ok(found(0)),
             ([], outputs) => Ok(Named::Tensors(outputs.len())),
             ([index, ..], outputs) => Err(Problem::OutOfRange { index: *index, length: outputs.len() }),
@@ -92,7 +93,7 @@ impl<'a> Names<'a> {
     fn unknown(&self, name: &str) -> Problem {
         let mut names: Vec<&str> = self.arguments.iter().map(|argument| &*argument.parameter).collect();
         names.dedup();
-        names.extend(OUTPUT_NAMES.iter().take(1).copied().filter(|_| !self.outputs.is_empty()));
+        names.extend(OUTPUT_NAMES.iter().take(1).copied().filter(|_| !returned(self.outputs).is_empty()));
         names.extend(self.workspaces.iter().map(|(name, _)| *name));
         let suggestion = names
             .iter()

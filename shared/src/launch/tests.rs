@@ -47,7 +47,7 @@ fn arguments() -> Vec<Argument> {
 }
 
 fn outputs() -> Vec<OutputTensor> {
-    vec![OutputTensor { path: "output".to_owned(), tensor: tensor(&[8, 3]) }]
+    vec![OutputTensor { path: "output".to_owned(), tensor: tensor(&[8, 3]), arguments: Vec::new() }]
 }
 
 fn expression(text: &str) -> Expression {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use opt_shared::arguments::{
-    ArgumentValue, Entry, EntryFacts, Observed, VaryChoice, bind, c_skeleton, outputs, table,
+    ArgumentValue, Entry, EntryFacts, Observed, VaryChoice, bind, c_skeleton, changed_paths, judged, table,
 };
 use opt_shared::capture::{CaptureFile, DType};
 use opt_shared::settings::{ToleranceProfile, VerifySettings};
@@ -276,14 +276,18 @@ fn examine_entry(
         Ok(entry) => entry,
         Err(error) => return findings.lints.push(lint::unreadable(&name, &error)),
     };
-    let (arguments, output_tensors) = match bind(&entry, signature).and_then(|it| Ok((it, outputs(&entry)?)))
-    {
+    let bound = bind(&entry, signature).and_then(|arguments| {
+        let outputs = judged(&entry, &arguments)?;
+        Ok((arguments, outputs))
+    });
+    let (arguments, output_tensors) = match bound {
         Ok(bound) => bound,
         Err(error) => return findings.lints.push(lint::unfit(&name, &error)),
     };
     let fact_of_entry = facts.entries.iter().find(|fact| fact.entry.name == name);
     let repeated = fact_of_entry.map_or(&[][..], |fact| fact.entry.repeated.as_slice());
-    let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant, repeated };
+    let changed = changed_paths(&output_tensors, &arguments);
+    let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant, repeated, changed: &changed };
     for argument in &arguments {
         if let ArgumentValue::Tensor(tensor) = &argument.value {
             let why = choice.kept_because(argument, tensor);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use opt_shared::arguments::{Entry, SignatureBuilder, bind, class_key, outputs};
+use opt_shared::arguments::{Entry, SignatureBuilder, bind, class_key, judged};
 use opt_shared::capture::{CaptureFile, inspect as reader};
 use opt_shared::causes::chain;
 use opt_shared::units::Bytes;
@@ -50,7 +50,7 @@ fn folder(path: &Path, json: bool) -> Answer {
     for file in &files {
         let Ok((bytes, entry)) = open(file) else { continue };
         let class = bind(&entry, &signature).map_err(|error| chain(&error)).and_then(|arguments| {
-            outputs(&entry)
+            judged(&entry, &arguments)
                 .map(|output_tensors| class_key(&arguments, &output_tensors))
                 .map_err(|error| chain(&error))
         });

@@ -111,6 +111,7 @@ pub fn unfit(entry: &str, error: &BindError) -> Lint {
         | BindError::ListLength { .. } => LintCode::DifferingArity,
         BindError::Value { .. }
         | BindError::TooManyArguments
+        | BindError::Mutates { .. }
         | BindError::Output { .. }
         | BindError::OutputValue { .. } => LintCode::UnusableValue,
     };
@@ -141,10 +142,11 @@ pub fn of_headers(subject: &Subject<'_>, facts: &EntryFacts) -> Vec<Lint> {
         let message = "an output shares memory with an input: verified, but not scored".to_owned();
         lints.push(Lint::new(name, LintCode::AliasedOutput, message));
     }
-    if let Some((parameter, because)) = written_input(subject) {
+    let judged = |parameter: &str| subject.entry.mutates.iter().any(|(name, _)| **name == *parameter);
+    if let Some((parameter, because)) = written_input(subject).filter(|(parameter, _)| !judged(parameter)) {
         let message = format!(
             "`{parameter}` was recorded after the call, and {because}: candidates may get the value after the call \
-             instead of the input (record the call with copies of its inputs)"
+             instead of the input (record the call with copies of its inputs, and its new value in `mutates`)"
         );
         lints.push(Lint::new(name, LintCode::InPlaceDamage, message));
     }

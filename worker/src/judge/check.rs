@@ -31,8 +31,8 @@ pub(crate) struct OutputCheck<'a> {
     pub(crate) tensor: &'a Tensor,
     pub(crate) settings: &'a VerifySettings,
     pub(crate) tolerance: Tolerance,
-    /// The poison that filled the slot before the call.
-    pub(crate) poison: u8,
+    /// The poison that filled the slot before the call, if it did.
+    pub(crate) poison: Option<u8>,
     /// True if a kernel wrote the expected values too. They are then compared as stored, and the flags of the captured
     /// tensor are ignored.
     pub(crate) written: bool,
@@ -58,7 +58,7 @@ impl OutputCheck<'_> {
         let rules = Rules {
             tolerance: self.tolerance,
             nonfinite: self.settings.nonfinite,
-            poison: Some(Poison::byte(self.poison)),
+            poison: self.poison.map(Poison::byte),
             chunk: COMPARE_CHUNK,
         };
         compare(expected, actual, &subject, &rules)

@@ -76,13 +76,20 @@ const _: () = assert!(size_of::<Any>() == 16 && size_of::<DlTensor>() == 48);
 /// A candidate's function.
 pub(crate) type Function = unsafe extern "C" fn(*mut c_void, *const Any, i32, *mut Any) -> i32;
 
+/// The `data` fields of an output, as word indices in `Arguments::live`.
+struct OutputWords {
+    words: Vec<usize>,
+    /// True if they are those of arguments that the call changes. A plan call gets such an argument as an input.
+    changed: bool,
+}
+
 /// One entry's arguments, ready to be passed.
 pub(crate) struct Arguments {
     live: Vec<u64>,
     pristine: Vec<u64>,
     count: i32,
-    /// The word index in `live` of each output's `data` field.
-    output_data: Vec<usize>,
+    /// The `data` fields that get the address of each output.
+    output_data: Vec<OutputWords>,
     /// The word index of each input's `data` field, with the index of its range.
     input_data: Vec<(usize, u32)>,
     /// Owns the strings that arguments point to.
@@ -92,9 +99,10 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Builds the arguments. `inputs[i]` is the address of the first byte of range `i`.
+    /// Builds the arguments. An output that is the new value of arguments is not passed again. `inputs[i]` is the address of the first byte of range `i`.
     pub(crate) fn build(setup: &EntrySetup, inputs: &[*mut u8]) -> Result<Self, &'static str> {
-        let count = setup.arguments.len() + setup.outputs.len();
+        let written = || setup.outputs.iter().filter(|output| output.arguments.is_empty());
+        let count = setup.arguments.len() + written().count();
         let mut layout = Layout::default();
         let any_at = layout.take(count * words::<Any>());
         let mut texts = Vec::new();
@@ -108,7 +116,7 @@ impl Arguments {
                 _ => None,
             });
         }
-        for output in &setup.outputs {
+        for output in written() {
             tensors.push(Some(layout.tensor(output.shape.len(), 0)));
         }
         let mut live = vec![0u64; layout.words];
@@ -157,13 +165,25 @@ impl Arguments {
             block.put_any(any_at + index * words::<Any>(), any);
         }
         let mut output_data = Vec::new();
-        for (number, output) in setup.outputs.iter().enumerate() {
-            let index = setup.arguments.len() + number;
+        let mut index = setup.arguments.len();
+        for output in &setup.outputs {
+            if !output.arguments.is_empty() {
+                let words = output.arguments.iter().filter_map(|&place| {
+                    let is_filled = matches!(
+                        setup.arguments.get(place as usize),
+                        Some(WireArgument::Tensor { shape, .. }) if !shape.contains(&0)
+                    );
+                    tensors.get(place as usize)?.as_ref().filter(|_| is_filled).map(|it| it.structure)
+                });
+                output_data.push(OutputWords { words: words.collect(), changed: true });
+                continue;
+            }
             let offsets = tensors[index].as_ref().ok_or("no memory for an output")?;
             let WireOutput { dtype, shape, stride, .. } = output;
             let any = block.tensor(offsets, std::ptr::null_mut(), *dtype, shape, stride);
             block.put_any(any_at + index * words::<Any>(), any);
-            output_data.push(offsets.structure);
+            output_data.push(OutputWords { words: vec![offsets.structure], changed: false });
+            index += 1;
         }
         let pristine = live.clone();
         let count = i32::try_from(count).map_err(|_| "too many arguments")?;
@@ -175,11 +195,14 @@ impl Arguments {
         self.this = this;
     }
 
-    /// Restores the block. `data` has the address of each output, null for an output without elements.
-    pub(crate) fn renew(&mut self, data: impl Iterator<Item = *mut u8>) {
+    /// Restores the block. `data` has the address of each output, null for an output without elements. In a plan call,
+    /// arguments that the call changes are inputs like all others.
+    pub(crate) fn renew(&mut self, planned: bool, data: impl Iterator<Item = *mut u8>) {
         self.live.copy_from_slice(&self.pristine);
-        for (&word, pointer) in self.output_data.iter().zip(data) {
-            self.live[word] = pointer as u64;
+        for (output, pointer) in self.output_data.iter().zip(data) {
+            for &word in output.words.iter().filter(|_| !(planned && output.changed)) {
+                self.live[word] = pointer as u64;
+            }
         }
     }
 
@@ -346,7 +369,22 @@ mod tests {
                 },
                 WireArgument::Tensor { range: 0, dtype: float, shape: vec![2, 3], stride: vec![3, 1] },
             ],
-            outputs: vec![WireOutput { dtype: float, shape: vec![], stride: vec![], regions: vec![] }],
+            outputs: vec![
+                WireOutput {
+                    dtype: float,
+                    shape: vec![],
+                    stride: vec![],
+                    arguments: vec![],
+                    regions: vec![],
+                },
+                WireOutput {
+                    dtype: float,
+                    shape: vec![2, 3],
+                    stride: vec![3, 1],
+                    arguments: vec![2],
+                    regions: vec![],
+                },
+            ],
             page_by_page: false,
             resident: false,
             pooled: false,
@@ -355,9 +393,15 @@ mod tests {
         };
         let mut arguments = Arguments::build(&setup, &[0x2000 as *mut u8]).expect("built");
         for slot in [3_u8, 4] {
-            arguments.renew(std::iter::once(usize::from(slot) as *mut u8));
-            arguments.show(0, 0x1000 as *mut u8);
+            let slots = || [usize::from(slot) as *mut u8, 0x1000 as *mut u8].into_iter();
+            let input = |arguments: &Arguments| arguments.live[arguments.input_data[0].0];
+            // A plan call gets the argument that the call changes as an input.
+            arguments.renew(true, slots());
+            assert_eq!(input(&arguments), 0x2000);
+            arguments.show(0, 0x4000 as *mut u8);
             arguments.show(1, 0x3000 as *mut u8);
+            assert_eq!(input(&arguments), 0x4000);
+            arguments.renew(false, slots());
             // SAFETY: `scribble` has the signature and stays within its arguments.
             let (code, returned) = unsafe { arguments.call(scribble) };
             assert_eq!((code, returned), (i32::from(slot), type_index::INT));

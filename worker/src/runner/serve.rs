@@ -210,7 +210,8 @@ fn prepare(
             }
             (ToRunner::Entry(entry), descriptors) => {
                 entries.push(map_entry(&entry, descriptors, &mut inputs, &mut watched)?);
-                arity = (entry.arguments.len(), entry.outputs.len());
+                let passed = entry.outputs.iter().filter(|output| output.arguments.is_empty());
+                arity = (entry.arguments.len(), passed.count());
                 calls.extend(entry.call.map(|call| (call, entry.arguments.len())));
             }
             (ToRunner::Setup(_) | ToRunner::Compile(_), _) => return Err(failure("a frame out of order")),
@@ -376,7 +377,8 @@ impl Runner {
         let start = Instant::now();
         for call in 0..calls {
             let Entry { arguments, outputs, variants } = &mut *entry;
-            arguments.renew(outputs.iter().map(|output| output.slot(first_slot + call)));
+            let planned = flags & FLAG_PLAN != 0;
+            arguments.renew(planned, outputs.iter().map(|output| output.slot(first_slot + call)));
             if flags & FLAG_VARIED != 0 {
                 variants.iter().for_each(|it| arguments.show(it.range.range, it.of(first_slot + call)));
             }

@@ -9,10 +9,11 @@ use opt_shared::capture::{DType, Kind, Value};
 pub(super) fn is_chosen(entry: &Entry, dtypes: &[DType]) -> bool {
     let mut found = Vec::new();
     let arguments = entry.args.iter().chain(entry.kwargs.iter().map(|(_, value)| value));
-    arguments.chain(&entry.output).for_each(|value| collect(value, &mut found));
+    let results = || entry.output.iter().chain(entry.mutates.iter().map(|(_, value)| value));
+    arguments.chain(results()).for_each(|value| collect(value, &mut found));
     found.retain(|dtype| matches!(dtype.kind(), Kind::Float | Kind::Complex));
     if found.is_empty() {
-        entry.output.iter().for_each(|value| collect(value, &mut found));
+        results().for_each(|value| collect(value, &mut found));
     }
     !found.is_empty() && found.iter().all(|dtype| dtypes.contains(dtype))
 }
@@ -74,6 +75,7 @@ mod tests {
                 args: vec![nested(arguments)],
                 kwargs: Vec::new(),
                 output: Some(nested(output)),
+                mutates: Vec::new(),
                 signature: None,
                 unknown_keys: Vec::new(),
             };

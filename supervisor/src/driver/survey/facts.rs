@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use opt_shared::arguments::{
-    Argument, Entry, EntryFacts, OutputTensor, Signature, SignatureBuilder, bind, class_key, outputs,
+    Argument, Entry, EntryFacts, OutputTensor, Signature, SignatureBuilder, bind, class_key, judged,
 };
 use opt_shared::batch::{Share, compose};
 use opt_shared::capture::{CaptureFile, DType, FileIdentity, Storage};
@@ -143,7 +143,7 @@ impl JobFacts {
     ) -> Result<(), String> {
         let EntryHeaders { name, entry, storages, file, form, identity } = headers;
         let arguments = bind(&entry, signature).map_err(|error| format!("{name}: {}", chain(&error)))?;
-        let outputs = outputs(&entry).map_err(|error| format!("{name}: {}", chain(&error)))?;
+        let outputs = judged(&entry, &arguments).map_err(|error| format!("{name}: {}", chain(&error)))?;
         if outputs.is_empty() {
             return Err(format!("{name}: it holds no output to compare with"));
         }
@@ -301,7 +301,9 @@ pub fn observed(
     let mut all = Vec::new();
     for path in files {
         let Ok(Some(EntryHeaders { entry, .. })) = look(path, job.dtypes.as_deref()) else { continue };
-        if let (Ok(arguments), Ok(outputs)) = (bind(&entry, signature), outputs(&entry)) {
+        if let Ok(arguments) = bind(&entry, signature)
+            && let Ok(outputs) = judged(&entry, &arguments)
+        {
             all.push((arguments, outputs));
         }
     }

@@ -1,6 +1,6 @@
 //! Applies the launches of a plan to the first entry of each job, so that unknown names are found before anything runs.
 
-use opt_shared::arguments::{Argument, Entry, OutputTensor, bind, outputs};
+use opt_shared::arguments::{Argument, Entry, OutputTensor, bind, judged};
 use opt_shared::capture::CaptureFile;
 use opt_shared::launch::{Launch, LaunchError, Pointer, ResolvedLaunch, Value, resolve};
 use serde_json::json;
@@ -65,7 +65,9 @@ fn first_call(facts: &JobFacts) -> Option<(String, Vec<Argument>, Vec<OutputTens
     let signature = facts.signature.as_ref()?;
     let capture = CaptureFile::open(&first.path).ok()?;
     let entry = Entry::from_value(capture.root()).ok()?;
-    Some((first.name.clone(), bind(&entry, signature).ok()?, outputs(&entry).ok()?))
+    let arguments = bind(&entry, signature).ok()?;
+    let outputs = judged(&entry, &arguments).ok()?;
+    Some((first.name.clone(), arguments, outputs))
 }
 
 impl Places {

@@ -13,6 +13,7 @@ pub mod priority;
 mod repeated;
 pub mod replay_facts;
 mod room;
+pub mod same_class;
 pub mod seed;
 pub mod spec;
 
@@ -42,7 +43,7 @@ pub fn read_facts(plan: &Plan) -> Result<Vec<JobFacts>, RunError> {
 /// reverse.
 fn names_are_known(job: &JobPlan, facts: &JobFacts) -> Result<(), RunError> {
     let Some(signature) = &facts.signature else { return Ok(()) };
-    let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant, repeated: &[] };
+    let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant, repeated: &[], changed: &[] };
     match choice.unknown(&signature.params) {
         None => Ok(()),
         Some((key, name)) => Err(RunError::UnknownParameter {

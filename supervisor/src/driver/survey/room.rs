@@ -20,8 +20,8 @@ impl Room {
     /// false and subtracts nothing.
     pub(super) fn take(&mut self, entry: &Entry, storages: &[Storage]) -> bool {
         let mut budget = self.0;
-        let values =
-            entry.args.iter().chain(entry.kwargs.iter().map(|(_, value)| value)).chain(&entry.output);
+        let named = entry.kwargs.iter().chain(&entry.mutates).map(|(_, value)| value);
+        let values = entry.args.iter().chain(named).chain(&entry.output);
         let fits = spend(&mut budget, size_of::<Entry>() + size_of_val(storages))
             // Signatures are small, so their size is estimated without looking at their values.
             && entry.signature.as_ref().is_none_or(|it| spend(&mut budget, (it.params.len() + it.defaults.len()) * 128))
@@ -76,6 +76,7 @@ mod tests {
             args: Vec::new(),
             kwargs: Vec::new(),
             output: None,
+            mutates: Vec::new(),
             signature: None,
             unknown_keys: Vec::new(),
         };

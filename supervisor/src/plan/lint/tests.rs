@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use opt_shared::arguments::{SignatureBuilder, bind, outputs};
+use opt_shared::arguments::{SignatureBuilder, bind, judged, outputs};
 use opt_shared::capture::{DType, DictKind, SequenceKind, contiguous_strides};
 
 use super::*;
@@ -172,6 +172,33 @@ fn lint_reports_calls_that_write_to_an_input() {
             None => assert_eq!(found, [], "{op}"),
         }
     }
+}
+
+#[test]
+fn changed_argument_with_both_values_is_not_damaged() {
+    let arguments = dict(vec![("input", floats(&[8], 0, 0))]);
+    let after = dict(vec![("input", floats(&[8], 1, 0))]);
+    let of = |keys: Vec<(&str, Value)>| {
+        let entry = Entry::from_value(&dict(keys)).unwrap();
+        let mut builder = SignatureBuilder::new(None, BTreeMap::new());
+        builder.observe("e0", &entry);
+        let signature = builder.finish().unwrap();
+        let bound = bind(&entry, &signature).unwrap();
+        let judged = judged(&entry, &bound).unwrap();
+        let facts = EntryFacts::of(&[], &bound, &judged, Bytes::kib(4));
+        let subject = Subject {
+            name: "e0",
+            entry: &entry,
+            signature: &signature,
+            storages: &[],
+            arguments: &bound,
+            outputs: &judged,
+        };
+        codes(&of_headers(&subject, &facts))
+    };
+    let head = || vec![("function_name", text("torch.relu_")), ("kwargs", arguments.clone())];
+    assert_eq!(of([head(), vec![("output", floats(&[8], 1, 0))]].concat()), [LintCode::InPlaceDamage]);
+    assert_eq!(of([head(), vec![("mutates", after.clone())]].concat()), []);
 }
 
 #[test]

@@ -278,7 +278,7 @@ def caller(function, entry, destination, kept=True):
     if destination:
         arguments += [f"tensor(o{index})" for index in range(len(outputs))]
     lines = [f"y = function({', '.join(arguments)})", "if y is NotImplemented: return unsupported"]
-    if kept and not destination:
+    if kept and not destination and outputs:
         paths = text.value(tuple(output["path"] for output in outputs))
         if len(outputs) == 1:
             lines.append(f"y0 = y if type(y) is Tensor else only(y, {paths}[0])")

@@ -1,9 +1,12 @@
 //! The call of one entry: its buffers, and the bytes of each launch's parameters.
 
+use std::io;
+
 use opt_shared::launch::{Pointer, ResolvedLaunch, ResolvedStep, Value};
+use opt_shared::units::Bytes;
 
 use super::buffers::{Bands, DeviceBuffer};
-use super::driver::{Card, FunctionId};
+use super::driver::{Card, FunctionId, SharedDriver};
 use super::placed::OnDevice;
 use crate::recorded::allocated_bytes;
 
@@ -27,7 +30,11 @@ pub(super) fn outputs_of(entry: &OnDevice, card: &Card) -> Vec<Wanted> {
     let outputs = entry.as_ref().outputs.iter();
     outputs
         .map(|output| Wanted {
-            name: format!("the output `{}`", output.path),
+            name: format!(
+                "the {} `{}`",
+                if output.arguments.is_empty() { "output" } else { "argument" },
+                output.path
+            ),
             bands: Bands::of(card, allocated_bytes(&output.tensor), 0),
         })
         .collect()
@@ -59,10 +66,43 @@ impl EntryCall {
         self.inputs.iter().chain(&self.outputs).chain(&self.workspaces)
     }
 
+    /// The memory that is filled with poison before a call: outputs, workspaces and the bands beside them. A changed
+    /// argument is not part of it, because its value before the call is written there, in no order with these fills.
+    pub(super) fn poisoned(&self, entry: &OnDevice) -> Vec<(u64, Bytes)> {
+        let outputs = &entry.as_ref().outputs;
+        let is_changed = |number: usize| outputs.get(number).is_some_and(|output| !output.arguments.is_empty());
+        let buffers = self.outputs.iter().chain(&self.workspaces).enumerate();
+        let parts = buffers.flat_map(|(number, buffer)| {
+            let Bands { front, bytes, back } = buffer.bands;
+            let (start, all) = buffer.allocation();
+            if is_changed(number) {
+                [(start, Bytes::new(front)), (buffer.address + bytes, Bytes::new(back))]
+            } else {
+                [(start, all), (start, Bytes::ZERO)]
+            }
+        });
+        parts.filter(|(_, bytes)| *bytes != Bytes::ZERO).collect()
+    }
+
+    /// Writes the value before the call of each argument that the call changes.
+    pub(super) fn restore(&self, entry: &OnDevice, driver: &SharedDriver) -> io::Result<()> {
+        let recorded = entry.as_ref();
+        for (output, buffer) in recorded.outputs.iter().zip(&self.outputs) {
+            recorded.before(output, |at, bytes| {
+                driver.borrow_mut().write(buffer.address + at, bytes).map_err(io::Error::other)
+            })?;
+        }
+        Ok(())
+    }
+
     /// The address of an argument; 0 if it has no elements, as in PyTorch.
     pub(super) fn address(&self, entry: &OnDevice, pointer: Pointer) -> u64 {
         match pointer {
             Pointer::Argument(argument) => {
+                let outputs = &entry.as_ref().outputs;
+                if let Some(changed) = outputs.iter().position(|output| output.arguments.contains(&argument)) {
+                    return self.address(entry, Pointer::Output(changed));
+                }
                 let place = entry.places.get(argument).copied().flatten();
                 place.and_then(|(input, at)| Some(self.inputs.get(input)?.address + at)).unwrap_or(0)
             }

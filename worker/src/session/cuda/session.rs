@@ -297,13 +297,17 @@ impl<'b> DeviceSession<'b> {
     fn poison_all(&self, entry: usize, poison: u8) -> Result<(), DriverError> {
         let call = &self.calls[entry];
         let mut driver = self.driver().borrow_mut();
-        for buffer in call.outputs.iter().chain(&call.workspaces) {
-            let (at, bytes) = buffer.allocation();
-            if bytes != Bytes::ZERO {
-                driver.fill(Queue::Calls, at, poison, bytes)?;
-            }
+        for (at, bytes) in call.poisoned(&self.entries[entry]) {
+            driver.fill(Queue::Calls, at, poison, bytes)?;
         }
         Ok(())
+    }
+
+    /// Writes the value before the call of each argument that the call changes.
+    fn restore(&self, entry: usize) -> Result<(), SessionError> {
+        let restored = self.calls[entry].restore(&self.entries[entry], self.driver());
+        let name = || self.entries[entry].as_ref().name.clone();
+        restored.map_err(|source| SessionError::Outputs { entry: name(), source })
     }
 
     /// Checks inputs and workspaces after a call. Returns a verdict if the call wrote where it must not.
@@ -434,6 +438,7 @@ impl Session for DeviceSession<'_> {
         poison: u8,
         limit: Duration,
     ) -> Result<Answer<Called>, SessionError> {
+        self.restore(entry)?;
         let Some(elapsed) = self.launch_all(entry, poison, limit) else { return Ok(Answer::Died) };
         self.backend.look(MemoryPoint::Called);
         let verdict = match self.look_over(entry, poison) {
@@ -473,6 +478,7 @@ impl Session for DeviceSession<'_> {
     }
 
     fn poison(&mut self, entry: usize, _: u32, poison: u8) -> Result<(), SessionError> {
+        self.restore(entry)?;
         self.poison_all(entry, poison).map_err(|error| self.outputs_error(entry, error))
     }
 

@@ -178,7 +178,13 @@ pub(super) fn verdict(facts: &Death, placed: Option<&Placed>) -> Verdict {
     };
     let output = |at: u32| {
         let recorded = placed.as_ref().outputs.get(at as usize);
-        recorded.map_or_else(|| format!("output {at}"), |output| format!("the output `{}`", output.path))
+        recorded.map_or_else(
+            || format!("output {at}"),
+            |output| {
+                let kind = if output.arguments.is_empty() { "output" } else { "argument" };
+                format!("the {kind} `{}`", output.path)
+            },
+        )
     };
     let is_unreadable = |at: u32| placed.is_unreadable(at);
     death(facts, &Names { inputs: &input, outputs: &output, is_unreadable: &is_unreadable })

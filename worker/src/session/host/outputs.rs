@@ -5,6 +5,7 @@
 //! not mapped: a hostile runner cannot raise SIGBUS in this process, and the memory is counted once.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -128,6 +129,7 @@ impl Outputs {
                 dtype: wire_type(tensor.dtype),
                 shape: signed(&tensor.shape),
                 stride: signed(&tensor.stride),
+                arguments: output.arguments.iter().filter_map(|&place| u32::try_from(place).ok()).collect(),
                 regions: regions.clone(),
             };
             places.push(OutputSpan { file_offset: offset, span, extent, regions, wire });
@@ -175,6 +177,18 @@ impl Outputs {
         while at < end {
             let size = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
             at += pwrite(&*self.memfd, &buffer[..size], at)? as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes of an output's value to several of its slots.
+    pub(crate) fn write(&self, output: usize, slots: Range<u32>, at: u64, bytes: &[u8]) -> io::Result<()> {
+        for slot in slots {
+            let start = self.slot_start(output, slot) + at;
+            let mut done = 0;
+            while done < bytes.len() {
+                done += pwrite(&*self.memfd, &bytes[done..], start + done as u64)?;
+            }
         }
         Ok(())
     }
@@ -284,7 +298,7 @@ mod tests {
             conjugate: false,
             negative: false,
         };
-        OutputTensor { path: "output".into(), tensor: Arc::new(tensor) }
+        OutputTensor { path: "output".into(), tensor: Arc::new(tensor), arguments: Vec::new() }
     }
 
     proptest! {

@@ -1,5 +1,7 @@
 //! A session on the CPU. It is one runner, with its commands, its outputs and its end.
 
+use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -171,6 +173,24 @@ impl<'b> HostSession<'b> {
         }
     }
 
+    /// Fills the slots that calls will get with `fill`, and then writes the value before the call of each argument that
+    /// the call changes.
+    fn refill(
+        &self,
+        entry: usize,
+        slots: Range<u32>,
+        fill: impl FnOnce(&Outputs) -> io::Result<()>,
+    ) -> Result<(), SessionError> {
+        let (outputs, recorded) = (&self.outputs[entry], self.entries[entry].as_ref());
+        // For a returned tensor, there is no value before the call.
+        let restore = |(number, output)| {
+            recorded.before(output, |at, bytes| outputs.write(number, slots.clone(), at, bytes))
+        };
+        fill(outputs)
+            .and_then(|()| recorded.outputs.iter().enumerate().try_for_each(restore))
+            .map_err(|source| outputs_error(self.entries, entry, source))
+    }
+
     pub(super) fn calls(&mut self, entry: usize) -> u32 {
         self.called = entry;
         number(entry)
@@ -216,7 +236,7 @@ impl Session for HostSession<'_> {
         poison: u8,
         limit: Duration,
     ) -> Result<Answer<Called>, SessionError> {
-        self.outputs[entry].poison(poison).map_err(|source| outputs_error(self.entries, entry, source))?;
+        self.refill(entry, slot..slot + 1, |outputs| outputs.poison(poison))?;
         self.command(entry, slot, FLAG_VERIFY, limit).map_err(|e| self.callable.error(e))
     }
 
@@ -235,9 +255,7 @@ impl Session for HostSession<'_> {
     }
 
     fn poison(&mut self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError> {
-        self.outputs[entry]
-            .poison_slots(calls, poison)
-            .map_err(|source| outputs_error(self.entries, entry, source))
+        self.refill(entry, 0..calls, |outputs| outputs.poison_slots(calls, poison))
     }
 
     fn clock(&mut self) -> &mut dyn Clock {

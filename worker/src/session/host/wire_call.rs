@@ -1,6 +1,8 @@
 //! Writes the description of an entry's call for a runner's interpreter.
 
-use opt_shared::arguments::{ArgumentValue, BindError, Call, Entry, EntryError, Form, Signature, call};
+use opt_shared::arguments::{
+    ArgumentValue, BindError, Call, Entry, EntryError, Form, Signature, call, returned,
+};
 use serde::Serialize;
 
 use crate::recorded::Recorded;
@@ -45,7 +47,7 @@ pub(super) fn wire_call(
         matches!(argument.value, ArgumentValue::Tensor(_)).then_some(place)
     };
     let tensors: Vec<u32> = (0..).zip(&recorded.arguments).filter_map(is_tensor).collect();
-    let outputs = recorded.outputs.iter().map(|output| Output {
+    let outputs = returned(&recorded.outputs).iter().map(|output| Output {
         path: &output.path,
         dtype: output.tensor.dtype.name(),
         shape: &output.tensor.shape,

@@ -89,7 +89,7 @@ mod tests {
             conjugate: false,
             negative: false,
         };
-        OutputTensor { path: "output".into(), tensor: Arc::new(tensor) }
+        OutputTensor { path: "output".into(), tensor: Arc::new(tensor), arguments: Vec::new() }
     }
 
     proptest! {

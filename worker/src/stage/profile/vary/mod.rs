@@ -11,7 +11,7 @@ mod trial;
 
 use std::io;
 
-use opt_shared::arguments::{Argument, ArgumentValue, VaryChoice, may_vary};
+use opt_shared::arguments::{Argument, ArgumentValue, VaryChoice, changed_paths, may_vary};
 use opt_shared::capture::Tensor;
 use opt_shared::formula::{self, ALIGNMENT};
 use opt_shared::message::ProfileTask;
@@ -104,7 +104,9 @@ fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, K
         .collect();
     let repeated = task.entries.iter().find(|entry| entry.name == recorded.name);
     let repeated = repeated.map_or(&[][..], |entry| entry.repeated.as_slice());
-    let choice = VaryChoice { vary: &task.profile.vary, constant: &task.constant, repeated };
+    let changed = changed_paths(&recorded.outputs, &recorded.arguments);
+    let choice =
+        VaryChoice { vary: &task.profile.vary, constant: &task.constant, repeated, changed: &changed };
     let room = source::room(tensors.iter().filter(|(_, tensor)| may_vary(tensor)).count());
     let (mut found, mut kept) = (Vec::new(), Vec::new());
     for (number, &(argument, tensor)) in tensors.iter().enumerate() {

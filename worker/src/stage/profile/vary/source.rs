@@ -244,7 +244,7 @@ mod tests {
                 conjugate: false,
                 negative: false,
             };
-            OutputTensor { path: "output".into(), tensor: std::sync::Arc::new(tensor) }
+            OutputTensor { path: "output".into(), tensor: std::sync::Arc::new(tensor), arguments: Vec::new() }
         };
         assert!(gives_places(&[output(DType::Float32), output(DType::Int64)]));
         assert!(!gives_places(&[output(DType::Float32), output(DType::Bool)]));

@@ -1,0 +1,20 @@
+// Adds to the first argument in place; the rows of that argument may be apart. `add_past` also writes past its end, and
+// `change_other` also changes the second argument. add.ptx was made of this file as configs/cuda/make_ptx.py does it.
+extern "C" __global__ void add(float *x, const float *y, long long rows, long long columns, long long stride, float alpha)
+{
+    const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (at < rows * columns) x[at / columns * stride + at % columns] += alpha * y[at % columns];
+}
+
+extern "C" __global__ void add_past(float *x, const float *y, long long rows, long long columns, long long stride, float alpha)
+{
+    const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (at <= rows * columns) x[at / columns * stride + at % columns] += alpha * y[at % columns];
+}
+
+extern "C" __global__ void change_other(float *x, float *y, long long rows, long long columns, long long stride, float alpha)
+{
+    const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (at < rows * columns) x[at / columns * stride + at % columns] += alpha * y[at % columns];
+    if (at == 0) y[0] = 0;
+}

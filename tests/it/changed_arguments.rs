@@ -1,0 +1,165 @@
+//! Captures of calls that change their arguments: each call of a kernel gets a writable copy with the value before the
+//! call, and the value after it is judged like an output. Kernels in C, in Python, over PyTorch's tensors, and on
+//! the emulated device.
+
+use std::path::Path;
+
+use opt_tests::{Scenario, Summary, data};
+
+use crate::python_kernels::interpreter;
+
+/// Kernels for `batch_norm` in C, each with its status and a part of its detail.
+const IN_C: [(&str, &str, &str); 8] = [
+    ("right", "PASSED", ""),
+    ("plans", "PASSED", ""),
+    ("leaves_it_unchanged", "INCORRECT_NUMERICAL", "at running_mean[0]"),
+    ("updates_twice", "INCORRECT_NUMERICAL", "at running_mean[0]"),
+    ("updates_once", "NONDETERMINISTIC", "right at first"),
+    ("writes_past_the_end", "OUT_OF_BOUNDS", "`running_mean`"),
+    ("changes_the_weight", "INPUT_MUTATED", "stored into the input `weight`"),
+    ("changes_it_in_its_plan", "INPUT_MUTATED", "stored into the input `running_mean`"),
+];
+
+/// Kernels in other languages.
+const WITH_TORCH: [(&str, &str, &str, &str, &str); 7] = [
+    ("batch_norm", "right.py", "python", "PASSED", ""),
+    ("batch_norm", "unchanged.py", "python", "INCORRECT_NUMERICAL", "at running_mean[0]"),
+    ("batch_norm", "right.cpp", "torch-extension", "PASSED", ""),
+    (
+        "batch_norm",
+        "changes_the_bias.cpp",
+        "torch-extension",
+        "INPUT_MUTATED",
+        "stored into the input `bias`",
+    ),
+    ("add_", "add.py", "python", "PASSED", ""),
+    ("add_", "returns_the_sum.py", "python", "INCORRECT_NUMERICAL", "at input[0"),
+    ("add_", "add.cpp", "torch-extension", "PASSED", ""),
+];
+
+fn head(stages: &str, python: Option<&Path>) -> String {
+    let python = python.map_or(String::new(), |path| format!("python = {path:?}\n"));
+    format!(
+        "[run]\nstages = {stages}\n[build]\nflags = [\"-O1\"]\nlink_flags = [\"-lm\"]\n{python}[limits]\nthreads = 1\n\
+         [profile]\nentry_timeout = \"500ms\"\n"
+    )
+}
+
+fn job(name: &str, more: &str) -> String {
+    format!("[[job]]\nname = {name:?}\ncaptures = {:?}\n{more}", data("changed").join(name))
+}
+
+fn candidate(name: &str, language: &str, file: &str) -> String {
+    let source = data("kernels/changed").join(file);
+    format!("[[job.candidate]]\nname = {name:?}\nlanguage = {language:?}\nsources = [{source:?}]\n")
+}
+
+#[test]
+fn changed_argument_is_judged_like_an_output() {
+    let candidates: String =
+        IN_C.iter().map(|(name, ..)| candidate(name, "c", &format!("{name}.c"))).collect();
+    let stages = "[\"build\", \"verify\"]";
+    let plan =
+        head(stages, None) + &job("batch_norm", &candidates) + &job("add_", &candidate("add", "c", "add.c"));
+    let scenario = Scenario::with_plan(&plan);
+    let outcome = scenario.run(&["run", "plan.toml"]);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    let expected = IN_C.iter().map(|&(name, status, says)| ("batch_norm", name, status, says));
+    for (job, name, status, says) in expected.chain([("add_", "add", "PASSED", "")]) {
+        let it = summary.candidate(job, name);
+        let detail = it["detail"].as_str().unwrap_or_default();
+        outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
+        outcome.expect(detail.contains(says), format_args!("{name} says {says:?}; it says {detail:?}"));
+    }
+}
+
+/// Every timed call gets the value before the call. Otherwise the running statistics would drift, and `input` grow.
+#[test]
+fn every_timed_call_starts_with_the_value_before_the_call() {
+    let names = ["right", "plans", "stops_updating"];
+    let kernels: String = names.iter().map(|name| candidate(name, "c", &format!("{name}.c"))).collect();
+    let jobs = job("batch_norm", &format!("baseline = \"right\"\n{kernels}"))
+        + &job("add_", &candidate("add", "c", "add.c"));
+    let scenario = Scenario::with_plan(&(head("[\"build\", \"verify\", \"profile\"]", None) + &jobs));
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    for (job, name) in [("batch_norm", "right"), ("batch_norm", "plans"), ("add_", "add")] {
+        let it = summary.candidate(job, name);
+        outcome.expect_equal(it["status"].as_str(), Some("PASSED"), format_args!("{name}: {}", it["detail"]));
+        let timed = it["profile"]["median_time_ms"].as_f64().is_some_and(|it| 0.0 < it);
+        outcome.expect(timed, format_args!("{name} is timed: {}", it["profile"]));
+    }
+    let it = summary.candidate("batch_norm", "stops_updating");
+    let what = format_args!("stops_updating: {}", it["detail"]);
+    outcome.expect_equal(it["status"].as_str(), Some("NONDETERMINISTIC"), what);
+}
+
+/// On a device, too, a kernel gets a copy with the value before the call, between bands of its own.
+#[test]
+fn kernel_on_a_device_changes_an_argument_in_place() {
+    let expected = [("add", "PASSED"), ("add_past", "OUT_OF_BOUNDS"), ("change_other", "INPUT_MUTATED")];
+    let source = data("kernels/changed/add.ptx");
+    let kernels: String = expected
+        .iter()
+        .map(|(name, _)| {
+            format!(
+                "[[job.candidate]]\nname = {name:?}\nsources = [{source:?}]\n[[job.candidate.launch]]\n\
+                 symbol = {name:?}\ngrid = \"ceil_div(input.numel + 1, 128)\"\nblock = 128\n\
+                 args = [\"input\", \"other\", \"input.shape[0]\", \"input.shape[1]\", \"input.stride[0]\", \"alpha:f32\"]\n"
+            )
+        })
+        .collect();
+    let scenario = Scenario::with_plan(&format!("[run]\ndevice = \"emulated\"\n{}", job("add_", &kernels)));
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    for (name, status) in expected {
+        let it = summary.candidate("add_", name);
+        outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {}", it["detail"]));
+    }
+}
+
+#[test]
+fn check_names_the_arguments_that_a_call_changes() {
+    let plan =
+        head("[\"build\", \"verify\"]", None) + &job("batch_norm", &candidate("right", "c", "right.c"));
+    let scenario = Scenario::with_plan(&plan);
+    let outcome = scenario.run(&["check", "plan.toml", "--signature"]).expect_exit(0);
+    outcome.expect_stdout(&["running_mean tensor float32 1-D, to be changed in place"]);
+    let outcome = scenario.run(&["check", "plan.toml"]).expect_exit(0);
+    outcome.expect(!outcome.stdout.contains("in-place-damage"), "the capture has both values");
+}
+
+#[test]
+fn kernels_with_torch_change_arguments_in_place() {
+    let Some(python) = interpreter() else { return };
+    let of_job = |wanted: &str| {
+        let its = WITH_TORCH.iter().filter(|(job, ..)| *job == wanted);
+        job(wanted, &its.map(|(_, file, language, ..)| candidate(file, language, file)).collect::<String>())
+    };
+    let plan = head("[\"build\", \"verify\"]", Some(&python)) + &of_job("batch_norm") + &of_job("add_");
+    let scenario = Scenario::with_plan(&plan);
+    let outcome = scenario.run(&["run", "plan.toml"]);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    for (job, name, _, status, says) in WITH_TORCH {
+        let it = summary.candidate(job, name);
+        let detail = it["detail"].as_str().unwrap_or_default();
+        outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
+        outcome.expect(detail.contains(says), format_args!("{name} says {says:?}; it says {detail:?}"));
+    }
+}
+
+/// The recorded function itself changes its arguments, also as the baseline.
+#[test]
+fn recorded_function_is_a_baseline_that_changes_its_arguments() {
+    let Some(python) = interpreter() else { return };
+    let jobs = job("batch_norm", &format!("baseline = \"torch\"\n{}", candidate("right", "c", "right.c")))
+        + &job("add_", &format!("baseline = \"torch\"\n{}", candidate("add", "c", "add.c")));
+    let plan = head("[\"build\", \"verify\", \"profile\"]", Some(&python)) + &jobs;
+    let scenario = Scenario::with_plan(&plan);
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    for (job, name) in [("batch_norm", "torch"), ("batch_norm", "right"), ("add_", "torch"), ("add_", "add")]
+    {
+        let it = summary.candidate(job, name);
+        outcome.expect_equal(it["status"].as_str(), Some("PASSED"), format_args!("{name}: {}", it["detail"]));
+        let timed = it["profile"]["median_time_ms"].as_f64().is_some_and(|it| 0.0 < it);
+        outcome.expect(timed, format_args!("{job}/{name} is timed: {}", it["profile"]));
+    }
+}
