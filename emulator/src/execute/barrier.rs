@@ -81,6 +81,7 @@ pub fn release(
     barriers: &mut [Barrier; limits::BARRIERS],
     mut races: Option<&mut Races>,
     warps: &mut [Warp],
+    threads: u32,
 ) -> Result<Released, (Stop, u32, u32)> {
     let mut released = Released::None;
     for (index, slot) in barriers.iter_mut().enumerate() {
@@ -96,15 +97,18 @@ pub fn release(
             warp.waiting.iter().filter(|w| w.barrier == index).fold(0, |all, w| all | w.part.mask)
         };
         let waiting: u32 = warps.iter().map(|warp| here(warp).count_ones()).sum();
+        // A barrier for some threads does not order the others, even if they have ended.
+        let for_all = |needed| threads <= needed && races.as_ref().is_none_or(|it| !it.has_arrivals);
+        let all = waiting == live && barrier.needed.is_none_or(for_all);
         if let Some(races) = races.as_deref_mut() {
             let masks = warps.iter().map(|warp| (warp.index, here(warp)));
-            races.release(index, masks, waiting == live);
+            races.release(index, masks, all);
         }
         for warp in &mut *warps {
             pass(kernel, warp, index, barrier)?;
         }
         *slot = Barrier::default();
-        released = if waiting == live || released == Released::All { Released::All } else { Released::Some };
+        released = if all || released == Released::All { Released::All } else { Released::Some };
     }
     Ok(released)
 }

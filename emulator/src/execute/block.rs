@@ -113,7 +113,7 @@ impl<'j> BlockState<'j> {
                     return Ok(false);
                 }
             }
-            let released = release(self.kernel, &mut self.barriers, self.races.as_deref_mut(), warps)
+            let released = release(self.kernel, &mut self.barriers, self.races.as_deref_mut(), warps, self.job.threads_of_a_block())
                 .map_err(|(stop, pc, warp)| BlockFault { stop, pc, warp })?;
             if released == Released::All
                 && let Some(deferred) = self.deferred.take()

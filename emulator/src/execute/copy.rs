@@ -89,7 +89,13 @@ impl Warp {
             let what = "more pending copies than the block's shared memory has words".to_owned();
             return Err(Stop::new(FaultKind::Unsupported(what), lane));
         }
-        self.watch_lane(block, AccessKind::Write, lane, to, align, pc)?;
+        if let Err(race) = self.watch_lane(block, AccessKind::Write, lane, to, align, pc) {
+            // Several lanes may copy the same bytes to the same place.
+            let same = |copy: &PendingCopy| copy.pc == pc && copy.to == to && copy.words == words;
+            if !self.copies.iter().any(same) {
+                return Err(race);
+            }
+        }
         block.pending_copies += 1;
         block.shared.mark_pending(to, align);
         let group = self.groups[lane];
@@ -133,12 +139,15 @@ impl Warp {
         copies.retain(|copy| {
             let arrives = active >> copy.lane & 1 == 1 && is_awaited(copy);
             if arrives {
-                // The copy may have written at any time until now.
+                // The copy may have written at any time until now. Copies by the same instruction were compared when
+                // they were started.
                 let (lane, bytes) = (usize::from(copy.lane), u64::from(copy.bytes));
                 let found = self.watch_lane(block, AccessKind::Write, lane, copy.to, bytes, copy.pc);
-                if race.is_none() {
-                    race = found.err();
-                }
+                let is_other = |stop: &Stop| match &*stop.kind {
+                    FaultKind::Race { other, .. } => other.site.line != block.kernel.lines[copy.pc as usize],
+                    _ => true,
+                };
+                race = race.take().or(found.err().filter(is_other));
                 for index in 0..copy.bytes / 4 {
                     let word = u64::from(copy.words[usize::from(index)]);
                     block.shared.store(copy.to + 4 * u64::from(index), 4, word);

@@ -90,7 +90,7 @@ pub struct Races {
     observed: Vec<bool>,
     uses_fences: bool,
     /// Whether the kernel has barriers at which threads arrive without waiting.
-    has_arrivals: bool,
+    pub has_arrivals: bool,
 }
 
 /// The host memory that finding races takes for a block, in bytes.

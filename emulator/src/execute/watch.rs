@@ -1,8 +1,7 @@
 //! Reports the accesses of a warp to shared memory to the search for races, before they are executed.
 
-use super::Stop;
+use super::{Stop, first_lane, lanes};
 use super::block::BlockState;
-use super::lanes;
 use super::race::SharedAccess;
 use super::scratch::State;
 use super::warp::Warp;
@@ -38,13 +37,16 @@ impl Warp {
             let (kind, conflict) = match &op.action {
                 MemoryAction::Load { .. } => (AccessKind::Read, races.read(block.kernel, access)),
                 MemoryAction::Store { from } => {
-                    let element = u64::from(op.element);
-                    let changes = from.iter().enumerate().any(|(index, slot)| {
-                        let (old, state) = block.shared.load(at + element * index as u64, op.element);
+                    let mut changes = false;
+                    for (index, slot) in from.iter().enumerate() {
+                        let to = at + u64::from(op.element) * index as u64;
+                        let (old, state) = block.shared.load(to, op.element);
                         let unused = 64 - 8 * op.element;
                         let new = self.registers.get(*slot, lane) << unused >> unused;
-                        state != State::Written || old != new
-                    });
+                        changes |= state != State::Written || old != new;
+                        // The next lane may write the same value to the same place.
+                        block.shared.store(to, op.element, new);
+                    }
                     (AccessKind::Write, races.write(block.kernel, access, changes))
                 }
                 MemoryAction::Atomic { op: AtomicOp::CompareExchange, first, .. }
@@ -74,8 +76,15 @@ impl Warp {
 
     /// Notes that lanes have executed an operation together. Only `bar.warp.sync` orders accesses.
     pub fn note_collective(&self, block: &mut BlockState<'_>, op: &WarpOp, active: u32) {
-        if let (WarpOp::Sync { .. }, Some(races)) = (op, &mut block.races) {
-            races.order_lanes(self.index, active);
+        let (WarpOp::Sync { members }, Some(races)) = (op, &mut block.races) else { return };
+        let members = self.registers.narrow[*members as usize];
+        // Lanes with different masks may be at the same instruction.
+        let mut rest = active;
+        while rest != 0 {
+            let mask = members[first_lane(rest)];
+            let group = lanes(rest).filter(|lane| members[*lane] == mask).fold(0, |all, lane| all | 1 << lane);
+            races.order_lanes(self.index, group);
+            rest &= !group;
         }
     }
 
