@@ -2,7 +2,9 @@
 
 use super::builder::{Builder, Name};
 use super::qualifiers::Qualifiers;
-use crate::code::{Address, AtomicKind, AtomicOp, File, MemoryAction, MemoryOp, MemoryOrder, MemorySpace, Op, Slot};
+use crate::code::{
+    Address, AtomicKind, AtomicOp, File, MemoryAction, MemoryOp, MemoryOrder, MemorySpace, Op, Slot,
+};
 use crate::fault::LoadError;
 use crate::lane::Type;
 use crate::ptx::syntax::{Operand, Space};
@@ -240,10 +242,7 @@ fn atomic<'a>(
     let (space, base, offset) = address(builder, space, &rest[0], qualifiers)?;
     let bytes = ty.bits() / 8;
     let action = MemoryAction::Atomic { op, kind, to, first, second };
-    push(
-        builder,
-        MemoryOp { space, at: Address { base, offset }, element: bytes, bytes, order, action },
-    );
+    push(builder, MemoryOp { space, at: Address { base, offset }, element: bytes, bytes, order, action });
     Ok(())
 }
 

@@ -161,7 +161,8 @@ impl Warp {
         lane: usize,
     ) -> Result<(), Stop> {
         let MemoryAction::Load { signed, to } = &op.action else { return Ok(()) };
-        let _order = if op.order.is_strong() && op.element == 8 { Some(block.wide_order(address)) } else { None };
+        let _order =
+            if op.order.is_strong() && op.element == 8 { Some(block.wide_order(address)) } else { None };
         for (index, slot) in to.iter().enumerate() {
             let Some(slot) = slot else { continue };
             let from = u64::from(op.element) * index as u64;

@@ -55,7 +55,9 @@ impl<'j> BlockState<'j> {
             barriers: Default::default(),
             checks_reads: job.checks_reads,
             pending_copies: 0,
-            races: job.watches_races().then(|| Box::new(Races::new(job.kernel, job.shared_bytes, job.threads_of_a_block()))),
+            races: job
+                .watches_races()
+                .then(|| Box::new(Races::new(job.kernel, job.shared_bytes, job.threads_of_a_block()))),
             deferred: None,
             at: [0; 3],
             job,
@@ -113,8 +115,14 @@ impl<'j> BlockState<'j> {
                     return Ok(false);
                 }
             }
-            let released = release(self.kernel, &mut self.barriers, self.races.as_deref_mut(), warps, self.job.threads_of_a_block())
-                .map_err(|(stop, pc, warp)| BlockFault { stop, pc, warp })?;
+            let released = release(
+                self.kernel,
+                &mut self.barriers,
+                self.races.as_deref_mut(),
+                warps,
+                self.job.threads_of_a_block(),
+            )
+            .map_err(|(stop, pc, warp)| BlockFault { stop, pc, warp })?;
             if released == Released::All
                 && let Some(deferred) = self.deferred.take()
             {

@@ -17,7 +17,13 @@ const DEPTH: usize = 32;
 
 impl Warp {
     /// Executes an operation that needs all lanes.
-    pub fn matrix(&mut self, block: &mut BlockState<'_>, index: u32, active: u32, pc: u32) -> Result<(), Stop> {
+    pub fn matrix(
+        &mut self,
+        block: &mut BlockState<'_>,
+        index: u32,
+        active: u32,
+        pc: u32,
+    ) -> Result<(), Stop> {
         if active != u32::MAX {
             return Err(Stop::new(FaultKind::WarpDivergence, first_lane(active)));
         }

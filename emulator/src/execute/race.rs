@@ -206,11 +206,8 @@ impl Races {
     pub fn order_lanes(&mut self, warp: u32, mask: u32) {
         let first = 32 * warp as usize;
         // Without an order between warps, only the lanes of this warp can know more than the last barrier for all.
-        let columns = if self.crosses_warps {
-            0..self.threads
-        } else {
-            first..(first + 32).min(self.threads)
-        };
+        let columns =
+            if self.crosses_warps { 0..self.threads } else { first..(first + 32).min(self.threads) };
         let mut together = vec![0; columns.len()];
         for lane in lanes(mask) {
             let known = &self.known_mut((first + lane) as u32)[columns.clone()];
@@ -322,7 +319,13 @@ impl Races {
         self.known.get(index).is_some_and(|known| stamp.tick() < *known)
     }
 
-    fn conflict(&self, kernel: &Kernel, stamp: Stamp, access: SharedAccess, is_write: bool) -> Option<Conflict> {
+    fn conflict(
+        &self,
+        kernel: &Kernel,
+        stamp: Stamp,
+        access: SharedAccess,
+        is_write: bool,
+    ) -> Option<Conflict> {
         if self.is_ordered(stamp, access.thread)
             || may_meet(kernel, (stamp.thread(), stamp.pc()), (access.thread, access.pc))
         {
@@ -359,7 +362,8 @@ impl Races {
                 self.cells[part].readers[1] = stamp;
             } else if !self.known.is_empty() {
                 let readers = &[first, second];
-                if let Some(index) = readers.iter().position(|reader| self.is_ordered(*reader, access.thread)) {
+                if let Some(index) = readers.iter().position(|reader| self.is_ordered(*reader, access.thread))
+                {
                     self.cells[part].readers[index] = stamp;
                 }
             }

@@ -1,10 +1,10 @@
 //! Reports the accesses of a warp to shared memory to the search for races, before they are executed.
 
-use super::{Stop, first_lane, lanes};
 use super::block::BlockState;
 use super::race::SharedAccess;
 use super::scratch::State;
 use super::warp::Warp;
+use super::{Stop, first_lane, lanes};
 use crate::code::{AtomicOp, MemoryAction, MemoryOp, MemorySpace, WarpOp};
 use crate::decode::SHARED_WINDOW;
 use crate::fault::AccessKind;
@@ -82,7 +82,8 @@ impl Warp {
         let mut rest = active;
         while rest != 0 {
             let mask = members[first_lane(rest)];
-            let group = lanes(rest).filter(|lane| members[*lane] == mask).fold(0, |all, lane| all | 1 << lane);
+            let group =
+                lanes(rest).filter(|lane| members[*lane] == mask).fold(0, |all, lane| all | 1 << lane);
             races.order_lanes(self.index, group);
             rest &= !group;
         }

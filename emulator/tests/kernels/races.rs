@@ -44,7 +44,9 @@ fn planted() -> Vec<(String, [usize; 2])> {
         let Some((place, name)) = mark.split_once(": ") else { continue };
         // The copies are in a function that is inlined.
         let (name, at) = match name.strip_suffix(", in copy_word") {
-            Some(name) => (name, SOURCE.lines().position(|line| line.contains("cp.async.ca")).expect("a copy")),
+            Some(name) => {
+                (name, SOURCE.lines().position(|line| line.contains("cp.async.ca")).expect("a copy"))
+            }
             None => (name, index),
         };
         let known = match all.iter().position(|(known, _)| known == name) {
@@ -79,7 +81,8 @@ fn races_in_shared_memory_are_reported_with_both_lines() {
             continue;
         };
         let site = fault.site.as_ref().unwrap_or_else(|| panic!("{name}: {fault}"));
-        let found = [&other.site, site].map(|site| site.source.as_ref().map_or(0, |source| source.line as usize));
+        let found =
+            [&other.site, site].map(|site| site.source.as_ref().map_or(0, |source| source.line as usize));
         if found != *lines || fault.code() != 719 || other.site.thread == site.thread {
             wrong.push(format!("{name}: planted in lines {lines:?}: {fault}"));
         }
@@ -95,15 +98,17 @@ fn races_are_not_looked_for_when_that_is_switched_off() {
     let module = device.load(TEXT).expect("a module");
     let function = module.function("counted_without_atomics").expect("a kernel");
     let params = vec![x.to_le_bytes().to_vec(), y.to_le_bytes().to_vec()];
-    let launch =
-        Launch { grid: [1; 3], block: [64, 1, 1], shared_bytes: 0, params, limit: Limit::default() };
+    let launch = Launch { grid: [1; 3], block: [64, 1, 1], shared_bytes: 0, params, limit: Limit::default() };
     device.launch(&function, &launch).expect("a launch");
 }
 
 #[test]
 fn race_is_described_in_one_sentence() {
     let text = run("no_barrier_after_store", 1).expect_err("a race").to_string();
-    assert!(text.starts_with("race: write of 4 bytes at 0x80 in shared memory, and an earlier read"), "{text}");
+    assert!(
+        text.starts_with("race: write of 4 bytes at 0x80 in shared memory, and an earlier read"),
+        "{text}"
+    );
     assert!(text.contains("by thread (31, 0, 0) at PTX line "), "{text}");
     assert!(text.contains(", races.cu:15, which no barrier separates (`no_barrier_after_store`"), "{text}");
 }
