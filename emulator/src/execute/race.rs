@@ -66,6 +66,20 @@ pub struct SharedAccess {
     pub bytes: u64,
 }
 
+/// A load of several lanes.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    pub warp: u32,
+    pub pc: u32,
+    pub active: u32,
+    /// The address at which shared memory starts.
+    pub start: u64,
+    /// The size of one lane's access.
+    pub bytes: u64,
+    /// The size of shared memory.
+    pub length: u64,
+}
+
 #[derive(Debug)]
 pub struct Races {
     /// The size of a part, as a power of two: the smallest access of the kernel.
@@ -341,6 +355,43 @@ impl Races {
 
     fn parts(&self, access: SharedAccess) -> std::ops::Range<usize> {
         (access.at >> self.shift) as usize..((access.at + access.bytes - 1) >> self.shift) as usize + 1
+    }
+
+    /// Records the reads of several lanes if each is of one part that nobody has written since the last barrier for
+    /// all, as most are. Returns false if they must be recorded one by one, which also finds the lane of a race.
+    pub fn reads_orderly(&mut self, row: Row, addresses: &[u64; 32]) -> bool {
+        let old = Stamp::new(self.base, 0, 0);
+        let first = Stamp::new(self.now, row.pc, 32 * row.warp);
+        if row.bytes != 1 << self.shift || row.active == 0 {
+            return false;
+        }
+        let (mut last, mut repeats) = (u64::MAX, 0);
+        for lane in lanes(row.active) {
+            let at = addresses[lane].wrapping_sub(row.start);
+            repeats = if at == last { repeats + 1 } else { 0 };
+            last = at;
+            // Two readers of a part are already known.
+            if 2 <= repeats {
+                continue;
+            }
+            if row.length <= at || at & (row.bytes - 1) != 0 {
+                return false;
+            }
+            let Some(cell) = self.cells.get_mut((at >> self.shift) as usize) else { return false };
+            if old <= cell.writer {
+                return false;
+            }
+            let stamp = Stamp(first.0 | lane as u64);
+            let [one, two] = cell.readers;
+            if one < old || one.thread() == stamp.thread() {
+                cell.readers[0] = stamp;
+            } else if two < old || two.thread() == stamp.thread() {
+                cell.readers[1] = stamp;
+            } else if !self.known.is_empty() {
+                return false;
+            }
+        }
+        true
     }
 
     /// Records a read. Its bytes must be inside.
