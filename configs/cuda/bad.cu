@@ -106,6 +106,17 @@ extern "C" __global__ void depends_on_the_call(const float* input, float* out, l
     if (i == 0) atomicAdd(&turn, 1u);
 }
 
+// Right as long as each thread stores before another one reads.
+extern "C" __global__ void forgets_a_barrier(const float* input, float* out, long long n)
+{
+    __shared__ float tile[64];
+    long long i = thread();
+    int mirrored = blockDim.x - 1 - threadIdx.x;
+    tile[threadIdx.x] = i < n ? relu(input[i]) : 0.0f;
+    i = blockIdx.x * (long long)blockDim.x + mirrored;
+    if (i < n) out[i] = tile[mirrored];
+}
+
 // Right, if there is memory for its workspace.
 extern "C" __global__ void wants_a_workspace(const float* input, float* out, float* scratch, long long n)
 {

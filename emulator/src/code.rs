@@ -258,6 +258,24 @@ pub enum MemoryAction {
     },
 }
 
+/// How an access takes part in the order of the accesses of several threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryOrder {
+    Weak,
+    Volatile,
+    Relaxed,
+    Acquire,
+    Release,
+    AcquireRelease,
+}
+
+impl MemoryOrder {
+    /// Whether the access must not be torn.
+    pub fn is_strong(self) -> bool {
+        self != Self::Weak
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct MemoryOp {
     pub space: MemorySpace,
@@ -266,8 +284,7 @@ pub struct MemoryOp {
     pub element: u32,
     /// The size of all elements, in bytes.
     pub bytes: u32,
-    /// Whether the access must not be torn: volatile, relaxed, acquire or release.
-    pub is_strong: bool,
+    pub order: MemoryOrder,
     pub action: MemoryAction,
 }
 

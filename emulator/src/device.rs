@@ -24,6 +24,8 @@ pub struct Config {
     pub check_uninitialised: bool,
     /// Whether reading global memory that was never written is a fault.
     pub check_uninitialised_global: bool,
+    /// Whether two accesses to shared memory that nothing orders are a fault.
+    pub check_races: bool,
 }
 
 impl Default for Config {
@@ -35,6 +37,7 @@ impl Default for Config {
             threads: threads.min(limits::HOST_THREADS),
             check_uninitialised: true,
             check_uninitialised_global: false,
+            check_races: true,
         }
     }
 }
@@ -400,6 +403,7 @@ impl Device {
             limit: launch.limit,
             threads: self.config.threads.clamp(1, limits::HOST_THREADS),
             checks_reads: self.config.check_uninitialised,
+            checks_races: self.config.check_races,
         };
         if limits::STATE_BYTES < job.block_bytes() {
             return Err(Fault::new(FaultKind::LaunchLimits(format!(

@@ -62,6 +62,16 @@ pub enum AccessKind {
     Atomic,
 }
 
+impl AccessKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Atomic => "atomic operation",
+        }
+    }
+}
+
 /// The state space of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
@@ -95,6 +105,13 @@ pub struct Access {
     pub nearest: Option<Nearest>,
 }
 
+/// The earlier of two accesses that race.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherAccess {
+    pub kind: AccessKind,
+    pub site: FaultSite,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// An address outside every live buffer, or outside the block's shared, local or parameter memory.
@@ -108,6 +125,11 @@ pub enum FaultKind {
     Uninitialised(Access),
     /// A read of bytes in shared memory that a copy has not yet written, because the copy's thread has not waited for it.
     Pending(Access),
+    /// An access to shared memory and an earlier one that no barrier or fence orders. At least one of them writes.
+    Race {
+        access: Access,
+        other: Box<OtherAccess>,
+    },
     /// Threads of one warp wait at different barriers, although a warp must pass these barriers together.
     BarrierDivergence,
     /// Lanes wait for other lanes that their instruction names but that will never reach it.
@@ -185,6 +207,7 @@ impl Fault {
             FaultKind::Trap
             | FaultKind::BarrierDivergence
             | FaultKind::Uninitialised(_)
+            | FaultKind::Race { .. }
             | FaultKind::Pending(_) => 719,
             FaultKind::Unsupported(_) => 801,
             FaultKind::Injected { code, .. } => *code,
@@ -200,11 +223,7 @@ impl Fault {
 
 impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            AccessKind::Read => "read",
-            AccessKind::Write => "write",
-            AccessKind::Atomic => "atomic operation",
-        };
+        let kind = self.kind.name();
         let memory = match self.memory {
             Memory::Global => "global",
             Memory::Shared => "shared",
@@ -254,6 +273,20 @@ impl fmt::Display for FaultKind {
                     f,
                     "read of bytes that `cp.async` copies, but whose thread has not waited for the copy: {access}"
                 )
+            }
+            Self::Race { access, other: earlier } => {
+                let OtherAccess { kind, site } = &**earlier;
+                let [x, y, z] = site.thread;
+                write!(
+                    f,
+                    "race: {access}, and an earlier {} by thread ({x}, {y}, {z}) at PTX line {}",
+                    kind.name(),
+                    site.line
+                )?;
+                if let Some(source) = &site.source {
+                    write!(f, ", {}:{}", source.file, source.line)?;
+                }
+                f.write_str(", which no barrier separates")
             }
             Self::BarrierDivergence => {
                 f.write_str("threads of one warp wait at different barriers, which a warp must pass together")

@@ -30,4 +30,6 @@ mod ptx;
 
 pub use device::{Call, Config, Device, Function, Launch, Module};
 pub use execute::{Limit, Summary};
-pub use fault::{Access, AccessKind, Fault, FaultKind, FaultSite, LoadError, Memory, Nearest, SourceLine};
+pub use fault::{
+    Access, AccessKind, Fault, FaultKind, FaultSite, LoadError, Memory, Nearest, OtherAccess, SourceLine,
+};

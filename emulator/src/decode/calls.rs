@@ -4,7 +4,7 @@ use super::builder::{Builder, Name, index_of};
 use super::convert::temporary;
 use super::qualifiers::Qualifiers;
 use super::{enter, function_body};
-use crate::code::{Address, CallOp, File, Guard, MemoryAction, MemoryOp, MemorySpace, Op, Slot};
+use crate::code::{Address, CallOp, File, Guard, MemoryAction, MemoryOp, MemoryOrder, MemorySpace, Op, Slot};
 use crate::fault::LoadError;
 use crate::limits;
 use crate::ptx::lexer::clipped;
@@ -185,7 +185,7 @@ fn access(builder: &mut Builder<'_, '_>, address: u64, bytes: u32, action: Memor
         at: Address { base, offset: 0 },
         element: bytes,
         bytes,
-        is_strong: false,
+        order: MemoryOrder::Weak,
         action,
     });
     builder.emit(Op::Memory(index));

@@ -2,7 +2,9 @@
 
 use super::builder::{Builder, Name};
 use super::qualifiers::Qualifiers;
-use crate::code::{Address, AtomicKind, AtomicOp, File, MemoryAction, MemoryOp, MemorySpace, Op, Slot};
+use crate::code::{
+    Address, AtomicKind, AtomicOp, File, MemoryAction, MemoryOp, MemoryOrder, MemorySpace, Op, Slot,
+};
 use crate::fault::LoadError;
 use crate::lane::Type;
 use crate::ptx::syntax::{Operand, Space};
@@ -33,7 +35,13 @@ pub const CACHE: [&str; 22] = [
     "weak",
 ];
 const SCOPES: [&str; 4] = ["cta", "cluster", "gpu", "sys"];
-const ORDERS: [&str; 5] = ["volatile", "relaxed", "acquire", "release", "acq_rel"];
+const ORDERS: [(&str, MemoryOrder); 5] = [
+    ("volatile", MemoryOrder::Volatile),
+    ("relaxed", MemoryOrder::Relaxed),
+    ("acquire", MemoryOrder::Acquire),
+    ("release", MemoryOrder::Release),
+    ("acq_rel", MemoryOrder::AcquireRelease),
+];
 
 pub fn decode<'a>(
     builder: &mut Builder<'_, 'a>,
@@ -119,18 +127,18 @@ fn push(builder: &mut Builder<'_, '_>, op: MemoryOp) {
     builder.emit(Op::Memory(index));
 }
 
-/// The element's type, and the number of elements.
-fn shape(qualifiers: &mut Qualifiers<'_>) -> Result<(Type, usize, bool), LoadError> {
+/// The element's type, the number of elements, and the order.
+fn shape(qualifiers: &mut Qualifiers<'_>) -> Result<(Type, usize, MemoryOrder), LoadError> {
     let ty = qualifiers.ty()?;
     let count = qualifiers.one_of(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
     qualifiers.take_all(&CACHE);
-    let is_strong = qualifiers.take_all(&ORDERS);
+    let order = qualifiers.one_of(&ORDERS).unwrap_or(MemoryOrder::Weak);
     qualifiers.take_all(&SCOPES);
     let too_wide = 16 < ty.bits() as usize / 8 * count;
     if ty == Type::Pred || too_wide {
         return Err(qualifiers.unsupported());
     }
-    Ok((ty, count, is_strong))
+    Ok((ty, count, order))
 }
 
 fn elements<'o, 'a>(operand: &'o Operand<'a>, count: usize) -> Option<Vec<&'o Operand<'a>>> {
@@ -147,7 +155,7 @@ fn load<'a>(
     qualifiers: &mut Qualifiers<'a>,
     operands: &[Operand<'a>],
 ) -> Result<(), LoadError> {
-    let (ty, count, is_strong) = shape(qualifiers)?;
+    let (ty, count, order) = shape(qualifiers)?;
     let [to, from] = operands else { return Err(qualifiers.wrong_operands()) };
     let parts = elements(to, count).ok_or_else(|| qualifiers.wrong_operands())?;
     let mut slots = Vec::new();
@@ -166,7 +174,7 @@ fn load<'a>(
     let element = ty.bits() / 8;
     let bytes = element * super::builder::index_of(count);
     let action = MemoryAction::Load { signed: ty.is_signed(), to: slots };
-    push(builder, MemoryOp { space, at: Address { base, offset }, element, bytes, is_strong, action });
+    push(builder, MemoryOp { space, at: Address { base, offset }, element, bytes, order, action });
     Ok(())
 }
 
@@ -176,7 +184,7 @@ fn store<'a>(
     qualifiers: &mut Qualifiers<'a>,
     operands: &[Operand<'a>],
 ) -> Result<(), LoadError> {
-    let (ty, count, is_strong) = shape(qualifiers)?;
+    let (ty, count, order) = shape(qualifiers)?;
     let [to, from] = operands else { return Err(qualifiers.wrong_operands()) };
     let parts = elements(from, count).ok_or_else(|| qualifiers.wrong_operands())?;
     let slots = parts.iter().map(|part| builder.wider_value(part, ty)).collect::<Result<Vec<_>, _>>()?;
@@ -187,7 +195,7 @@ fn store<'a>(
     let element = ty.bits() / 8;
     let bytes = element * super::builder::index_of(count);
     let action = MemoryAction::Store { from: slots };
-    push(builder, MemoryOp { space, at: Address { base, offset }, element, bytes, is_strong, action });
+    push(builder, MemoryOp { space, at: Address { base, offset }, element, bytes, order, action });
     Ok(())
 }
 
@@ -212,7 +220,7 @@ fn atomic<'a>(
         ("max", AtomicOp::Max),
     ]);
     let op = op.ok_or_else(|| qualifiers.unsupported())?;
-    qualifiers.take_all(&ORDERS);
+    let order = qualifiers.one_of(&ORDERS).unwrap_or(MemoryOrder::Relaxed);
     qualifiers.take_all(&SCOPES);
     qualifiers.take_all(&CACHE);
     qualifiers.take("noftz");
@@ -234,10 +242,7 @@ fn atomic<'a>(
     let (space, base, offset) = address(builder, space, &rest[0], qualifiers)?;
     let bytes = ty.bits() / 8;
     let action = MemoryAction::Atomic { op, kind, to, first, second };
-    push(
-        builder,
-        MemoryOp { space, at: Address { base, offset }, element: bytes, bytes, is_strong: true, action },
-    );
+    push(builder, MemoryOp { space, at: Address { base, offset }, element: bytes, bytes, order, action });
     Ok(())
 }
 

@@ -36,20 +36,35 @@ pub struct Reach {
 }
 
 impl Warp {
-    pub fn memory(&mut self, block: &mut BlockState<'_>, index: u32, active: u32) -> Result<(), Stop> {
+    pub fn memory(
+        &mut self,
+        block: &mut BlockState<'_>,
+        index: u32,
+        active: u32,
+        pc: u32,
+    ) -> Result<(), Stop> {
         let kernel = block.kernel;
         let op = &kernel.memory_ops[index as usize];
         let addresses = self.addresses(op.at);
-        let bytes = u64::from(op.bytes);
-        let reach = Reach { space: op.space, bytes, align: bytes };
+        if block.races.is_some() {
+            self.watch(block, op, &addresses, active, pc)?;
+            if op.order.is_strong() {
+                self.note_order(block, op, active);
+            }
+        }
         if self.all_at_once(block, op, &addresses, active) {
             return Ok(());
         }
+        let bytes = u64::from(op.bytes);
+        let reach = Reach { space: op.space, bytes, align: bytes };
         match &op.action {
             MemoryAction::Load { .. } => {
                 for lane in lanes(active) {
                     let target = self.resolve(block, reach, addresses[lane], lane, AccessKind::Read)?;
-                    self.load(block, op, &target, addresses[lane], lane)?;
+                    if let Err(stop) = self.load(block, op, &target, addresses[lane], lane) {
+                        block.defer(stop, pc, self.index)?;
+                        self.load(block, op, &target, addresses[lane], lane)?;
+                    }
                 }
             }
             MemoryAction::Store { from } => {
@@ -61,7 +76,10 @@ impl Warp {
             MemoryAction::Atomic { .. } => {
                 for lane in lanes(active) {
                     let target = self.resolve(block, reach, addresses[lane], lane, AccessKind::Atomic)?;
-                    self.atomic(block, op, &target, addresses[lane], lane)?;
+                    if let Err(stop) = self.atomic(block, op, &target, addresses[lane], lane) {
+                        block.defer(stop, pc, self.index)?;
+                        self.atomic(block, op, &target, addresses[lane], lane)?;
+                    }
                 }
             }
         }
@@ -143,7 +161,8 @@ impl Warp {
         lane: usize,
     ) -> Result<(), Stop> {
         let MemoryAction::Load { signed, to } = &op.action else { return Ok(()) };
-        let _order = if op.is_strong && op.element == 8 { Some(block.wide_order(address)) } else { None };
+        let _order =
+            if op.order.is_strong() && op.element == 8 { Some(block.wide_order(address)) } else { None };
         for (index, slot) in to.iter().enumerate() {
             let Some(slot) = slot else { continue };
             let from = u64::from(op.element) * index as u64;
@@ -192,7 +211,7 @@ impl Warp {
         for (index, slot) in from.iter().enumerate() {
             let value = self.registers.get(*slot, lane);
             let to = u64::from(op.element) * index as u64;
-            self.store_element(block, op.element, op.is_strong, target, to, value);
+            self.store_element(block, op.element, op.order.is_strong(), target, to, value);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The barriers of a block: which threads wait at them, and when they are released.
 
 use super::block::BlockState;
+use super::race::Races;
 use super::warp::{Part, Waiting, Warp};
 use super::{Stop, first_lane, lanes};
 use crate::code::{BarrierMode, Kernel};
@@ -48,6 +49,9 @@ impl Warp {
             if barrier.needed.is_some() && mask == self.live {
                 barrier.arrived += 32 - mask.count_ones();
             }
+            if let (Some(races), Some(needed)) = (&mut block.races, barrier.needed) {
+                races.arrive(index, self.index, mask, needed);
+            }
             if let Some(flag) = barrier_op.flag {
                 let flags = self.registers.flags[flag.row as usize];
                 barrier.set += (mask & if flag.negated { !flags } else { flags }).count_ones();
@@ -62,13 +66,24 @@ impl Warp {
     }
 }
 
-/// Releases the threads that wait at complete barriers. Returns whether there was such a barrier.
+/// Whether threads that waited at barriers may continue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    None,
+    Some,
+    /// A barrier has released all threads.
+    All,
+}
+
+/// Releases the threads that wait at complete barriers.
 pub fn release(
     kernel: &Kernel,
     barriers: &mut [Barrier; limits::BARRIERS],
+    mut races: Option<&mut Races>,
     warps: &mut [Warp],
-) -> Result<bool, (Stop, u32, u32)> {
-    let mut released = false;
+    threads: u32,
+) -> Result<Released, (Stop, u32, u32)> {
+    let mut released = Released::None;
     for (index, slot) in barriers.iter_mut().enumerate() {
         let barrier = *slot;
         if !barrier.is_in_use {
@@ -78,11 +93,22 @@ pub fn release(
         if barrier.arrived < barrier.needed.unwrap_or(live) {
             continue;
         }
+        let here = |warp: &Warp| {
+            warp.waiting.iter().filter(|w| w.barrier == index).fold(0, |all, w| all | w.part.mask)
+        };
+        let waiting: u32 = warps.iter().map(|warp| here(warp).count_ones()).sum();
+        // A barrier for some threads does not order the others, even if they have ended.
+        let for_all = |needed| threads <= needed && races.as_ref().is_none_or(|it| !it.has_arrivals);
+        let all = waiting == live && barrier.needed.is_none_or(for_all);
+        if let Some(races) = races.as_deref_mut() {
+            let masks = warps.iter().map(|warp| (warp.index, here(warp)));
+            races.release(index, masks, all);
+        }
         for warp in &mut *warps {
             pass(kernel, warp, index, barrier)?;
         }
         *slot = Barrier::default();
-        released = true;
+        released = if all || released == Released::All { Released::All } else { Released::Some };
     }
     Ok(released)
 }

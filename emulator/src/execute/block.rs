@@ -3,13 +3,14 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
-use super::barrier::{Barrier, release};
-use super::launch::{Job, Progress};
+use super::barrier::{Barrier, Released, release};
+use super::launch::{Job, Progress, site};
+use super::race::{Conflict, Races, SharedAccess};
 use super::scratch::Scratch;
 use super::warp::{Part, Registers, Warp};
 use super::{Stop, first_lane};
 use crate::code::{ALWAYS, Kernel, Special};
-use crate::fault::FaultKind;
+use crate::fault::{Access, AccessKind, FaultKind, Memory, OtherAccess};
 use crate::limits;
 use crate::memory::View;
 
@@ -23,6 +24,12 @@ pub struct BlockState<'j> {
     pub checks_reads: bool,
     /// The number of copies to shared memory that have not arrived.
     pub pending_copies: u64,
+    /// The search for races in shared memory, if it is on.
+    pub races: Option<Box<Races>>,
+    /// A read of shared memory that was never written. It is reported at the next barrier of all threads, unless a write
+    /// turns out to race with it, which explains it better.
+    deferred: Option<BlockFault>,
+    at: [u32; 3],
     job: &'j Job<'j>,
     progress: &'j Progress,
     /// The number of instructions that this host thread has executed.
@@ -31,6 +38,7 @@ pub struct BlockState<'j> {
 }
 
 /// A fault with its instruction and warp.
+#[derive(Debug)]
 pub struct BlockFault {
     pub stop: Stop,
     pub pc: u32,
@@ -47,6 +55,11 @@ impl<'j> BlockState<'j> {
             barriers: Default::default(),
             checks_reads: job.checks_reads,
             pending_copies: 0,
+            races: job
+                .watches_races()
+                .then(|| Box::new(Races::new(job.kernel, job.shared_bytes, job.threads_of_a_block()))),
+            deferred: None,
+            at: [0; 3],
             job,
             progress,
             steps: 0,
@@ -66,12 +79,28 @@ impl<'j> BlockState<'j> {
 
     /// Runs a block until it ends. Returns false if it was abandoned because an earlier block has failed.
     pub fn run(&mut self, block: [u32; 3], number: u64, warps: &mut [Warp]) -> Result<bool, BlockFault> {
-        self.shared.forget();
+        self.shared.clear();
         self.barriers = Default::default();
         self.pending_copies = 0;
+        self.checks_reads = self.job.checks_reads;
+        self.deferred = None;
+        self.at = block;
+        if let Some(races) = &mut self.races {
+            races.begin();
+        }
         for warp in &mut *warps {
             warp.begin(self.job, block);
         }
+        let result = self.run_warps(number, warps);
+        match (result, self.deferred.take()) {
+            (Err(fault), _) if matches!(*fault.stop.kind, FaultKind::Race { .. }) => Err(fault),
+            // What went wrong later may come from the value that was read.
+            (Ok(true) | Err(_), Some(deferred)) => Err(deferred),
+            (result, _) => result,
+        }
+    }
+
+    fn run_warps(&mut self, number: u64, warps: &mut [Warp]) -> Result<bool, BlockFault> {
         loop {
             let mut progressed = false;
             for warp in &mut *warps {
@@ -86,8 +115,20 @@ impl<'j> BlockState<'j> {
                     return Ok(false);
                 }
             }
-            progressed |= release(self.kernel, &mut self.barriers, warps)
-                .map_err(|(stop, pc, warp)| BlockFault { stop, pc, warp })?;
+            let released = release(
+                self.kernel,
+                &mut self.barriers,
+                self.races.as_deref_mut(),
+                warps,
+                self.job.threads_of_a_block(),
+            )
+            .map_err(|(stop, pc, warp)| BlockFault { stop, pc, warp })?;
+            if released == Released::All
+                && let Some(deferred) = self.deferred.take()
+            {
+                return Err(deferred);
+            }
+            progressed |= released != Released::None;
             if warps.iter().all(|warp| warp.live == 0) {
                 return Ok(true);
             }
@@ -95,6 +136,28 @@ impl<'j> BlockState<'j> {
                 return Err(self.deadlock(warps));
             }
         }
+    }
+
+    /// Puts off the report of a read of shared memory that was never written. Fails with any other fault.
+    pub fn defer(&mut self, stop: Stop, pc: u32, warp: u32) -> Result<(), Stop> {
+        let FaultKind::Uninitialised(Access { memory: Memory::Shared, .. }) = *stop.kind else {
+            return Err(stop);
+        };
+        if self.races.is_none() {
+            return Err(stop);
+        }
+        self.checks_reads = false;
+        self.deferred.get_or_insert(BlockFault { stop, pc, warp });
+        Ok(())
+    }
+
+    /// The fault of an access that races with an earlier one.
+    pub fn race(&self, kind: AccessKind, access: SharedAccess, conflict: Conflict) -> Stop {
+        let other = site(self.job, self.at, conflict.thread, conflict.pc);
+        let SharedAccess { thread, at, bytes, .. } = access;
+        let access = Access { kind, memory: Memory::Shared, address: at, bytes, nearest: None };
+        let other = Box::new(OtherAccess { kind: conflict.kind, site: other });
+        Stop::new(FaultKind::Race { access, other }, thread as usize % 32)
     }
 
     fn count(&mut self, steps: u32, warp: &Warp) -> Result<(), BlockFault> {

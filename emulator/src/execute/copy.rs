@@ -18,10 +18,23 @@ pub struct PendingCopy {
     to: u64,
     words: [u32; 4],
     bytes: u8,
+    /// The instruction that started it.
+    pc: u32,
+}
+
+/// One lane's `cp.async`.
+struct CopyStart {
+    lane: usize,
+    to: u64,
+    from: u64,
+    bytes: u32,
+    /// The number of bytes that are read. The rest becomes zeros.
+    read: u32,
+    pc: u32,
 }
 
 impl Warp {
-    pub fn copy(&mut self, block: &mut BlockState<'_>, index: u32, active: u32) -> Result<(), Stop> {
+    pub fn copy(&mut self, block: &mut BlockState<'_>, index: u32, active: u32, pc: u32) -> Result<(), Stop> {
         match block.kernel.copy_ops[index as usize] {
             CopyOp::Start { to, from, bytes, source } => {
                 let (to, from) = (self.addresses(to), self.addresses(from));
@@ -34,15 +47,16 @@ impl Warp {
                             if is_set != guard.negated { 0 } else { bytes }
                         }
                     };
-                    self.start_copy(block, lane, to[lane], from[lane], bytes, read)?;
+                    let start = CopyStart { lane, to: to[lane], from: from[lane], bytes, read, pc };
+                    self.start_copy(block, start)?;
                 }
             }
             CopyOp::Commit => lanes(active).for_each(|lane| self.groups[lane] += 1),
             CopyOp::WaitForGroups(groups) => {
                 let limits = self.groups.map(|open| open.saturating_sub(u64::from(groups)));
-                self.finish_copies(block, active, |copy| copy.group < limits[usize::from(copy.lane)]);
+                self.finish_copies(block, active, |copy| copy.group < limits[usize::from(copy.lane)])?;
             }
-            CopyOp::WaitForAll => self.finish_copies(block, active, |_| true),
+            CopyOp::WaitForAll => self.finish_copies(block, active, |_| true)?,
         }
         Ok(())
     }
@@ -50,11 +64,7 @@ impl Warp {
     fn start_copy(
         &mut self,
         block: &mut BlockState<'_>,
-        lane: usize,
-        to: u64,
-        from: u64,
-        bytes: u32,
-        read: u32,
+        CopyStart { lane, to, from, bytes, read, pc }: CopyStart,
     ) -> Result<(), Stop> {
         if bytes < read {
             let what = format!("a copy of {bytes} bytes that reads {read} bytes");
@@ -79,10 +89,17 @@ impl Warp {
             let what = "more pending copies than the block's shared memory has words".to_owned();
             return Err(Stop::new(FaultKind::Unsupported(what), lane));
         }
+        if let Err(race) = self.watch_lane(block, AccessKind::Write, lane, to, align, pc) {
+            // Several lanes may copy the same bytes to the same place.
+            let same = |copy: &PendingCopy| copy.pc == pc && copy.to == to && copy.words == words;
+            if !self.copies.iter().any(same) {
+                return Err(race);
+            }
+        }
         block.pending_copies += 1;
         block.shared.mark_pending(to, align);
         let group = self.groups[lane];
-        self.copies.push(PendingCopy { lane: lane as u8, group, to, words, bytes: bytes as u8 });
+        self.copies.push(PendingCopy { lane: lane as u8, group, to, words, bytes: bytes as u8, pc });
         Ok(())
     }
 
@@ -116,10 +133,21 @@ impl Warp {
         block: &mut BlockState<'_>,
         active: u32,
         is_awaited: impl Fn(&PendingCopy) -> bool,
-    ) {
-        self.copies.retain(|copy| {
+    ) -> Result<(), Stop> {
+        let mut copies = std::mem::take(&mut self.copies);
+        let mut race = None;
+        copies.retain(|copy| {
             let arrives = active >> copy.lane & 1 == 1 && is_awaited(copy);
             if arrives {
+                // The copy may have written at any time until now. Copies by the same instruction were compared when
+                // they were started.
+                let (lane, bytes) = (usize::from(copy.lane), u64::from(copy.bytes));
+                let found = self.watch_lane(block, AccessKind::Write, lane, copy.to, bytes, copy.pc);
+                let is_other = |stop: &Stop| match &*stop.kind {
+                    FaultKind::Race { other, .. } => other.site.line != block.kernel.lines[copy.pc as usize],
+                    _ => true,
+                };
+                race = race.take().or(found.err().filter(is_other));
                 for index in 0..copy.bytes / 4 {
                     let word = u64::from(copy.words[usize::from(index)]);
                     block.shared.store(copy.to + 4 * u64::from(index), 4, word);
@@ -128,5 +156,7 @@ impl Warp {
             }
             !arrives
         });
+        self.copies = copies;
+        race.map_or(Ok(()), Err)
     }
 }

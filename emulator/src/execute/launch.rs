@@ -6,9 +6,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::block::{BlockFault, BlockState};
+use super::race;
 use super::warp::Warp;
 use crate::code::Kernel;
-use crate::fault::{Fault, FaultSite};
+use crate::fault::{Fault, FaultKind, FaultSite};
 use crate::limits;
 use crate::memory::View;
 
@@ -48,6 +49,7 @@ pub struct Job<'k> {
     pub limit: Limit,
     pub threads: usize,
     pub checks_reads: bool,
+    pub checks_races: bool,
 }
 
 /// The state that the threads of a launch share.
@@ -114,7 +116,24 @@ impl Job<'_> {
         // Every word of shared memory can have a pending copy, in a list that is up to twice as long as needed.
         let copies = if kernel.copy_ops.is_empty() { 0 } else { 20 * self.shared_bytes };
         // Every byte of shared and local memory has a second byte that says whether it was written.
-        warps * (registers + 64 * kernel.local_bytes) + 2 * self.shared_bytes + copies
+        let races = if self.watches_races() {
+            race::state_bytes(kernel, self.shared_bytes, u64::from(self.threads_of_a_block()))
+        } else {
+            0
+        };
+        warps * (registers + 64 * kernel.local_bytes) + 2 * self.shared_bytes + copies + races
+    }
+
+    pub fn threads_of_a_block(&self) -> u32 {
+        self.block.iter().product()
+    }
+
+    /// Whether races in shared memory are looked for.
+    pub fn watches_races(&self) -> bool {
+        self.checks_races
+            && self.shared_bytes != 0
+            && self.threads_of_a_block() != 1
+            && race::can_race(self.kernel)
     }
 
     fn blocks(&self) -> u64 {
@@ -169,27 +188,38 @@ fn work(job: &Job<'_>, progress: &Progress, blocks: u64) {
 }
 
 fn fault(job: &Job<'_>, block: [u32; 3], found: BlockFault) -> Fault {
-    let kernel = job.kernel;
-    let thread = 32 * found.warp + found.stop.lane;
-    let [x, y, _] = job.block;
-    let site = FaultSite {
-        function: kernel.name.clone(),
-        block,
-        thread: [thread % x, thread / x % y, thread / x / y],
-        warp: found.warp,
-        lane: found.stop.lane,
-        line: kernel.lines.get(found.pc as usize).copied().unwrap_or(0),
-        source: None,
-    };
+    let site = site(job, block, 32 * found.warp + found.stop.lane, found.pc);
     Fault { kind: *found.stop.kind, site: Some(Box::new(site)) }
 }
 
-/// Finds the source line of a fault by its PTX line.
+/// The place of a thread's instruction, without its source line.
+pub fn site(job: &Job<'_>, block: [u32; 3], thread: u32, pc: u32) -> FaultSite {
+    let kernel = job.kernel;
+    let [x, y, _] = job.block;
+    FaultSite {
+        function: kernel.name.clone(),
+        block,
+        thread: [thread % x, thread / x % y, thread / x / y],
+        warp: thread / 32,
+        lane: thread % 32,
+        line: kernel.lines.get(pc as usize).copied().unwrap_or(0),
+        source: None,
+    }
+}
+
+/// Finds the source lines of a fault by its PTX lines.
 fn name_source(fault: &mut Fault, kernel: &Kernel, files: &dyn Fn(u32) -> Option<String>) {
-    let Some(site) = &mut fault.site else { return };
-    let at = kernel.lines.iter().position(|line| *line == site.line);
-    let location = at.and_then(|at| kernel.locations.get(at).copied().flatten());
-    site.source = location.and_then(|location| {
-        files(location.file).map(|file| crate::fault::SourceLine { file, line: location.line })
-    });
+    let name = |site: &mut FaultSite| {
+        let at = kernel.lines.iter().position(|line| *line == site.line);
+        let location = at.and_then(|at| kernel.locations.get(at).copied().flatten());
+        site.source = location.and_then(|location| {
+            files(location.file).map(|file| crate::fault::SourceLine { file, line: location.line })
+        });
+    };
+    if let FaultKind::Race { other, .. } = &mut fault.kind {
+        name(&mut other.site);
+    }
+    if let Some(site) = &mut fault.site {
+        name(site);
+    }
 }

@@ -1,7 +1,7 @@
 //! Operations on small matrices that a warp holds in its registers. Of a matrix with eight rows or columns, lane `l`
 //! has row or column `l / 4`, and in it the part with the number `l % 4`.
 
-use super::access::Reach;
+use super::access::{Reach, Target};
 use super::block::BlockState;
 use super::warp::Warp;
 use super::{Stop, first_lane};
@@ -17,13 +17,25 @@ const DEPTH: usize = 32;
 
 impl Warp {
     /// Executes an operation that needs all lanes.
-    pub fn matrix(&mut self, block: &BlockState<'_>, index: u32, active: u32) -> Result<(), Stop> {
+    pub fn matrix(
+        &mut self,
+        block: &mut BlockState<'_>,
+        index: u32,
+        active: u32,
+        pc: u32,
+    ) -> Result<(), Stop> {
         if active != u32::MAX {
             return Err(Stop::new(FaultKind::WarpDivergence, first_lane(active)));
         }
         match &block.kernel.matrix_ops[index as usize] {
             MatrixOp::Load { space, from, count, to, transposed } => {
-                self.load_matrices(block, *space, *from, &to[..*count as usize], *transposed)
+                let to = &to[..*count as usize];
+                self.watch_matrices(block, *space, *from, 8 * to.len(), pc)?;
+                if let Err(stop) = self.load_matrices(block, *space, *from, to, *transposed) {
+                    block.defer(stop, pc, self.index)?;
+                    self.load_matrices(block, *space, *from, to, *transposed)?;
+                }
+                Ok(())
             }
             MatrixOp::Product(product) => {
                 match product.accumulator {
@@ -33,6 +45,25 @@ impl Warp {
                 Ok(())
             }
         }
+    }
+
+    /// Looks for races of the rows that the first lanes read.
+    fn watch_matrices(
+        &mut self,
+        block: &mut BlockState<'_>,
+        space: MemorySpace,
+        from: Address,
+        rows: usize,
+        pc: u32,
+    ) -> Result<(), Stop> {
+        let addresses = self.addresses(from);
+        let reach = Reach { space, bytes: 16, align: 16 };
+        for (lane, address) in addresses.iter().enumerate().take(rows) {
+            if let Target::Shared(at) = self.resolve(block, reach, *address, lane, AccessKind::Read)? {
+                self.watch_lane(block, AccessKind::Read, lane, at, 16, pc)?;
+            }
+        }
+        Ok(())
     }
 
     /// The lanes 0 to 7 have the addresses of the rows of the first matrix, the lanes 8 to 15 those of the second, and so on.

@@ -9,11 +9,13 @@ mod copy;
 mod launch;
 mod matrix;
 mod print;
+mod race;
 mod scratch;
 mod vector;
 #[cfg(test)]
 mod vector_tests;
 mod warp;
+mod watch;
 mod words;
 
 pub use launch::{Job, Limit, Summary, run};

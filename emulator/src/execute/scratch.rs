@@ -75,6 +75,12 @@ impl Scratch {
         self.bytes.len() as u64
     }
 
+    /// Clears all bytes, so that no result depends on an earlier block, and marks them as never written.
+    pub fn clear(&mut self) {
+        self.bytes.fill(0);
+        self.forget();
+    }
+
     /// Marks all bytes as never written.
     pub fn forget(&mut self) {
         self.written.fill(0);

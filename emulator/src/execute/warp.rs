@@ -202,7 +202,7 @@ impl Warp {
                 Op::Narrow2(op, to, a, b) => vector::run_narrow(op, r, active, to, a, b),
                 Op::Wide2(op, to, a, b) => vector::run_wide(op, r, active, to, a, b),
                 Op::FmaF32 { flush, rows } => vector::fma_f32(flush, r, active, rows),
-                Op::Memory(index) => self.memory(block, index, active)?,
+                Op::Memory(index) => self.memory(block, index, active, pc)?,
                 Op::MoveNarrow { to, from } => vector::move_narrow(r, active, to, from),
                 Op::MoveWide { to, from } => vector::move_wide(r, active, to, from),
                 Op::Compare(compare, kind, to, a, b) => vector::compare(compare, kind, r, active, [to, a, b]),
@@ -292,6 +292,7 @@ impl Warp {
                         return Ok(Pause::Continue);
                     }
                     self.collective(op, active);
+                    self.note_collective(block, op, active);
                 }
                 Op::Matrix(index) => {
                     if self.live & !active != 0 {
@@ -299,9 +300,9 @@ impl Warp {
                         self.gather(Part { pc, mask: active }, u32::MAX);
                         return Ok(Pause::Continue);
                     }
-                    self.matrix(block, index, active)?;
+                    self.matrix(block, index, active, pc)?;
                 }
-                Op::Copy(index) => self.copy(block, index, active)?,
+                Op::Copy(index) => self.copy(block, index, active, pc)?,
                 Op::Call(index) => self.call(block, &kernel.call_ops[index as usize], active)?,
                 Op::ActiveMask { to } => {
                     let row = &mut r.narrow[to as usize];
@@ -311,7 +312,10 @@ impl Warp {
                     let now = block.clock(limits::TURN_INSTRUCTIONS - turn.left);
                     lanes(active).for_each(|lane| r.set(to, lane, now));
                 }
-                Op::Fence => std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst),
+                Op::Fence => {
+                    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+                    self.note_fence(block, active);
+                }
                 Op::EnterLocal { offset, bytes } => {
                     let each = block.kernel.local_bytes;
                     for lane in lanes(active) {

@@ -43,7 +43,7 @@ impl Warp {
         at: &[u64; 32],
         active: u32,
     ) -> bool {
-        if op.element != op.bytes || op.element == 1 || (op.is_strong && op.element == 8) {
+        if op.element != op.bytes || op.element == 1 || (op.order.is_strong() && op.element == 8) {
             return false;
         }
         match &op.action {

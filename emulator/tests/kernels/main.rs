@@ -6,6 +6,7 @@ mod elementwise;
 mod kit;
 mod matrices;
 mod mistakes;
+mod races;
 mod rows;
 mod tensor;
 mod triton;

@@ -155,7 +155,9 @@ fn mistakes_in_shared_and_local_memory_are_reported() {
     let fault = run("uninitialised_shared", 64);
     access(&fault, 719, Read, Memory::Shared, 4, None);
     assert_eq!(fault.site.expect("a thread").thread, [32, 0, 0]);
-    access(&run("missing_barrier", 128), 719, Read, Memory::Shared, 4, None);
+    let fault = run("missing_barrier", 128);
+    let FaultKind::Race { other, .. } = &fault.kind else { panic!("{fault}") };
+    assert_eq!((other.site.thread, other.kind), ([63, 0, 0], Read), "{fault}");
     let fault = run("shared_past_the_end", 64);
     access(&fault, 700, Write, Memory::Shared, 4, None);
     assert_eq!(fault.site.expect("a thread").thread, [63, 0, 0]);

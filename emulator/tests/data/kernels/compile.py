@@ -1,10 +1,12 @@
 """Compiles the kernels of this folder to PTX with NVRTC: `pip install nvidia-cuda-nvrtc nvidia-cuda-runtime`, then
-run this with the same Python. The texts are kept in the repository, so that the tests need no toolchain."""
+run this with the same Python. The texts are kept in the repository, so that the tests need no toolchain. With
+`--check`, compares them with a new compilation and writes nothing."""
 
 import ctypes
 import importlib.util
 import pathlib
 import re
+import sys
 
 
 def compiled(library, source, name, include, options):
@@ -23,19 +25,42 @@ def compiled(library, source, name, include, options):
     return text.value.decode()
 
 
-def main():
-    here = pathlib.Path(__file__).parent
-    nvidia = pathlib.Path(next(iter(importlib.util.find_spec("nvidia").submodule_search_locations)))
-    library = ctypes.CDLL(str(next(nvidia.glob("*/lib/libnvrtc.so*"))))
-    include = next(nvidia.glob("*/include/cuda_fp16.h")).parent
-    for path in sorted(here.glob("*.cu")):
-        text = compiled(library, path.read_text(), path.name, include, [])
+def texts(library, include):
+    """The PTX of each source. A source that needs headers is left out where there are none."""
+    for path in sorted(pathlib.Path(__file__).parent.glob("*.cu")):
+        source = path.read_text()
+        if include is None and "#include" in source:
+            print(f"SKIPPED {path.name}: the headers are not installed (pip install nvidia-cuda-runtime)")
+            continue
+        text = compiled(library, source, path.name, include or path.parent, [])
         # Keep the line information of our own files only, and no debug sections.
         text = re.sub(r'\.file\s+(\d+) "[^"]*/([^"/]+)"', r'.file \1 "\2"', text)
         text = re.sub(r"\n[ \t]*\.section.*", "", text, flags=re.S) + "\n"
-        text = re.sub(r"\n(?:[ \t]*\n)+", "\n", text)
-        path.with_suffix(".ptx").write_text(text)
-        print(path.stem, len(text), text.count(".entry"))
+        yield path.with_suffix(".ptx"), re.sub(r"\n(?:[ \t]*\n)+", "\n", text)
+
+
+def release(text):
+    """The compiler of a text, such as `release 13.0, V13.0.88`."""
+    found = re.search(r"release [\d.]+, V[\d.]+", text)
+    return found.group() if found else "another release"
+
+
+def main():
+    nvidia = pathlib.Path(next(iter(importlib.util.find_spec("nvidia").submodule_search_locations)))
+    library = ctypes.CDLL(str(next(nvidia.glob("*/lib/libnvrtc.so*"))))
+    include = next((path.parent for path in nvidia.glob("*/include/cuda_fp16.h")), None)
+    different = []
+    for path, text in texts(library, include):
+        kept = path.read_text() if path.exists() else ""
+        if sys.argv[1:] != ["--check"]:
+            path.write_text(text)
+            print(path.stem, len(text), text.count(".entry"))
+        elif release(kept) != release(text):
+            print(f"SKIPPED {path.name}: written by {release(kept)}, this is {release(text)}; it compiles")
+        elif kept != text:
+            different.append(path.name)
+    if different:
+        raise SystemExit(f"not what their sources compile to (run compile.py): {', '.join(different)}")
 
 
 if __name__ == "__main__":

@@ -39,8 +39,8 @@ GLOBAL uninitialised_shared(float *y) {
 }
 GLOBAL missing_barrier(float *y) {
   __shared__ float s[128];
-  s[threadIdx.x] = threadIdx.x;
-  y[threadIdx.x] = s[127 - threadIdx.x]; // mistake: missing_barrier
+  s[threadIdx.x] = threadIdx.x; // mistake: missing_barrier
+  y[threadIdx.x] = s[127 - threadIdx.x];
 }
 GLOBAL shared_past_the_end(float *y) {
   __shared__ float s[64];

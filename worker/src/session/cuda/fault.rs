@@ -80,6 +80,11 @@ pub(super) fn overdue(during: &During, limit: Duration) -> Verdict {
 }
 
 fn of_kernel(error: &DriverError, what: &str, buffers: &[DeviceBuffer]) -> Verdict {
+    if let Some(site) = error.site.as_ref().filter(|site| site.is_race) {
+        // A card would not have stopped, so its error code explains nothing.
+        let detail = format!("{}, {what}{}", site.text, at(error));
+        return Verdict { status: Status::Nondeterministic, detail };
+    }
     let address = error.site.as_ref().and_then(|site| site.address);
     let (place, is_near) = match address {
         Some(address) => whereabouts(buffers, address),

@@ -64,6 +64,7 @@ fn fault(call: &'static str, fault: Fault) -> DriverError {
         site.ptx_line = Some(found.line);
         site.source = found.source.map(|source| format!("{}:{}", source.file, source.line));
     }
+    site.is_race = matches!(fault.kind, FaultKind::Race { .. });
     if let FaultKind::IllegalAddress(access) | FaultKind::UseAfterFree(access) = &fault.kind {
         let is_global = access.memory == Memory::Global;
         site.address = is_global.then_some(access.address);

@@ -104,6 +104,8 @@ pub(crate) struct Site {
     pub(crate) address: Option<u64>,
     /// True if the access was beyond the kernel's own shared or local memory.
     pub(crate) beyond_its_own: bool,
+    /// True if the result depends on the order in which the kernel's threads run.
+    pub(crate) is_race: bool,
     /// The device's own message.
     pub(crate) text: String,
 }

@@ -62,6 +62,20 @@ fn endless_kernel_is_ended_by_its_limit() {
     assert!(device.is_usable());
 }
 
+#[test]
+fn race_makes_the_result_nondeterministic() {
+    let lines = [
+        ".shared .align 4 .b32 total;",
+        "cvt.rn.f32.u32 %f2, %r3;",
+        "st.shared.f32 [total], %f2;",
+        "st.global.f32 [%rd7], %f2;",
+    ];
+    let words =
+        ["race: write of 4 bytes", "and an earlier write by thread (0, 0, 0)", "no barrier separates"];
+    let device = ends_as(kernel(&lines.join("\n")), Status::Nondeterministic, &words);
+    assert!(device.is_usable(), "another context replaces it");
+}
+
 /// The candidate is not to blame for an instruction that the emulator does not support.
 #[test]
 fn unsupported_instruction_blames_the_host() {

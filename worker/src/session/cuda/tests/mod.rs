@@ -247,6 +247,7 @@ fn every_error_of_a_launch_has_its_status() {
         source: Some("relu.cu:45".to_owned()),
         address: None,
         beyond_its_own: false,
+        is_race: false,
         text: "trap".to_owned(),
     };
     let told = ["trap", "block (0, 3, 0), thread (17, 0, 0), PTX line 1236, relu.cu:45"];

@@ -1,0 +1,462 @@
+//! Finds races in shared memory: two accesses to the same bytes, at least one of them a write, that nothing orders.
+//!
+//! Accesses are ordered as PTX defines it: by barriers of a block or a warp, and by fences together with accesses that
+//! are not weak. That the lanes of a warp run in lock step here orders nothing, and neither do shuffles and votes.
+//! Whenever threads are ordered, a counter advances, the *tick*. Each part of shared memory remembers the thread, the
+//! instruction and the tick of its last write and of two reads. Two reads are enough to find that a writer has not
+//! waited for the readers: one of them is of another thread. Where an order cannot be told exactly, it is assumed, so
+//! that nothing is reported that is not a race.
+
+use super::lanes;
+use crate::code::{BarrierMode, Kernel, MatrixOp, MemoryAction, MemoryOrder, MemorySpace, Op};
+use crate::fault::AccessKind;
+use crate::limits;
+
+/// Who accessed a part of shared memory: the tick in the upper 32 bits, whether several threads wrote the same value
+/// (1 bit), the instruction (20 bits) and the thread (10 bits).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd)]
+struct Stamp(u64);
+
+const JOINT: u64 = 1 << 30;
+
+impl Stamp {
+    fn new(tick: u32, pc: u32, thread: u32) -> Self {
+        Self(u64::from(tick) << 32 | u64::from(pc & 0xf_ffff) << 10 | u64::from(thread))
+    }
+
+    #[inline(always)]
+    fn thread(self) -> u32 {
+        self.0 as u32 & 0x3ff
+    }
+
+    fn pc(self) -> u32 {
+        self.0 as u32 >> 10 & 0xf_ffff
+    }
+
+    fn tick(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    fn is_joint(self) -> bool {
+        self.0 & JOINT != 0
+    }
+}
+
+/// The accesses to one part of shared memory.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cell {
+    writer: Stamp,
+    readers: [Stamp; 2],
+}
+
+/// An earlier access that is not ordered before the current one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    pub thread: u32,
+    pub pc: u32,
+    pub kind: AccessKind,
+}
+
+/// An access of one thread.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedAccess {
+    pub thread: u32,
+    pub pc: u32,
+    pub at: u64,
+    pub bytes: u64,
+}
+
+/// A load of several lanes.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    pub warp: u32,
+    pub pc: u32,
+    pub active: u32,
+    /// The address at which shared memory starts.
+    pub start: u64,
+    /// The size of one lane's access.
+    pub bytes: u64,
+    /// The size of shared memory.
+    pub length: u64,
+}
+
+#[derive(Debug)]
+pub struct Races {
+    /// The size of a part, as a power of two: the smallest access of the kernel.
+    shift: u32,
+    cells: Vec<Cell>,
+    threads: usize,
+    now: u32,
+    /// Accesses with a smaller tick are ordered before all that follow.
+    base: u32,
+    /// For each pair of threads: the accesses of the second thread with a smaller tick are ordered before what the
+    /// first one does now. Empty until some threads, but not all, are ordered.
+    known: Vec<u32>,
+    /// Whether threads of different warps were ordered other than by a barrier for all.
+    crosses_warps: bool,
+    /// What the threads that arrived at each barrier know, by thread.
+    arrived: Vec<Vec<u32>>,
+    /// What threads have published: a fence and then a write that is not weak, or a write that releases.
+    published: Vec<u32>,
+    /// The tick of each thread's last fence, or 0.
+    fenced: Vec<u32>,
+    /// Whether each thread has read since its last fence what another may have published.
+    observed: Vec<bool>,
+    uses_fences: bool,
+    /// Whether the kernel has barriers at which threads arrive without waiting.
+    pub has_arrivals: bool,
+}
+
+/// The host memory that finding races takes for a block, in bytes.
+pub fn state_bytes(kernel: &Kernel, shared_bytes: u64, threads: u64) -> u64 {
+    let cells = (shared_bytes >> grain_shift(kernel)) * size_of::<Cell>() as u64;
+    cells + 4 * threads * (threads + limits::BARRIERS as u64 + 3)
+}
+
+/// The smallest access to shared memory, at most 4 bytes, as a power of two.
+fn grain_shift(kernel: &Kernel) -> u32 {
+    let elements = kernel.memory_ops.iter().filter_map(|op| match op.space {
+        MemorySpace::Shared | MemorySpace::Generic => Some(op.element.trailing_zeros()),
+        _ => None,
+    });
+    elements.min().unwrap_or(2).min(2)
+}
+
+/// How an access takes part in the order of accesses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Strength {
+    Weak,
+    Volatile,
+    Strong,
+}
+
+fn strength(kernel: &Kernel, pc: u32) -> (Strength, bool) {
+    let Some(Op::Memory(index)) = kernel.code.get(pc as usize).map(|instruction| instruction.op) else {
+        return (Strength::Weak, false);
+    };
+    let op = &kernel.memory_ops[index as usize];
+    let is_atomic = matches!(op.action, MemoryAction::Atomic { .. });
+    let strength = match op.order {
+        _ if is_atomic => Strength::Strong,
+        MemoryOrder::Weak => Strength::Weak,
+        MemoryOrder::Volatile => Strength::Volatile,
+        MemoryOrder::Relaxed | MemoryOrder::Acquire | MemoryOrder::Release | MemoryOrder::AcquireRelease => {
+            Strength::Strong
+        }
+    };
+    (strength, is_atomic)
+}
+
+/// Whether two accesses may happen in any order. Volatile accesses of one warp's lanes may not: kernels that rely on the
+/// lanes' lock step use them.
+fn may_meet(kernel: &Kernel, a: (u32, u32), b: (u32, u32)) -> bool {
+    let ((first, _), (second, _)) = (strength(kernel, a.1), strength(kernel, b.1));
+    let both_volatile = first == Strength::Volatile && second == Strength::Volatile;
+    let same_warp = a.0 / 32 == b.0 / 32;
+    first != Strength::Weak && second != Strength::Weak && !(both_volatile && same_warp)
+}
+
+impl Races {
+    pub fn new(kernel: &Kernel, shared_bytes: u64, threads: u32) -> Self {
+        let shift = grain_shift(kernel);
+        let orders = |op: &crate::code::MemoryOp| {
+            matches!(op.order, MemoryOrder::Acquire | MemoryOrder::Release | MemoryOrder::AcquireRelease)
+        };
+        let uses_fences = kernel.code.iter().any(|instruction| matches!(instruction.op, Op::Fence))
+            || kernel.memory_ops.iter().any(orders);
+        let threads = threads as usize;
+        Self {
+            shift,
+            cells: vec![Cell::default(); (shared_bytes >> shift) as usize + 1],
+            threads,
+            now: 1,
+            base: 1,
+            known: Vec::new(),
+            crosses_warps: false,
+            arrived: vec![Vec::new(); limits::BARRIERS],
+            published: Vec::new(),
+            fenced: if uses_fences { vec![0; threads] } else { Vec::new() },
+            observed: if uses_fences { vec![false; threads] } else { Vec::new() },
+            uses_fences,
+            has_arrivals: kernel.barrier_ops.iter().any(|op| op.mode == BarrierMode::Arrive),
+        }
+    }
+
+    /// Starts a block: nothing that an earlier block did matters.
+    pub fn begin(&mut self) {
+        if u32::MAX / 2 < self.now {
+            self.cells.fill(Cell::default());
+            self.known.clear();
+            self.arrived.iter_mut().for_each(Vec::clear);
+            self.published.clear();
+            (self.now, self.base) = (0, 0);
+        }
+        self.crosses_warps = false;
+        self.fenced.fill(0);
+        self.observed.fill(false);
+        self.order_all();
+    }
+
+    /// Orders everything that happened before everything that follows.
+    pub fn order_all(&mut self) {
+        self.advance();
+        self.base = self.now;
+    }
+
+    fn advance(&mut self) {
+        // A block that orders its threads four thousand million times has long exceeded its time.
+        self.now = self.now.saturating_add(1);
+    }
+
+    fn known_mut(&mut self, thread: u32) -> &mut [u32] {
+        if self.known.is_empty() {
+            self.known = vec![0; self.threads * self.threads];
+        }
+        let from = thread as usize * self.threads;
+        &mut self.known[from..from + self.threads]
+    }
+
+    /// Orders what the lanes of a warp did before what they do from now on.
+    pub fn order_lanes(&mut self, warp: u32, mask: u32) {
+        let first = 32 * warp as usize;
+        // Without an order between warps, only the lanes of this warp can know more than the last barrier for all.
+        let columns =
+            if self.crosses_warps { 0..self.threads } else { first..(first + 32).min(self.threads) };
+        let mut together = vec![0; columns.len()];
+        for lane in lanes(mask) {
+            let known = &self.known_mut((first + lane) as u32)[columns.clone()];
+            together.iter_mut().zip(known).for_each(|(all, one)| *all = (*all).max(*one));
+        }
+        for lane in lanes(mask) {
+            together[first + lane - columns.start] = self.now + 1;
+        }
+        for lane in lanes(mask) {
+            self.known_mut((first + lane) as u32)[columns.clone()].copy_from_slice(&together);
+        }
+        self.advance();
+    }
+
+    /// Lanes of a warp arrive at a barrier for `needed` threads.
+    pub fn arrive(&mut self, barrier: usize, warp: u32, mask: u32, needed: u32) {
+        // Threads that merely arrive, and barriers for some threads, order less than a barrier for all.
+        if !self.has_arrivals && self.threads <= needed as usize {
+            return;
+        }
+        let mut together = std::mem::take(&mut self.arrived[barrier]);
+        together.resize(self.threads, 0);
+        for lane in lanes(mask) {
+            let thread = 32 * warp + lane as u32;
+            let known = self.known_mut(thread);
+            together.iter_mut().zip(known).for_each(|(all, one)| *all = (*all).max(*one));
+            together[thread as usize] = self.now + 1;
+        }
+        self.arrived[barrier] = together;
+        self.advance();
+    }
+
+    /// Lanes of several warps pass a barrier. `all` says whether they are all threads that have not ended.
+    pub fn release(&mut self, barrier: usize, passing: impl Iterator<Item = (u32, u32)>, all: bool) {
+        let together = std::mem::take(&mut self.arrived[barrier]);
+        if all || together.is_empty() {
+            return self.order_all();
+        }
+        self.crosses_warps = true;
+        for (warp, mask) in passing {
+            for lane in lanes(mask) {
+                let known = self.known_mut(32 * warp + lane as u32);
+                known.iter_mut().zip(&together).for_each(|(one, all)| *one = (*one).max(*all));
+            }
+        }
+    }
+
+    pub fn fence(&mut self, warp: u32, mask: u32) {
+        for lane in lanes(mask) {
+            let thread = 32 * warp + lane as u32;
+            if std::mem::take(&mut self.observed[thread as usize]) {
+                self.acquire(thread);
+            }
+            self.fenced[thread as usize] = self.now + 1;
+        }
+        self.advance();
+    }
+
+    /// Notes an access that is not weak, and what it orders.
+    pub fn synchronize(&mut self, order: MemoryOrder, kind: AccessKind, warp: u32, mask: u32) {
+        if !self.uses_fences {
+            return;
+        }
+        for lane in lanes(mask) {
+            let thread = 32 * warp + lane as u32;
+            if kind != AccessKind::Write {
+                self.observed[thread as usize] = true;
+                if matches!(order, MemoryOrder::Acquire | MemoryOrder::AcquireRelease) {
+                    self.acquire(thread);
+                }
+            }
+            if kind != AccessKind::Read {
+                let releases = matches!(order, MemoryOrder::Release | MemoryOrder::AcquireRelease);
+                let until = if releases { self.now + 1 } else { self.fenced[thread as usize] };
+                if until != 0 {
+                    self.publish(thread, until);
+                }
+            }
+        }
+        self.advance();
+    }
+
+    fn acquire(&mut self, thread: u32) {
+        self.crosses_warps = true;
+        let published = std::mem::take(&mut self.published);
+        let known = self.known_mut(thread);
+        known.iter_mut().zip(&published).for_each(|(one, all)| *one = (*one).max(*all));
+        self.published = published;
+    }
+
+    fn publish(&mut self, thread: u32, until: u32) {
+        let mut published = std::mem::take(&mut self.published);
+        published.resize(self.threads, 0);
+        let known = self.known_mut(thread);
+        published.iter_mut().zip(known).for_each(|(all, one)| *all = (*all).max(*one));
+        let own = &mut published[thread as usize];
+        *own = (*own).max(until);
+        self.published = published;
+    }
+
+    /// Whether an access is ordered before what a thread does now.
+    #[inline(always)]
+    fn is_ordered(&self, stamp: Stamp, thread: u32) -> bool {
+        let other = stamp.thread();
+        if stamp.tick() < self.base || other == thread {
+            return true;
+        }
+        let index = thread as usize * self.threads + other as usize;
+        self.known.get(index).is_some_and(|known| stamp.tick() < *known)
+    }
+
+    fn conflict(
+        &self,
+        kernel: &Kernel,
+        stamp: Stamp,
+        access: SharedAccess,
+        is_write: bool,
+    ) -> Option<Conflict> {
+        if self.is_ordered(stamp, access.thread)
+            || may_meet(kernel, (stamp.thread(), stamp.pc()), (access.thread, access.pc))
+        {
+            return None;
+        }
+        let kind = match strength(kernel, stamp.pc()) {
+            (_, true) => AccessKind::Atomic,
+            _ if is_write => AccessKind::Write,
+            _ => AccessKind::Read,
+        };
+        Some(Conflict { thread: stamp.thread(), pc: stamp.pc(), kind })
+    }
+
+    fn parts(&self, access: SharedAccess) -> std::ops::Range<usize> {
+        (access.at >> self.shift) as usize..((access.at + access.bytes - 1) >> self.shift) as usize + 1
+    }
+
+    /// Records the reads of several lanes if each is of one part that nobody has written since the last barrier for
+    /// all, as most are. Returns false if they must be recorded one by one, which also finds the lane of a race.
+    pub fn reads_orderly(&mut self, row: Row, addresses: &[u64; 32]) -> bool {
+        let old = Stamp::new(self.base, 0, 0);
+        let first = Stamp::new(self.now, row.pc, 32 * row.warp);
+        if row.bytes != 1 << self.shift || row.active == 0 {
+            return false;
+        }
+        let (mut last, mut repeats) = (u64::MAX, 0);
+        for lane in lanes(row.active) {
+            let at = addresses[lane].wrapping_sub(row.start);
+            repeats = if at == last { repeats + 1 } else { 0 };
+            last = at;
+            // Two readers of a part are already known.
+            if 2 <= repeats {
+                continue;
+            }
+            if row.length <= at || at & (row.bytes - 1) != 0 {
+                return false;
+            }
+            let Some(cell) = self.cells.get_mut((at >> self.shift) as usize) else { return false };
+            if old <= cell.writer {
+                return false;
+            }
+            let stamp = Stamp(first.0 | lane as u64);
+            let [one, two] = cell.readers;
+            if one < old || one.thread() == stamp.thread() {
+                cell.readers[0] = stamp;
+            } else if two < old || two.thread() == stamp.thread() {
+                cell.readers[1] = stamp;
+            } else if !self.known.is_empty() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Records a read. Its bytes must be inside.
+    #[inline(always)]
+    pub fn read(&mut self, kernel: &Kernel, access: SharedAccess) -> Option<Conflict> {
+        let stamp = Stamp::new(self.now, access.pc, access.thread);
+        let old = Stamp::new(self.base, 0, 0);
+        for part in self.parts(access) {
+            let Cell { writer, readers: [first, second] } = self.cells[part];
+            if old <= writer
+                && !writer.is_joint()
+                && let Some(conflict) = self.conflict(kernel, writer, access, true)
+            {
+                return Some(conflict);
+            }
+            if first < old || first.thread() == access.thread {
+                self.cells[part].readers[0] = stamp;
+            } else if second < old || second.thread() == access.thread {
+                self.cells[part].readers[1] = stamp;
+            } else if !self.known.is_empty() {
+                let readers = &[first, second];
+                if let Some(index) = readers.iter().position(|reader| self.is_ordered(*reader, access.thread))
+                {
+                    self.cells[part].readers[index] = stamp;
+                }
+            }
+        }
+        None
+    }
+
+    /// Records a write. Its bytes must be inside. `changes` says whether it writes other values than were there before.
+    pub fn write(&mut self, kernel: &Kernel, access: SharedAccess, changes: bool) -> Option<Conflict> {
+        let stamp = Stamp::new(self.now, access.pc, access.thread);
+        let old = Stamp::new(self.base, 0, 0);
+        for part in self.parts(access) {
+            let Cell { writer, readers } = self.cells[part];
+            if !changes {
+                // Threads that write the same value do not disturb each other, nor those that read it.
+                if !self.is_ordered(writer, access.thread) {
+                    self.cells[part].writer = Stamp(writer.0 | JOINT);
+                }
+                continue;
+            }
+            if old <= writer
+                && let Some(conflict) = self.conflict(kernel, writer, access, true)
+            {
+                return Some(conflict);
+            }
+            for reader in readers {
+                if old <= reader
+                    && let Some(conflict) = self.conflict(kernel, reader, access, false)
+                {
+                    return Some(conflict);
+                }
+            }
+            self.cells[part].writer = stamp;
+        }
+        None
+    }
+}
+
+/// Whether a kernel can have races in shared memory at all.
+pub fn can_race(kernel: &Kernel) -> bool {
+    let shares = |space| matches!(space, MemorySpace::Shared | MemorySpace::Generic);
+    kernel.memory_ops.iter().any(|op| shares(op.space))
+        || !kernel.copy_ops.is_empty()
+        || kernel.matrix_ops.iter().any(|op| matches!(op, MatrixOp::Load { .. }))
+}

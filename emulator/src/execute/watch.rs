@@ -1,0 +1,124 @@
+//! Reports the accesses of a warp to shared memory to the search for races, before they are executed.
+
+use super::block::BlockState;
+use super::race::{Row, SharedAccess};
+use super::scratch::State;
+use super::warp::Warp;
+use super::{Stop, first_lane, lanes};
+use crate::code::{AtomicOp, MemoryAction, MemoryOp, MemorySpace, WarpOp};
+use crate::decode::SHARED_WINDOW;
+use crate::fault::AccessKind;
+
+impl Warp {
+    /// Looks for races of a load, store or atomic operation. Leaves out accesses that are misaligned or outside of
+    /// shared memory: they are refused later.
+    pub fn watch(
+        &self,
+        block: &mut BlockState<'_>,
+        op: &MemoryOp,
+        addresses: &[u64; 32],
+        active: u32,
+        pc: u32,
+    ) -> Result<(), Stop> {
+        let start = match op.space {
+            MemorySpace::Shared => 0,
+            MemorySpace::Generic => SHARED_WINDOW,
+            MemorySpace::Global | MemorySpace::Local | MemorySpace::Param => return Ok(()),
+        };
+        let Some(races) = &mut block.races else { return Ok(()) };
+        let bytes = u64::from(op.bytes);
+        let length = block.shared.len();
+        if let MemoryAction::Load { .. } = op.action
+            && races.reads_orderly(Row { warp: self.index, pc, active, start, bytes, length }, addresses)
+        {
+            return Ok(());
+        }
+        for lane in lanes(active) {
+            let at = addresses[lane].wrapping_sub(start);
+            if length < bytes || length - bytes < at || at & (bytes - 1) != 0 {
+                continue;
+            }
+            let access = SharedAccess { thread: 32 * self.index + lane as u32, pc, at, bytes };
+            let (kind, conflict) = match &op.action {
+                MemoryAction::Load { .. } => (AccessKind::Read, races.read(block.kernel, access)),
+                MemoryAction::Store { from } => {
+                    let mut changes = false;
+                    for (index, slot) in from.iter().enumerate() {
+                        let to = at + u64::from(op.element) * index as u64;
+                        let (old, state) = block.shared.load(to, op.element);
+                        let unused = 64 - 8 * op.element;
+                        let new = self.registers.get(*slot, lane) << unused >> unused;
+                        changes |= state != State::Written || old != new;
+                        // The next lane may write the same value to the same place.
+                        block.shared.store(to, op.element, new);
+                    }
+                    (AccessKind::Write, races.write(block.kernel, access, changes))
+                }
+                MemoryAction::Atomic { op: AtomicOp::CompareExchange, first, .. }
+                    if block.shared.load(at, op.element).0 != self.registers.get(*first, lane) =>
+                {
+                    (AccessKind::Atomic, races.read(block.kernel, access))
+                }
+                MemoryAction::Atomic { .. } => (AccessKind::Atomic, races.write(block.kernel, access, true)),
+            };
+            if let Some(conflict) = conflict {
+                return Err(block.race(kind, access, conflict));
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that an access that is not weak orders what several threads do.
+    pub fn note_order(&self, block: &mut BlockState<'_>, op: &MemoryOp, active: u32) {
+        let Some(races) = &mut block.races else { return };
+        let kind = match op.action {
+            MemoryAction::Load { .. } => AccessKind::Read,
+            MemoryAction::Store { .. } => AccessKind::Write,
+            MemoryAction::Atomic { .. } => AccessKind::Atomic,
+        };
+        races.synchronize(op.order, kind, self.index, active);
+    }
+
+    /// Notes that lanes have executed an operation together. Only `bar.warp.sync` orders accesses.
+    pub fn note_collective(&self, block: &mut BlockState<'_>, op: &WarpOp, active: u32) {
+        let (WarpOp::Sync { members }, Some(races)) = (op, &mut block.races) else { return };
+        let members = self.registers.narrow[*members as usize];
+        // Lanes with different masks may be at the same instruction.
+        let mut rest = active;
+        while rest != 0 {
+            let mask = members[first_lane(rest)];
+            let group =
+                lanes(rest).filter(|lane| members[*lane] == mask).fold(0, |all, lane| all | 1 << lane);
+            races.order_lanes(self.index, group);
+            rest &= !group;
+        }
+    }
+
+    pub fn note_fence(&self, block: &mut BlockState<'_>, active: u32) {
+        if let Some(races) = &mut block.races {
+            races.fence(self.index, active);
+        }
+    }
+
+    /// Looks for a race of one lane's write or read of shared memory, which must be inside.
+    pub fn watch_lane(
+        &self,
+        block: &mut BlockState<'_>,
+        kind: AccessKind,
+        lane: usize,
+        at: u64,
+        bytes: u64,
+        pc: u32,
+    ) -> Result<(), Stop> {
+        let Some(races) = &mut block.races else { return Ok(()) };
+        let access = SharedAccess { thread: 32 * self.index + lane as u32, pc, at, bytes };
+        let conflict = match kind {
+            AccessKind::Read => races.read(block.kernel, access),
+            AccessKind::Write | AccessKind::Atomic => races.write(block.kernel, access, true),
+        };
+        match conflict {
+            Some(conflict) => Err(block.race(kind, access, conflict)),
+            None => Ok(()),
+        }
+    }
+}
