@@ -7,6 +7,7 @@ mod circles;
 mod edges;
 mod index;
 mod papers;
+mod patches;
 mod sources;
 mod words;
 
