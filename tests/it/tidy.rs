@@ -7,6 +7,8 @@ mod circles;
 mod documentation;
 mod edges;
 mod index;
+mod papers;
+mod patches;
 mod sources;
 mod words;
 

@@ -31,7 +31,9 @@ use self::run::supply::Units;
 use self::run::watchdog::{Part, Watchdog};
 use self::run::{Attempts, Run};
 use self::survey::limits::{limits_of, whole_memory};
-use self::survey::{devices, launches, own_limits, priority, read_facts, replay_facts, same_class, seed, spec};
+use self::survey::{
+    devices, launches, own_limits, priority, read_facts, replay_facts, same_class, seed, spec,
+};
 use crate::core::Core;
 use crate::core::event::{Control, Event};
 use crate::exit::Exit;

@@ -70,7 +70,8 @@ impl EntryCall {
     /// argument is not part of it, because its value before the call is written there, in no order with these fills.
     pub(super) fn poisoned(&self, entry: &OnDevice) -> Vec<(u64, Bytes)> {
         let outputs = &entry.as_ref().outputs;
-        let is_changed = |number: usize| outputs.get(number).is_some_and(|output| !output.arguments.is_empty());
+        let is_changed =
+            |number: usize| outputs.get(number).is_some_and(|output| !output.arguments.is_empty());
         let buffers = self.outputs.iter().chain(&self.workspaces).enumerate();
         let parts = buffers.flat_map(|(number, buffer)| {
             let Bands { front, bytes, back } = buffer.bands;
@@ -100,7 +101,8 @@ impl EntryCall {
         match pointer {
             Pointer::Argument(argument) => {
                 let outputs = &entry.as_ref().outputs;
-                if let Some(changed) = outputs.iter().position(|output| output.arguments.contains(&argument)) {
+                if let Some(changed) = outputs.iter().position(|output| output.arguments.contains(&argument))
+                {
                     return self.address(entry, Pointer::Output(changed));
                 }
                 let place = entry.places.get(argument).copied().flatten();

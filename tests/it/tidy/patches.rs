@@ -1,0 +1,55 @@
+//! Checks the patches in `tests/defences`, each of which removes one defence of the clock: they must match the sources.
+
+use std::collections::BTreeSet;
+
+use super::{none, read, texts};
+
+/// The lines of a hunk that the file must contain, with the name of the file.
+fn hunks(patch: &str) -> Vec<(String, String)> {
+    let mut found: Vec<(String, String)> = Vec::new();
+    let mut file = String::new();
+    for line in patch.lines() {
+        if let Some(name) = line.strip_prefix("--- ") {
+            file = name.to_owned();
+        } else if line.starts_with("@@ ") {
+            found.push((file.clone(), String::new()));
+        } else if let (Some((_, before)), Some(kept)) = (found.last_mut(), line.strip_prefix([' ', '-'])) {
+            before.push_str(kept);
+            before.push('\n');
+        }
+    }
+    found
+}
+
+#[test]
+fn patches_that_remove_defences_match_the_sources() {
+    let mut wrong = Vec::new();
+    for patch in texts("tests/defences", &[".patch"]) {
+        let hunks = hunks(&patch.text);
+        assert!(!hunks.is_empty(), "{} changes nothing", patch.path);
+        for (file, before) in hunks {
+            if read(&file).matches(&before).count() != 1 {
+                wrong.push(format!(
+                    "{}: these lines of {file} are gone, or there twice:\n{before}",
+                    patch.path
+                ));
+            }
+        }
+    }
+    none("patches that no longer apply: change them with the source", &wrong);
+}
+
+/// A patch without a row would be a defence that nobody shows to be needed.
+#[test]
+fn every_patch_is_in_the_table_of_the_documentation() {
+    let documented = read("docs/explanation/timing.md");
+    let patches: BTreeSet<String> =
+        texts("tests/defences", &[".patch"]).into_iter().map(|patch| patch.path).collect();
+    let names =
+        patches.iter().filter_map(|path| path.strip_prefix("tests/defences/")?.strip_suffix(".patch"));
+    let wrong: Vec<String> = names
+        .filter(|name| *name != "switch" && !documented.contains(&format!("| `{name}` |")))
+        .map(str::to_owned)
+        .collect();
+    none("patches that docs/explanation/timing.md does not name", &wrong);
+}

@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# Removes one defence of the clock at a time, and shows which kernel then appears fast although it is not.
+#
+#     tools/defences.sh [NAME ...]
+#
+# tests/defences contains a patch for each defence. The patches are applied to a copy of the repository, in which a defence
+# is missing if its name is in OPT_WITHOUT (a list, separated by commas). Each row is two runs of this copy over the same
+# kernel: with all defences, and without some. The table is printed at the end, in Markdown.
+#
+# On a busy machine, set DEFENCES_PRIORITY=realtime (needs CAP_SYS_NICE).
+#
+# An interrupted run can be continued: finished runs are in target/defences/rows. Delete one to repeat it. Needs Python.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly root="$PWD" work="${DEFENCES_DIR:-$PWD/target/defences}"
+readonly tree="$work/tree" built="${DEFENCES_TARGET_DIR:-$work/target}" rows="$work/rows"
+readonly program="$built/debug/opt-supervisor" generator="$built/debug/gen-captures"
+
+build() {
+    rm -rf "$tree"
+    mkdir -p "$tree" "$rows"
+    git ls-files -z | xargs -0 cp --parents -t "$tree"
+    # `switch` adds the function that the others call.
+    for patch in tests/defences/switch.patch $(ls tests/defences/*.patch | grep -v /switch.patch); do
+        patch --silent --strip 0 --directory "$tree" < "$patch"
+    done
+    (cd "$tree" && CARGO_TARGET_DIR="$built" cargo build --workspace --bin opt-supervisor --bin gen-captures)
+}
+
+# Prints what a run found out about its cheat, in one line: a status, and the speed-up over the honest kernel.
+result() {
+    python3 - "$1" <<'PYTHON'
+import json
+import os
+import sys
+
+job = json.load(open(os.path.join(sys.argv[1], "summary.json")))["jobs"][0]
+cheat, honest = (next(it for it in job["candidates"] if it["name"] == name) for name in ("cheat", "honest"))
+load = f"{os.getloadavg()[0]:.1f}"
+if cheat["status"] != "PASSED":
+    print(f"{cheat['status']}|{load}|{cheat['detail']}")
+    sys.exit()
+speedup = cheat["profile"]["entries"][0]["speedup"]
+if speedup is None:
+    times = [it["profile"]["median_time_ms"] for it in (honest, cheat)]
+    print(f"PASSED {times[0] / times[1]:.2f} of medians|{load}|")
+else:
+    print(f"PASSED {speedup['value']:.2f} [{speedup['ci_low']:.2f}–{speedup['ci_high']:.2f}]|{load}|")
+PYTHON
+}
+
+# Runs a row's plan without some defences, and keeps the result.
+run() {
+    local row="$1" without="$2" suffix="$3"
+    local result="$rows/$row.$suffix" folder="$work/runs/$row.$suffix"
+    [ -s "$result" ] && return
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    cp -r "$work/runs/$row.plan/." "$folder"
+    # A run whose candidates fail exits with an error.
+    (cd "$folder" && OPT_WITHOUT="$without" "$program" run --quiet plan.toml > output.txt 2>&1) || true
+    result "$folder/runs/plan" > "$result.new"
+    mv "$result.new" "$result"
+}
+
+# row NAME WITHOUT KERNEL
+#
+# Options are variables: op, shape, entries, profile and verify (lines of the plan), flags and honest_flags (of the
+# compiler), honest (a kernel), threads and baseline.
+row() {
+    local name="$1" without="$2" kernel="$3"
+    local kernels="$root/tests/data/kernels" folder="$work/runs/$name.plan"
+    if [ "${#wanted[@]}" != 0 ] && [[ " ${wanted[*]} " != *" $name "* ]]; then return; fi
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    "$generator" op --name "${op:-softmax}" --shape "${shape:-64,256}" --entries "${entries:-1}" \
+        --out "$folder/captures" > /dev/null
+    cat > "$folder/plan.toml" <<TOML
+[build]
+include = ["$kernels/hostile"]
+libraries = ["m"]
+[verify]
+call_timeout = "20s"
+${verify:-}
+[profile]
+entry_timeout = "1s"
+priority = "${DEFENCES_PRIORITY:-none}"
+${profile:-}
+[limits]
+memory = "512MiB"
+threads = ${threads:-1}
+[[job]]
+name = "job"
+captures = "captures"
+${baseline-baseline = \"honest\"}
+[[job.candidate]]
+name = "honest"
+sources = ["$kernels/exploits/${honest:-honest.c}"]
+build = { extra_flags = [${honest_flags:-}] }
+[[job.candidate]]
+name = "cheat"
+sources = ["$kernels/exploits/$kernel"]
+build = { extra_flags = [${flags:-}] }
+TOML
+    run "$name" "" with
+    run "$name" "$without" without
+    printf '| %s | `%s` | %s | %s |\n' "$name" "${kernel%.c}" \
+        "$(cut -d'|' -f1,2 "$rows/$name.with" | sed 's/|/, load /')" \
+        "$(cut -d'|' -f1,2 "$rows/$name.without" | sed 's/|/, load /')" | tee -a "$work/table.new"
+}
+
+readonly wanted=("$@")
+[ -n "${DEFENCES_BUILT:-}" ] || build
+rm -f "$work/table.new"
+
+profile='vary = "none"' row poison poison fills_each_slot_once.c
+row own_values own_values copies_the_slot_before.c
+row compare compare skips_half_of_the_calls.c
+shape=512,256 threads=2 flags='"-DAREA_MIB=200"' row looks looks works_on_before_it_stops.c
+row handoff handoff slows_empty_blocks.c
+threads=2 row stopped stopped slows_the_other_side.c
+threads=2 row stopped+idle stopped,idle slows_the_other_side.c
+row waking waking works_ahead_of_its_calls.c
+row idle idle works_ahead_of_its_calls.c
+row waking+idle waking,idle works_ahead_of_its_calls.c
+row length length takes_over_the_loop.c
+threads=2 row waiting waiting keeps_a_thread_asleep.c
+baseline="" row fresh_process fresh_process copies_the_slot_before.c
+entries=3 profile='entries = "all"
+cache_state = "rotate"' row reread reread finishes_in_the_next_entry.c
+op=layer_norm shape=1,262144 verify='tolerance = "kernelforge"' honest=remembers_mean_and_deviation.c \
+    honest_flags='"-DHONEST_CALLS=1000000000"' row weights weights remembers_mean_and_deviation.c
+
+printf '| without | kernel | with all defences | without this one |\n|---|---|---|---|\n'
+cat "$work/table.new"
