@@ -7,7 +7,6 @@ mod circles;
 mod documentation;
 mod edges;
 mod index;
-mod papers;
 mod patches;
 mod sources;
 mod words;
