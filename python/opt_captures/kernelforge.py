@@ -22,15 +22,7 @@ DEVICE_CODE = re.compile(r"__global__|<<<|#\s*include\s*[<\"]cuda")
 LAUNCH = re.compile(r"\blaunch\s*\(")
 TRITON = re.compile(r"^\s*(import|from) triton\b", re.MULTILINE)
 #: KernelForge's rules of timing and correctness. Those of opt-supervisor are stricter.
-PARITY = [
-    "[verify]",
-    'tolerance = "kernelforge"',
-    "stop_after = 0",
-    "",
-    "[profile]",
-    'protocol = "kernelforge"',
-    'entries = "all"',
-]
+PARITY = ["[profile]", 'parity = "kernelforge"']
 NEEDS_DEVICE = "CUDA needs a device, which a torch-extension cannot use yet"
 
 

@@ -58,6 +58,8 @@ pub enum Nonfinite {
 pub struct ProfileSettings {
     pub protocol: Protocol,
     pub entries: ProfileEntries,
+    /// Whose rules the plan asked for. They are already part of the other settings.
+    pub parity: Parity,
     pub batch_bytes: Bytes,
     pub cache_state: CacheState,
     pub inputs: InputMemory,
@@ -77,6 +79,14 @@ impl ProfileSettings {
     pub fn rotates(&self, entries: usize) -> bool {
         self.cache_state == CacheState::Rotate && self.protocol == Protocol::Paired && 1 < entries
     }
+}
+
+/// Another project's rules of timing and correctness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Parity {
+    None,
+    Kernelforge,
 }
 
 /// The scheduling priority of processes in a timed block.

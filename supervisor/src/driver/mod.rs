@@ -31,7 +31,7 @@ use self::run::supply::Units;
 use self::run::watchdog::{Part, Watchdog};
 use self::run::{Attempts, Run};
 use self::survey::limits::{limits_of, whole_memory};
-use self::survey::{devices, launches, priority, read_facts, replay_facts, seed, spec};
+use self::survey::{devices, launches, priority, read_facts, replay_facts, same_class, seed, spec};
 use crate::core::Core;
 use crate::core::event::{Control, Event};
 use crate::exit::Exit;
@@ -154,6 +154,12 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         run.feed(Event::Control(Control::StayOpen))?;
     }
     run.desk.announce(&format!("run {} in {}", run.agenda.plan.run.name, folder.path().display()));
+    // A resumed run has these rows already.
+    if !options.resume {
+        for row in same_class::policy_rows(&run.agenda.plan, &facts) {
+            run.policy(&row);
+        }
+    }
     let stop = run.go()?;
     run.watchdog.enter(Part::Ending);
     if let Some(row) = seed::policy_row(&run.agenda.plan, run.agenda.seed) {

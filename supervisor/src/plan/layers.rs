@@ -1,11 +1,15 @@
 //! Merges layers of settings. From weak to strong, they are `configs/default.toml`, the plan's top-level tables, the
 //! tables of the job, the tables of the candidate, and `--set`.
 //!
+//! `profile.parity` names a set of rules. They lie below the keys of the table that sets it, and above weaker layers.
+//!
 //! Each table is checked once, before it is merged. A mistake at the top is therefore reported once, not once per job.
 
 use std::sync::Arc;
 
-use opt_shared::settings::{BuildSettings, LimitSettings, ProfileSettings, RecycleSettings, VerifySettings};
+use opt_shared::settings::{
+    BuildSettings, LimitSettings, Parity, ProfileSettings, RecycleSettings, VerifySettings,
+};
 use toml::de::DeTable;
 
 use super::error::{Findings, Spot};
@@ -47,12 +51,18 @@ pub struct Settings {
 
 impl Layers {
     pub(super) fn read(parent: &mut TableReader<'_, '_>, findings: &mut Findings) -> Self {
-        Self {
+        let own = Self {
             recycle: read_section(parent, findings),
             build: read_section(parent, findings),
             verify: read_section(parent, findings),
             profile: read_section(parent, findings),
             limits: read_section(parent, findings),
+        };
+        match own.profile.parity {
+            Some(Parity::Kernelforge) => {
+                read_compiled_in("configs/kernelforge.toml", KERNELFORGE, findings).shared.under(&own)
+            }
+            Some(Parity::None) | None => own,
         }
     }
 
@@ -164,9 +174,16 @@ pub(super) fn complete<S: Section>(layer: S, findings: &mut Findings, spot: &Spo
 /// The compiled-in defaults.
 pub(super) const DEFAULTS: &str = include_str!("../../../configs/default.toml");
 
+/// The settings of `profile.parity = "kernelforge"`.
+const KERNELFORGE: &str = include_str!("../../../configs/kernelforge.toml");
+
 pub(super) fn read_defaults(findings: &mut Findings) -> TopLayers {
-    let source = findings.add_source("configs/default.toml", DEFAULTS);
-    let table = syntax::parse(DEFAULTS, source, findings);
+    read_compiled_in("configs/default.toml", DEFAULTS, findings)
+}
+
+fn read_compiled_in(name: &str, text: &str, findings: &mut Findings) -> TopLayers {
+    let source = findings.add_source(name, text);
+    let table = syntax::parse(text, source, findings);
     read_top(table.as_ref(), source, findings)
 }
 

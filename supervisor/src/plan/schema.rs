@@ -10,7 +10,7 @@ use opt_shared::capture::DType;
 use opt_shared::device::Device;
 use opt_shared::language::{KINDS, Language};
 use opt_shared::settings::{
-    BeforeProfile, BuildSettings, CacheState, InputMemory, LimitSettings, Nonfinite, Priority,
+    BeforeProfile, BuildSettings, CacheState, InputMemory, LimitSettings, Nonfinite, Parity, Priority,
     ProfileEntries, ProfileSettings, Protocol, RecycleSettings, ToleranceOverride, ToleranceProfile, Vary,
     VerifySettings,
 };
@@ -156,6 +156,7 @@ sections! {
         "dtype" => dtype: DTypeOverrides,
     }
     ProfileLayer => ProfileSettings, "profile" {
+        "parity" => parity: Word<Parity>,
         "protocol" => protocol: Word<Protocol>,
         "entries" => entries: Word<ProfileEntries>,
         "batch_bytes" => batch_bytes: Size<1>,
@@ -194,6 +195,7 @@ words! {
     BeforeProfile { Always = "always", Large = "large", Never = "never" }
     ToleranceProfile { Standard = "standard", Gpu = "gpu", Torch = "torch", Kernelforge = "kernelforge" }
     Nonfinite { Match = "match", Reject = "reject" }
+    Parity { None = "none", Kernelforge = "kernelforge" }
     Protocol { Paired = "paired", Kernelforge = "kernelforge" }
     Priority { None = "none", Realtime = "realtime" }
     ProfileEntries { Distinct = "distinct", All = "all" }

@@ -9,8 +9,8 @@ use opt_shared::formula::{DEVICE_CONTEXT, RunnerTerms, SHARED_RUNNER, device_rou
 use opt_shared::language::Launcher;
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::settings::{
-    CacheState, InputMemory, LimitSettings, Nonfinite, Priority, ProfileEntries, ProfileSettings, Protocol,
-    ToleranceProfile, Vary, VerifySettings,
+    CacheState, InputMemory, LimitSettings, Nonfinite, Parity, Priority, ProfileEntries, ProfileSettings,
+    Protocol, ToleranceProfile, Vary, VerifySettings,
 };
 use opt_shared::units::Bytes;
 
@@ -51,6 +51,7 @@ fn profile_settings(batch_bytes: Bytes, inputs: InputMemory) -> ProfileSettings 
     ProfileSettings {
         protocol: Protocol::Paired,
         entries: ProfileEntries::Distinct,
+        parity: Parity::None,
         batch_bytes,
         cache_state: CacheState::Auto,
         inputs,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use opt_shared::message::Depth;
 use opt_shared::outcome::{RunnerEnd, Status};
 use opt_shared::settings::{
-    CacheState, InputMemory, Priority, ProfileEntries, ProfileSettings, Protocol, Vary,
+    CacheState, InputMemory, Parity, Priority, ProfileEntries, ProfileSettings, Protocol, Vary,
 };
 use opt_shared::units::Bytes;
 
@@ -33,6 +33,7 @@ fn task(numbers: &[u32], paired: bool) -> ProfileTask {
         profile: ProfileSettings {
             protocol: Protocol::Paired,
             entries: ProfileEntries::Distinct,
+            parity: Parity::None,
             batch_bytes: Bytes::gib(1),
             cache_state: CacheState::Auto,
             inputs: InputMemory::Mapped,

@@ -1,0 +1,52 @@
+//! Says in the policy log which entries are not timed because another entry of the same class is.
+
+use std::collections::BTreeMap;
+
+use opt_shared::settings::ProfileEntries;
+
+use super::facts::JobFacts;
+use crate::core::event::PolicyRow;
+use crate::plan::{JobPlan, Plan};
+
+/// The number of entries that a row names. Further ones are only counted.
+const NAMED: usize = 5;
+
+/// Returns a row for each job with such entries.
+pub(crate) fn policy_rows(plan: &Plan, facts: &[JobFacts]) -> Vec<PolicyRow> {
+    if !plan.stages().profile {
+        return Vec::new();
+    }
+    plan.jobs.iter().zip(facts).filter_map(|(job, facts)| policy_row(job, facts)).collect()
+}
+
+fn policy_row(job: &JobPlan, facts: &JobFacts) -> Option<PolicyRow> {
+    if job.profile.entries != ProfileEntries::Distinct {
+        return None;
+    }
+    let mut first: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut skipped = Vec::new();
+    for fact in facts.entries.iter().filter(|fact| fact.scored) {
+        match first.get(fact.class.as_str()) {
+            Some(timed) => skipped.push(format!("{} like {timed}", fact.entry.name)),
+            None => {
+                first.insert(&fact.class, &fact.entry.name);
+            }
+        }
+    }
+    let count = skipped.len();
+    if count == 0 {
+        return None;
+    }
+    let more = count.saturating_sub(NAMED);
+    let named = skipped.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
+    let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+    Some(PolicyRow {
+        decision: "same_class",
+        reason: format!(
+            "{}: entries of the same class count by their number and are not timed: {named}{more} (`entries = \"all\"` \
+             times them)",
+            job.name
+        ),
+        numbers: vec![("job", u64::from(job.id.0)), ("timed", first.len() as u64), ("skipped", count as u64)],
+    })
+}
