@@ -112,7 +112,7 @@ fn limited(limit: &str) -> (Scenario, Outcome) {
 #[test]
 fn run_names_a_resource_limit_that_is_too_low() {
     for (limit, option) in
-        [("-n 40", "ulimit -Hn 128"), ("-f 200", "ulimit -Hf 1048576"), ("-s 128", "ulimit -Hs 1024")]
+        [("-n 40", "ulimit -Hn 128"), ("-f 200", "ulimit -Hf 2097152"), ("-s 768", "ulimit -Hs 1024")]
     {
         let (scenario, outcome) = limited(limit);
         let outcome = outcome.expect_exit(3);

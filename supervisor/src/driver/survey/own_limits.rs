@@ -22,7 +22,8 @@ const NEEDED: [Needed; 3] = [
         what: "the size of a file (in bytes)",
         least: 1 << 30,
         option: 'f',
-        unit: 1024,
+        // In some shells; others count in units of 1024.
+        unit: 512,
     },
     // Compilers fail with 128 KiB, as if the source were wrong.
     Needed {
