@@ -12,7 +12,7 @@ mod devices;
 mod doctor;
 mod ffi;
 mod fixtures;
-mod gpu_probe;
+mod gpu_check;
 mod hostile;
 mod isolation;
 mod log;
