@@ -13,7 +13,7 @@ mod doctor;
 mod faults;
 mod ffi;
 mod fixtures;
-mod gpu_probe;
+mod gpu_check;
 mod hostile;
 mod isolation;
 mod log;

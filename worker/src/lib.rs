@@ -31,6 +31,7 @@ pub const ZYGOTE_ARGUMENT: &CStr = c"__zygote";
 pub use runner::compiler::main as compiler_main;
 pub use runner::serve::main as runner_main;
 pub use runner::zygote::main as zygote_main;
+pub use session::cuda::trial;
 pub use session::host::read_ahead;
 
 /// The entry point of canaries. One of them queries an interpreter: `interpreter NAME PATH [triton]`

@@ -9,6 +9,10 @@
     reason = "each has the contract of the driver's function of the same name"
 )]
 
+mod further;
+mod mischief;
+
+use std::alloc::Layout;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -17,6 +21,7 @@ use std::time::Duration;
 use opt_emulator::{Config, Device, Fault, Function, Launch, Limit, LoadError, Module};
 
 const INVALID_VALUE: u32 = 1;
+const OUT_OF_MEMORY: u32 = 2;
 const INVALID_DEVICE: u32 = 101;
 const INVALID_IMAGE: u32 = 200;
 const INVALID_HANDLE: u32 = 400;
@@ -29,8 +34,13 @@ const KERNEL_TIMEOUT: Duration = Duration::from_secs(120);
 const CONTEXT_FILE: &str = "context-";
 /// The file name of the script of NVML's twin.
 const NVML_SCRIPT: &str = "nvml.json";
-/// The size in bytes of the header before pinned memory. The header contains the memory's length.
-const HEADER: usize = 64;
+/// The alignment of pinned memory, as a card's driver has it, and the size of the header before it. The header contains
+/// the memory's length.
+const PAGE: usize = 4096;
+/// The distance between handles.
+const HANDLES: usize = 64;
+const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
+const COMPUTE_CAPABILITY_MINOR: u32 = 76;
 const JIT_ERROR_LOG: u32 = 5;
 const JIT_ERROR_LOG_BYTES: u32 = 6;
 const PARAM_BUFFER: usize = 1;
@@ -58,7 +68,7 @@ fn twin() -> MutexGuard<'static, Twin> {
 
 impl Twin {
     fn handle(&mut self) -> usize {
-        self.next += HEADER;
+        self.next += HANDLES;
         self.next
     }
 }
@@ -125,9 +135,16 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _: c_int) -> u32
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, _: c_uint, _: c_int) -> u32 {
-    // SAFETY: see the caller's contract. (The backend queries only whether the device is integrated, and it is not.)
-    unsafe { give(value, 0) }
+pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, which: c_uint, _: c_int) -> u32 {
+    let (major, minor) = twin().device.config().compute_capability;
+    let found = match which {
+        COMPUTE_CAPABILITY_MAJOR => c_int::try_from(major).unwrap_or(0),
+        COMPUTE_CAPABILITY_MINOR => c_int::try_from(minor).unwrap_or(0),
+        // It is not integrated, and has no clocks.
+        _ => 0,
+    };
+    // SAFETY: see the caller's contract.
+    unsafe { give(value, found) }
 }
 
 #[unsafe(no_mangle)]
@@ -182,13 +199,24 @@ pub unsafe extern "C" fn cuMemFree_v2(address: u64) -> u32 {
     code(twin().device.free(address))
 }
 
+/// The layout of a header and this many bytes.
+fn pinned_layout(bytes: usize) -> Option<Layout> {
+    Layout::from_size_align(bytes.checked_add(PAGE)?, PAGE).ok()
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemHostAlloc(at: *mut *mut c_void, bytes: usize, _: c_uint) -> u32 {
-    let words = (bytes + HEADER).div_ceil(8);
-    let block = Box::leak(vec![0_u64; words].into_boxed_slice());
-    block[0] = words as u64;
-    // SAFETY: the block is longer than its header, and the caller's pointer is valid.
-    unsafe { give(at, block.as_mut_ptr().cast::<u8>().add(HEADER).cast()) }
+    let Some(layout) = pinned_layout(bytes) else { return INVALID_VALUE };
+    // SAFETY: the layout has at least a header's length.
+    let block = unsafe { std::alloc::alloc_zeroed(layout) };
+    if block.is_null() {
+        return OUT_OF_MEMORY;
+    }
+    // SAFETY: the block is longer than its header and aligned for a number, and the caller's pointer is valid.
+    unsafe {
+        block.cast::<usize>().write(bytes);
+        give(at, block.add(PAGE).cast())
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -196,9 +224,11 @@ pub unsafe extern "C" fn cuMemFreeHost(at: *mut c_void) -> u32 {
     // SAFETY: `at` came from `cuMemHostAlloc` and is freed once. Its block begins with the header, which has its
     // length.
     unsafe {
-        let start = at.cast::<u8>().sub(HEADER).cast::<u64>();
-        let words = usize::try_from(start.read()).unwrap_or(0);
-        drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, words)));
+        let block = at.cast::<u8>().sub(PAGE);
+        match pinned_layout(block.cast::<usize>().read()) {
+            Some(layout) => std::alloc::dealloc(block, layout),
+            None => return INVALID_VALUE,
+        }
     }
     0
 }
@@ -257,7 +287,8 @@ pub unsafe extern "C" fn cuEventCreate(event: *mut *mut c_void, _: c_uint) -> u3
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventRecord(_: *mut c_void, _: *mut c_void) -> u32 {
+pub unsafe extern "C" fn cuEventRecord(event: *mut c_void, _: *mut c_void) -> u32 {
+    further::record(event);
     state()
 }
 
@@ -378,6 +409,9 @@ pub unsafe extern "C" fn cuLaunchKernel(
 ) -> u32 {
     let mut twin = twin();
     let Some(function) = twin.functions.get(&function.addr()).cloned() else { return INVALID_HANDLE };
+    if mischief::skips(function.name()) {
+        return 0;
+    }
     // SAFETY: `extra` has alternating names and values, and ends with a name of zero.
     let Some(buffer) = (unsafe { packed(extra) }) else { return INVALID_VALUE };
     let params = function.param_layout().into_iter().map(|(at, bytes)| {

@@ -21,6 +21,7 @@ mod scripted;
 mod session;
 #[cfg(test)]
 mod tests;
+pub mod trial;
 mod untimed;
 
 use std::cell::RefCell;

@@ -10,19 +10,21 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use opt_shared::units::Bytes;
 
+use crate::Arguments;
 use crate::cuda::{Device, Pinned};
-use crate::table::Row;
+use crate::row::Row;
 
 const FILE: usize = 512 << 20;
+const FILE_OF_TWIN: usize = 16 << 20;
 const BLOCK: usize = 8 << 20;
 /// A flag of `preadv2` since Linux 6.14. The headers of some libcs do not have it yet.
 const RWF_DONTCACHE: i32 = 0x80;
 /// `O_DIRECT` needs buffers that are aligned to the device's blocks. The size of a page is enough for every device.
 const ALIGNMENT: usize = 4096;
 
-pub(crate) fn rows(device: i32, dir: &Path) -> Result<Vec<Row>> {
-    let open = Device::open(device)?;
-    let file = Scratch::write(dir)?;
+pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
+    let open = Device::open(arguments)?;
+    let file = Scratch::write(&arguments.dir, arguments.size(FILE, FILE_OF_TWIN))?;
     let mut pinned = Pinned::allocate(&open, BLOCK)?;
     let mut plain = vec![0u8; BLOCK + ALIGNMENT];
     let skip = plain.as_ptr().align_offset(ALIGNMENT);
@@ -36,7 +38,7 @@ pub(crate) fn rows(device: i32, dir: &Path) -> Result<Vec<Row>> {
             Ok(rate) => format!("{rate:.2} GB/s"),
             Err(error) => format!("no ({error:#})"),
         };
-        rows.push(Row::new(
+        rows.push(Row::measured(
             format!("preadv2, {name}, into pinned memory"),
             shown(&into_pinned),
             format!("into plain memory {}", shown(&into_plain)),
@@ -56,24 +58,26 @@ pub(crate) fn rows(device: i32, dir: &Path) -> Result<Vec<Row>> {
 /// A scratch file, which is removed when this value is dropped.
 struct Scratch {
     path: PathBuf,
+    bytes: usize,
 }
 
 impl Scratch {
-    fn write(dir: &Path) -> Result<Self> {
+    fn write(dir: &Path, bytes: usize) -> Result<Self> {
         let disk = rustix::fs::statvfs(dir)
             .with_context(|| format!("asking for the free space of {}", dir.display()))?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         ensure!(
-            2 * FILE as u64 <= free,
-            "{} has less than 1 GiB of free space, twice the size of the test file (pass --dir)",
-            dir.display()
+            2 * bytes as u64 <= free,
+            "{} has less than {} of free space, twice the size of the test file (pass --dir)",
+            dir.display(),
+            Bytes::from(2 * bytes)
         );
-        let path = dir.join(format!("gpu-probe-{}.tmp", std::process::id()));
-        let scratch = Self { path };
+        let path = dir.join(format!("gpu-check-{}.tmp", std::process::id()));
+        let scratch = Self { path, bytes };
         let write = || -> std::io::Result<()> {
             let mut file = File::create_new(&scratch.path)?;
             let mut block = vec![0u8; BLOCK];
-            for number in 0..FILE / BLOCK {
+            for number in 0..bytes / BLOCK {
                 // All blocks differ, and a file system cannot compress or deduplicate their contents.
                 let mut state = number as u64 + 1;
                 for word in block.chunks_exact_mut(8) {
@@ -100,7 +104,7 @@ impl Scratch {
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
         let started = Instant::now();
         let mut at = 0;
-        while at < FILE {
+        while at < self.bytes {
             let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
             // SAFETY: the single vector covers a live buffer that nothing else refers to.
             let read = unsafe {
@@ -115,7 +119,7 @@ impl Scratch {
                 Err(_) => return Err(std::io::Error::last_os_error()).context("preadv2"),
             }
         }
-        Ok(Bytes::from(FILE).as_f64() / started.elapsed().as_secs_f64() / 1e9)
+        Ok(Bytes::from(self.bytes).as_f64() / started.elapsed().as_secs_f64() / 1e9)
     }
 }
 

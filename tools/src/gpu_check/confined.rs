@@ -15,34 +15,62 @@ use opt_worker::sandbox::confine::{
     Confinement, Descriptors, Reach, ResourceLimits, SandboxKind, lock_down, restrict_calls, restrict_files,
 };
 
+use crate::Arguments;
 use crate::cuda::{Device, load_driver};
-use crate::table::{Row, mib};
-use crate::{Section, command};
+use crate::row::{Row, mib};
+use crate::steps::{own_command, wait};
 
 /// Private memory limits of small candidates, in bytes. A context must fit within them.
 const DATA_LIMITS: [u64; 3] = [256 << 20, 1 << 30, 4 << 30];
-const LIMIT_VARIABLE: &str = "GPU_PROBE_DATA_LIMIT";
-/// The time limit for each child process. Six of them stay within the limit of a section.
+const LIMIT_VARIABLE: &str = "GPU_CHECK_DATA_LIMIT";
+/// The time limit for each child process. Six of them stay within the limit of the step.
 const CHILD_LIMIT: Duration = Duration::from_secs(3);
 
-pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
+/// The protections under which a child starts a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Under {
+    DataLimit,
+    FilesRules,
+    CallFilter,
+    All,
+}
+
+impl Under {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::DataLimit => "data-limit",
+            Self::FilesRules => "files-rules",
+            Self::CallFilter => "call-filter",
+            Self::All => "all",
+        }
+    }
+}
+
+pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
+    let command = |under: Under| -> Result<Command> {
+        let mut command = own_command(arguments)?;
+        command.args(["--under", under.name()]);
+        Ok(command)
+    };
     let mut rows = Vec::new();
     for limit in DATA_LIMITS {
-        let mut command = command(Section::UnderDataLimit, device)?;
+        let mut command = command(Under::DataLimit)?;
         command.env(LIMIT_VARIABLE, limit.to_string());
-        rows.push(row(&format!("does a context start under RLIMIT_DATA = {}?", mib(limit)), command));
+        let question = format!("does a context start under RLIMIT_DATA = {}?", mib(limit));
+        rows.push(row(&question, command, arguments.limit(CHILD_LIMIT)));
     }
-    for (section, name) in [
-        (Section::UnderFilesRules, "the Landlock rules"),
-        (Section::UnderCallFilter, "the seccomp deny list"),
-        (Section::UnderAll, "the whole lock-down of a candidate"),
+    for (under, name) in [
+        (Under::FilesRules, "the Landlock rules"),
+        (Under::CallFilter, "the seccomp deny list"),
+        (Under::All, "the whole lock-down of a candidate"),
     ] {
-        rows.push(row(&format!("does a context start under {name}?"), command(section, device)?));
+        let question = format!("does a context start under {name}?");
+        rows.push(row(&question, command(under)?, arguments.limit(CHILD_LIMIT)));
     }
     Ok(rows)
 }
 
-fn row(question: &str, mut command: Command) -> Row {
+fn row(question: &str, mut command: Command, limit: Duration) -> Row {
     let mut run = || -> Result<(String, String)> {
         // The child needs a socket like that of a runner to its worker. If its other end were closed, the child would
         // take itself for orphaned.
@@ -50,14 +78,10 @@ fn row(question: &str, mut command: Command) -> Row {
         command.stdin(Stdio::from(OwnedFd::from(theirs)));
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("starting a child")?;
-        let started = Instant::now();
-        while child.try_wait().context("waiting for a child")?.is_none() {
-            if CHILD_LIMIT < started.elapsed() {
-                child.kill().context("ending a child")?;
-                child.wait().context("reaping a child")?;
-                return Ok(("no".to_owned(), format!("it hung for {} s", CHILD_LIMIT.as_secs())));
-            }
-            std::thread::sleep(Duration::from_millis(10));
+        if wait(&mut child, limit)?.is_none() {
+            child.kill().context("ending a child")?;
+            child.wait().context("reaping a child")?;
+            return Ok(("no".to_owned(), format!("it hung for {} s", limit.as_secs())));
         }
         let output = child.wait_with_output().context("reading a child")?;
         drop(ours);
@@ -72,47 +96,36 @@ fn row(question: &str, mut command: Command) -> Row {
     Row::of(question, run())
 }
 
-/// Creates a context and uses it briefly.
-fn start(device: i32) -> Result<()> {
+/// In the child: applies the protections, creates a context and uses it briefly.
+pub(crate) fn start_under(under: Under, arguments: &Arguments) -> Result<()> {
+    // Load the library before the rules apply, as a runner does, because it can be in any folder.
+    load_driver()?;
+    let stdin = std::io::stdin();
+    let kept = Descriptors { worker: stdin.as_fd(), artifact: None, libraries: &[] };
+    match under {
+        Under::DataLimit => {
+            let limit: u64 = std::env::var(LIMIT_VARIABLE).context(LIMIT_VARIABLE)?.parse()?;
+            let both = rustix::process::Rlimit { current: Some(limit), maximum: Some(limit) };
+            rustix::process::setrlimit(rustix::process::Resource::Data, both)
+                .context("setting RLIMIT_DATA")?;
+        }
+        Under::FilesRules => {
+            restrict_files(&confinement(), &kept)?;
+        }
+        Under::CallFilter => {
+            restrict_calls(&confinement())?;
+        }
+        Under::All => {
+            lock_down(&confinement(), &kept)?;
+        }
+    }
     let started = Instant::now();
-    let open = Device::open(device)?;
+    let open = Device::open(arguments)?;
     let memory = open.allocate(16 << 20)?;
     open.upload(&memory, &vec![7; 1 << 20])?;
     open.release(memory)?;
     println!("{:.0} ms", started.elapsed().as_secs_f64() * 1e3);
     Ok(())
-}
-
-pub(crate) fn under_data_limit(device: i32) -> Result<()> {
-    let limit: u64 = std::env::var(LIMIT_VARIABLE).context(LIMIT_VARIABLE)?.parse()?;
-    let both = rustix::process::Rlimit { current: Some(limit), maximum: Some(limit) };
-    rustix::process::setrlimit(rustix::process::Resource::Data, both).context("setting RLIMIT_DATA")?;
-    start(device)
-}
-
-pub(crate) fn under_files_rules(device: i32) -> Result<()> {
-    // Load the library before the rules apply, as a runner does, because it can be in any folder.
-    load_driver()?;
-    let stdin = std::io::stdin();
-    let kept = Descriptors { worker: stdin.as_fd(), artifact: None, libraries: &[] };
-    restrict_files(&confinement(), &kept)?;
-    start(device)
-}
-
-pub(crate) fn under_call_filter(device: i32) -> Result<()> {
-    // Load the library before the rules apply, as a runner does, because it can be in any folder.
-    load_driver()?;
-    restrict_calls(&confinement())?;
-    start(device)
-}
-
-pub(crate) fn under_all(device: i32) -> Result<()> {
-    // Load the library before the rules apply, as a runner does, because it can be in any folder.
-    load_driver()?;
-    let stdin = std::io::stdin();
-    let kept = Descriptors { worker: stdin.as_fd(), artifact: None, libraries: &[] };
-    lock_down(&confinement(), &kept)?;
-    start(device)
 }
 
 fn confinement() -> Confinement {

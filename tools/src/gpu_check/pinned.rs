@@ -2,15 +2,18 @@
 
 use anyhow::Result;
 
+use crate::Arguments;
 use crate::cuda::{Device, Pinned};
-use crate::table::{Row, change, mib, resident};
+use crate::row::{Row, change, mib, resident};
 
 const BYTES: usize = 512 << 20;
+const BYTES_OF_TWIN: usize = 16 << 20;
 
-pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
-    let open = Device::open(device)?;
+pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
+    let open = Device::open(arguments)?;
+    let bytes = arguments.size(BYTES, BYTES_OF_TWIN);
     let before = resident();
-    let mut pinned = Pinned::allocate(&open, BYTES)?;
+    let mut pinned = Pinned::allocate(&open, bytes)?;
     let allocated = resident();
     pinned.as_mut_slice().fill(1);
     let written = resident();
@@ -18,14 +21,14 @@ pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
     let freed = resident();
     let total = |kinds: &[(&str, u64); 5]| kinds[..3].iter().map(|(_, bytes)| bytes).sum::<u64>();
     let stays = total(&freed).saturating_sub(total(&before));
-    let given_back = if stays < BYTES as u64 / 10 { "yes" } else { "no" };
+    let given_back = if stays < bytes as u64 / 10 { "yes" } else { "no" };
     Ok(vec![
-        Row::new(
-            format!("as which kind does pinned memory count ({})?", mib(BYTES as u64)),
+        Row::measured(
+            format!("as which kind does pinned memory count ({})?", mib(bytes as u64)),
             change(&before, &written),
             format!("right after the allocation, unwritten: {}", change(&before, &allocated)),
         ),
-        Row::new(
+        Row::measured(
             "does freeing pinned memory lower RSS?",
             given_back,
             format!("{}; {} stay", change(&written, &freed), mib(stays)),

@@ -2,15 +2,16 @@
 
 use anyhow::Result;
 
+use crate::Arguments;
 use crate::cuda::Device;
-use crate::table::{Row, mib};
+use crate::row::{Row, mib};
 
 const LIMIT: u64 = 64 << 20;
 const PART: u64 = 48 << 20;
 const TOO_LARGE: u64 = 128 << 20;
 
-pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
-    let open = Device::open(device)?;
+pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
+    let open = Device::open(arguments)?;
     let sum = || -> Result<(String, String)> {
         let pool = open.pool(LIMIT)?;
         let first = pool.allocate(PART)?;

@@ -6,50 +6,70 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::Arguments;
 use crate::cuda::Device;
-use crate::table::{Row, change, mib, resident};
-use crate::{Section, command};
+use crate::row::{Judgement, Row, change, mib, resident};
+use crate::steps::own_command;
 
 /// The device memory that the killed process holds, in bytes.
-pub(crate) const HELD: u64 = 1 << 30;
+const HELD: u64 = 1 << 30;
+const HELD_ON_TWIN: u64 = 64 << 20;
 /// The tolerance for allocations of other processes, in bytes.
 const SLACK: u64 = 64 << 20;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
+/// What a child process holds until it is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Hold {
+    Context,
+    Memory,
+}
+
+impl Hold {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Context => "context",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
     let before = resident();
     let started = Instant::now();
     Device::initialise()?;
     let initialised = started.elapsed();
-    let open = Device::retain(device)?;
+    let open = Device::retain(arguments.ordinal()?)?;
     let created = started.elapsed();
     let host = change(&before, &resident());
     let free_before = open.free_bytes()?;
-    let child = started_child(device, Section::HoldContext)?;
+    let child = started_child(Hold::Context, arguments)?;
     let taken = free_before.saturating_sub(open.free_bytes()?);
     end(child)?;
     Ok(vec![
-        Row::new(
+        Row::measured(
             "time to make a context",
             format!("{:.0} ms", created.as_secs_f64() * 1e3),
             format!("of which cuInit: {:.0} ms", initialised.as_secs_f64() * 1e3),
         ),
-        Row::new(
+        Row::measured(
             "device memory of a context",
             mib(taken),
-            "free memory before a second process starts, minus free memory while it runs",
+            "free memory before a second process starts, minus free memory while it runs; predictions assume 512 MiB",
         ),
-        Row::new("host memory of a context", host, "/proc/self/status"),
+        Row::measured("host memory of a context", host, "/proc/self/status"),
     ])
 }
 
-pub(crate) fn kill_rows(device: i32) -> Result<Vec<Row>> {
-    let open = Device::open(device)?;
+pub(crate) fn kill_rows(arguments: &Arguments) -> Result<Vec<Row>> {
+    const CHECK: &str = "SIGKILL: does device memory come back?";
+    let open = Device::open(arguments)?;
     let before = open.free_bytes()?;
-    let mut child = started_child(device, Section::HoldMemory)?;
+    let mut child = started_child(Hold::Memory, arguments)?;
     let during = open.free_bytes()?;
+    let is_visible = during + HELD / 2 < before;
     ensure!(
-        during + HELD / 2 < before,
+        is_visible || arguments.dry_run,
         "the child's allocation is not visible ({} free before, {} free while it runs)",
         mib(before),
         mib(during)
@@ -58,6 +78,10 @@ pub(crate) fn kill_rows(device: i32) -> Result<Vec<Row>> {
     child.kill().context("killing the child")?;
     child.wait().context("reaping the child")?;
     let reaped = killed.elapsed();
+    if !is_visible {
+        let why = "each process has a twin of its own, so no other process's memory is visible";
+        return Ok(vec![Row::new(CHECK, Judgement::Skipped, "-", why)]);
+    }
     let at_reaping = open.free_bytes()?;
     while open.free_bytes()? + SLACK < before && killed.elapsed() < TIMEOUT {
         std::thread::sleep(Duration::from_millis(1));
@@ -77,14 +101,14 @@ pub(crate) fn kill_rows(device: i32) -> Result<Vec<Row>> {
         back.as_secs_f64() * 1e3,
         mib(before.saturating_sub(at_reaping))
     );
-    Ok(vec![Row::new("SIGKILL: does device memory come back?", answer, figures)])
+    Ok(vec![Row::measured(CHECK, answer, figures)])
 }
 
 /// In the child: creates a context, allocates memory, reports that it is ready, and waits to be killed.
-pub(crate) fn hold(device: i32, bytes: u64) -> Result<()> {
-    let open = Device::open(device)?;
-    if bytes != 0 {
-        open.allocate(bytes)?;
+pub(crate) fn hold(what: Hold, arguments: &Arguments) -> Result<()> {
+    let open = Device::open(arguments)?;
+    if what == Hold::Memory {
+        open.allocate(if arguments.dry_run { HELD_ON_TWIN } else { HELD })?;
     }
     println!("ready");
     std::io::stdout().flush()?;
@@ -92,8 +116,9 @@ pub(crate) fn hold(device: i32, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-fn started_child(device: i32, section: Section) -> Result<Child> {
-    let mut child = command(section, device)?
+fn started_child(what: Hold, arguments: &Arguments) -> Result<Child> {
+    let mut child = own_command(arguments)?
+        .args(["--hold", what.name()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -1,0 +1,28 @@
+//! A driver that misbehaves on command, for tests of programs that must survive it.
+//!
+//! The variable has a list such as `hangs:cuMemPoolCreate,crashes:cuMemcpyDtoDAsync_v2,skips:packed`: the functions that
+//! never return or abort, and the kernels that are not run although their launch succeeds.
+
+use std::time::Duration;
+
+const VARIABLE: &str = "OPT_CUDA_TWIN_MISCHIEF";
+
+fn is_ordered(what: &str, name: &str) -> bool {
+    let orders = std::env::var(VARIABLE).unwrap_or_default();
+    orders.split(',').any(|order| order.split_once(':') == Some((what, name)))
+}
+
+/// Hangs or aborts in a function of the driver, if this was ordered.
+pub(crate) fn misbehave(function: &str) {
+    if is_ordered("crashes", function) {
+        std::process::abort();
+    }
+    while is_ordered("hangs", function) {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// True if launches of this kernel do nothing.
+pub(crate) fn skips(kernel: &str) -> bool {
+    is_ordered("skips", kernel)
+}

@@ -1,0 +1,249 @@
+//! A device on which single kernels are tried, with the drivers that verification uses.
+//!
+//! `gpu-check` compares a card with the emulated device through it. It runs launches, returns buffers, and names faults.
+//! The caller judges results.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use opt_shared::causes::chain;
+use opt_shared::units::Bytes;
+
+use super::driver::card::CardDriver;
+use super::driver::emulated::EmulatedDriver;
+use super::driver::{DriverError, Launch, Queue, SharedDriver};
+use super::memory::{CudaMemory, wait_for};
+use super::points::Points;
+use crate::residency::device::Device as _;
+
+/// The kernel with which a session detects changed inputs, as PTX, and its name.
+pub const DIGEST: (&[u8], &str) = (include_bytes!("digest.ptx"), "opt_digest");
+/// The bytes after each buffer of a card that no kernel may change.
+const BAND: usize = 256;
+/// The value of bytes that no kernel has written.
+const POISON: u8 = 0xa5;
+
+/// A card, or the emulated device.
+pub struct TrialDevice {
+    driver: SharedDriver,
+}
+
+/// The contents of a buffer before the first launch.
+#[derive(Clone, Debug)]
+pub enum TrialBuffer {
+    Input(Vec<u8>),
+    /// An output of this many bytes, which are poisoned.
+    Output(usize),
+    /// The same, with zeros.
+    Zeros(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum TrialArgument {
+    /// The address of a buffer, by its index.
+    Buffer(usize),
+    Null,
+    I32(i32),
+    I64(i64),
+    F32(f32),
+}
+
+#[derive(Clone, Debug)]
+pub struct TrialLaunch {
+    pub symbol: &'static str,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared_bytes: u32,
+    pub arguments: Vec<TrialArgument>,
+}
+
+/// A failure that the device reports.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call}: {name}{}", text.as_ref().map_or(String::new(), |text| format!(": {text}")))]
+pub struct TrialFault {
+    pub call: &'static str,
+    /// The `CUresult`.
+    pub code: u32,
+    /// The code's name and number.
+    pub name: String,
+    /// The device's own message.
+    pub text: Option<String>,
+    /// The line of the PTX; a card does not report it.
+    pub ptx_line: Option<u32>,
+}
+
+/// How a trial ended.
+#[derive(Clone, Debug)]
+pub enum TrialEnd {
+    /// All launches are complete. Has the contents of all buffers.
+    Over {
+        buffers: Vec<Vec<u8>>,
+        /// The first buffer with a store beyond its end.
+        stores_beyond: Option<usize>,
+    },
+    Fault(TrialFault),
+    /// A launch was not complete in time. The device can no longer be used.
+    Endless,
+}
+
+/// What happened when buffers were placed under a cap until one was refused.
+#[derive(Clone, Debug)]
+pub struct CapTrial<T> {
+    pub cap: Bytes,
+    /// The sum of the buffers that were placed.
+    pub placed: Bytes,
+    /// Why the next buffer was refused.
+    pub refused: String,
+    /// The device's free memory before the first buffer, with all of them, and after they were released.
+    pub free: [Bytes; 3],
+    /// What the caller observed while all buffers were placed.
+    pub observed: T,
+}
+
+impl From<DriverError> for TrialFault {
+    fn from(error: DriverError) -> Self {
+        let site = error.site.map(|site| *site);
+        Self {
+            call: error.call,
+            code: error.code.0,
+            name: error.code.to_string(),
+            ptx_line: site.as_ref().and_then(|site| site.ptx_line),
+            text: site.map(|site| site.text).filter(|text| !text.is_empty()),
+        }
+    }
+}
+
+impl TrialDevice {
+    /// Opens a card, or says in one sentence why there is none.
+    pub fn card(ordinal: u32) -> Result<Self, String> {
+        let driver = CardDriver::open(ordinal).map_err(|error| chain(&error))?;
+        Ok(Self { driver: Rc::new(RefCell::new(Box::new(driver))) })
+    }
+
+    pub fn emulated() -> Self {
+        Self { driver: Rc::new(RefCell::new(Box::new(EmulatedDriver::new()))) }
+    }
+
+    /// In the form of NVML. `None` for the emulated device.
+    pub fn uuid(&self) -> Option<String> {
+        self.driver.borrow().card().uuid.clone()
+    }
+
+    /// The size of its memory.
+    pub fn total(&self) -> Bytes {
+        self.driver.borrow().card().total
+    }
+
+    /// Places the buffers, runs the launches in order, and waits at most `limit` for them.
+    pub fn run(
+        &self,
+        image: &[u8],
+        buffers: &[TrialBuffer],
+        launches: &[TrialLaunch],
+        limit: Duration,
+    ) -> TrialEnd {
+        self.attempt(image, buffers, launches, limit).unwrap_or_else(|error| TrialEnd::Fault(error.into()))
+    }
+
+    fn attempt(
+        &self,
+        image: &[u8],
+        buffers: &[TrialBuffer],
+        launches: &[TrialLaunch],
+        limit: Duration,
+    ) -> Result<TrialEnd, DriverError> {
+        let mut driver = self.driver.borrow_mut();
+        // The emulated device checks every access against the buffer itself, so a band would hide a mistake.
+        let band = if driver.card().checks_accesses { 0 } else { BAND };
+        let mut placed = Vec::new();
+        for buffer in buffers {
+            let (mut bytes, size) = match buffer {
+                TrialBuffer::Input(bytes) => (bytes.clone(), bytes.len()),
+                TrialBuffer::Output(size) => (vec![POISON; *size], *size),
+                TrialBuffer::Zeros(size) => (vec![0; *size], *size),
+            };
+            bytes.resize(size + band, POISON);
+            let address = driver.allocate(Bytes::from(bytes.len()))?;
+            driver.write(address, &bytes)?;
+            placed.push((address, size));
+        }
+        let module = driver.load(image)?;
+        for launch in launches {
+            let function = driver.function(module, launch.symbol)?;
+            driver.launch(&Launch {
+                function,
+                grid: launch.grid,
+                block: launch.block,
+                shared_bytes: launch.shared_bytes,
+                params: launch.arguments.iter().map(|argument| parameter(*argument, &placed)).collect(),
+                limit,
+            })?;
+        }
+        let mark = driver.mark(Queue::Calls)?;
+        drop(driver);
+        if !wait_for(&self.driver, mark, limit)? {
+            // Without this, releasing the context would wait for the kernel.
+            let _ = self.driver.borrow_mut().replace();
+            return Ok(TrialEnd::Endless);
+        }
+        let mut driver = self.driver.borrow_mut();
+        let mut contents = Vec::new();
+        let mut stores_beyond = None;
+        for (number, (address, size)) in placed.iter().enumerate() {
+            let mut bytes = vec![0; size + band];
+            driver.read(*address, &mut bytes)?;
+            if bytes[*size..].iter().any(|byte| *byte != POISON) {
+                stores_beyond = stores_beyond.or(Some(number));
+            }
+            bytes.truncate(*size);
+            contents.push(bytes);
+            driver.free(*address)?;
+        }
+        driver.unload(module)?;
+        Ok(TrialEnd::Over { buffers: contents, stores_beyond })
+    }
+
+    /// Allocates memory and frees it. This fails after a fault that ended the context.
+    pub fn allocate(&self, bytes: Bytes) -> Result<(), TrialFault> {
+        let mut driver = self.driver.borrow_mut();
+        let address = driver.allocate(bytes)?;
+        Ok(driver.free(address)?)
+    }
+
+    /// Places buffers of `piece` bytes under a cap, as a lease does, until one is refused; then calls `observe`, and
+    /// releases them.
+    pub fn fill_under_cap<T>(
+        &self,
+        cap: Bytes,
+        piece: Bytes,
+        observe: impl FnOnce() -> T,
+    ) -> Result<CapTrial<T>, TrialFault> {
+        let free = || self.driver.borrow_mut().memory().map(|memory| memory.free);
+        let before = free()?;
+        let mut memory = CudaMemory::new(Rc::clone(&self.driver), cap, Points::default());
+        let mut buffers = Vec::new();
+        let refused = loop {
+            match memory.allocate(piece) {
+                Ok(buffer) => buffers.push(buffer),
+                Err(error) => break chain(&error),
+            }
+        };
+        let (full, observed, placed) = (free()?, observe(), memory.marks().placed);
+        drop(memory);
+        Ok(CapTrial { cap, placed, refused, free: [before, full, free()?], observed })
+    }
+}
+
+/// The bytes of an argument. An unknown buffer is a null pointer.
+fn parameter(argument: TrialArgument, placed: &[(u64, usize)]) -> Vec<u8> {
+    match argument {
+        TrialArgument::Buffer(number) => {
+            placed.get(number).map_or(0, |(address, _)| *address).to_le_bytes().to_vec()
+        }
+        TrialArgument::Null => 0_u64.to_le_bytes().to_vec(),
+        TrialArgument::I32(value) => value.to_le_bytes().to_vec(),
+        TrialArgument::I64(value) => value.to_le_bytes().to_vec(),
+        TrialArgument::F32(value) => value.to_le_bytes().to_vec(),
+    }
+}
