@@ -7,7 +7,7 @@ use opt_shared::device::Device;
 use serde_json::{Value, json};
 
 use crate::driver::RunError;
-use crate::driver::survey::devices::{self, Card};
+use crate::driver::survey::devices::{self, Card, DeviceCompiler};
 use crate::driver::survey::facts::JobFacts;
 use crate::driver::survey::interpreters::{self, Asked};
 use crate::driver::survey::launches::{self, FirstLaunch};
@@ -19,8 +19,8 @@ pub(super) struct CheckedMachine {
     device: Device,
     /// The card if the run's device is a card, or the reason why it cannot be used.
     present: Result<Option<Card>, String>,
-    /// The compilers of kernels without host code, or the reasons why there are none.
-    compilers: Vec<Result<String, String>>,
+    /// The compilers of device code, or the reasons why there are none.
+    compilers: Vec<DeviceCompiler>,
     /// The launches of each job.
     pub(super) launches: Vec<Vec<FirstLaunch>>,
     not_timed: Option<&'static str>,
@@ -54,7 +54,7 @@ impl CheckedMachine {
         self.interpreters.values().any(Result::is_err)
             || self.present.is_err()
             || self.without_priority.is_some()
-            || self.compilers.iter().any(Result::is_err)
+            || self.compilers.iter().any(|compiler| compiler.found.is_err())
     }
 
     pub(super) fn text(&self) -> String {
@@ -71,9 +71,10 @@ impl CheckedMachine {
             text.push_str(&format!("{}\n", RunError::NoPriority { job: job.clone() }));
         }
         for compiler in &self.compilers {
-            text.push_str(&match compiler {
-                Ok(what) => format!("kernels without host code are compiled by {what}\n"),
-                Err(why) => format!("kernels without host code cannot be compiled: {why}\n"),
+            let kernels = compiler.kernels;
+            text.push_str(&match &compiler.found {
+                Ok(what) => format!("{kernels}: compiled by {what}\n"),
+                Err(why) => format!("{kernels} cannot be compiled: {why}\n"),
             });
         }
         text
@@ -88,8 +89,9 @@ impl CheckedMachine {
             "not_timed_because": self.not_timed,
             "without_priority": self.without_priority,
             "compilers": self.compilers.iter().map(|compiler| json!({
-                "found": compiler.as_ref().ok(),
-                "refused": compiler.as_ref().err(),
+                "kernels": compiler.kernels,
+                "found": compiler.found.as_ref().ok(),
+                "refused": compiler.found.as_ref().err(),
             })).collect::<Vec<_>>(),
         })
     }
