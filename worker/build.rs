@@ -1,6 +1,7 @@
-//! Makes an executable that links this crate export the allocation functions of `sandbox/interpose.rs`.
+//! Makes an executable that links this crate export the allocation functions of `sandbox/interpose.rs`, and the CUDA
+//! runtime of `runner/cudart`.
 //!
-//! Owns the list of their names. The test executable of this crate gets the linker arguments from here. Crates that link
+//! Owns the list of the first, and reads that of the second. The test executable of this crate gets the linker arguments from here. Crates that link
 //! the real executable read the list as `DEP_OPT_INTERPOSE_SYMBOLS` in their build scripts.
 
 /// The functions that `sandbox/interpose.rs` defines.
@@ -18,11 +19,17 @@ const SYMBOLS: [&str; 11] = [
     "mmap64",
 ];
 
+/// The names of the functions of the CUDA runtime in `runner/cudart`, one a line, without their prefix.
+const CUDA_FUNCTIONS: &str = include_str!("src/runner/cudart/functions.txt");
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=src/runner/cudart/functions.txt");
     // The definitions call functions that only glibc has.
     let is_glibc = std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|environment| environment == "gnu");
-    let symbols: &[&str] = if is_glibc { &SYMBOLS } else { &[] };
+    let interposed = SYMBOLS.iter().filter(|_| is_glibc).map(|name| (*name).to_owned());
+    let of_cuda = CUDA_FUNCTIONS.lines().map(|name| format!("__wrap_{name}"));
+    let symbols: Vec<String> = interposed.chain(of_cuda).collect();
     println!("cargo::metadata=symbols={}", symbols.join(","));
     for symbol in symbols {
         // Link the definition from its archive, and export it to libraries that are loaded later.

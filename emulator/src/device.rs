@@ -1,5 +1,7 @@
 //! The device: memory, modules, launches, and the sticky fault after which every call fails.
 
+mod process_memory;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -263,7 +265,7 @@ impl Device {
     /// The bytes are not inside one allocation (1), an injected fault or an earlier sticky fault.
     pub fn write(&mut self, address: u64, data: &[u8]) -> Result<(), Fault> {
         self.enter(Call::Write)?;
-        self.heap.write(address, data)
+        self.heap.write(address, data).map_err(|fault| self.failed(fault))
     }
 
     /// Copies bytes from the device.
@@ -281,7 +283,7 @@ impl Device {
     /// Those of `write`.
     pub fn fill(&mut self, address: u64, byte: u8, bytes: u64) -> Result<(), Fault> {
         self.enter(Call::Fill)?;
-        self.heap.fill(address, byte, bytes)
+        self.heap.fill(address, byte, bytes).map_err(|fault| self.failed(fault))
     }
 
     /// Loads a PTX text: decodes its kernels and allocates its variables.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::fault::{Fault, FaultKind, Nearest};
+use crate::fault::{Access, AccessKind, Fault, FaultKind, Memory, Nearest};
 
 /// The first address of the heap. The windows of shared and local memory are below it.
 const HEAP_START: u64 = 1 << 40;
@@ -23,9 +23,43 @@ pub struct Allocation {
     pub start: u64,
     pub bytes: u64,
     pub read_only: bool,
-    words: Box<[AtomicU32]>,
+    words: Words,
     /// A bit for each byte, set once the byte is written. `None` if reads are not checked.
     written: Option<Box<[AtomicU32]>>,
+}
+
+/// The words of an allocation.
+#[derive(Debug)]
+enum Words {
+    Owned(Box<[AtomicU32]>),
+    /// Memory of the process. `base` is the address of word 0; the words from `from` to `to` exist.
+    Mapped {
+        base: usize,
+        from: usize,
+        to: usize,
+    },
+}
+
+impl Words {
+    /// The words that contain `bytes` bytes at `memory`, which has the offset `lead` from word 0.
+    fn mapped(memory: usize, bytes: u64, lead: u64) -> Self {
+        let base = memory.wrapping_sub(lead as usize);
+        Self::Mapped { base, from: (lead / 4) as usize, to: (lead + bytes).div_ceil(4) as usize }
+    }
+
+    #[inline(always)]
+    fn at(&self, index: usize) -> &AtomicU32 {
+        match self {
+            Self::Owned(words) => &words[index],
+            Self::Mapped { base, from, to } => {
+                assert!(*from <= index && index < *to, "a word outside its allocation");
+                let place = std::ptr::with_exposed_provenance::<AtomicU32>(base.wrapping_add(4 * index));
+                // SAFETY: the caller of `Heap::map` guarantees that the word is aligned and stays mapped. Read-only
+                // memory is only loaded from.
+                unsafe { &*place }
+            }
+        }
+    }
 }
 
 fn zeros(count: u64) -> Box<[AtomicU32]> {
@@ -35,14 +69,20 @@ fn zeros(count: u64) -> Box<[AtomicU32]> {
 impl Allocation {
     #[inline(always)]
     fn word(&self, offset: u64) -> &AtomicU32 {
-        &self.words[(offset / 4) as usize]
+        self.words.at((offset / 4) as usize)
     }
 
-    /// The offset of an access, or `None` if it is not completely inside.
+    /// The offset of an access, or `None` if it is not completely inside. Offsets are counted from the last multiple of
+    /// `ALIGNMENT` at or before `start`, so an offset is aligned if its address is.
     #[inline(always)]
     pub fn offset(&self, address: u64, bytes: u64) -> Option<u64> {
-        let offset = address.wrapping_sub(self.start);
-        (offset < self.bytes && bytes <= self.bytes - offset).then_some(offset)
+        let inside = address.wrapping_sub(self.start);
+        (inside < self.bytes && bytes <= self.bytes - inside).then_some(inside + self.start % ALIGNMENT)
+    }
+
+    /// Whether it is memory of the process.
+    fn is_mapped(&self) -> bool {
+        matches!(self.words, Words::Mapped { .. })
     }
 
     /// Reads up to 8 aligned bytes.
@@ -60,8 +100,17 @@ impl Allocation {
     /// Reads 32 words, all of which must be inside.
     pub fn load_row(&self, offset: u64, row: &mut [u32; 32]) {
         let from = (offset / 4) as usize;
-        for (slot, word) in row.iter_mut().zip(&self.words[from..from + 32]) {
-            *slot = word.load(Ordering::Relaxed);
+        match &self.words {
+            Words::Owned(words) => {
+                for (slot, word) in row.iter_mut().zip(&words[from..from + 32]) {
+                    *slot = word.load(Ordering::Relaxed);
+                }
+            }
+            Words::Mapped { .. } => {
+                for (index, slot) in row.iter_mut().enumerate() {
+                    *slot = self.words.at(from + index).load(Ordering::Relaxed);
+                }
+            }
         }
     }
 
@@ -201,11 +250,37 @@ impl Heap {
             return Err(out_of_memory);
         }
         let Some(start) = self.find_gap(bytes) else { return Err(out_of_memory) };
-        let words = zeros(bytes.div_ceil(4));
+        let words = Words::Owned(zeros(bytes.div_ceil(4)));
         let written = self.tracks_writes.then(|| zeros(bytes.div_ceil(32)));
         self.live.insert(start, Arc::new(Allocation { start, bytes, read_only, words, written }));
         self.used += bytes;
         self.peak = self.peak.max(self.used);
+        self.next = (start + bytes).next_multiple_of(ALIGNMENT) + GAP;
+        Ok(start)
+    }
+
+    /// Makes memory of the process accessible at an address of the device, which is returned. The address has the same
+    /// remainder modulo `phase`, a divisor of `ALIGNMENT`. The memory does not count as used.
+    ///
+    /// # Safety
+    /// The words of 4 bytes that contain the memory must stay readable, and writable unless it is `read_only`, as long
+    /// as this heap and its views exist. Nothing else may write to them during an operation of the device.
+    pub unsafe fn map(
+        &mut self,
+        memory: *mut u8,
+        bytes: u64,
+        phase: u64,
+        read_only: bool,
+    ) -> Result<u64, Fault> {
+        let memory = memory.expose_provenance();
+        let lead = memory as u64 % phase.clamp(4, ALIGNMENT);
+        let place = self.find_gap(bytes.saturating_add(ALIGNMENT));
+        let Some(aligned) = place.filter(|_| 0 < bytes) else {
+            return Err(Fault::invalid(format!("a mapping of {bytes} bytes")));
+        };
+        let start = aligned + lead;
+        let words = Words::mapped(memory, bytes, lead);
+        self.live.insert(start, Arc::new(Allocation { start, bytes, read_only, words, written: None }));
         self.next = (start + bytes).next_multiple_of(ALIGNMENT) + GAP;
         Ok(start)
     }
@@ -234,7 +309,8 @@ impl Heap {
     }
 
     pub fn free(&mut self, start: u64) -> Result<(), Fault> {
-        let Some(allocation) = self.live.remove(&start) else {
+        let is_own = self.live.get(&start).is_some_and(|allocation| !allocation.is_mapped());
+        let Some(allocation) = is_own.then(|| self.live.remove(&start)).flatten() else {
             return Err(Fault::invalid(format!("{start:#x} is not the address of an allocation")));
         };
         self.used -= allocation.bytes;
@@ -251,11 +327,23 @@ impl Heap {
         found.ok_or_else(|| Fault::invalid(format!("{bytes} bytes at {address:#x} are in no allocation")))
     }
 
+    /// Like `containing`, for a copy or fill by the host. It may change constant memory, but not mapped memory that is
+    /// read-only.
+    fn changeable(&self, address: u64, bytes: u64) -> Result<(&Allocation, u64), Fault> {
+        let (allocation, offset) = self.containing(address, bytes)?;
+        if allocation.read_only && allocation.is_mapped() {
+            let (kind, memory) = (AccessKind::Write, Memory::Global);
+            let nearest = Some(Nearest { start: allocation.start, bytes: allocation.bytes, distance: None });
+            return Err(Fault::new(FaultKind::ReadOnly(Access { kind, memory, address, bytes, nearest })));
+        }
+        Ok((allocation, offset))
+    }
+
     pub fn write(&self, address: u64, data: &[u8]) -> Result<(), Fault> {
         if data.is_empty() {
             return Ok(());
         }
-        let (allocation, offset) = self.containing(address, data.len() as u64)?;
+        let (allocation, offset) = self.changeable(address, data.len() as u64)?;
         allocation.write(offset, data);
         Ok(())
     }
@@ -274,7 +362,7 @@ impl Heap {
         if bytes == 0 {
             return Ok(());
         }
-        let (allocation, offset) = self.containing(address, bytes)?;
+        let (allocation, offset) = self.changeable(address, bytes)?;
         let mut at = 0;
         while at < bytes {
             let length = (bytes - at).min(4096);

@@ -84,6 +84,8 @@ pub enum Launcher {
     Dlopen,
     /// The worker launches it on the device, because it has no host code.
     Kernel,
+    /// Like `Dlopen`, in a runner whose CUDA runtime is the emulated device.
+    CudaRuntime,
     /// An interpreter in a runner loads it.
     Interpreter,
     /// Like `Dlopen`, in a runner that has already loaded libtorch.
@@ -112,7 +114,7 @@ pub enum Tier {
     /// The candidate can forge objects of the interpreter. It cannot reach the clock, the expected outputs or the
     /// verdict.
     B,
-    /// The candidate can call the device driver.
+    /// The candidate can call the device driver, or shares a process with the emulated device.
     C,
     /// The candidate can start processes.
     D,
@@ -133,7 +135,7 @@ impl Tier {
         match self {
             Self::A => "nothing is weaker",
             Self::B => "the candidate can forge the interpreter's objects",
-            Self::C => "the device driver is open to the candidate",
+            Self::C => "the candidate can change what the device reports",
             Self::D => "the candidate may start processes",
         }
     }
@@ -145,10 +147,6 @@ impl Tier {
 
 /// The message where kernels cannot be launched.
 pub const NO_CUDA: &str = "the CUDA device is not supported by this version";
-
-/// The message that refuses CUDA code that launches its own kernels.
-pub const NO_HOST_LAUNCHERS: &str = "this version does not run CUDA code that launches its own kernels (for a file that \
-     has only `__global__` functions, write `language = \"cuda-device\"` in a `[[job.candidate]]` with its launches)";
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
@@ -210,10 +208,10 @@ pub const KINDS: [Kind; 11] = [
         suffixes: &["cu"],
         toolchain: Toolchain::Nvcc,
         artifact: ArtifactKind::SharedLibrary,
-        launcher: Launcher::Dlopen,
+        launcher: Launcher::CudaRuntime,
         tier: Tier::C,
         symbol: DEFAULT_SYMBOL,
-        missing: Some(NO_HOST_LAUNCHERS),
+        missing: None,
     },
     Kind {
         language: Language::CudaDevice,
@@ -315,6 +313,11 @@ impl Language {
         path.extension().and_then(OsStr::to_str).and_then(Self::of_suffix)
     }
 
+    /// True if its kernels run on a device.
+    pub fn needs_device(self) -> bool {
+        self.is_device_code() || self == Self::Cuda
+    }
+
     /// True if it has no host code. It then runs only on a device, with the launches of the plan.
     pub fn is_device_code(self) -> bool {
         self.kind().launcher == Launcher::Kernel
@@ -324,6 +327,11 @@ impl Language {
     pub fn unfit_for(self, device: Device) -> Option<String> {
         let name = self.name();
         match (self.is_device_code(), device) {
+            (false, Device::Emulated) if self == Self::Cuda => None,
+            (false, _) if self == Self::Cuda => Some(format!(
+                "`{name}` runs on the emulated device only, and the device of this run is `{device}` (set `[run] device` to `emulated`; for a \
+                 file that has only `__global__` functions, write `language = \"cuda-device\"` with its launches)"
+            )),
             (true, Device::Cpu) => Some(format!(
                 "`{name}` has no host code and does not run on the CPU (set `[run] device` to `cuda:0`, or to `emulated` if there is no card)"
             )),
@@ -420,11 +428,11 @@ mod tests {
         let read = |text: &str| serde_json::from_str::<Request>(text).map(|request| request.language);
         assert_eq!(read("{}").expect("none"), None);
         assert_eq!(read(r#"{"language": "cpp"}"#).expect("one"), Some(Language::Cpp));
-        for name in ["cuda", "C", ""] {
+        for name in ["torch", "C", ""] {
             let error = read(&format!(r#"{{"language": "{name}"}}"#)).expect_err("refused").to_string();
             let expected = format!(
-                "unknown variant `{name}`, expected one of `c`, `cpp`, `so`, `cuda-device`, `ptx`, `cubin`, `python`, \
-                 `torch-extension`"
+                "unknown variant `{name}`, expected one of `c`, `cpp`, `so`, `cuda`, `cuda-device`, `ptx`, `cubin`, \
+                 `python`, `torch-extension`"
             );
             assert!(error.starts_with(&expected), "{error}");
         }

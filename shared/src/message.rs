@@ -42,6 +42,8 @@ pub const INTEGRATED: &str = "integrated";
 pub const DISCRETE: &str = "discrete";
 /// A canary that looks in given folders and reports which compiler of device code a build would find.
 pub const ASK_NVRTC: &str = "nvrtc";
+/// Like `ASK_NVRTC`, for CUDA with host code.
+pub const ASK_NVCC: &str = "nvcc";
 /// The environment variable with the name of the supervisor's one-shot server.
 pub const SERVER_VARIABLE: &str = "OPT_WORKER_SERVER";
 /// The environment variable with the nonce with which a worker proves its identity.

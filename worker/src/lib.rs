@@ -51,6 +51,11 @@ pub fn canary_main(arguments: &[String]) -> i32 {
             println!("{}", toolchain::nvrtc::describe(&folders));
             0
         }
+        [verb, folders @ ..] if verb == opt_shared::message::ASK_NVCC => {
+            let folders: Vec<std::path::PathBuf> = folders.iter().map(Into::into).collect();
+            println!("{}", toolchain::cuda::tell(&folders));
+            0
+        }
         _ => sandbox::canary::main(arguments),
     }
 }

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use opt_shared::causes::chain;
 use opt_shared::device::Device;
+use opt_shared::language::Launcher;
 use opt_shared::message::{FromWorker, NONCE_VARIABLE, Report, SERVER_VARIABLE, Task, Work};
 use opt_shared::outcome::{Body, Head, Status};
 use opt_shared::units::Bytes;
@@ -134,7 +135,9 @@ fn attempt(
     let Task { lease, ref work } = *task;
     match work {
         Work::Build(build) => Ok(Body::Build(build::run(link, lease, build, head)?)),
-        Work::Verify(verify) if host.device.runs_device_code() => {
+        Work::Verify(verify)
+            if host.device.runs_device_code() && verify.callee.launcher == Launcher::Kernel =>
+        {
             call(&CudaBackend::new(host.device.hold()?, verify.device_cap)?, link, task, head)
         }
         // Timing on a device is not supported; the backend refuses it.

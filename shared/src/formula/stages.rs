@@ -116,7 +116,7 @@ impl RunnerTerms<'_> {
 /// Memory that a runner owes before its candidate does anything.
 pub fn runner_base(launcher: Launcher) -> Bytes {
     match launcher {
-        Launcher::Dlopen | Launcher::Kernel => RUNNER_BASE,
+        Launcher::Dlopen | Launcher::CudaRuntime | Launcher::Kernel => RUNNER_BASE,
         Launcher::Interpreter | Launcher::Triton => PYTHON_COPY,
         Launcher::Libtorch => LIBTORCH_BASE,
     }

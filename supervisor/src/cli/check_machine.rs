@@ -7,7 +7,7 @@ use opt_shared::device::Device;
 use serde_json::{Value, json};
 
 use crate::driver::RunError;
-use crate::driver::survey::devices::{self, Card};
+use crate::driver::survey::devices::{self, Card, DeviceCompiler};
 use crate::driver::survey::facts::JobFacts;
 use crate::driver::survey::interpreters::{self, Described};
 use crate::driver::survey::launches::{self, FirstLaunch};
@@ -20,8 +20,8 @@ pub(super) struct CheckedMachine {
     device: Device,
     /// The card if the run's device is a card, or the reason why it cannot be used.
     present: Result<Option<Card>, String>,
-    /// The compilers of kernels without host code, or the reasons why there are none.
-    compilers: Vec<Result<String, String>>,
+    /// The compilers of device code, or the reasons why there are none.
+    compilers: Vec<DeviceCompiler>,
     /// The launches of each job.
     pub(super) launches: Vec<Vec<FirstLaunch>>,
     not_timed: Option<&'static str>,
@@ -59,7 +59,7 @@ impl CheckedMachine {
             || self.present.is_err()
             || self.without_priority.is_some()
             || self.too_low.is_some()
-            || self.compilers.iter().any(Result::is_err)
+            || self.compilers.iter().any(|compiler| compiler.found.is_err())
     }
 
     pub(super) fn text(&self) -> String {
@@ -79,9 +79,10 @@ impl CheckedMachine {
             text.push_str(&format!("{too_low}\n"));
         }
         for compiler in &self.compilers {
-            text.push_str(&match compiler {
-                Ok(what) => format!("kernels without host code are compiled by {what}\n"),
-                Err(why) => format!("kernels without host code cannot be compiled: {why}\n"),
+            let kernels = compiler.kernels;
+            text.push_str(&match &compiler.found {
+                Ok(what) => format!("{kernels}: compiled by {what}\n"),
+                Err(why) => format!("{kernels} cannot be compiled: {why}\n"),
             });
         }
         text
@@ -97,8 +98,9 @@ impl CheckedMachine {
             "without_priority": self.without_priority,
             "limit_too_low": self.too_low.as_ref().map(ToString::to_string),
             "compilers": self.compilers.iter().map(|compiler| json!({
-                "found": compiler.as_ref().ok(),
-                "refused": compiler.as_ref().err(),
+                "kernels": compiler.kernels,
+                "found": compiler.found.as_ref().ok(),
+                "refused": compiler.found.as_ref().err(),
             })).collect::<Vec<_>>(),
         })
     }

@@ -51,7 +51,7 @@ fn launches_read_back_as_printed() {
     let folder = fixture_folder();
     let plan = parse(&format!("{HEAD}{GOOD}"), folder.path()).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(plan.run.device, DeviceChoice::Named(Device::Emulated));
-    assert!(plan.has_device_code());
+    assert!(plan.needs_device());
     // The emulated device times nothing.
     assert!(!plan.stages().profile && plan.run.stages.profile && plan.not_timed_because().is_some());
     let candidate = plan.candidates().next().expect("one");
@@ -72,7 +72,7 @@ fn auto_device_is_the_cpu_for_candidates_with_host_code() {
     let folder = fixture_folder();
     let plan = parse("[[job]]\ncaptures = \"op\"\nbaseline = \"k.c\"\n", folder.path()).expect("a plan");
     assert_eq!((plan.run.device, plan.device()), (DeviceChoice::Auto, Device::Cpu));
-    assert!(!plan.has_device_code() && plan.not_timed_because().is_none());
+    assert!(!plan.needs_device() && plan.not_timed_because().is_none());
 }
 
 #[test]

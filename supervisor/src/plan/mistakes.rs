@@ -196,11 +196,11 @@ fn each_mistake_gives_one_message_at_its_position() {
         ("candidates = [\"k/nope.c\"]", 4, 15, "job.candidates", "cannot find the file"),
         ("candidates = \"k/*.c\"", 4, 14, "job.candidates", "write [\"k/*.c\"]"),
         (
-            "candidates = [\"gpu/*\"]",
+            "candidates = [\"gpu/*\"]\n[run]\ndevice = \"cuda:0\"",
             4,
             15,
             "job.candidates",
-            "this version does not run CUDA code that launches its own kernels",
+            "`cuda` runs on the emulated device only",
         ),
         ("candidates = [\"mixed/*\"]", 4, 15, "job.candidates", "such as `notes.md`"),
         (
@@ -227,14 +227,6 @@ fn each_mistake_gives_one_message_at_its_position() {
             24,
             "job.candidate.sources",
             "two languages",
-        ),
-        ("[[job.candidate]]\nsources = [\"gpu/a.cu\"]", 5, 12, "job.candidate.sources", "CUDA"),
-        (
-            "[[job.candidate]]\nsources = [\"k/fast.c\"]\nlanguage = \"cuda\"",
-            6,
-            12,
-            "job.candidate.language",
-            "CUDA",
         ),
         (
             "[[job.candidate]]\nsources = [\"k/fast.c\"]\nlanguage = \"c++\"",
@@ -316,7 +308,6 @@ fn mistakes_in_other_tables_and_in_set_have_positions() {
             "job.baseline",
             "`naive`?",
         ),
-        ("[[job]]\ncaptures = \"cap\"\nbaseline = \"gpu/a.cu\"\n", 3, 12, "job.baseline", "CUDA"),
         (
             "[[job]]\ncaptures = \"cap\"\nbaseline = \"mixed/notes.md\"\n",
             3,

@@ -271,9 +271,9 @@ impl Plan {
         self.run.device.named().unwrap_or_default()
     }
 
-    /// Returns whether any candidate has no host code.
-    pub fn has_device_code(&self) -> bool {
-        self.candidates().any(|candidate| candidate.source.language.is_device_code())
+    /// Returns whether the kernels of any candidate run on a device.
+    pub fn needs_device(&self) -> bool {
+        self.candidates().any(|candidate| candidate.source.language.needs_device())
     }
 
     /// The stages that run on the run's device. A device that cannot time anything has no profile stage.

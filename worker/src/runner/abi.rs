@@ -50,7 +50,11 @@ pub(crate) struct DataType {
     lanes: u16,
 }
 
-/// `DLDevice`; type 1 is the CPU.
+/// The types of a `DLDevice`.
+pub(crate) const ON_CPU: i32 = 1;
+pub(crate) const ON_CUDA: i32 = 2;
+
+/// `DLDevice`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Device {
@@ -99,8 +103,10 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Builds the arguments. An output that is the new value of arguments is not passed again. `inputs[i]` is the address of the first byte of range `i`.
-    pub(crate) fn build(setup: &EntrySetup, inputs: &[*mut u8]) -> Result<Self, &'static str> {
+    /// Builds the arguments. An output that is the new value of arguments is not passed again. `inputs[i]` is the address
+    /// of the first byte of range `i`. `device` is the type of the device on which tensors are; lists of numbers are
+    /// always on the CPU.
+    pub(crate) fn build(setup: &EntrySetup, inputs: &[*mut u8], device: i32) -> Result<Self, &'static str> {
         let written = || setup.outputs.iter().filter(|output| output.arguments.is_empty());
         let count = setup.arguments.len() + written().count();
         let mut layout = Layout::default();
@@ -152,14 +158,14 @@ impl Arguments {
                         input_data.push((offsets.structure, *range));
                         *inputs.get(*range as usize).ok_or("a tensor without its range")?
                     };
-                    block.tensor(offsets, data, *dtype, shape, stride)
+                    block.tensor(offsets, data, *dtype, shape, stride, device)
                 }
                 WireArgument::Array { dtype, elements, bytes } => {
                     let offsets = tensors[index].as_ref().ok_or("no memory for an array")?;
                     let data = block.bytes(offsets, bytes);
                     let elements = i64::try_from(*elements).map_err(|_| "an array that long")?;
                     let data = if elements == 0 { std::ptr::null_mut() } else { data };
-                    block.tensor(offsets, data, *dtype, &[elements], &[1])
+                    block.tensor(offsets, data, *dtype, &[elements], &[1], ON_CPU)
                 }
             };
             block.put_any(any_at + index * words::<Any>(), any);
@@ -180,7 +186,7 @@ impl Arguments {
             }
             let offsets = tensors[index].as_ref().ok_or("no memory for an output")?;
             let WireOutput { dtype, shape, stride, .. } = output;
-            let any = block.tensor(offsets, std::ptr::null_mut(), *dtype, shape, stride);
+            let any = block.tensor(offsets, std::ptr::null_mut(), *dtype, shape, stride, device);
             block.put_any(any_at + index * words::<Any>(), any);
             output_data.push(OutputWords { words: vec![offsets.structure], changed: false });
             index += 1;
@@ -297,6 +303,7 @@ impl Block {
         dtype: WireType,
         shape: &[i64],
         stride: &[i64],
+        device: i32,
     ) -> Any {
         let (shape_at, strides_at) = (self.at(offsets.shape), self.at(offsets.strides));
         // SAFETY: `rank` words each were taken; a stride list of another length is cut to the shape's.
@@ -306,7 +313,7 @@ impl Block {
         }
         let tensor = DlTensor {
             data: data.cast(),
-            device: Device { kind: 1, index: 0 },
+            device: Device { kind: device, index: 0 },
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_possible_wrap,
@@ -342,9 +349,10 @@ mod tests {
             assert_eq!(arguments[0].payload.int, 7);
             let list = &mut *arguments[1].payload.pointer.cast::<DlTensor>();
             assert_eq!((list.ndim, *list.shape, *list.strides), (1, 2, 1));
+            assert_eq!(list.device.kind, ON_CPU);
             assert_eq!(std::slice::from_raw_parts(list.data.cast::<i64>(), 2), [5, 6]);
             let input = &mut *arguments[2].payload.pointer.cast::<DlTensor>();
-            assert_eq!(input.data as usize, 0x1000);
+            assert_eq!((input.data as usize, input.device.kind), (0x1000, ON_CUDA));
             let output = &mut *arguments[3].payload.pointer.cast::<DlTensor>();
             let slot = output.data as usize;
             *list.shape = 99;
@@ -391,7 +399,7 @@ mod tests {
             variants: vec![],
             call: None,
         };
-        let mut arguments = Arguments::build(&setup, &[0x2000 as *mut u8]).expect("built");
+        let mut arguments = Arguments::build(&setup, &[0x2000 as *mut u8], ON_CUDA).expect("built");
         for slot in [3_u8, 4] {
             let slots = || [usize::from(slot) as *mut u8, 0x1000 as *mut u8].into_iter();
             let input = |arguments: &Arguments| arguments.live[arguments.input_data[0].0];

@@ -3,6 +3,7 @@
 mod abi;
 pub mod compiler;
 pub mod control;
+pub(crate) mod cudart;
 mod enter;
 mod fault;
 mod ffi_error;

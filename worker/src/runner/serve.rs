@@ -12,16 +12,19 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use opt_shared::causes::chain;
+use opt_shared::language::Launcher;
 use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
 
-use super::abi::Arguments;
+use super::abi::{self, Arguments};
 use super::control::{
     ControlMap, ControlPage, FLAG_PLAN, FLAG_VARIED, FLAG_VERIFY, Phase, publish, wait_for_change,
 };
+use super::cudart;
 use super::fault::{self, WatchedMapping};
 use super::frame::{
-    EntrySetup, FrameError, InputRange, Reply, Setup, ToRunner, VariantRange, receive_from_worker, send_reply,
+    EntrySetup, FrameError, InputRange, Reply, Setup, ToRunner, VariantRange, WireOutput,
+    receive_from_worker, send_reply,
 };
 use super::load::{self, Given, Loaded};
 use super::map::{MapError, Mapped, map_input, map_output, map_slot, map_variants};
@@ -119,6 +122,8 @@ impl From<MapError> for Ending {
 
 struct Runner {
     loaded: Loaded,
+    /// True if arguments are shown to the emulated device.
+    on_device: bool,
     entries: Vec<Entry>,
     /// The number of the entry that was called last.
     last: Option<usize>,
@@ -146,6 +151,8 @@ impl VariantMap {
 
 struct OutputMaps {
     has_elements: bool,
+    /// The size of one slot's data.
+    bytes: usize,
     regions: Vec<(Mapped, super::frame::OutputRegion)>,
 }
 
@@ -202,6 +209,7 @@ fn prepare(
     let mut arity = (0, 0);
     let mut watched = Vec::new();
     let mut inputs = Inputs::new();
+    let on_device = setup.launcher == Launcher::CudaRuntime;
     loop {
         match receive_from_worker(socket)? {
             (ToRunner::Begin, _) => break,
@@ -209,7 +217,7 @@ fn prepare(
                 return Err(failure("too many entries"));
             }
             (ToRunner::Entry(entry), descriptors) => {
-                entries.push(map_entry(&entry, descriptors, &mut inputs, &mut watched)?);
+                entries.push(map_entry(&entry, descriptors, on_device, &mut inputs, &mut watched)?);
                 let passed = entry.outputs.iter().filter(|output| output.arguments.is_empty());
                 arity = (entry.arguments.len(), passed.count());
                 calls.extend(entry.call.map(|call| (call, entry.arguments.len())));
@@ -239,7 +247,7 @@ fn prepare(
         entry.arguments.belong_to(*this);
     }
     send_reply(socket, &Reply::Loaded { has_plan: loaded.plan.is_some(), returned: loaded.returned })?;
-    Ok(Runner { loaded, entries, last: None })
+    Ok(Runner { loaded, on_device, entries, last: None })
 }
 
 fn failure(text: &str) -> Ending {
@@ -263,6 +271,7 @@ type Inputs = BTreeMap<(u64, u64, InputRange, usize), Mapped>;
 fn map_entry(
     entry: &EntrySetup,
     descriptors: Vec<OwnedFd>,
+    on_device: bool,
     known: &mut Inputs,
     watched: &mut Vec<WatchedMapping>,
 ) -> Result<Entry, Ending> {
@@ -315,7 +324,7 @@ fn map_entry(
             });
             regions.push((mapped, *region));
         }
-        outputs.push(OutputMaps { has_elements: !output.shape.contains(&0), regions });
+        outputs.push(OutputMaps { has_elements: !output.shape.contains(&0), bytes: extent(output), regions });
     }
     let mut variants = Vec::with_capacity(entry.variants.len());
     for range in &entry.variants {
@@ -324,8 +333,23 @@ fn map_entry(
         watched.push(WatchedMapping { mapped, output: false, index: range.range });
         variants.push(VariantMap { mapped, range: *range });
     }
-    let arguments = Arguments::build(entry, &inputs).map_err(failure)?;
+    let device = if on_device { abi::ON_CUDA } else { abi::ON_CPU };
+    if on_device {
+        for (index, (data, range)) in inputs.iter_mut().zip(&entry.inputs).enumerate() {
+            *data = cudart::show_input(*data, usize::try_from(range.bytes).unwrap_or(0), index);
+        }
+    }
+    let arguments = Arguments::build(entry, &inputs, device).map_err(failure)?;
     Ok(Entry { arguments, outputs, variants })
+}
+
+/// The size of an output from its first element to its last, in bytes.
+fn extent(output: &WireOutput) -> usize {
+    let last = |(length, stride): (&i64, &i64)| (length - 1).saturating_mul(*stride);
+    let elements = output.shape.iter().zip(&output.stride).map(last).fold(1, i64::saturating_add);
+    let bits = u64::from(output.dtype.bits) * u64::from(output.dtype.lanes);
+    let bytes = u64::try_from(elements).unwrap_or(0).saturating_mul(bits.div_ceil(8));
+    usize::try_from(bytes).unwrap_or(0)
 }
 
 /// Seals every input against remapping and mprotect. If the kernel cannot do this, returns why.
@@ -378,13 +402,26 @@ impl Runner {
         for call in 0..calls {
             let Entry { arguments, outputs, variants } = &mut *entry;
             let planned = flags & FLAG_PLAN != 0;
-            arguments.renew(planned, outputs.iter().map(|output| output.slot(first_slot + call)));
+            let on_device = self.on_device;
+            let slots = outputs.iter().enumerate().map(|(index, output)| {
+                let slot = output.slot(first_slot + call);
+                if on_device { cudart::show_output(slot, output.bytes, index) } else { slot }
+            });
+            arguments.renew(planned, slots);
             if flags & FLAG_VARIED != 0 {
                 variants.iter().for_each(|it| arguments.show(it.range.range, it.of(first_slot + call)));
+            }
+            if on_device {
+                cudart::begin_call();
             }
             // SAFETY: the plan claims that the symbol has this signature. If it does not, only this process is
             // harmed.
             let (code, returned) = unsafe { arguments.call(function) };
+            if on_device && let Some(text) = cudart::end_call(code) {
+                page.result.store(1, Ordering::Relaxed);
+                page.raised.tell(&text);
+                break;
+            }
             if code != 0 || returned != 0 {
                 page.result.store(code, Ordering::Relaxed);
                 page.returned_value.store(u32::from(returned != 0), Ordering::Relaxed);

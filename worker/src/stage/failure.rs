@@ -76,11 +76,29 @@ fn named(raised: &str) -> Option<(Status, &str)> {
     NAMED.iter().find_map(|(prefix, status)| Some((*status, raised.strip_prefix(prefix)?)))
 }
 
-const NAMED: [(&str, Status); 4] = [
+/// Whether an entry is unsupported because the emulated device lacks something, and not because the candidate says so.
+pub(crate) fn is_of_the_device(detail: &str) -> bool {
+    detail.contains("the emulated device")
+}
+
+/// The verdict on an artifact that was not loaded.
+pub(crate) fn of_refusal(text: String) -> Verdict {
+    match named(&text) {
+        Some((status, text)) => Verdict { status, detail: text.to_owned() },
+        None => Verdict { status: Status::LoadError, detail: text },
+    }
+}
+
+const NAMED: [(&str, Status); 9] = [
     ("opt.Raised: ", Status::RuntimeError),
     ("opt.IncorrectShape: ", Status::IncorrectShape),
     ("opt.IncorrectDtype: ", Status::IncorrectDtype),
     ("opt.HostMemory: ", Status::HostMemoryLimit),
+    ("opt.OutOfBounds: ", Status::OutOfBounds),
+    ("opt.InputMutated: ", Status::InputMutated),
+    ("opt.Timeout: ", Status::Timeout),
+    ("opt.Crashed: ", Status::Crashed),
+    ("opt.Unsupported: ", Status::Unsupported),
 ];
 
 /// Decides whether the capture is to blame. A file that is damaged or being overwritten may cause wrong values, values

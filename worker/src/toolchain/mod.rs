@@ -7,6 +7,7 @@
 pub(crate) mod artifact;
 mod c;
 pub(crate) mod compiler;
+pub(crate) mod cuda;
 pub(crate) mod log;
 pub(crate) mod nvrtc;
 mod prebuilt;
@@ -112,16 +113,6 @@ pub(crate) fn of(language: Language) -> &'static dyn Toolchain {
         language::Toolchain::Triton => &python::Triton,
         language::Toolchain::TorchExtension => &torch_extension::TorchExtension,
         language::Toolchain::Nvrtc => &nvrtc::Nvrtc,
-        language::Toolchain::Nvcc => &Missing,
-    }
-}
-
-/// A language that this version cannot build; the language table gives the reason.
-struct Missing;
-
-impl Toolchain for Missing {
-    fn recipe(&self, task: &BuildTask, _: &Folders<'_>) -> Recipe {
-        let kind = task.source.language.kind();
-        Recipe::Refused(kind.missing.unwrap_or("this version has no toolchain for it").to_owned())
+        language::Toolchain::Nvcc => &cuda::Cuda,
     }
 }

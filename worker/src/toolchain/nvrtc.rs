@@ -15,7 +15,7 @@ use opt_shared::message::BuildTask;
 use super::{Folders, Program, Recipe, Step, Toolchain};
 
 /// An architecture whose code every recent card and the emulated device can run.
-const PTX_FOR: &str = "compute_80";
+pub(super) const PTX_FOR: &str = "compute_80";
 /// The usual folders of toolkits.
 const KNOWN_PLACES: [&str; 5] =
     ["/usr/local/cuda", "/opt/cuda", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
@@ -28,6 +28,8 @@ const LIBRARY: &str = "libnvrtc.so";
 /// The name of the header folder, which lies beside the library's.
 const HEADERS: &str = "include";
 const NVCC: &str = "nvcc";
+/// Subfolders in which nvcc is searched.
+const NVCC_FOLDERS: [&str; 4] = ["", "bin", "nvidia/*/bin", "lib/python3*/site-packages/nvidia/*/bin"];
 
 pub(super) struct Nvrtc;
 
@@ -136,16 +138,23 @@ pub(crate) fn describe(toolchain: &[PathBuf]) -> String {
 
 /// Finds the library in the named folders, then in the usual places; then nvcc in the same places and on PATH.
 fn find(toolchain: &[PathBuf]) -> Option<Compiler> {
+    let library = places(toolchain).iter().find_map(|place| library_in(place)).map(Compiler::Library);
+    library.or_else(|| nvcc(toolchain).map(Compiler::Nvcc))
+}
+
+/// The named folders and the usual places.
+fn places(toolchain: &[PathBuf]) -> Vec<PathBuf> {
     let variables = VARIABLES.iter().filter_map(std::env::var_os).map(PathBuf::from);
-    let places: Vec<PathBuf> =
-        toolchain.iter().cloned().chain(variables).chain(KNOWN_PLACES.map(PathBuf::from)).collect();
-    let library = places.iter().find_map(|place| library_in(place)).map(Compiler::Library);
-    library.or_else(|| {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let named = places.iter().flat_map(|place| [place.clone(), place.join("bin")]);
-        let mut folders = named.chain(std::env::split_paths(&path));
-        folders.find_map(|folder| Some(folder.join(NVCC)).filter(|nvcc| nvcc.is_file())).map(Compiler::Nvcc)
-    })
+    toolchain.iter().cloned().chain(variables).chain(KNOWN_PLACES.map(PathBuf::from)).collect()
+}
+
+/// Finds nvcc in the named folders, then in the usual places and on PATH.
+pub(super) fn nvcc(toolchain: &[PathBuf]) -> Option<PathBuf> {
+    let places = places(toolchain);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let named = places.iter().flat_map(|place| NVCC_FOLDERS.iter().flat_map(|below| expand(place, below)));
+    let mut folders = named.chain(std::env::split_paths(&path));
+    folders.find_map(|folder| Some(folder.join(NVCC)).filter(|nvcc| nvcc.is_file()))
 }
 
 /// Returns the newest library of a folder.

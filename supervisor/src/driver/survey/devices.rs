@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use opt_shared::device::Device;
 use opt_shared::language::Toolchain;
-use opt_shared::message::{ASK_DEVICE, ASK_NVRTC, DISCRETE, INTEGRATED};
+use opt_shared::message::{ASK_DEVICE, ASK_NVCC, ASK_NVRTC, DISCRETE, INTEGRATED};
 
 use crate::plan::{CandidatePlan, Plan, PlanErrors};
 use crate::pool::{Canary, Executable};
@@ -59,17 +59,36 @@ fn card(answer: &str) -> Option<Card> {
 /// Returns the compiler for kernels without host code that a build with these folders finds. The error says why there
 /// is none.
 pub fn compiler(toolchain: &[PathBuf]) -> Result<String, String> {
+    compiler_by(ASK_NVRTC, toolchain)
+}
+
+fn compiler_by(question: &str, toolchain: &[PathBuf]) -> Result<String, String> {
     let folders: Vec<String> = toolchain.iter().map(|folder| folder.display().to_string()).collect();
-    let arguments: Vec<&str> = [ASK_NVRTC].into_iter().chain(folders.iter().map(String::as_str)).collect();
+    let arguments: Vec<&str> = [question].into_iter().chain(folders.iter().map(String::as_str)).collect();
     ask(|executable| Canary::start(executable, &arguments))
 }
 
+/// A compiler for device code that a plan needs, or why there is none.
+#[derive(Debug)]
+pub struct DeviceCompiler {
+    /// The kernels that it compiles.
+    pub kernels: &'static str,
+    pub found: Result<String, String>,
+}
+
 /// Returns the compilers for all candidates of a plan that need one. Each set of folders is tried once.
-pub fn compilers(plan: &Plan) -> Vec<Result<String, String>> {
-    let needed = |it: &&CandidatePlan| it.source.language.kind().toolchain == Toolchain::Nvrtc;
-    let folders: BTreeSet<&[PathBuf]> =
-        plan.candidates().filter(needed).map(|it| &*it.build.toolchain).collect();
-    folders.into_iter().map(compiler).collect()
+pub fn compilers(plan: &Plan) -> Vec<DeviceCompiler> {
+    let of = |toolchain: Toolchain, question: &'static str, kernels: &'static str| {
+        let needed = |it: &&CandidatePlan| it.source.language.kind().toolchain == toolchain;
+        let folders: BTreeSet<&[PathBuf]> =
+            plan.candidates().filter(needed).map(|it| &*it.build.toolchain).collect();
+        let found =
+            move |folders: &[PathBuf]| DeviceCompiler { kernels, found: compiler_by(question, folders) };
+        folders.into_iter().map(found).collect::<Vec<_>>()
+    };
+    let mut all = of(Toolchain::Nvrtc, ASK_NVRTC, "kernels without host code");
+    all.extend(of(Toolchain::Nvcc, ASK_NVCC, "CUDA with host code"));
+    all
 }
 
 fn ask(start: impl FnOnce(&Executable) -> io::Result<Canary>) -> Result<String, String> {
@@ -83,11 +102,11 @@ fn ask(start: impl FnOnce(&Executable) -> io::Result<Canary>) -> Result<String, 
     }
 }
 
-/// Reads a plan and resolves the device `auto`. If the plan has candidates without host code and the machine has a
+/// Reads a plan and resolves the device `auto`. If the plan has candidates for a device and the machine has a
 /// card, `auto` is the first card, otherwise the CPU. Without such candidates, the driver is not queried.
 pub fn load(path: &Path, set: &[String]) -> Result<Plan, PlanErrors> {
     let plan = Plan::load(path, set)?;
-    if plan.run.device.named().is_some() || !plan.has_device_code() {
+    if plan.run.device.named().is_some() || !plan.needs_device() {
         return Ok(plan);
     }
     let device = match present(FIRST_CARD) {

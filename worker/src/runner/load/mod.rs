@@ -10,6 +10,7 @@ use opt_shared::language::{Launcher, NO_CUDA};
 
 use super::abi::Function;
 use super::control::ControlPage;
+use super::cudart;
 use super::ffi_error::RaisedErrors;
 use super::frame::{Setup, WireCall};
 use super::python::{self, Interpreter};
@@ -58,6 +59,7 @@ pub(super) fn load(setup: &Setup, given: Given, page: &ControlPage) -> Result<Lo
     let Given { artifact, libraries, interpreter, calls, arity } = given;
     match (setup.launcher, interpreter) {
         (Launcher::Dlopen, _) => dlopen::load(setup, artifact, libraries, page),
+        (Launcher::CudaRuntime, _) => dlopen::load(setup, artifact, libraries, page).map_err(cudart::explain),
         (Launcher::Libtorch, _) => dlopen::load_over_libtorch(setup, artifact, libraries, arity, page),
         (Launcher::Interpreter | Launcher::Triton, Some(interpreter)) => {
             interpreter::load(interpreter, setup, artifact, &calls, page)

@@ -65,7 +65,11 @@ impl Callable {
                 library_path.extend(found.iter().flat_map(|it| it.libtorch.libraries.clone()));
                 None
             }
-            Launcher::Interpreter | Launcher::Triton | Launcher::Dlopen | Launcher::Kernel => found,
+            Launcher::Interpreter
+            | Launcher::Triton
+            | Launcher::Dlopen
+            | Launcher::CudaRuntime
+            | Launcher::Kernel => found,
         };
         let libraries = Libraries::find(&file, &library_path, copies);
         let mut readable: Vec<PathBuf> = interpreter.iter().flat_map(|it| it.folders.clone()).collect();

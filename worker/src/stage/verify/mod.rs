@@ -15,7 +15,7 @@ use opt_shared::message::VerifyTask;
 use opt_shared::outcome::{Blame, EntryFailure, Head, OutputForm, RunnerEnd, Status, Verified, WorstError};
 
 use super::calls::{Checked, EntryCalls, Over};
-use super::failure::{of, of_the_capture, unless_damaged};
+use super::failure::{self, of, of_refusal, of_the_capture, unless_damaged};
 use super::{Progress, kept};
 use crate::judge::Tolerance;
 use crate::recorded::Recorded;
@@ -251,7 +251,8 @@ impl<B: Backend> Verification<'_, B> {
                 entry::drive(&mut calls, &mut *session, has_plan)?
             }
             Answer::Done(Loaded::Refused { text }) => {
-                Some(Over::Failed(Box::new(of(recorded, Status::LoadError, text))))
+                let Verdict { status, detail } = of_refusal(text);
+                Some(Over::Failed(Box::new(of(recorded, status, detail))))
             }
             Answer::Died => Some(Over::Died),
         };
@@ -323,6 +324,9 @@ impl<B: Backend> Verification<'_, B> {
         match outcome.failure {
             None => report.entries_passed += 1,
             Some(failure) if failure.status == Status::Unsupported => {
+                if failure::is_of_the_device(&failure.detail) {
+                    self.lacking.get_or_insert_with(|| format!("{}: {}", failure.entry, failure.detail));
+                }
                 report.entries_unsupported += 1;
                 report.unsupported.push(entry.id);
             }

@@ -1,0 +1,3 @@
+#include "relu.cuh"
+
+OPT_EXPORT int run(void *, const OptAny *, int32_t, OptAny *) { return undefined_here; }

@@ -1,0 +1,120 @@
+//! CUDA with host code on the emulated device. The tests need nvcc: that of `target/nvcc`, which `.ci/run` installs, of
+//! the folder in OPT_TEST_CUDA, or the machine's.
+
+use std::path::PathBuf;
+
+use opt_tests::{Scenario, Summary, data, repository};
+
+use crate::report::browser::skipped;
+
+/// The launchers, each with its job, its status, and parts of its detail.
+const LAUNCHERS: [(&str, &str, &str, &[&str]); 19] = [
+    ("relu", "right", "PASSED", &[]),
+    ("relu", "side_stream", "PASSED", &[]),
+    ("relu", "by_the_host", "PASSED", &[]),
+    (
+        "relu",
+        "writes_past_the_end",
+        "OUT_OF_BOUNDS",
+        &["directly past the end", "in launch 1", "PTX line", "thread", "output 0"],
+    ),
+    ("relu", "wrong_result", "INCORRECT_NUMERICAL", &["elements"]),
+    ("relu", "writes_an_input", "INPUT_MUTATED", &["in launch 2", "input 0"]),
+    ("relu", "copies_into_an_input", "INPUT_MUTATED", &["when memory was set", "input 0"]),
+    ("relu", "never_launches", "UNWRITTEN_OUTPUT", &["elements"]),
+    ("relu", "host_reads_the_device", "CRASHED", &["SIGSEGV"]),
+    ("relu", "loops_on_the_host", "TIMEOUT", &["2s"]),
+    ("relu", "loops_on_the_device", "TIMEOUT", &["2s"]),
+    ("relu", "misaligned", "CRASHED", &["misaligned", "PTX line"]),
+    ("relu", "too_many_threads", "RUNTIME_ERROR", &["refused it in launch 1", "2048"]),
+    ("relu", "uses_a_graph", "UNSUPPORTED", &["cudaGraphCreate"]),
+    ("relu", "forges_success", "UNWRITTEN_OUTPUT", &["elements"]),
+    ("relu", "does_not_compile", "COMPILE_ERROR", &["undefined_here"]),
+    ("softmax", "softmax", "PASSED", &[]),
+    ("softmax", "softmax_in_two_launches", "PASSED", &[]),
+    ("matmul", "matmul", "PASSED", &[]),
+];
+
+/// The folder of a toolkit, as `[build] toolchain` names it; `None` and a message if there is no nvcc.
+fn toolkit() -> Option<PathBuf> {
+    let named = std::env::var_os("OPT_TEST_CUDA").map(PathBuf::from);
+    let installed = || Some(repository().join("target/nvcc")).filter(|folder| folder.is_dir());
+    let usual = || Some(PathBuf::from("/usr/local/cuda")).filter(|folder| folder.join("bin/nvcc").is_file());
+    let found = named.or_else(installed).or_else(usual);
+    if found.is_none() {
+        skipped(
+            "CUDA with host code was not tried: there is no nvcc (python3 -m venv target/nvcc && target/nvcc/bin/pip \
+             install nvidia-cuda-nvcc nvidia-cuda-cccl, or set OPT_TEST_CUDA)",
+        );
+    }
+    found
+}
+
+fn plan(toolkit: &std::path::Path, device: &str) -> String {
+    let mut plan = format!(
+        "[run]\ndevice = \"{device}\"\n[build]\ntoolchain = [{toolkit:?}]\ntimeout = \"600s\"\n\
+         [verify]\nstop_after = 1\ncall_timeout = \"60s\"\n"
+    );
+    let jobs = [
+        ("relu", "torch_nn_functional_relu"),
+        ("softmax", "torch_nn_functional_softmax"),
+        ("matmul", "torch_matmul"),
+    ];
+    for (job, captures) in jobs {
+        let captures = data("captures").join(captures);
+        plan +=
+            &format!("[[job]]\nname = {job:?}\ncaptures = {captures:?}\nentries = [\"entry_000000.pt\"]\n");
+        for (_, name, ..) in LAUNCHERS.iter().filter(|(of, ..)| *of == job) {
+            let source = data("kernels/cuda").join(format!("{name}.cu"));
+            let limit = if name.starts_with("loops") { "verify = { call_timeout = \"2s\" }\n" } else { "" };
+            plan += &format!("[[job.candidate]]\nname = {name:?}\nsources = [{source:?}]\n{limit}");
+        }
+    }
+    plan
+}
+
+#[test]
+fn every_host_launcher_ends_as_expected() {
+    let Some(toolkit) = toolkit() else { return };
+    let scenario = Scenario::with_plan(&plan(&toolkit, "emulated"));
+    let outcome = scenario.run(&["run", "plan.toml"]).expect_exit(0);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    for (job, name, status, parts) in LAUNCHERS {
+        let it = summary.candidate(job, name);
+        let detail = it["detail"].as_str().unwrap_or_default();
+        outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
+        for part in parts {
+            outcome.expect(detail.contains(part), format_args!("{name} says {part:?}; it says {detail:?}"));
+        }
+        let blame = match status {
+            "PASSED" => None,
+            "UNSUPPORTED" => Some("host"),
+            _ => Some("candidate"),
+        };
+        outcome.expect_equal(it["blame"].as_str(), blame, format_args!("who is blamed for {name}"));
+        outcome.expect_equal(it["tier"].as_str(), Some("C"), format_args!("{name}'s tier"));
+        outcome.expect(it["profile"].is_null(), format_args!("{name} is not timed"));
+        outcome.expect_equal(
+            it["not_timed_because"].is_string(),
+            status == "PASSED",
+            format_args!("{name} has a reason for not being timed, if it passed"),
+        );
+    }
+    outcome.expect_stdout(&["nothing was timed"]);
+    outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
+}
+
+#[test]
+fn host_launchers_are_refused_where_they_cannot_run() {
+    let folder = Scenario::create();
+    let source = data("kernels/cuda/right.cu");
+    let captures = data("captures/torch_nn_functional_relu");
+    for device in ["cpu", "cuda:0"] {
+        let plan = format!(
+            "[run]\ndevice = \"{device}\"\n[[job]]\ncaptures = {captures:?}\ncandidates = [{source:?}]\n"
+        );
+        let plan = folder.write("plan.toml", plan).display().to_string();
+        let outcome = folder.run(&["check", &plan]).expect_exit(2);
+        outcome.expect_stderr(&["`cuda` runs on the emulated device only"]);
+    }
+}

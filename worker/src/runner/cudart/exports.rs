@@ -1,0 +1,401 @@
+//! The functions of the CUDA runtime for kernels and memory, with C's calling convention.
+
+#![expect(
+    clippy::missing_safety_doc,
+    reason = "each has the name and the contract of the runtime's function, with the linker's prefix"
+)]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use super::{INVALID_VALUE, Image, Symbol, fat_binary, runtime};
+
+/// `dim3`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Dim3 {
+    x: c_uint,
+    y: c_uint,
+    z: c_uint,
+}
+
+impl Dim3 {
+    fn sizes(self) -> [u32; 3] {
+        [self.x, self.y, self.z]
+    }
+}
+
+/// The launch configuration between `<<<>>>` and the call of the kernel's stub.
+#[derive(Clone, Copy)]
+struct Configuration {
+    grid: Dim3,
+    block: Dim3,
+    shared: usize,
+    stream: *mut c_void,
+}
+
+thread_local! {
+    static CONFIGURATION: std::cell::Cell<Option<Configuration>> = const { std::cell::Cell::new(None) };
+}
+
+pub(super) unsafe fn give<T>(to: *mut T, value: T) -> u32 {
+    if to.is_null() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: the caller's pointer is valid for writing one value, as the runtime requires.
+    unsafe { to.write(value) };
+    0
+}
+
+fn pointer(address: u64) -> *mut c_void {
+    usize::try_from(address).map_or(std::ptr::null_mut(), std::ptr::without_provenance_mut)
+}
+
+unsafe fn text(name: *const c_char) -> String {
+    // SAFETY: the runtime requires a text that ends with NUL.
+    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap___cudaRegisterFatBinary(wrapper: *const c_void) -> *mut *mut c_void {
+    // SAFETY: nvcc's code passes what it put into the library.
+    let text = unsafe { fat_binary::ptx(wrapper) };
+    let mut runtime = runtime();
+    runtime.images.push(Image { text, module: None });
+    // The handle is the image's number, from 1, so that it is not null.
+    std::ptr::without_provenance_mut(runtime.images.len())
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap___cudaRegisterFatBinaryEnd(_: *mut *mut c_void) {}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap___cudaUnregisterFatBinary(_: *mut *mut c_void) {}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap___cudaInitModule(_: *mut *mut c_void) -> c_char {
+    0
+}
+
+fn register(handle: usize, host: usize, name: String) {
+    let symbol = Symbol { image: handle.wrapping_sub(1), name };
+    runtime().symbols.insert(host, symbol);
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap___cudaRegisterFunction(
+    handle: *mut *mut c_void,
+    host: *const c_void,
+    _: *mut c_char,
+    name: *const c_char,
+    _: c_int,
+    _: *mut c_void,
+    _: *mut c_void,
+    _: *mut c_void,
+    _: *mut c_void,
+    _: *mut c_int,
+) {
+    // SAFETY: see the caller's contract.
+    register(handle.addr(), host.addr(), unsafe { text(name) });
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap___cudaRegisterVar(
+    handle: *mut *mut c_void,
+    host: *const c_void,
+    _: *mut c_char,
+    name: *const c_char,
+    _: c_int,
+    _: usize,
+    _: c_int,
+    _: c_int,
+) {
+    // SAFETY: see the caller's contract.
+    register(handle.addr(), host.addr(), unsafe { text(name) });
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap___cudaPushCallConfiguration(
+    grid: Dim3,
+    block: Dim3,
+    shared: usize,
+    stream: *mut c_void,
+) -> c_uint {
+    CONFIGURATION.set(Some(Configuration { grid, block, shared, stream }));
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap___cudaPopCallConfiguration(
+    grid: *mut Dim3,
+    block: *mut Dim3,
+    shared: *mut usize,
+    stream: *mut *mut c_void,
+) -> u32 {
+    let Some(found) = CONFIGURATION.take() else { return runtime().result(super::INVALID_CONFIGURATION) };
+    // SAFETY: see the caller's contract.
+    unsafe {
+        give(grid, found.grid)
+            + give(block, found.block)
+            + give(shared, found.shared)
+            + give(stream, found.stream)
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap___cudaGetKernel(
+    kernel: *mut *const c_void,
+    host: *const c_void,
+) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { give(kernel, host) }
+}
+
+unsafe fn launch(
+    host: *const c_void,
+    grid: Dim3,
+    block: Dim3,
+    arguments: *const *const u8,
+    shared: usize,
+) -> u32 {
+    let mut runtime = runtime();
+    let (function, name) = match runtime.function(host.addr()) {
+        Ok(found) => found,
+        Err(code) => return code,
+    };
+    let parameter = |(index, bytes): (usize, u64)| {
+        let bytes = usize::try_from(bytes).unwrap_or(0);
+        // SAFETY: the stub of the kernel passes a pointer to each of its parameters.
+        unsafe { std::slice::from_raw_parts(arguments.add(index).read(), bytes) }.to_vec()
+    };
+    let params = function.param_sizes().into_iter().enumerate().map(parameter).collect();
+    runtime.launch(&function, &name, (grid.sizes(), block.sizes()), shared as u64, params)
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaLaunchKernel(
+    host: *const c_void,
+    grid: Dim3,
+    block: Dim3,
+    arguments: *const *const u8,
+    shared: usize,
+    _: *mut c_void,
+) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { launch(host, grid, block, arguments, shared) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap___cudaLaunchKernel(
+    host: *const c_void,
+    grid: Dim3,
+    block: Dim3,
+    arguments: *const *const u8,
+    shared: usize,
+    _: *mut c_void,
+) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { launch(host, grid, block, arguments, shared) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaMalloc(to: *mut *mut c_void, bytes: usize) -> u32 {
+    let mut runtime = runtime();
+    if bytes == 0 {
+        // SAFETY: see the caller's contract.
+        return unsafe { give(to, std::ptr::null_mut()) };
+    }
+    match runtime.device.alloc(bytes as u64) {
+        // SAFETY: see the caller's contract.
+        Ok(address) => unsafe { give(to, pointer(address)) },
+        Err(fault) => runtime.fault(&fault, "in an allocation"),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaMallocAsync(
+    to: *mut *mut c_void,
+    bytes: usize,
+    _: *mut c_void,
+) -> u32 {
+    let mut runtime = runtime();
+    if bytes == 0 {
+        // SAFETY: see the caller's contract.
+        return unsafe { give(to, std::ptr::null_mut()) };
+    }
+    match runtime.device.alloc(bytes as u64) {
+        // SAFETY: see the caller's contract.
+        Ok(address) => unsafe { give(to, pointer(address)) },
+        Err(fault) => runtime.fault(&fault, "in an allocation"),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaFree(at: *mut c_void) -> u32 {
+    if at.is_null() {
+        return 0;
+    }
+    let mut runtime = runtime();
+    let result = runtime.device.free(at.addr() as u64);
+    runtime.done(result, "when memory was freed")
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaFreeAsync(at: *mut c_void, _: *mut c_void) -> u32 {
+    if at.is_null() {
+        return 0;
+    }
+    let mut runtime = runtime();
+    let result = runtime.device.free(at.addr() as u64);
+    runtime.done(result, "when memory was freed")
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaMallocHost(to: *mut *mut c_void, bytes: usize) -> u32 {
+    // SAFETY: C's allocator has no requirements.
+    let memory = unsafe { libc::calloc(1, bytes.max(1)) };
+    if memory.is_null() {
+        return runtime().result(super::OUT_OF_MEMORY);
+    }
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, memory) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaHostAlloc(to: *mut *mut c_void, bytes: usize, _: c_uint) -> u32 {
+    // SAFETY: C's allocator has no requirements.
+    let memory = unsafe { libc::calloc(1, bytes.max(1)) };
+    if memory.is_null() {
+        return runtime().result(super::OUT_OF_MEMORY);
+    }
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, memory) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaFreeHost(at: *mut c_void) -> u32 {
+    // SAFETY: it came from `cudaMallocHost` or `cudaHostAlloc`, as the runtime requires.
+    unsafe { libc::free(at) };
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaMemcpy(
+    to: *mut c_void,
+    from: *const c_void,
+    bytes: usize,
+    kind: c_int,
+) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { runtime().copy(to.expose_provenance(), from.expose_provenance(), bytes, kind) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaMemcpyAsync(
+    to: *mut c_void,
+    from: *const c_void,
+    bytes: usize,
+    kind: c_int,
+    _: *mut c_void,
+) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { runtime().copy(to.expose_provenance(), from.expose_provenance(), bytes, kind) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaMemset(at: *mut c_void, value: c_int, bytes: usize) -> u32 {
+    let mut runtime = runtime();
+    let byte = value.to_le_bytes()[0];
+    let result = runtime.device.fill(at.addr() as u64, byte, bytes as u64);
+    runtime.done(result, "when memory was set")
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaMemsetAsync(
+    at: *mut c_void,
+    value: c_int,
+    bytes: usize,
+    _: *mut c_void,
+) -> u32 {
+    let mut runtime = runtime();
+    let byte = value.to_le_bytes()[0];
+    let result = runtime.device.fill(at.addr() as u64, byte, bytes as u64);
+    runtime.done(result, "when memory was set")
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaMemcpyToSymbol(
+    symbol: *const c_void,
+    from: *const c_void,
+    bytes: usize,
+    offset: usize,
+    kind: c_int,
+) -> u32 {
+    let mut runtime = runtime();
+    match runtime.variable(symbol.addr()) {
+        // SAFETY: see the caller's contract.
+        Ok((address, _)) => unsafe {
+            runtime.copy(pointer(address).addr() + offset, from.expose_provenance(), bytes, kind)
+        },
+        Err(code) => code,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaMemcpyToSymbolAsync(
+    symbol: *const c_void,
+    from: *const c_void,
+    bytes: usize,
+    offset: usize,
+    kind: c_int,
+    _: *mut c_void,
+) -> u32 {
+    let mut runtime = runtime();
+    match runtime.variable(symbol.addr()) {
+        // SAFETY: see the caller's contract.
+        Ok((address, _)) => unsafe {
+            runtime.copy(pointer(address).addr() + offset, from.expose_provenance(), bytes, kind)
+        },
+        Err(code) => code,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaMemcpyFromSymbol(
+    to: *mut c_void,
+    symbol: *const c_void,
+    bytes: usize,
+    offset: usize,
+    kind: c_int,
+) -> u32 {
+    let mut runtime = runtime();
+    match runtime.variable(symbol.addr()) {
+        // SAFETY: see the caller's contract.
+        Ok((address, _)) => unsafe {
+            runtime.copy(to.expose_provenance(), pointer(address).addr() + offset, bytes, kind)
+        },
+        Err(code) => code,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaGetSymbolAddress(
+    to: *mut *mut c_void,
+    symbol: *const c_void,
+) -> u32 {
+    let mut runtime = runtime();
+    match runtime.variable(symbol.addr()) {
+        // SAFETY: see the caller's contract.
+        Ok((address, _)) => unsafe { give(to, pointer(address)) },
+        Err(code) => code,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaGetSymbolSize(to: *mut usize, symbol: *const c_void) -> u32 {
+    let found = runtime().variable(symbol.addr());
+    match found {
+        // SAFETY: see the caller's contract.
+        Ok((_, bytes)) => unsafe { give(to, usize::try_from(bytes).unwrap_or(usize::MAX)) },
+        Err(code) => code,
+    }
+}

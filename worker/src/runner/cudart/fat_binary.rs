@@ -1,0 +1,120 @@
+//! Finds the PTX in a fat binary, the container in which nvcc embeds device code in a library.
+
+use std::ffi::c_void;
+
+/// The architecture of the emulated device, as fat binaries write it.
+const DEVICE: u32 = 80;
+const WRAPPER_MAGIC: u32 = 0x4662_43b1;
+const MAGIC: u32 = 0xba55_ed50;
+const KIND_OF_PTX: u16 = 1;
+/// Offsets in the header of an entry.
+const HEADER_BYTES: usize = 4;
+const PAYLOAD_BYTES: usize = 8;
+const ARCHITECTURE: usize = 28;
+/// The smallest header of an entry, in bytes.
+const ENTRY: usize = 48;
+
+/// What the library's constructor passes.
+#[repr(C)]
+struct Wrapper {
+    magic: u32,
+    version: u32,
+    data: *const u8,
+    name: *const c_void,
+}
+
+/// Returns the PTX for the newest device that is not newer than the emulated one, or why there is none.
+///
+/// # Safety
+/// `wrapper` must be what nvcc's code passes to `__cudaRegisterFatBinary`.
+pub(super) unsafe fn ptx(wrapper: *const c_void) -> Result<String, String> {
+    // SAFETY: the caller's obligation; magic numbers are checked before anything behind them is read.
+    let bytes = unsafe {
+        let wrapper = &*wrapper.cast::<Wrapper>();
+        if wrapper.magic != WRAPPER_MAGIC || wrapper.data.cast::<u32>().read_unaligned() != MAGIC {
+            return Err("the library's device code has an unknown format".to_owned());
+        }
+        let header = usize::from(wrapper.data.add(6).cast::<u16>().read_unaligned());
+        let length = wrapper.data.add(8).cast::<u64>().read_unaligned();
+        let length = usize::try_from(length).unwrap_or(0);
+        std::slice::from_raw_parts(wrapper.data.add(header), length)
+    };
+    of_entries(bytes)
+}
+
+fn of_entries(mut bytes: &[u8]) -> Result<String, String> {
+    let mut best: Option<(u32, &[u8])> = None;
+    while let Some(entry) = Entry::first(bytes) {
+        let is_newer = best.is_none_or(|(known, _)| known < entry.architecture);
+        if entry.kind == KIND_OF_PTX && entry.architecture <= DEVICE && is_newer {
+            best = Some((entry.architecture, entry.payload));
+        }
+        bytes = entry.rest;
+    }
+    let Some((_, payload)) = best else {
+        return Err(format!(
+            "the library has no PTX that the emulated device runs, which has compute capability 8.0 (build for `compute_{DEVICE}`)"
+        ));
+    };
+    let end = payload.iter().position(|byte| *byte == 0).unwrap_or(payload.len());
+    match std::str::from_utf8(&payload[..end]) {
+        Ok(text) if text.contains(".version") => Ok(text.to_owned()),
+        _ => Err("the library's PTX is compressed (build with `--no-compress`)".to_owned()),
+    }
+}
+
+struct Entry<'a> {
+    kind: u16,
+    architecture: u32,
+    payload: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl<'a> Entry<'a> {
+    fn first(bytes: &'a [u8]) -> Option<Self> {
+        let head = bytes.get(..ENTRY)?;
+        let word = |at: usize| head[at..].first_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        let long = head[PAYLOAD_BYTES..].first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let header = usize::try_from(word(HEADER_BYTES)).ok().filter(|bytes| ENTRY <= *bytes)?;
+        let end = header.checked_add(usize::try_from(long).ok()?)?;
+        Some(Self {
+            kind: u16::from_le_bytes([head[0], head[1]]),
+            architecture: word(ARCHITECTURE),
+            payload: bytes.get(header..end)?,
+            rest: &bytes[end..],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(kind: u16, architecture: u32, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; 64];
+        bytes[..2].copy_from_slice(&kind.to_le_bytes());
+        bytes[4..8].copy_from_slice(&64_u32.to_le_bytes());
+        bytes[8..16].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+        bytes[28..32].copy_from_slice(&architecture.to_le_bytes());
+        bytes.extend(payload);
+        bytes
+    }
+
+    #[test]
+    fn newest_ptx_that_the_device_runs_is_found() {
+        let all = [
+            entry(2, 80, b"machine code"),
+            entry(1, 75, b".version 1\0"),
+            entry(1, 80, b".version 2\0\0"),
+            entry(1, 90, b".version 3\0"),
+        ];
+        assert_eq!(of_entries(&all.concat()), Ok(".version 2".to_owned()));
+        assert!(of_entries(&all[3]).expect_err("too new").contains("no PTX that the emulated device runs"));
+        assert!(of_entries(&entry(1, 80, b"\x01\x02")).expect_err("no text").contains("is compressed"));
+        // A length beyond the end, and a header that is too short.
+        let mut cut = entry(1, 80, b".version 2\0");
+        cut.truncate(70);
+        assert!(of_entries(&cut).is_err());
+        assert!(of_entries(&[0; 200]).is_err());
+    }
+}

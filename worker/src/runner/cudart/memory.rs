@@ -1,0 +1,100 @@
+//! Device memory: inputs and outputs, allocations of the candidate, and copies.
+
+use super::{INVALID_VALUE, Runtime, runtime};
+
+/// Inputs keep their addresses modulo this, as captures promise, in bytes.
+const INPUT_PHASE: u64 = 64;
+/// Outputs are aligned as a card's allocator aligns them, unless their memory is not aligned to words.
+const OUTPUT_PHASE: u64 = 4;
+
+/// The kinds of copies (`cudaMemcpyKind`).
+const HOST_TO_HOST: i32 = 0;
+const TO_DEVICE: i32 = 1;
+const TO_HOST: i32 = 2;
+const ON_DEVICE: i32 = 3;
+const BY_ADDRESS: i32 = 4;
+
+/// Returns the device's address of an input. Stores to it are faults.
+pub(in crate::runner) fn show_input(data: *mut u8, bytes: usize, index: usize) -> *mut u8 {
+    runtime().show(data, bytes, INPUT_PHASE, true, || format!("input {index}"))
+}
+
+/// Returns the device's address of a slot of an output.
+pub(in crate::runner) fn show_output(data: *mut u8, bytes: usize, index: usize) -> *mut u8 {
+    runtime().show(data, bytes, OUTPUT_PHASE, false, || format!("output {index}"))
+}
+
+impl Runtime {
+    fn show(
+        &mut self,
+        data: *mut u8,
+        bytes: usize,
+        phase: u64,
+        read_only: bool,
+        name: impl FnOnce() -> String,
+    ) -> *mut u8 {
+        if data.is_null() || bytes == 0 {
+            return std::ptr::null_mut();
+        }
+        let key = (data.addr(), bytes);
+        let known = self.mapped.get(&key).copied();
+        let address = known.or_else(|| {
+            // SAFETY: inputs and outputs are whole pages of this process that stay mapped as long as it lives. The
+            // candidate runs in the thread that makes the device's calls; if it writes from others, only this process
+            // is harmed.
+            let address = unsafe { self.device.map(data, bytes as u64, phase, read_only) }.ok()?;
+            self.mapped.insert(key, address);
+            self.names.insert(address, (bytes as u64, name()));
+            Some(address)
+        });
+        let address = address.and_then(|address| usize::try_from(address).ok());
+        address.map_or(std::ptr::null_mut(), std::ptr::without_provenance_mut)
+    }
+
+    /// Copies between host and device.
+    ///
+    /// # Safety
+    /// Host addresses must be those of `bytes` bytes that may be read or written.
+    pub(super) unsafe fn copy(&mut self, to: usize, from: usize, bytes: usize, kind: i32) -> u32 {
+        const WHAT: &str = "in a copy";
+        if bytes == 0 {
+            return 0;
+        }
+        let (into_device, from_device) = match kind {
+            HOST_TO_HOST => (false, false),
+            TO_DEVICE => (true, false),
+            TO_HOST => (false, true),
+            ON_DEVICE => (true, true),
+            BY_ADDRESS => (self.is_on_device(to), self.is_on_device(from)),
+            _ => return self.refused(INVALID_VALUE, format!("{kind} is no kind of copies")),
+        };
+        let source = std::ptr::with_exposed_provenance::<u8>(from);
+        let target = std::ptr::with_exposed_provenance_mut::<u8>(to);
+        let result = match (into_device, from_device) {
+            (false, false) => {
+                // SAFETY: the caller's obligation. `copy` allows overlaps.
+                unsafe { std::ptr::copy(source, target, bytes) };
+                Ok(())
+            }
+            (true, false) => {
+                // SAFETY: the caller's obligation.
+                let source = unsafe { std::slice::from_raw_parts(source, bytes) };
+                self.device.write(to as u64, source)
+            }
+            (false, true) => {
+                // SAFETY: the caller's obligation.
+                let target = unsafe { std::slice::from_raw_parts_mut(target, bytes) };
+                self.device.read(from as u64, target)
+            }
+            (true, true) => {
+                let mut data = vec![0; bytes];
+                self.device.read(from as u64, &mut data).and_then(|()| self.device.write(to as u64, &data))
+            }
+        };
+        self.done(result, WHAT)
+    }
+
+    fn is_on_device(&mut self, address: usize) -> bool {
+        self.device.sticky().is_none() && self.device.read(address as u64, &mut [0]).is_ok()
+    }
+}

@@ -1,0 +1,291 @@
+//! The CUDA runtime for host launchers on the emulated device.
+//!
+//! A candidate's library is linked so that its calls of the CUDA runtime reach the functions in `exports` and `queries`,
+//! which this executable exports. Inputs and outputs stay where a runner maps them; the device gets addresses for them that host
+//! code cannot use, as on a card. Every operation is complete when its call returns.
+//!
+//! The candidate shares this process and can forge everything here, so a fault that is found here only explains a
+//! verdict. What passes is decided by the worker's own comparison of the outputs.
+
+mod exports;
+mod fat_binary;
+mod memory;
+mod properties;
+mod queries;
+mod report;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write as _;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use opt_emulator::{Config, Device, Fault, Function, Launch, Limit, LoadError, Module};
+
+pub(super) use self::memory::{show_input, show_output};
+use self::report::Trouble;
+
+/// The functions that exist, one a line. The build script exports them with the prefix `__wrap_`, and `toolchain::cuda`
+/// redirects calls to them with the linker's option `--wrap`. The prefix keeps the names apart from those of a real CUDA
+/// runtime that a library brings along.
+pub(crate) const FUNCTIONS: &str = include_str!("functions.txt");
+
+const INVALID_VALUE: u32 = 1;
+const OUT_OF_MEMORY: u32 = 2;
+const INVALID_CONFIGURATION: u32 = 9;
+const INVALID_DEVICE: u32 = 101;
+const INVALID_SYMBOL: u32 = 13;
+const INVALID_FUNCTION: u32 = 98;
+const NO_KERNEL_IMAGE: u32 = 209;
+const NOT_SUPPORTED: u32 = 801;
+/// The size of the device's memory, in bytes. Allocations take it from the runner's memory, which has its own limit.
+const MEMORY: u64 = 8 << 30;
+
+static RUNTIME: LazyLock<Mutex<Runtime>> = LazyLock::new(|| Mutex::new(Runtime::new()));
+
+fn runtime() -> MutexGuard<'static, Runtime> {
+    RUNTIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The PTX of one fat binary.
+struct Image {
+    /// The error says why there is no PTX.
+    text: Result<String, String>,
+    /// Loaded at its first use, as a card's driver does.
+    module: Option<Module>,
+}
+
+/// A kernel or a variable, by the image that contains it and its name there.
+#[derive(Clone)]
+struct Symbol {
+    image: usize,
+    name: String,
+}
+
+struct Runtime {
+    device: Device,
+    images: Vec<Image>,
+    /// Keyed by the addresses that host code uses for them.
+    symbols: HashMap<usize, Symbol>,
+    /// The device's addresses of inputs and outputs, keyed by address and size in this process.
+    mapped: HashMap<(usize, usize), u64>,
+    /// Names of inputs and outputs for messages, with their sizes, by their addresses on the device.
+    names: BTreeMap<u64, (u64, String)>,
+    /// The number of launches in this call of the candidate.
+    launches: usize,
+    next_handle: usize,
+    /// The error that `cudaGetLastError` returns.
+    last: u32,
+    trouble: Trouble,
+}
+
+impl Runtime {
+    fn new() -> Self {
+        // One thread: the runner's own CPU limits decide how many there are, and results do not depend on them.
+        let config = Config { memory: MEMORY, threads: 1, ..Config::default() };
+        Self {
+            device: Device::new(config),
+            images: Vec::new(),
+            symbols: HashMap::new(),
+            mapped: HashMap::new(),
+            names: BTreeMap::new(),
+            launches: 0,
+            next_handle: 0,
+            last: 0,
+            trouble: Trouble::default(),
+        }
+    }
+
+    /// Remembers an error code, and returns it.
+    fn result(&mut self, code: u32) -> u32 {
+        if code != 0 {
+            self.last = code;
+        }
+        code
+    }
+
+    /// Remembers a fault of the device, and returns its code.
+    fn fault(&mut self, fault: &Fault, what: &str) -> u32 {
+        let names = &self.names;
+        let name = |address: u64| {
+            let (start, (bytes, name)) = names.range(..=address).next_back()?;
+            (address - start < *bytes).then(|| name.clone())
+        };
+        self.trouble.of_fault(fault, what, name);
+        self.result(fault.code())
+    }
+
+    /// Remembers something that the emulated device cannot do.
+    fn unsupported(&mut self, what: &str) -> u32 {
+        self.trouble.unsupported(what);
+        self.result(NOT_SUPPORTED)
+    }
+
+    fn refused(&mut self, code: u32, what: String) -> u32 {
+        self.trouble.refused(what);
+        self.result(code)
+    }
+
+    fn done(&mut self, result: Result<(), Fault>, what: &str) -> u32 {
+        match result {
+            Ok(()) => 0,
+            Err(fault) => self.fault(&fault, what),
+        }
+    }
+
+    fn handle(&mut self) -> usize {
+        // Never null, and never an address of host memory.
+        self.next_handle += 16;
+        self.next_handle
+    }
+
+    /// The module of an image. Loads it at its first use.
+    fn module(&mut self, image: usize) -> Result<Module, u32> {
+        let Some(found) = self.images.get(image) else { return Err(self.result(INVALID_FUNCTION)) };
+        if let Some(module) = &found.module {
+            return Ok(module.clone());
+        }
+        let text = match &found.text {
+            Ok(text) => text,
+            Err(why) => {
+                let why = why.clone();
+                self.trouble.unsupported(&why);
+                return Err(self.result(NO_KERNEL_IMAGE));
+            }
+        };
+        match self.device.load(text) {
+            Ok(module) => {
+                self.images[image].module = Some(module.clone());
+                Ok(module)
+            }
+            Err(LoadError::Device(fault)) => Err(self.fault(&fault, "while its kernels were being loaded")),
+            Err(error @ LoadError::Unsupported { .. }) => {
+                self.trouble.unsupported(&error.to_string());
+                Err(self.result(error.code()))
+            }
+            Err(error) => Err(self.refused(error.code(), format!("its PTX cannot be loaded: {error}"))),
+        }
+    }
+
+    /// The kernel behind a function of the host, and its name.
+    fn function(&mut self, host: usize) -> Result<(Function, String), u32> {
+        let Some(Symbol { image, name }) = self.symbols.get(&host).cloned() else {
+            return Err(self.refused(INVALID_FUNCTION, "the launched function is not a kernel".to_owned()));
+        };
+        match self.module(image)?.function(&name) {
+            Some(function) => Ok((function, name)),
+            None => Err(self.refused(INVALID_FUNCTION, format!("the PTX has no kernel `{name}`"))),
+        }
+    }
+
+    /// The address and size of a variable on the device.
+    fn variable(&mut self, host: usize) -> Result<(u64, u64), u32> {
+        let Some(Symbol { image, name }) = self.symbols.get(&host).cloned() else {
+            return Err(self.result(INVALID_SYMBOL));
+        };
+        match self.module(image)?.global(&name) {
+            Some(place) => Ok(place),
+            None => Err(self.refused(INVALID_SYMBOL, format!("the PTX has no variable `{name}`"))),
+        }
+    }
+
+    fn launch(
+        &mut self,
+        function: &Function,
+        name: &str,
+        shape: ([u32; 3], [u32; 3]),
+        shared: u64,
+        params: Vec<Vec<u8>>,
+    ) -> u32 {
+        self.launches += 1;
+        let (grid, block) = shape;
+        let limit = Limit { time: std::time::Duration::MAX, ..Limit::default() };
+        let launch = Launch { grid, block, shared_bytes: shared, params, limit };
+        match self.device.launch(function, &launch) {
+            Ok(summary) => {
+                // A candidate may have closed its output.
+                let mut output = std::io::stdout();
+                let _ = output.write_all(summary.printed.as_bytes()).and_then(|()| output.flush());
+                0
+            }
+            Err(fault) => {
+                let what = format!("in launch {} (`{name}`)", self.launches);
+                self.fault(&fault, &what)
+            }
+        }
+    }
+}
+
+/// Begins a call of the candidate.
+pub(super) fn begin_call() {
+    let mut runtime = runtime();
+    runtime.launches = 0;
+    runtime.last = 0;
+    runtime.trouble = Trouble::default();
+    // As if the process were new. The verdict on the call with the fault was given.
+    runtime.device.forget_fault();
+}
+
+/// Ends a call of the candidate that returned `code`. Returns the error that explains its failure, with the prefix that
+/// names its status; `None` if the device has nothing to say.
+pub(super) fn end_call(code: i32) -> Option<String> {
+    let runtime = &mut *runtime();
+    let is_pending = runtime.last != 0;
+    std::mem::take(&mut runtime.trouble).text(code != 0 || is_pending)
+}
+
+/// The loader's message, or a better one if the candidate calls a function of CUDA that does not exist here.
+pub(super) fn explain(loader: String) -> String {
+    let missing = loader.rsplit_once("undefined symbol: ").map(|(_, name)| name.trim());
+    match missing.filter(|name| name.trim_start_matches('_').starts_with("cu")) {
+        Some(name) => {
+            format!("{}the emulated device does not have the CUDA function `{name}`", report::UNSUPPORTED)
+        }
+        None => loader,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+
+    use super::*;
+
+    #[test]
+    fn executable_exports_every_function() {
+        for name in FUNCTIONS.lines() {
+            let symbol = CString::new(format!("__wrap_{name}")).expect("a name");
+            // SAFETY: a NUL-terminated name.
+            let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, symbol.as_ptr()) };
+            assert!(!address.is_null(), "{name}");
+        }
+    }
+
+    #[test]
+    fn missing_functions_of_cuda_are_named_and_others_are_left_to_the_loader() {
+        let missing = |name: &str| explain(format!("the candidate's library: undefined symbol: {name}"));
+        for name in ["cudaGraphCreate", "__cudaRegisterTexture", "cuMemAlloc_v2"] {
+            assert_eq!(
+                missing(name),
+                format!("opt.Unsupported: the emulated device does not have the CUDA function `{name}`")
+            );
+        }
+        assert_eq!(missing("dgemm_"), "the candidate's library: undefined symbol: dgemm_");
+    }
+
+    #[test]
+    fn faults_of_a_call_are_reported_once_and_refusals_only_if_nobody_saw_them() {
+        begin_call();
+        assert_eq!(end_call(0), None);
+        runtime().refused(1, "no such launch".to_owned());
+        assert_eq!(end_call(0).as_deref(), Some("opt.Raised: no such launch"));
+        begin_call();
+        runtime().refused(1, "no such launch".to_owned());
+        runtime().last = 0;
+        assert_eq!(end_call(0), None, "the candidate has seen it");
+        begin_call();
+        runtime().unsupported("clusters");
+        runtime().last = 0;
+        assert_eq!(end_call(0).as_deref(), Some("opt.Unsupported: clusters"));
+        assert_eq!(end_call(1), None);
+        begin_call();
+    }
+}

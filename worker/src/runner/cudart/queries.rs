@@ -1,0 +1,293 @@
+//! The functions of the CUDA runtime for streams, events, errors and properties, with C's calling convention.
+
+#![expect(
+    clippy::missing_safety_doc,
+    reason = "each has the name and the contract of the runtime's function, with the linker's prefix"
+)]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use super::exports::give;
+use super::{INVALID_VALUE, properties, runtime};
+
+/// The version that the device reports.
+const VERSION: c_int = 13_000;
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaStreamCreate(to: *mut *mut c_void) -> u32 {
+    let handle = runtime().handle();
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaStreamCreateWithFlags(to: *mut *mut c_void, _: c_uint) -> u32 {
+    let handle = runtime().handle();
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaStreamCreateWithPriority(
+    to: *mut *mut c_void,
+    _: c_uint,
+    _: c_int,
+) -> u32 {
+    let handle = runtime().handle();
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaEventCreate(to: *mut *mut c_void) -> u32 {
+    let handle = runtime().handle();
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaEventCreateWithFlags(to: *mut *mut c_void, _: c_uint) -> u32 {
+    let handle = runtime().handle();
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaStreamSynchronize(_: *mut c_void) -> u32 {
+    // Every operation is complete when its call returns, so only the device's fault is left to be reported.
+    let mut runtime = runtime();
+    let code = runtime.device.sticky().map_or(0, opt_emulator::Fault::code);
+    runtime.result(code)
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaStreamQuery(_: *mut c_void) -> u32 {
+    // Every operation is complete when its call returns, so only the device's fault is left to be reported.
+    let mut runtime = runtime();
+    let code = runtime.device.sticky().map_or(0, opt_emulator::Fault::code);
+    runtime.result(code)
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaEventSynchronize(_: *mut c_void) -> u32 {
+    // Every operation is complete when its call returns, so only the device's fault is left to be reported.
+    let mut runtime = runtime();
+    let code = runtime.device.sticky().map_or(0, opt_emulator::Fault::code);
+    runtime.result(code)
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaEventQuery(_: *mut c_void) -> u32 {
+    // Every operation is complete when its call returns, so only the device's fault is left to be reported.
+    let mut runtime = runtime();
+    let code = runtime.device.sticky().map_or(0, opt_emulator::Fault::code);
+    runtime.result(code)
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaDeviceSynchronize() -> u32 {
+    // Every operation is complete when its call returns, so only the device's fault is left to be reported.
+    let mut runtime = runtime();
+    let code = runtime.device.sticky().map_or(0, opt_emulator::Fault::code);
+    runtime.result(code)
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaStreamDestroy(_: *mut c_void) -> u32 {
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaEventDestroy(_: *mut c_void) -> u32 {
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaStreamWaitEvent(_: *mut c_void, _: *mut c_void, _: c_uint) -> u32 {
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaEventRecord(_: *mut c_void, _: *mut c_void) -> u32 {
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaEventRecordWithFlags(
+    _: *mut c_void,
+    _: *mut c_void,
+    _: c_uint,
+) -> u32 {
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaFuncSetAttribute(_: *const c_void, _: c_int, _: c_int) -> u32 {
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaFuncSetCacheConfig(_: *const c_void, _: c_int) -> u32 {
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaDeviceSetLimit(_: c_int, _: usize) -> u32 {
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaGetLastError() -> u32 {
+    let mut runtime = runtime();
+    // As on a card, a fault that made the device unusable stays.
+    let code = runtime.last;
+    runtime.last = runtime.device.sticky().map_or(0, opt_emulator::Fault::code);
+    code
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaPeekAtLastError() -> u32 {
+    runtime().last
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaGetErrorString(code: u32) -> *const c_char {
+    description(code).as_ptr()
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaGetErrorName(code: u32) -> *const c_char {
+    description(code).as_ptr()
+}
+
+fn description(code: u32) -> &'static CStr {
+    match code {
+        0 => c"no error",
+        1 => c"invalid argument",
+        2 => c"out of memory",
+        9 => c"invalid configuration argument",
+        13 => c"invalid device symbol",
+        98 => c"invalid device function",
+        209 => c"no kernel image is available for execution on the device",
+        218 => c"a PTX JIT compilation failed",
+        700 => c"an illegal memory access was encountered",
+        701 => c"too many resources requested for launch",
+        702 => c"the launch timed out and was terminated",
+        716 => c"misaligned address",
+        719 => c"unspecified launch failure",
+        801 => c"operation not supported",
+        _ => c"unknown error",
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaGetDevice(to: *mut c_int) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, 0) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaGetDeviceCount(to: *mut c_int) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, 1) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaDriverGetVersion(to: *mut c_int) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, VERSION) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaRuntimeGetVersion(to: *mut c_int) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, VERSION) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaSetDevice(device: c_int) -> u32 {
+    if device == 0 { 0 } else { runtime().result(super::INVALID_DEVICE) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaDeviceGetAttribute(
+    to: *mut c_int,
+    attribute: c_int,
+    _: c_int,
+) -> u32 {
+    match properties::attribute(attribute) {
+        // SAFETY: see the caller's contract.
+        Some(value) => unsafe { give(to, value) },
+        None => {
+            runtime().unsupported(&format!("the emulated device does not know its attribute {attribute}"))
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaGetDeviceProperties(to: *mut u8, _: c_int) -> u32 {
+    if to.is_null() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: the caller's structure has this size in CUDA 13, whose `cudaGetDeviceProperties` has this name.
+    let structure = unsafe {
+        to.write_bytes(0, properties::PROPERTIES_BYTES);
+        std::slice::from_raw_parts_mut(to, properties::PROPERTIES_BYTES)
+    };
+    structure[..properties::NAME.len()].copy_from_slice(properties::NAME);
+    for (offset, value, bytes) in properties::fields(super::MEMORY) {
+        structure[offset..offset + bytes].copy_from_slice(&value.to_le_bytes()[..bytes]);
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaMemGetInfo(free: *mut usize, total: *mut usize) -> u32 {
+    let used = runtime().device.used();
+    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    // SAFETY: see the caller's contract.
+    unsafe { give(free, size(super::MEMORY.saturating_sub(used))) + give(total, size(super::MEMORY)) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+    to: *mut c_int,
+    _: *const c_void,
+    threads: c_int,
+    shared: usize,
+) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, properties::blocks(threads, shared as u64)) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    to: *mut c_int,
+    _: *const c_void,
+    threads: c_int,
+    shared: usize,
+    _: c_uint,
+) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, properties::blocks(threads, shared as u64)) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaEventElapsedTime(
+    to: *mut f32,
+    _: *mut c_void,
+    _: *mut c_void,
+) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, 0.0) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaEventElapsedTime_v2(
+    to: *mut f32,
+    _: *mut c_void,
+    _: *mut c_void,
+) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, 0.0) }
+}

@@ -1,0 +1,85 @@
+//! What went wrong on the device during one call, as a text whose prefix names the status.
+
+use opt_emulator::{Access, Fault, FaultKind, FaultSite, Memory};
+
+pub(super) const UNSUPPORTED: &str = "opt.Unsupported: ";
+const OUT_OF_BOUNDS: &str = "opt.OutOfBounds: ";
+const INPUT_MUTATED: &str = "opt.InputMutated: ";
+const TIMEOUT: &str = "opt.Timeout: ";
+const CRASHED: &str = "opt.Crashed: ";
+const REFUSED: &str = "opt.Raised: ";
+/// The largest distance from a buffer at which an access counts as one that missed it, in bytes.
+const NEAR: u64 = 1 << 16;
+
+/// The first trouble of each kind.
+#[derive(Default)]
+pub(super) struct Trouble {
+    /// After it the device is unusable, or its results are not known.
+    fatal: Option<String>,
+    /// Something that the runtime refused. The candidate may have handled it.
+    refused: Option<String>,
+}
+
+impl Trouble {
+    pub(super) fn unsupported(&mut self, what: &str) {
+        self.fatal.get_or_insert_with(|| format!("{UNSUPPORTED}{what}"));
+    }
+
+    pub(super) fn refused(&mut self, what: String) {
+        self.refused.get_or_insert(what);
+    }
+
+    /// `name` returns the name of the input or output that contains an address.
+    pub(super) fn of_fault(&mut self, fault: &Fault, what: &str, name: impl Fn(u64) -> Option<String>) {
+        let text = format!("{}, {what}{}", fault.kind, fault.site.as_deref().map_or_else(String::new, place));
+        let prefix = match &fault.kind {
+            FaultKind::Unsupported(_) => UNSUPPORTED,
+            FaultKind::InvalidValue(_) | FaultKind::OutOfMemory { .. } | FaultKind::LaunchLimits(_) => {
+                self.refused(format!("the device refused it {what}: {}", fault.kind));
+                return;
+            }
+            FaultKind::IllegalAddress(access) if is_near(access) => OUT_OF_BOUNDS,
+            // Constant memory has no name.
+            FaultKind::ReadOnly(access) if name(access.address).is_some() => INPUT_MUTATED,
+            FaultKind::Timeout(_) | FaultKind::Deadlock | FaultKind::WarpDivergence => TIMEOUT,
+            _ => CRASHED,
+        };
+        let nearest = |access: &Access| access.nearest.map_or(access.address, |nearest| nearest.start);
+        let buffer = access_of(&fault.kind).and_then(|access| name(nearest(access)));
+        let buffer = buffer.map_or_else(String::new, |buffer| format!(": the buffer is {buffer}"));
+        self.fatal.get_or_insert_with(|| format!("{prefix}{text}{buffer}"));
+    }
+
+    /// `with_refusals` is true if something that the runtime refused explains the end of the call.
+    pub(super) fn text(self, with_refusals: bool) -> Option<String> {
+        let refused = self.refused.filter(|_| with_refusals).map(|text| format!("{REFUSED}{text}"));
+        self.fatal.or(refused)
+    }
+}
+
+/// The thread and the line. Only a source file's name is given, because its folder is that of a build and is deleted.
+fn place(site: &FaultSite) -> String {
+    let FaultSite { block, thread, lane, line, .. } = site;
+    let source = site.source.as_ref().map_or_else(String::new, |source| {
+        let file = source.file.rsplit('/').next().unwrap_or_default();
+        format!(", {file}:{}", source.line)
+    });
+    format!(", block {block:?}, thread {thread:?}, lane {lane}, PTX line {line}{source}")
+}
+
+fn access_of(kind: &FaultKind) -> Option<&Access> {
+    match kind {
+        FaultKind::IllegalAddress(access)
+        | FaultKind::UseAfterFree(access)
+        | FaultKind::Misaligned(access)
+        | FaultKind::ReadOnly(access)
+        | FaultKind::Uninitialised(access) => Some(access),
+        _ => None,
+    }
+}
+
+/// Whether an access missed a buffer by little, or left memory that is the block's own.
+fn is_near(access: &Access) -> bool {
+    let near = |distance: Option<i64>| distance.is_none_or(|distance| distance.unsigned_abs() < NEAR);
+    access.memory != Memory::Global || access.nearest.is_some_and(|nearest| near(nearest.distance))
+}

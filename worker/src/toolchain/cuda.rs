@@ -1,0 +1,77 @@
+//! CUDA with host code: nvcc builds a shared library, whose calls of the CUDA runtime are redirected to the emulated
+//! device's.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use opt_shared::language::ArtifactKind;
+use opt_shared::message::BuildTask;
+
+use super::c::operand;
+use super::nvrtc::{PTX_FOR, nvcc};
+use super::{Folders, Program, Recipe, Step, Toolchain};
+use crate::runner::cudart::FUNCTIONS;
+
+/// Options that name an architecture. With one of them, ours is left out.
+const ARCHITECTURE: [&str; 5] = ["-arch", "--gpu-architecture", "-gencode", "--generate-code", "-code"];
+
+pub(super) struct Cuda;
+
+impl Toolchain for Cuda {
+    /// Builds the command `NVCC -shared … -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. `[build] flags` are for a C compiler, so
+    /// only `extra_flags` are passed.
+    fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe {
+        let build = &task.build;
+        let Some(nvcc) = nvcc(&build.toolchain) else { return Recipe::Unavailable(MISSING.to_owned()) };
+        let output = folders.scratch.join("candidate.so");
+        let words = ["-shared", "-Xcompiler", "-fPIC", "-cudart", "none", "--no-compress", "-lineinfo"];
+        let mut arguments: Vec<OsString> = words.map(OsString::from).to_vec();
+        let named = |flag: &String| ARCHITECTURE.iter().any(|option| flag.starts_with(option));
+        if !build.extra_flags.iter().any(named) {
+            arguments.extend(["-gencode".into(), format!("arch={PTX_FOR},code={PTX_FOR}").into()]);
+        }
+        arguments.extend(build.extra_flags.iter().map(OsString::from));
+        for folder in build.include.iter().map(PathBuf::as_path).chain([folders.include]) {
+            arguments.extend(["-I".into(), folder.into()]);
+        }
+        arguments.extend(["-o".into(), output.clone().into()]);
+        arguments.extend(folders.files.sources.iter().map(|source| operand(&source.relative)));
+        for flag in &build.link_flags {
+            arguments.extend(["-Xlinker".into(), flag.into()]);
+        }
+        let redirected: Vec<String> = FUNCTIONS.lines().map(|name| format!("--wrap={name}")).collect();
+        arguments.extend(["-Xlinker".into(), redirected.join(",").into()]);
+        for folder in &build.library_path {
+            arguments.extend(["-L".into(), folder.into()]);
+        }
+        for library in &build.libraries {
+            let is_name = !library.contains('/') && !library.starts_with('-');
+            arguments.push(if is_name { format!("-l{library}") } else { library.clone() }.into());
+        }
+        let mut readable: Vec<PathBuf> = build.include.iter().chain(&build.library_path).cloned().collect();
+        readable.sort();
+        readable.dedup();
+        Recipe::Run(Step {
+            compiler: nvcc.display().to_string(),
+            program: Program::OnPath,
+            arguments,
+            output,
+            artifact: ArtifactKind::SharedLibrary,
+            readable,
+            toolchain: nvcc
+                .parent()
+                .and_then(|folder| folder.parent())
+                .map(PathBuf::from)
+                .into_iter()
+                .collect(),
+        })
+    }
+}
+
+const MISSING: &str = "nvcc, the compiler for CUDA with host code, was not found (name a folder of the CUDA toolkit, or of a Python \
+     environment with `nvidia-cuda-nvcc`, in [build] toolchain)";
+
+/// Returns the compiler that a build with these folders would use, as `yes NAME`, or `no` and the reason.
+pub(crate) fn tell(toolchain: &[PathBuf]) -> String {
+    nvcc(toolchain).map_or_else(|| format!("no {MISSING}"), |path| format!("yes nvcc, {}", path.display()))
+}
