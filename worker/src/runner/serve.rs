@@ -419,7 +419,7 @@ impl Runner {
             let (code, returned) = unsafe { arguments.call(function) };
             if on_device && let Some(text) = cudart::end_call(code) {
                 page.result.store(1, Ordering::Relaxed);
-                page.raised.tell(&text);
+                page.raised.write_text(&text);
                 break;
             }
             if code != 0 || returned != 0 {
