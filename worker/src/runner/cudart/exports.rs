@@ -1,9 +1,6 @@
 //! The functions of the CUDA runtime for kernels and memory, with C's calling convention.
-
-#![expect(
-    clippy::missing_safety_doc,
-    reason = "each has the name and the contract of the runtime's function, with the linker's prefix"
-)]
+//!
+//! Each has the name and the contract of the function of the runtime, with the prefix that the linker adds.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 

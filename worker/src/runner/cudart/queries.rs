@@ -1,10 +1,5 @@
 //! The functions of the CUDA runtime for streams, events, errors and properties, with C's calling convention.
 
-#![expect(
-    clippy::missing_safety_doc,
-    reason = "each has the name and the contract of the runtime's function, with the linker's prefix"
-)]
-
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use super::exports::give;
