@@ -90,7 +90,12 @@ fn mistakes_of_device_code_are_reported_at_their_positions() {
             "`ptx` has no host code and needs launches: expected a `[[job.candidate.launch]]`",
         ),
         (candidate("sources = [\"k.ptx\"]\ngrid = 1"), 7, 1, "`grid` belongs in `[[job.candidate.launch]]`"),
-        (candidate("sources = [\"k.cu\"]"), 6, 12, "`language = \"cuda-device\"`"),
+        (
+            candidate("sources = [\"k.cu\"]").replace("\"emulated\"", "\"cpu\""),
+            5,
+            1,
+            "`cuda` runs on the emulated device only",
+        ),
         (launch("symbol = \"f\"\ngrid = 1"), 7, 1, "the key `block` is missing"),
         (launch(&format!("{valid}\nargs = [\"out.numle\"]")), 11, 14, "expected `numel`, `shape[…]`"),
         (
