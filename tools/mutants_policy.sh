@@ -8,7 +8,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 work=${MUTANTS_DIR:-$(mktemp -d)}
 rm -rf "${work:?}/worker" "${work:?}/tests"
 mkdir -p "$work/worker/src" "$work/tests/data"
-for part in judge residency session stage recorded.rs page_cache.rs memfd.rs; do
+for part in judge residency session stage recorded.rs page_cache.rs memfd.rs heap.rs; do
     cp -r "$root/worker/src/$part" "$work/worker/src/$part"
 done
 cp -r "$root/tests/data/captures" "$work/tests/data/captures"
@@ -19,6 +19,7 @@ sed -i '/^pub(crate) mod build;$/d' "$work/worker/src/stage/mod.rs"
 sed -i 's#"../tests/data/captures"#"tests/data/captures"#' "$work/worker/src/session/scripted/tasks.rs"
 cat > "$work/worker/src/lib.rs" <<'RUST'
 #![expect(dead_code, reason = "its callers are not in this crate")]
+mod heap;
 pub mod judge;
 mod memfd;
 mod page_cache;

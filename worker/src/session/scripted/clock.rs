@@ -1,8 +1,8 @@
-//! The clock of a scripted session. The script sets the duration of blocks, and nothing else takes time.
+//! The clock of a scripted session. The script sets the duration of blocks and idle rounds, and nothing else takes time.
 
 use std::time::{Duration, Instant};
 
-use super::{Asked, AskedBlock, ScriptedSession, done, nth};
+use super::{Asked, AskedBlock, AskedInputs, ScriptedSession, done, nth};
 use crate::session::{Answer, Block, BlockOrder, Called, Clock, IdleRound, Renew, SessionError, WakeCost};
 
 impl Clock for ScriptedSession<'_> {
@@ -32,6 +32,7 @@ impl Clock for ScriptedSession<'_> {
 
     fn block(&mut self, order: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError> {
         assert!(!self.dead, "a dead candidate is timed");
+        let before = self.shown(order.entry, 0);
         renew()?;
         self.asked.borrow_mut().push(Asked::Block(AskedBlock {
             candidate: self.candidate.to_owned(),
@@ -43,6 +44,16 @@ impl Clock for ScriptedSession<'_> {
             expected: order.expected,
             limit: order.limit,
         }));
+        let used = self.shown(order.entry, 0);
+        if let (true, Some(before), Some(used)) = (order.varied, before, &used) {
+            self.asked.borrow_mut().push(Asked::Inputs(AskedInputs {
+                candidate: self.candidate.to_owned(),
+                entry: order.entry,
+                plan: order.plan,
+                before,
+                used: used.clone(),
+            }));
+        }
         let play = nth(&self.script.blocks, self.blocks);
         let elapsed = play.per_call * order.calls + self.script.handoff;
         if !order.plan && order.limit < elapsed {
@@ -54,7 +65,10 @@ impl Clock for ScriptedSession<'_> {
                 self.blocks += 1;
                 done(order.calls)
             }
-            (true, Answer::Done(called)) => called,
+            (true, Answer::Done(called)) => {
+                self.planned = used.unwrap_or_default();
+                called
+            }
             (true, Answer::Died) => {
                 self.dead = true;
                 return Ok(Answer::Died);
@@ -87,6 +101,7 @@ impl Clock for ScriptedSession<'_> {
         self.asked.borrow_mut().push(Asked::Idle(self.candidate.to_owned()));
         let cpu = nth(&self.script.idle, self.rounds);
         self.rounds += 1;
+        self.passed += self.script.idle_takes;
         self.dead |= cpu.is_none();
         let wake = WakeCost { cpu: Duration::from_micros(1), threads: 1 };
         Ok(cpu.map_or(Answer::Died, |cpu| Answer::Done(IdleRound { cpu, wake })))

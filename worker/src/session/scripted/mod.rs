@@ -21,7 +21,7 @@ use opt_shared::message::{Callee, EntryRef};
 use opt_shared::outcome::ReadReport;
 use opt_shared::units::Bytes;
 
-pub(crate) use self::plays::{Asked, AskedBlock, BlockPlay, Play, Script, done};
+pub(crate) use self::plays::{Asked, AskedBlock, AskedInputs, BlockPlay, Play, Script, Shown, Values, done};
 pub(crate) use self::tasks::{callee, entries_of, verify_settings};
 use super::{
     Answer, Backend, Called, Candidate, Clock, Ending, Group, Groups, InputFault, Lifetime, Loaded, PoolSlot,
@@ -219,6 +219,7 @@ impl ScriptedBackend {
             outputs: BTreeMap::new(),
             trespass: None,
             unreadable: false,
+            planned: Vec::new(),
             calls: 0,
             blocks: 0,
             rounds: 0,
@@ -277,6 +278,8 @@ struct ScriptedSession<'b> {
     outputs: BTreeMap<(usize, usize, u32), Vec<u8>>,
     trespass: Option<Trespass>,
     unreadable: bool,
+    /// The new inputs at the last plan call.
+    planned: Vec<Values>,
     calls: usize,
     blocks: usize,
     rounds: usize,
@@ -303,14 +306,17 @@ impl ScriptedSession<'_> {
         }
     }
 
-    /// The variant of its only input that a call gets; `None` if nothing varies.
-    fn shown(&self, entry: usize, slot: u32) -> Option<Vec<u8>> {
+    /// The new values of the inputs that a call gets; `None` if nothing varies.
+    fn shown(&self, entry: usize, slot: u32) -> Option<Vec<Values>> {
         let varied = self.varied?;
-        let variants = varied.entries.get(entry)?;
-        let input = variants.inputs.first()?;
-        let at = usize::try_from(input.at(slot % variants.count)).expect("small");
-        let bytes = usize::try_from(input.stride).expect("small");
-        Some(varied.memory.bytes.borrow()[at..at + bytes].to_vec())
+        let variants = varied.entries.get(entry).filter(|it| it.count != 0)?;
+        let memory = varied.memory.bytes.borrow();
+        let values = variants.inputs.iter().map(|input| {
+            let at = usize::try_from(input.at(slot % variants.count)).expect("small");
+            let bytes = usize::try_from(input.stride).expect("small");
+            (input.tensor, memory[at..at + bytes].to_vec())
+        });
+        Some(values.collect())
     }
 
     /// Applies the play to the outputs, and returns its claims; `None` if it dies.
@@ -322,8 +328,9 @@ impl ScriptedSession<'_> {
         varied: bool,
     ) -> Result<Option<Called>, SessionError> {
         let remembered = matches!(play, Play::Remembered);
+        let added = if let Play::Off(added) = play { added } else { 0.0 };
         let (kept, wrong) = match play {
-            Play::Right | Play::Remembered => (usize::MAX, false),
+            Play::Right | Play::Remembered | Play::Off(_) => (usize::MAX, false),
             Play::WrongFrom(element) => (element, true),
             Play::UnwrittenFrom(element) => (element, false),
             Play::Beside(trespass) => {
@@ -353,10 +360,17 @@ impl ScriptedSession<'_> {
             let element = usize::try_from(output.tensor.dtype.size()).expect("small");
             let kept = kept.saturating_mul(element).min(bytes.len());
             let mut right = vec![0; bytes.len()];
-            match &shown {
-                Some(shown) => relu_of(shown, &mut right),
-                None => {
-                    self.entries[entry].expected(&output.tensor).read_at(0, &mut right).expect("recorded");
+            self.entries[entry].expected(&output.tensor).read_at(0, &mut right).expect("recorded");
+            if let Some(inputs) = &shown {
+                let result = (self.script.kernel)(&Shown { inputs, planned: &self.planned }, &mut right);
+                if result != 0 {
+                    return Ok(Some(Called { result, ..done(1) }));
+                }
+            }
+            if added != 0.0 {
+                for element in right.chunks_exact_mut(4) {
+                    let value = f32::from_le_bytes([element[0], element[1], element[2], element[3]]);
+                    element.copy_from_slice(&(value + added).to_le_bytes());
                 }
             }
             bytes[..kept].copy_from_slice(&right[..kept]);
@@ -401,7 +415,7 @@ impl Session for ScriptedSession<'_> {
     }
 
     fn slots(&self, _: usize) -> u32 {
-        if self.timed { 24 } else { 2 }
+        if self.timed { self.script.slots } else { 2 }
     }
 
     fn output(&self, entry: usize, output: usize, slot: u32) -> Box<dyn BytesSource + '_> {
@@ -430,14 +444,6 @@ impl Session for ScriptedSession<'_> {
         let (status, detail) = self.script.death;
         let verdict = Verdict { status, detail: detail.to_owned() };
         Ok(Ending { verdict, end: self.script.end.clone(), peak_owed: self.script.peak_owed })
-    }
-}
-
-/// Computes `relu` on one tensor of 32-bit floats. All entries with varied inputs are calls of `relu`.
-fn relu_of(input: &[u8], output: &mut [u8]) {
-    for (to, from) in output.chunks_exact_mut(4).zip(input.chunks_exact(4)) {
-        let value = f32::from_le_bytes([from[0], from[1], from[2], from[3]]);
-        to.copy_from_slice(&value.max(0.0).to_le_bytes());
     }
 }
 

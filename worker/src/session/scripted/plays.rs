@@ -14,6 +14,8 @@ pub(crate) enum Play {
     Right,
     /// Writes the recorded output, even if the inputs have other values.
     Remembered,
+    /// Writes the right output for the current inputs, with this number added to every element.
+    Off(f32),
     /// Writes the recorded output, but wrong values from this element on.
     WrongFrom(usize),
     /// Writes the recorded output, but leaves all elements from this one on unwritten.
@@ -64,18 +66,46 @@ impl BlockPlay {
     }
 }
 
+/// The values of one input, with its index among the tensor arguments.
+pub(crate) type Values = (usize, Vec<u8>);
+
+/// The inputs of a call that have new values.
+pub(crate) struct Shown<'a> {
+    pub(crate) inputs: &'a [Values],
+    /// The inputs at the session's last plan call; empty if there was none.
+    pub(crate) planned: &'a [Values],
+}
+
+/// Computes an output for new inputs. The output contains the recorded values at first. Returns the candidate's code.
+pub(crate) type Kernel = fn(&Shown<'_>, &mut [u8]) -> i32;
+
+/// Computes `relu` of one tensor of 32-bit floats.
+pub(crate) fn relu(shown: &Shown<'_>, output: &mut [u8]) -> i32 {
+    for (to, from) in output.chunks_exact_mut(4).zip(shown.inputs[0].1.chunks_exact(4)) {
+        let value = f32::from_le_bytes([from[0], from[1], from[2], from[3]]);
+        to.copy_from_slice(&value.max(0.0).to_le_bytes());
+    }
+    0
+}
+
 /// The course of one session. The last item of `calls`, `blocks` and `idle` repeats.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) load: Answer<Loaded>,
     pub(crate) plan: Answer<Called>,
     pub(crate) calls: Vec<Play>,
+    /// The right output for new inputs.
+    pub(crate) kernel: Kernel,
+    /// The number of slots for an entry's outputs in timed sessions.
+    pub(crate) slots: u32,
     pub(crate) handoff: Duration,
     pub(crate) blocks: Vec<BlockPlay>,
     /// True if this process may spin beside it.
     pub(crate) leaves_room: bool,
     /// CPU time in idle rounds; `None` if it dies in one.
     pub(crate) idle: Vec<Option<Duration>>,
+    /// The duration of an idle round.
+    pub(crate) idle_takes: Duration,
     /// The verdict on its death.
     pub(crate) death: (Status, &'static str),
     pub(crate) end: RunnerEnd,
@@ -88,10 +118,13 @@ impl Script {
             load: Answer::Done(Loaded::Ready { has_plan: false, returned: false }),
             plan: Answer::Done(done(1)),
             calls: calls.to_vec(),
+            kernel: relu,
+            slots: 24,
             handoff: Duration::from_micros(1),
             blocks: vec![BlockPlay::honest(Duration::from_micros(100))],
             leaves_room: true,
             idle: vec![Some(Duration::from_micros(10))],
+            idle_takes: Duration::ZERO,
             death: (Status::Crashed, "ended by SIGSEGV in a call"),
             end: RunnerEnd { signal: Some("SIGSEGV".to_owned()), ..RunnerEnd::default() },
             peak_owed: Bytes::mib(1),
@@ -120,6 +153,18 @@ pub(crate) struct AskedBlock {
     pub(crate) limit: Duration,
 }
 
+/// The new inputs of the first call of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AskedInputs {
+    pub(crate) candidate: String,
+    pub(crate) entry: usize,
+    pub(crate) plan: bool,
+    /// The values before the block began.
+    pub(crate) before: Vec<Values>,
+    /// The values that the block used.
+    pub(crate) used: Vec<Values>,
+}
+
 /// A request of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
@@ -137,6 +182,8 @@ pub(crate) enum Asked {
     /// Memory for inputs that vary.
     Variants(Bytes),
     Block(AskedBlock),
+    /// Comes after its block, if inputs vary.
+    Inputs(AskedInputs),
     /// A round without work, by candidate.
     Idle(String),
     Finish,

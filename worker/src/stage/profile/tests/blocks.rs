@@ -210,3 +210,34 @@ fn profile_in_rotation_names_the_entry_that_fails() {
     assert_eq!(report.head.status, Status::Nondeterministic);
     assert!(!report.body.baseline_failed && report.body.entries.is_empty());
 }
+
+#[test]
+fn profile_in_rotation_gives_each_entry_an_equal_share_of_its_time() {
+    let mut task = task(&[0, 1], true);
+    task.profile.cache_state = CacheState::Rotate;
+    // A third of this for each runner: 12 ms of warm-up, then seven pairs.
+    task.profile.entry_timeout = Duration::from_millis(120);
+    let report = profile(&with_baseline(honest(4000 * US), honest(4000 * US)), &task);
+    for entry in &report.body.entries {
+        assert_eq!((entry.times.samples, entry.runners), (21, 3));
+    }
+}
+
+#[test]
+fn profile_in_rotation_counts_idle_rounds_as_time_of_their_entry() {
+    for (idle_takes, runners) in [(Duration::ZERO, 12), (Duration::from_secs(4), 3)] {
+        let mut task = task(&[0, 1], true);
+        task.profile.cache_state = CacheState::Rotate;
+        task.profile.max_noise = 0.0;
+        let noisy: Vec<(&str, Script)> = (0..12)
+            .flat_map(|number: u32| {
+                let of = |us: u32| Script { idle_takes, ..honest((us + (number * 7919) % 97) * US) };
+                [("fast", of(3000)), ("naive", of(5000))]
+            })
+            .collect();
+        let report = profile(&ScriptedBackend::playing_each(&noisy[..2 * runners]), &task);
+        for entry in &report.body.entries {
+            assert_eq!(entry.runners as usize, runners, "{idle_takes:?}");
+        }
+    }
+}

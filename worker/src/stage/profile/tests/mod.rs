@@ -2,6 +2,7 @@
 
 mod blocks;
 mod figures;
+mod trial;
 mod varied;
 
 use std::time::Duration;
@@ -23,7 +24,7 @@ const RELU: &str = "torch_nn_functional_relu";
 const CANDIDATE: usize = 0;
 const US: Duration = Duration::from_micros(1);
 
-fn task(numbers: &[u32], paired: bool) -> ProfileTask {
+pub(super) fn task(numbers: &[u32], paired: bool) -> ProfileTask {
     let (entries, signature) = entries_of(RELU, numbers);
     ProfileTask {
         callee: callee("fast", signature.clone()),

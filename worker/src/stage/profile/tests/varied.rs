@@ -1,6 +1,9 @@
 //! Tests of inputs that are new for every call, and of candidates that return remembered results.
 
 use super::*;
+use crate::session::scripted::AskedInputs;
+use opt_shared::capture::DType;
+use opt_shared::settings::ToleranceOverride;
 
 /// A task over calls whose inputs may vary.
 fn varying(paired: bool) -> ProfileTask {
@@ -113,4 +116,152 @@ fn profile_blames_a_baseline_that_a_fresh_runner_of_it_contradicts() {
     let report = profile(&backend, &varying(true));
     assert_eq!((report.head.status, report.body.baseline_failed), (Status::Nondeterministic, true));
     assert!(report.head.detail.contains("a fresh process of it"), "{}", report.head.detail);
+}
+
+/// The blocks that follow the start of a session, and their inputs. The number counts from the last session.
+fn session(backend: &ScriptedBackend, from_the_end: usize) -> Vec<Asked> {
+    let asked = backend.asked.borrow();
+    let starts: Vec<usize> = (0..asked.len()).filter(|&at| matches!(asked[at], Asked::Start(..))).collect();
+    let from = starts[starts.len() - 1 - from_the_end];
+    asked[from + 1..].iter().take_while(|it| !matches!(it, Asked::Start(..))).cloned().collect()
+}
+
+fn calls_of(asked: &[Asked]) -> Vec<(bool, u32)> {
+    let blocks = asked.iter().filter_map(|it| match it {
+        Asked::Block(block) => Some((block.plan, block.calls)),
+        _ => None,
+    });
+    blocks.collect()
+}
+
+#[test]
+fn profile_gives_both_sides_the_same_inputs_and_hides_them_until_a_block_starts() {
+    let backend = with_baseline(honest(100 * US), honest(200 * US));
+    profile(&backend, &varying(true));
+    let asked = backend.asked.borrow();
+    // The first session is the trial's.
+    let from = asked.iter().rposition(|it| matches!(it, Asked::Start(candidate, _) if candidate == "fast"));
+    let timed: Vec<&AskedInputs> = asked[from.expect("timed")..]
+        .iter()
+        .filter_map(|it| match it {
+            Asked::Inputs(inputs) => Some(inputs),
+            _ => None,
+        })
+        .collect();
+    assert!(20 <= timed.len());
+    for pair in timed.chunks(2) {
+        let [first, second] = pair else { panic!("two sides") };
+        assert_ne!(first.candidate, second.candidate);
+        assert_eq!(first.used, second.used);
+        assert_ne!(first.before, first.used);
+        assert_ne!(second.before, second.used, "the second side cannot read its inputs early");
+    }
+    assert!(timed.chunks(2).is_sorted_by(|one, next| one[0].used != next[0].used), "each pair has others");
+}
+
+#[test]
+fn profile_counts_the_slots_that_it_checked() {
+    let backend = with_baseline(honest(100 * US), honest(200 * US));
+    let entry = profile(&backend, &varying(true)).body.entries.remove(0);
+    let blocks: Vec<(bool, u32)> = (0..6).flat_map(|number| calls_of(&session(&backend, number))).collect();
+    let pairs = blocks.len() as u64 / 2;
+    let calls = blocks.iter().map(|(_, calls)| u64::from(*calls)).sum::<u64>() / 2;
+    let checked = entry.slots_checked;
+    assert!(
+        pairs <= checked && checked < pairs + (calls - pairs) / 2,
+        "{checked} of {calls} in {pairs} pairs"
+    );
+    // Without a baseline, an element of each call is compared with a fresh runner's.
+    let backend = alone(honest(100 * US));
+    let entry = profile(&backend, &varying(false)).body.entries.remove(0);
+    let blocks: Vec<(bool, u32)> = (1..4).flat_map(|number| calls_of(&session(&backend, number))).collect();
+    assert_eq!(entry.slots_checked, blocks.iter().map(|(_, calls)| u64::from(*calls)).sum::<u64>());
+}
+
+/// A task in which elements may be off by 0.1.
+fn tolerating(mut task: ProfileTask) -> ProfileTask {
+    let tolerance = ToleranceOverride { rtol: Some(0.0), atol: Some(0.1), rel_l2: Some(f64::INFINITY) };
+    task.verify.dtype.insert(DType::Float32, tolerance);
+    task
+}
+
+#[test]
+fn profile_allows_one_tolerance_from_the_recorded_output_and_two_from_the_baselines() {
+    // One call of 24, whose elements are all off by one and a half tolerances.
+    let one_of_many = |play| Script::timed(&[BlockPlay { play, ..BlockPlay::honest(20 * US) }]);
+    let off = one_of_many(|call| if call == 17 { Play::Off(0.15) } else { Play::Right });
+    let backend = alone(off.clone());
+    let report = profile(&backend, &tolerating(task(&[0], false)));
+    assert_eq!(report.head.status, Status::Nondeterministic, "{}", report.head.detail);
+    assert_eq!(calls_of(&session(&backend, 0)), [(false, 1), (false, 24)], "noticed in the first such block");
+    let all_off = one_of_many(|_| Play::Off(0.15));
+    let backend = with_baseline(all_off, honest(20 * US));
+    let report = profile(&backend, &tolerating(varying(true)));
+    assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
+    let calls: u32 = calls_of(&session(&backend, 0)).iter().map(|(_, calls)| calls).sum();
+    let checked = report.body.entries[0].slots_checked;
+    assert!(checked < 3 * u64::from(calls) / 2, "no more slots than of equal outputs: {checked} of {calls}");
+    let wrong = one_of_many(|_| Play::Off(0.25));
+    let report = profile(&with_baseline(wrong, honest(20 * US)), &tolerating(varying(true)));
+    assert_eq!(report.head.status, Status::Nondeterministic, "{}", report.head.detail);
+}
+
+#[test]
+fn fresh_baseline_that_fails_is_blamed() {
+    let ready = Answer::Done(Loaded::Ready { has_plan: true, returned: false });
+    let planning = |plan| Script { load: ready.clone(), plan, ..honest(100 * US) };
+    let well = || planning(Answer::Done(done(1)));
+    let refused = Answer::Done(Loaded::Refused { text: "gone".to_owned() });
+    let wrong = "verified, then wrong in timed call";
+    for (name, fresh, status, detail, blocks) in [
+        ("right", well(), Status::Nondeterministic, wrong, &[true, false][..]),
+        ("without a plan call", honest(100 * US), Status::Nondeterministic, wrong, &[false]),
+        (
+            "dies",
+            Script { load: ready.clone(), ..playing(|_| Play::Dies) },
+            Status::Crashed,
+            "SIGSEGV",
+            &[true, false],
+        ),
+        ("dies in its plan call", planning(Answer::Died), Status::Crashed, "SIGSEGV", &[true]),
+        (
+            "its plan call fails",
+            planning(Answer::Done(Called { result: 4, ..done(1) })),
+            Status::RuntimeError,
+            "the plan call returned 4",
+            &[true],
+        ),
+        ("a call fails", playing(|_| Play::code(6)), Status::RuntimeError, "returned 6", &[false]),
+        ("refused", Script { load: refused, ..honest(US) }, Status::LoadError, "gone", &[]),
+    ] {
+        let backend = ScriptedBackend::playing_each(&[
+            ("naive", well()),
+            ("naive", well()),
+            ("naive", fresh),
+            ("fast", playing(|_| Play::Remembered)),
+        ]);
+        let report = profile(&backend, &varying(true));
+        assert_eq!(report.head.status, status, "{name}: {}", report.head.detail);
+        assert!(report.head.detail.contains(detail), "{name}: {}", report.head.detail);
+        assert_eq!(report.body.baseline_failed, status != Status::Nondeterministic, "{name}");
+        let made: Vec<bool> = calls_of(&session(&backend, 0)).iter().map(|(plan, _)| *plan).collect();
+        assert_eq!(made, blocks, "{name}: plan calls and blocks of the fresh runner");
+        assert_eq!(backend.count(|it| matches!(it, Asked::Finish)), 4, "{name}: all sessions are ended");
+    }
+}
+
+#[test]
+fn fresh_runner_of_a_candidate_that_fails_is_blamed() {
+    for (name, fresh, status, detail) in [
+        ("dies", playing(|_| Play::Dies), Status::Crashed, "SIGSEGV"),
+        ("fails", playing(|_| Play::code(6)), Status::RuntimeError, "returned 6"),
+    ] {
+        let runner = || ("fast", honest(100 * US));
+        let backend =
+            ScriptedBackend::playing_each(&[runner(), runner(), runner(), runner(), ("fast", fresh)]);
+        let report = profile(&backend, &varying(false));
+        assert_eq!((report.head.status, report.body.baseline_failed), (status, false), "{name}");
+        assert!(report.head.detail.contains(detail), "{name}: {}", report.head.detail);
+        assert_eq!(report.head.end.is_some(), status == Status::Crashed, "{name}");
+    }
 }

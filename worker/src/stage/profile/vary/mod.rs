@@ -170,3 +170,66 @@ fn unvaried_because(kept: &[(String, Kept)]) -> String {
         kept => kept.iter().map(|(name, why)| format!("`{name}`: {why}")).collect::<Vec<_>>().join("; "),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::capture::DType;
+    use opt_shared::ids::StorageId;
+
+    use super::*;
+
+    /// A tensor over bytes of a storage.
+    fn tensor(storage: u32, dtype: DType, first: u64, elements: u64) -> Tensor {
+        Tensor {
+            object: 0,
+            dtype,
+            shape: vec![elements],
+            stride: vec![1],
+            storage_offset: first,
+            storage: StorageId(storage),
+            requires_grad: false,
+            parameter: false,
+            conjugate: false,
+            negative: false,
+        }
+    }
+
+    #[test]
+    fn tensors_overlap_if_they_share_bytes_but_are_not_the_same() {
+        let float = |storage, first, elements| tensor(storage, DType::Float32, first, elements);
+        for (other, same, shared) in [
+            (float(0, 4, 4), true, false),
+            (float(1, 4, 4), false, false),
+            (float(0, 4, 5), false, true),
+            (float(0, 7, 2), false, true),
+            (float(0, 0, 5), false, true),
+            (float(0, 5, 2), false, true),
+            // Next to it.
+            (float(0, 8, 4), false, false),
+            (float(0, 0, 4), false, false),
+            (float(1, 5, 2), false, false),
+            // The same bytes as another type.
+            (tensor(0, DType::Int32, 4, 4), false, true),
+            (tensor(0, DType::Float64, 2, 2), false, true),
+            (tensor(1, DType::Int32, 4, 4), false, false),
+        ] {
+            let one = float(0, 4, 4);
+            for (one, other) in [(&one, &other), (&other, &one)] {
+                assert_eq!((same_bytes(one, other), overlaps(one, other)), (same, shared), "{other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn variants_have_the_captured_address_modulo_the_alignment() {
+        let (entries, signature) = crate::session::scripted::entries_of("torch_nn_functional_relu", &[0]);
+        let mut recorded = Recorded::open(&entries[0], &signature).expect("a capture");
+        for (first, phase) in [(0, 0), (3, 12), (16, 0), (17, 4)] {
+            let ArgumentValue::Tensor(input) = &mut recorded.arguments[0].value else { panic!("a tensor") };
+            *input = std::sync::Arc::new(tensor(input.storage.0, DType::Float32, first, 100));
+            let task = crate::stage::profile::tests::task(&[0], false);
+            let (found, kept) = eligible(&recorded, &task).expect("readable");
+            assert_eq!((found[0].extent.phase, found[0].extent.bytes), (phase, 400), "{kept:?}");
+        }
+    }
+}

@@ -229,6 +229,55 @@ mod tests {
         }
     }
 
+    /// The source of an argument's values if `room` of them may be kept. With `first`, the argument is only that many
+    /// elements.
+    fn of_capture(
+        op: &str,
+        number: u32,
+        argument: usize,
+        room: u64,
+        first: Option<u64>,
+    ) -> Result<Source, Kept> {
+        let (entries, signature) = crate::session::scripted::entries_of(op, &[number]);
+        let recorded = Recorded::open(&entries[0], &signature).expect("a capture");
+        let opt_shared::arguments::ArgumentValue::Tensor(tensor) = &recorded.arguments[argument].value else {
+            panic!("a tensor")
+        };
+        let mut tensor = Tensor::clone(tensor);
+        if let Some(first) = first {
+            (tensor.shape, tensor.stride) = (vec![first], vec![1]);
+        }
+        Source::of(&recorded, &tensor, room).expect("readable")
+    }
+
+    #[test]
+    fn few_integers_keep_their_values() {
+        for (elements, kept) in [(7, true), (8, false), (9, false)] {
+            let found = of_capture("torch_nn_functional_embedding", 0, 0, 1 << 20, Some(elements));
+            assert_eq!(found.is_err(), kept, "{elements}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn inputs_that_are_shuffled_must_fit_twice() {
+        let (embedding, pool) = ("torch_nn_functional_embedding", "torch_nn_functional_max_pool2d");
+        // Indices of 128 bytes, and 1944 bytes of floats, whose positions are an output.
+        for (op, number, bytes) in [(embedding, 0, 128), (pool, 1, 1944)] {
+            for (room, fits) in [(2 * bytes, true), (2 * bytes + 2, true), (2 * bytes - 1, false), (0, false)]
+            {
+                let found = of_capture(op, number, 0, room, None);
+                assert_eq!(found.is_ok(), fits, "{op} with {room}: {found:?}");
+                assert!(found.is_err() || matches!(found, Ok(Source::Shuffled { .. })), "{op}: {found:?}");
+            }
+        }
+        // Of floats that are drawn, a part is enough.
+        let Ok(Source::Drawn { values, bytes, .. }) = of_capture(embedding, 0, 1, 1024, None) else {
+            panic!("floats are drawn")
+        };
+        assert_eq!(bytes, 96 * 48 * 4);
+        assert!((512..=1024).contains(&values.len()), "{}", values.len());
+    }
+
     #[test]
     fn integer_outputs_may_give_positions() {
         let output = |dtype| {

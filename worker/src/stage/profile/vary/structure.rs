@@ -144,6 +144,58 @@ mod tests {
     }
 
     #[test]
+    fn each_matrix_and_each_row_must_have_the_structure() {
+        let symmetric = [1.0, 5.0, 2.0, 5.0, 1.0, 7.0, 2.0, 7.0, 0.0];
+        let triangular = [1.0, 5.0, 2.0, 0.0, 1.0, 7.0, 0.0, 0.0, 2.0];
+        let mixed = [4.0, 1.0, 6.0, 7.0, 2.0, 9.0, 8.0, 3.0, 5.0];
+        for (shape, values, expected) in [
+            (&[2, 3, 3][..], [symmetric, symmetric].concat(), Some(Structure::Symmetric)),
+            (&[2, 3, 3], [symmetric, mixed].concat(), None),
+            (&[2, 3, 3], [mixed, symmetric].concat(), None),
+            (&[2, 3, 3], [triangular, triangular].concat(), Some(Structure::Triangular)),
+            (&[2, 3, 3], [triangular, mixed].concat(), None),
+            (&[3, 3], mixed.to_vec(), None),
+            (
+                &[4, 4],
+                vec![1.0, 9.0, 3.0, 4.0, 9.0, 1.0, 6.0, 7.0, 3.0, 6.0, 1.0, 8.0, 4.0, 7.0, 8.0, 1.0],
+                Some(Structure::Symmetric),
+            ),
+            // These would be symmetric if they were square.
+            (&[2, 3], vec![1.0, 5.0, 2.0, 5.0, 1.0, 7.0], None),
+            (&[3, 2], vec![1.0, 5.0, 5.0, 1.0, 2.0, 7.0], None),
+            // Smaller matrices are often symmetric by chance.
+            (&[2, 2], vec![1.0, 5.0, 5.0, 2.0], None),
+            (&[9], symmetric.to_vec(), None),
+            // All are positive, but one row has another sum.
+            (&[2, 3], vec![0.2, 0.5, 0.3, 1.0, 5.0, 2.0], None),
+            (&[2, 3], vec![0.2, 0.5, 0.2, 0.1, 0.7, 0.1], None),
+            (&[2, 3], vec![0.5, 0.7, -0.2, 0.1, 0.1, 0.8], None),
+            // One row has another norm.
+            (&[2, 3], vec![-0.6, 0.8, 0.0, 0.0, -2.0, 1.0], None),
+        ] {
+            assert_eq!(floats(shape, &values), expected, "{shape:?} {values:?}");
+        }
+    }
+
+    #[test]
+    fn inputs_that_are_not_contiguous_are_tested_for_order_and_infinities_only() {
+        let of_columns = |values: &[f32]| {
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            of(&Tensor { stride: vec![1, 3], ..tensor(DType::Float32, &[3, 3]) }, &bytes)
+        };
+        for (values, expected) in [
+            ([1.0, 5.0, 2.0, 5.0, 1.0, 7.0, 2.0, 7.0, 0.0], None),
+            ([0.2, 0.5, 0.3, 0.1, 0.8, 0.1, 0.3, 0.4, 0.3], None),
+            // Each column is sorted.
+            ([1.0, 2.0, 3.0, 0.0, 1.0, 2.0, 5.0, 6.0, 7.0], None),
+            ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], Some(Structure::Sorted)),
+            ([1.0, f32::NEG_INFINITY, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], Some(Structure::Mask)),
+        ] {
+            assert_eq!(of_columns(&values), expected, "{values:?}");
+        }
+    }
+
+    #[test]
     fn sorted_integers_are_offsets_and_others_are_indices() {
         assert_eq!(integers(&[4], &[0, 3, 3, 9]), Some(Structure::Sorted));
         assert_eq!(integers(&[4], &[7, 7, 7, 7]), Some(Structure::Constant));

@@ -134,6 +134,20 @@ fn verify_accepts_unsupported_in_a_shared_session() {
 }
 
 #[test]
+fn verify_reports_that_a_candidate_returns_its_outputs() {
+    let of = |returned| {
+        let load = Answer::Done(Loaded::Ready { has_plan: false, returned });
+        Script { load, ..Script::of(&[Play::Right]) }
+    };
+    for together in [1, 2] {
+        for (returned, form) in [(true, OutputForm::Returned), (false, OutputForm::default())] {
+            let backend = sharing(&vec![of(returned); 3 - together], together);
+            assert_eq!(verify(&backend, &task(&[0, 1])).body.output, form, "{together} in a session");
+        }
+    }
+}
+
+#[test]
 fn verify_names_the_entry_that_cannot_be_opened_among_others() {
     let mut backend = sharing(&[Script::of(&[Play::Right])], 2);
     backend.broken = vec![3];
