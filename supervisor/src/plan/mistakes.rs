@@ -196,7 +196,7 @@ fn each_mistake_gives_one_message_at_its_position() {
         ("candidates = [\"k/nope.c\"]", 4, 15, "job.candidates", "cannot find the file"),
         ("candidates = \"k/*.c\"", 4, 14, "job.candidates", "write [\"k/*.c\"]"),
         (
-            "candidates = [\"gpu/*\"]",
+            "candidates = [\"gpu/*\"]\n[run]\ndevice = \"cpu\"",
             4,
             15,
             "job.candidates",
