@@ -89,7 +89,7 @@ pub(crate) fn of_refusal(text: String) -> Verdict {
     }
 }
 
-const NAMED: [(&str, Status); 9] = [
+const NAMED: [(&str, Status); 10] = [
     ("opt.Raised: ", Status::RuntimeError),
     ("opt.IncorrectShape: ", Status::IncorrectShape),
     ("opt.IncorrectDtype: ", Status::IncorrectDtype),
@@ -97,6 +97,7 @@ const NAMED: [(&str, Status); 9] = [
     ("opt.OutOfBounds: ", Status::OutOfBounds),
     ("opt.InputMutated: ", Status::InputMutated),
     ("opt.Timeout: ", Status::Timeout),
+    ("opt.Nondeterministic: ", Status::Nondeterministic),
     ("opt.Crashed: ", Status::Crashed),
     ("opt.Unsupported: ", Status::Unsupported),
 ];
@@ -200,6 +201,12 @@ mod tests {
                 1,
                 Calls::Verified,
                 Some((Status::IncorrectShape, "`output` is short")),
+            ),
+            (
+                raised("opt.OutOfBounds: one too far"),
+                1,
+                Calls::Verified,
+                Some((Status::OutOfBounds, "one too far")),
             ),
             (
                 returned,

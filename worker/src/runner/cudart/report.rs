@@ -6,6 +6,7 @@ pub(super) const UNSUPPORTED: &str = "opt.Unsupported: ";
 const OUT_OF_BOUNDS: &str = "opt.OutOfBounds: ";
 const INPUT_MUTATED: &str = "opt.InputMutated: ";
 const TIMEOUT: &str = "opt.Timeout: ";
+const NONDETERMINISTIC: &str = "opt.Nondeterministic: ";
 const CRASHED: &str = "opt.Crashed: ";
 const REFUSED: &str = "opt.Raised: ";
 /// The largest distance from a buffer at which an access counts as one that missed it, in bytes.
@@ -41,6 +42,7 @@ impl Trouble {
             FaultKind::IllegalAddress(access) if is_near(access) => OUT_OF_BOUNDS,
             // Constant memory has no name.
             FaultKind::ReadOnly(access) if name(access.address).is_some() => INPUT_MUTATED,
+            FaultKind::Race { .. } => NONDETERMINISTIC,
             FaultKind::Timeout(_) | FaultKind::Deadlock | FaultKind::WarpDivergence => TIMEOUT,
             _ => CRASHED,
         };
