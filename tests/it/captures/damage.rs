@@ -84,7 +84,7 @@ fn missing_and_superfluous_files_are_named() {
     let found = checked(&store).findings;
     assert!(found.iter().any(|finding| finding.contains("opening the manifest")), "{found:?}");
     let outcome = scenario.run(&["captures", "check", "store"]).expect_exit(1);
-    outcome.expect_stdout(&["entries/entry_000004.pt", "damaged: 1 entries"]);
+    outcome.expect_stdout(&["entries/entry_000004.pt", "damaged: 1 entry"]);
     std::fs::rename(&away, store.join("entries/entry_000004.pt")).expect("moved back");
     scenario.run(&["captures", "check", "store"]).expect_exit(0);
     scenario.run(&["captures", "check", "set"]).expect_exit(2).expect_stderr(&["is not a capture store"]);
