@@ -58,7 +58,7 @@ pub enum Nonfinite {
 pub struct ProfileSettings {
     pub protocol: Protocol,
     pub entries: ProfileEntries,
-    /// Whose rules the plan asked for. They are already part of the other settings.
+    /// The project whose rules the plan asks for. The other settings already follow these rules.
     pub parity: Parity,
     pub batch_bytes: Bytes,
     pub cache_state: CacheState,

@@ -26,8 +26,8 @@ pub struct BlockState<'j> {
     pub pending_copies: u64,
     /// The search for races in shared memory, if it is on.
     pub races: Option<Box<Races>>,
-    /// A read of shared memory that was never written. It is reported at the next barrier of all threads, unless a write
-    /// turns out to race with it, which explains it better.
+    /// A read of shared memory that was never written. It is reported at the next barrier of all threads. If a write
+    /// before that barrier races with the read, the race is reported instead, because it explains the read better.
     deferred: Option<BlockFault>,
     at: [u32; 3],
     job: &'j Job<'j>,
@@ -94,7 +94,7 @@ impl<'j> BlockState<'j> {
         let result = self.run_warps(number, warps);
         match (result, self.deferred.take()) {
             (Err(fault), _) if matches!(*fault.stop.kind, FaultKind::Race { .. }) => Err(fault),
-            // What went wrong later may come from the value that was read.
+            // The value that was read may have caused any later fault.
             (Ok(true) | Err(_), Some(deferred)) => Err(deferred),
             (result, _) => result,
         }
@@ -138,7 +138,7 @@ impl<'j> BlockState<'j> {
         }
     }
 
-    /// Puts off the report of a read of shared memory that was never written. Fails with any other fault.
+    /// Keeps a read of shared memory that was never written, to report it later. Fails with any other fault.
     pub fn defer(&mut self, stop: Stop, pc: u32, warp: u32) -> Result<(), Stop> {
         let FaultKind::Uninitialised(Access { memory: Memory::Shared, .. }) = *stop.kind else {
             return Err(stop);

@@ -1,18 +1,18 @@
 //! Finds races in shared memory: two accesses to the same bytes, at least one of them a write, that nothing orders.
 //!
 //! Accesses are ordered as PTX defines it: by barriers of a block or a warp, and by fences together with accesses that
-//! are not weak. That the lanes of a warp run in lock step here orders nothing, and neither do shuffles and votes.
-//! Whenever threads are ordered, a counter advances, the *tick*. Each part of shared memory remembers the thread, the
-//! instruction and the tick of its last write and of two reads. Two reads are enough to find that a writer has not
-//! waited for the readers: one of them is of another thread. Where an order cannot be told exactly, it is assumed, so
-//! that nothing is reported that is not a race.
+//! are not weak. The lock step of a warp's lanes does not order accesses, and neither do shuffles and votes.
+//! Whenever threads are ordered, a counter called the *tick* advances. Each part of shared memory remembers the
+//! thread, the instruction and the tick of its last write and of two reads. Two reads are enough to find that a
+//! writer has not waited for the readers, because at least one of the two is by another thread. Where it is not
+//! certain whether two accesses are ordered, they count as ordered, so every race that is reported is one.
 
 use super::lanes;
 use crate::code::{BarrierMode, Kernel, MatrixOp, MemoryAction, MemoryOrder, MemorySpace, Op};
 use crate::fault::AccessKind;
 use crate::limits;
 
-/// Who accessed a part of shared memory: the tick in the upper 32 bits, whether several threads wrote the same value
+/// An access to a part of shared memory: the tick in the upper 32 bits, whether several threads wrote the same value
 /// (1 bit), the instruction (20 bits) and the thread (10 bits).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd)]
 struct Stamp(u64);
@@ -94,7 +94,7 @@ pub struct Races {
     known: Vec<u32>,
     /// Whether threads of different warps were ordered other than by a barrier for all.
     crosses_warps: bool,
-    /// What the threads that arrived at each barrier know, by thread.
+    /// For each barrier and each thread: the tick up to which the threads that have arrived know its accesses.
     arrived: Vec<Vec<u32>>,
     /// What threads have published: a fence and then a write that is not weak, or a write that releases.
     published: Vec<u32>,
@@ -107,7 +107,7 @@ pub struct Races {
     pub has_arrivals: bool,
 }
 
-/// The host memory that finding races takes for a block, in bytes.
+/// The host memory that the search for races needs for one block, in bytes.
 pub fn state_bytes(kernel: &Kernel, shared_bytes: u64, threads: u64) -> u64 {
     let cells = (shared_bytes >> grain_shift(kernel)) * size_of::<Cell>() as u64;
     cells + 4 * threads * (threads + limits::BARRIERS as u64 + 3)
@@ -182,7 +182,7 @@ impl Races {
         }
     }
 
-    /// Starts a block: nothing that an earlier block did matters.
+    /// Starts a block. Accesses of earlier blocks no longer count.
     pub fn begin(&mut self) {
         if u32::MAX / 2 < self.now {
             self.cells.fill(Cell::default());
@@ -204,7 +204,7 @@ impl Races {
     }
 
     fn advance(&mut self) {
-        // A block that orders its threads four thousand million times has long exceeded its time.
+        // A block that orders its threads 2^32 times would have exceeded its time limit long before.
         self.now = self.now.saturating_add(1);
     }
 

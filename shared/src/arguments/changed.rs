@@ -10,7 +10,7 @@ use super::plain::{Budget, shorten};
 use super::{Argument, ArgumentValue, Entry, OutputTensor};
 use crate::capture::{Tensor, Value};
 
-/// The tensors that a candidate's call is judged by: those that it returns, followed by the arguments that it changes.
+/// The tensors by which a candidate's call is judged: those that it returns, followed by the arguments that it changes.
 pub fn judged(entry: &Entry, arguments: &[Argument]) -> Result<Vec<OutputTensor>, BindError> {
     let mut all = outputs(entry)?;
     all.extend(changed(entry, arguments)?);
