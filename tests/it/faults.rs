@@ -112,14 +112,14 @@ fn limited(limit: &str) -> (Scenario, Outcome) {
 #[test]
 fn run_names_a_resource_limit_that_is_too_low() {
     for (limit, option) in
-        [("-n 40", "ulimit -Hn 128"), ("-f 200", "ulimit -Hf 2097152"), ("-s 768", "ulimit -Hs 1024")]
+        [("-n 40", "ulimit -Hn 64"), ("-f 200", "ulimit -Hf 2097152"), ("-s 768", "ulimit -Hs 1024")]
     {
         let (scenario, outcome) = limited(limit);
         let outcome = outcome.expect_exit(3);
         outcome.expect_stderr(&["the resource limit on", option]);
         outcome.expect(!scenario.run_folder().exists(), "nothing was started");
     }
-    let (scenario, outcome) = limited("-n 128");
+    let (scenario, outcome) = limited("-n 64");
     let outcome = outcome.expect_exit(0);
     verdicts_are_right(&outcome, &Summary::read(&scenario.run_folder(), &outcome));
 }

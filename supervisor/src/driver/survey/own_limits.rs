@@ -15,7 +15,7 @@ struct Needed {
 
 const NEEDED: [Needed; 3] = [
     // A run of one small job works with 40. Each entry of a batch needs a few more.
-    Needed { resource: Resource::Nofile, what: "open files", least: 128, option: 'n', unit: 1 },
+    Needed { resource: Resource::Nofile, what: "open files", least: 64, option: 'n', unit: 1 },
     // A library may have 64 MiB by default, and memory files count as files.
     Needed {
         resource: Resource::Fsize,
