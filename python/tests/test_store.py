@@ -102,7 +102,7 @@ class Stores(RecordingTest):
                 torch.nn.functional.relu(torch.full((4096,), float(number)))
         self.assertEqual(self.index()["relu"]["kept"], 1)
         checked = self.supervisor("captures", "check", self.captures / "store")
-        self.assertIn("good: 1 entries, 1 blobs", checked)
+        self.assertIn("good: 1 entry, 1 blob", checked)
 
     def test_program_that_is_missing_is_named(self) -> None:
         self.set_program("/nowhere/at/all")
