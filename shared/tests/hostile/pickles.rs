@@ -1,4 +1,4 @@
-//! Tests with hostile pickles. Each must get the required answer, with memory in proportion to its size.
+//! Tests with hostile pickles. Each must get the required answer, within a fixed limit of memory.
 
 use opt_shared::capture::{CaptureFile, Value};
 

@@ -282,12 +282,12 @@ fn largest(sizes: impl Iterator<Item = Bytes>) -> Option<usize> {
     sizes.enumerate().max_by_key(|&(index, size)| (size, std::cmp::Reverse(index))).map(|(index, _)| index)
 }
 
-/// Returns how long a call may take if it waits for a CPU all the time.
+/// Returns the longest time limit of a call, which applies if it waits for a CPU most of the time.
 fn call(settings: &VerifySettings) -> Duration {
     stretched(settings.call_timeout)
 }
 
-/// Returns how long loading a candidate may take if it waits for a CPU all the time.
+/// Returns the longest time limit of loading a candidate, which applies if it waits for a CPU most of the time.
 fn load(settings: &VerifySettings) -> Duration {
     stretched(load_timeout(settings.call_timeout))
 }

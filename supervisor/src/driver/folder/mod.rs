@@ -2,8 +2,9 @@
 //!
 //! This module also manages the temporary folder for the one-shot sockets of workers. Its path is short, because a
 //! socket path is limited to 107 bytes. The next start clears what a killed supervisor left in either folder. A folder
-//! is in use if it is locked; pids do not matter. When a supervisor dies, its lock is freed shortly before its workers
-//! die. For this reason, locking and clearing are retried for a limited time.
+//! is in use if it is locked; pids do not matter. When a supervisor dies, its lock is usually freed shortly before its
+//! workers die, so clearing is retried for a limited time. A worker that is between fork and exec can keep the lock for
+//! a moment, so locking is retried as well.
 
 pub(super) mod books;
 pub(super) mod evidence;
@@ -212,7 +213,7 @@ impl RunFolder {
     }
 }
 
-/// Returns whether a folder belongs to a run. It does so even if its supervisor was killed right after locking it.
+/// Returns whether a folder belongs to a run. This is also recognised if the supervisor was killed right after locking.
 fn is_run(path: &Path) -> bool {
     path.join("run.sqlite").is_file() || path.join("lock").is_file()
 }

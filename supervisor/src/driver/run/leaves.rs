@@ -1,6 +1,6 @@
-//! The leaves of a run: the control group of each runner, and its evidence about the runner's end.
+//! The leaves of a run: the control group of each runner, and the kernel's counts that explain how the runner ended.
 //!
-//! Without control groups, or if one cannot be created, every function is a no-op. The other protections still apply.
+//! Without control groups, runners have no leaf, and the other protections still apply.
 
 use std::collections::BTreeMap;
 use std::path::Path;
