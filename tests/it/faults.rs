@@ -132,7 +132,15 @@ fn stop_and_continue(run: &LiveRun<'_>, role: &str) {
     for worker in list(&workers["workers"]).iter().filter(of_role) {
         let pid = worker["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let pid = pid.expect("a pid");
-        let _ = kill_process(pid, Signal::STOP);
+        // A worker that ended in the meantime has nothing to continue.
+        if kill_process(pid, Signal::STOP).is_err() {
+            continue;
+        }
+        let state =
+            || std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+        until("the worker is stopped", || {
+            state().rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 'Z']))
+        });
         let _ = kill_process(pid, Signal::CONT);
     }
 }

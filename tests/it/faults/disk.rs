@@ -11,6 +11,7 @@ use opt_tests::{Scenario, Summary};
 
 use super::{scenario, verdicts_are_right};
 use crate::control::client::LiveRun;
+use crate::report::browser::skipped;
 use crate::results::plans::SOFTMAX;
 
 /// A small file system in memory. It is removed when this is dropped.
@@ -26,7 +27,7 @@ impl SmallDisk {
         let mount = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&path).output();
         let mounted = mount.is_ok_and(|mount| mount.status.success());
         if !mounted {
-            println!("SKIPPED a full disk: this process may not mount a file system");
+            skipped("a full disk: this process may not mount a file system");
         }
         mounted.then_some(Self { path })
     }
