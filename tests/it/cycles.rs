@@ -25,8 +25,10 @@ fn cycles(verifiers: u32) {
         (COUNT as usize..=right as usize).contains(&evidence.candidates_passed),
         format_args!("{} of {right} passed", evidence.candidates_passed),
     );
-    outcome.expect_equal(evidence.cycles_ended.len(), COUNT as usize, "cycles");
-    outcome.expect_equal(evidence.switches.len(), COUNT as usize, "switches");
+    // An attempt without a result is repeated after all other work, which is another switch.
+    let cycles = evidence.cycles_ended.len();
+    outcome.expect(COUNT as usize <= cycles, format_args!("{cycles} of {COUNT} cycles"));
+    outcome.expect_equal(evidence.switches.len(), cycles, "switches");
     outcome.expect(COUNT as usize <= evidence.moments, "samples");
     outcome.expect_equal(evidence.width, 1, "samples that were not thinned out");
     outcome.expect_equal(

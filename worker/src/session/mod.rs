@@ -348,6 +348,9 @@ pub(crate) trait Clock {
     /// limits all.
     fn limit_handoff(&mut self, most: Duration);
 
+    /// Discards the known hand-off, so that the next `settle_handoff` measures it again.
+    fn forget_handoff(&mut self) {}
+
     /// Returns true if a CPU is left on which this process can spin, beside a candidate with this many threads that
     /// keeps this many CPUs busy.
     fn leaves_room(&self, threads: u32, cpus_busy: f64) -> bool;

@@ -97,6 +97,10 @@ impl Clock for HostSession<'_> {
         self.watch.max_handoff = most;
     }
 
+    fn forget_handoff(&mut self) {
+        self.watch.handoff_spun = None;
+    }
+
     fn leaves_room(&self, threads: u32, cpus_busy: f64) -> bool {
         self.watch.leaves_a_cpu || leaves_room(cpus().len(), threads, cpus_busy)
     }

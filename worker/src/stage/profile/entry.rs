@@ -112,12 +112,15 @@ impl Timing {
     pub(super) fn add(&mut self, pairs: &Pairs, depth: Depth, sides: &mut [Side<'_>], spent: Duration) {
         let timed = &pairs.timed;
         self.calls = pairs.calls;
-        self.runners += 1;
         self.spent += spent;
         self.handoff = sides[CANDIDATE].session.clock().handoff();
-        let used = believed(timed);
+        // If most pairs took no time, the others are exceptions.
+        let used = if timed.len() <= pairs.without_time { Vec::new() } else { believed(timed) };
+        // A runner without figures is replaced by another one.
+        self.runners += u32::from(!used.is_empty());
         self.disturbed |= used.iter().any(|pair| pair.preempted.contains(&true));
-        let thrown_away = u32::try_from(timed.len() - used.len()).unwrap_or(u32::MAX);
+        let unused = timed.len() - used.len() + pairs.without_time;
+        let thrown_away = u32::try_from(unused).unwrap_or(u32::MAX);
         self.samples.iter_mut().for_each(|side| side.discarded += thrown_away);
         for (side, medians) in self.medians.iter_mut().enumerate() {
             let ms: Vec<f64> = used.iter().map(|pair| pair.ms[side]).collect();
@@ -328,7 +331,7 @@ fn paired<M: VariantMemory>(
     while !pairs.are_enough() {
         let order = pairs.next(pairing);
         match pairing.make(order)? {
-            Ok(blocks) => pairs.add(pairing, &blocks),
+            Ok(blocks) => pairs.add(pairing, &blocks)?,
             Err(stop) => return Ok(Err(stop)),
         }
         pairs.spent = now(pairing.sides) - started;

@@ -21,6 +21,13 @@ pub(super) fn settle(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     Ok(())
 }
 
+/// Measures the hand-off of all sides again. Used if a block took no longer than the known one. A hand-off is part of
+/// every block, so the known one is too long: the machine was busier when it was measured.
+pub(super) fn measure_again(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
+    sides.iter_mut().for_each(|side| side.session.clock().forget_handoff());
+    settle(sides)
+}
+
 /// Decides after warm-up whether this process spins while it waits: for both sides or for neither. Spinning would take
 /// time from a runner that needs all CPUs. `threads` and `cpus_busy` are the largest values of any side. Then settles
 /// the hand-off for that way of waiting.

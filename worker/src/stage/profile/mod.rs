@@ -303,7 +303,7 @@ impl<B: Backend> Profile<'_, B> {
     ) -> Result<(), SessionError> {
         let screened = self.task.depth == Depth::Screen;
         for (timing, context) in
-            timings.iter().zip(contexts).filter(|(timing, _)| !timing.samples[CANDIDATE].ms.is_empty())
+            timings.iter().zip(contexts).filter(|(timing, _)| !timing.samples[CANDIDATE].most_ms.is_empty())
         {
             match timing.doubt(context) {
                 Ok(None) => {}

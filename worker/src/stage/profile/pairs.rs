@@ -7,17 +7,18 @@ use opt_shared::formula::MIN_RUNNERS;
 use opt_shared::message::Depth;
 use rand::Rng;
 
+use super::handoff;
 use super::length::{calls_for_a_block, longest_call, too_short};
 use super::pair::{Order, Pairing, net};
 use super::samples::{Samples, was_preempted};
-use crate::session::{Block, VariantMemory};
+use crate::session::{Block, SessionError, VariantMemory};
 
 /// Pairs of blocks for each pair of runners. Fewer are made if one call takes `SLOW_CALL`.
 const PAIRS: usize = 10;
 const PAIRS_SLOW: usize = 2;
 /// Smallest number of pairs, even if time is short. A median of fewer pairs means little.
 const MIN_PAIRS: usize = 5;
-/// Preempted pairs are repeated until this many times the wanted number were made. After that, all pairs count.
+/// Preempted pairs, and those with a block that took no time, are repeated until this many times the wanted number were made. After that, all pairs count.
 const MAX_REPEATED: usize = 4;
 
 /// A timed pair: for each side the milliseconds per call, and whether another process preempted the block.
@@ -29,6 +30,8 @@ pub(super) struct Timed {
 /// The pairs made so far.
 pub(super) struct Pairs {
     pub(super) timed: Vec<Timed>,
+    /// The number of pairs in which a block took no longer than the hand-off. Nothing is known about its calls.
+    pub(super) without_time: usize,
     /// The number of calls in a block of the last pair.
     pub(super) calls: u32,
     /// The time that the entry has taken in these runners so far.
@@ -53,6 +56,7 @@ impl Pairs {
         };
         Self {
             timed: Vec::new(),
+            without_time: 0,
             calls: 1,
             spent,
             least_calls: 1,
@@ -67,10 +71,11 @@ impl Pairs {
 
     /// Returns true if there are enough undisturbed pairs, or if no time is left for more.
     pub(super) fn are_enough(&self) -> bool {
+        let made = self.timed.len() + self.without_time;
         let calm = self.timed.iter().filter(|pair| !pair.preempted.contains(&true)).count();
         self.wanted <= calm
-            || self.wanted * MAX_REPEATED <= self.timed.len()
-            || (self.least <= self.timed.len() && self.limit <= self.spent)
+            || self.wanted * MAX_REPEATED <= made
+            || (self.least <= made && self.limit <= self.spent)
     }
 
     /// Returns the order for the next pair.
@@ -86,14 +91,24 @@ impl Pairs {
     }
 
     /// Adds a pair that was made and checked, unless its blocks are too short.
-    pub(super) fn add<M: VariantMemory>(&mut self, pairing: &mut Pairing<'_, '_, M>, blocks: &[Block]) {
+    pub(super) fn add<M: VariantMemory>(
+        &mut self,
+        pairing: &mut Pairing<'_, '_, M>,
+        blocks: &[Block],
+    ) -> Result<(), SessionError> {
         note_estimates(pairing, blocks, self.calls);
         let nets = net_times(pairing, blocks);
         if nets.iter().any(|&net| too_short(net, self.calls, self.most_calls)) {
             self.least_calls = self.calls.saturating_mul(2).min(self.most_calls);
-            return;
+            return Ok(());
+        }
+        if nets.contains(&Duration::ZERO) {
+            self.without_time += 1;
+            note_longest(pairing, blocks, self.calls);
+            return handoff::measure_again(pairing.sides);
         }
         self.timed.push(note(pairing, blocks, &nets, self.calls));
+        Ok(())
     }
 }
 
@@ -112,16 +127,26 @@ pub(super) fn note<M: VariantMemory>(
     nets: &[Duration],
     calls: u32,
 ) -> Timed {
-    let of_a_call = |time: Duration| time.as_secs_f64() * 1e3 / f64::from(calls);
+    note_longest(pairing, blocks, calls);
     for ((block, &net), samples) in blocks.iter().zip(nets).zip(&mut *pairing.samples) {
-        samples.add(block);
-        samples.most_ms.push(of_a_call(block.elapsed));
         samples.claims.push(block.called.claimed.as_secs_f64() / net.as_secs_f64().max(1e-9));
     }
     Timed {
-        ms: nets.iter().map(|&net| of_a_call(net)).collect(),
+        ms: nets.iter().map(|&net| ms_per_call(net, calls)).collect(),
         preempted: blocks.iter().map(was_preempted).collect(),
     }
+}
+
+/// Adds the longest time that the calls of a pair can have taken. It is known even if the hand-off is not.
+fn note_longest<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>, blocks: &[Block], calls: u32) {
+    for (block, samples) in blocks.iter().zip(&mut *pairing.samples) {
+        samples.add(block);
+        samples.most_ms.push(ms_per_call(block.elapsed, calls));
+    }
+}
+
+fn ms_per_call(time: Duration, calls: u32) -> f64 {
+    time.as_secs_f64() * 1e3 / f64::from(calls)
 }
 
 pub(super) fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 {

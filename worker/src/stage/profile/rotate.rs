@@ -92,7 +92,7 @@ impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
         for (pair, (index, pairs)) in open.into_iter().zip(turns) {
             let mut pairing = self.pairing(*index);
             match pairing.check(pair)? {
-                Ok(blocks) => pairs.add(&mut pairing, &blocks),
+                Ok(blocks) => pairs.add(&mut pairing, &blocks)?,
                 Err(stop) => return Ok(Err(stop)),
             }
         }

@@ -42,14 +42,24 @@ fn profile_reports_how_many_captured_bytes_are_timed() {
 }
 
 #[test]
-fn profile_has_no_figures_if_a_runners_calls_took_no_time() {
+fn runner_whose_blocks_take_no_time_is_replaced() {
     // The blocks of one runner are as long as its hand-off.
+    let nothing = ("fast", instant(40 * US));
+    let honest = ("fast", honest(100 * US));
+    let backend = ScriptedBackend::playing_each(&[honest.clone(), nothing, honest.clone(), honest]);
+    let report = profile(&backend, &task(&[0], false));
+    assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
+    let entry = &report.body.entries[0];
+    assert_eq!((entry.runners, entry.times.samples), (3, 30), "{entry:?}");
+    assert_eq!(entry.discarded_blocks, 40, "four times as many as wanted");
+    assert!((entry.times.median_time_ms - 0.1).abs() < 1e-6, "{:?}", entry.times);
+}
+
+#[test]
+fn profile_has_no_figures_if_no_block_takes_time() {
     let nothing = instant(40 * US);
-    let runners = [("fast", honest(100 * US)), ("fast", nothing.clone()), ("fast", honest(100 * US))];
-    let backend = ScriptedBackend::playing_each(&runners);
-    let found =
-        run(&backend, &|_, _, _| {}, &task(&[0], false), &mut Head::passed(), &mut Decisions::default());
-    assert!(matches!(found, Err(SessionError::NoFigures { .. })), "{found:?}");
+    let found = trouble(nothing.clone());
+    assert!(matches!(found, SessionError::NoTime { .. }), "{found:?}");
     // A screen leaves this to a full profile.
     let report = profile(&with_baseline(nothing, Script { handoff: 40 * US, ..honest(200 * US) }), &screen());
     assert_eq!(
@@ -58,6 +68,21 @@ fn profile_has_no_figures_if_a_runners_calls_took_no_time() {
         "{}",
         report.head.detail
     );
+}
+
+#[test]
+fn pair_with_a_block_that_takes_no_time_is_repeated() {
+    // After the warm-up, every second block of the candidate is as short as an empty one.
+    let mut blocks = vec![BlockPlay::honest(20_000 * US); 3];
+    for _ in 0..100 {
+        blocks.extend([BlockPlay::honest(Duration::ZERO), BlockPlay::honest(20_000 * US)]);
+    }
+    let report = profile(&with_baseline(Script::timed(&blocks), honest(40_000 * US)), &task(&[0], true));
+    assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
+    let entry = &report.body.entries[0];
+    let speedup = entry.speedup.expect("paired");
+    assert!((speedup.value - 2.0).abs() < 1e-3 && speedup.ci_high < 2.1, "{speedup:?}");
+    assert!(0 < entry.discarded_blocks && 0.0 < entry.times.min_time_ms, "{entry:?}");
 }
 
 #[test]
