@@ -2,6 +2,8 @@
 
 use super::*;
 
+type Change = fn(&mut ProfileTask);
+
 /// A screen of one entry, whose input may vary.
 fn varying() -> ProfileTask {
     let mut task = ProfileTask { depth: Depth::Screen, ..task(&[0], true) };
@@ -43,7 +45,7 @@ fn decision_is_reused_for_the_next_candidate_of_the_job() {
 #[test]
 fn decision_is_made_anew_if_anything_that_it_depends_on_differs() {
     assert_eq!(processes_of_the_baseline(&varying(), &varying()), 1);
-    let changes: [(&str, fn(&mut ProfileTask)); 6] = [
+    let changes: [(&str, Change); 6] = [
         ("the baseline", |task| {
             task.baseline.as_mut().expect("a baseline").limits.threads = Some(7);
         }),
