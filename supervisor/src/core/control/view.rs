@@ -86,6 +86,10 @@ impl Core {
             waiting: self
                 .stall
                 .map(|stall| (stall.since, "the run's database to accept rows".to_owned()))
+                .or_else(|| {
+                    let held = self.held_builds()?;
+                    Some((held.since, format!("room for builds: {}", held.what)))
+                })
                 .or_else(|| self.waiting.map(|waiting| (waiting.since, waiting.refusal.to_string()))),
         }
     }
@@ -160,6 +164,11 @@ impl Core {
         } else if let Some(stall) = self.stall {
             let since = now.saturating_sub(stall.since).as_secs();
             format!("the run's database has accepted no rows for {since} s")
+        } else if let Some(short) = self.room.short
+            && stage == Stage::Build
+        {
+            let since = now.saturating_sub(short.since).as_secs();
+            format!("the run's folder has had no room for builds for {since} s: {}", short.what)
         } else if let Some(waiting) = self.waiting {
             let since = now.saturating_sub(waiting.since).as_secs();
             format!("the next lease has been waiting for memory for {since} s: {}", waiting.refusal)
