@@ -143,7 +143,9 @@ impl Core {
     /// during a pause.
     fn close_jobs(&mut self) {
         for index in 0..self.jobs.len() {
-            if !self.jobs[index].done && next(&self.jobs[index], &self.units, None, self.lacks_room()) == Next::Done {
+            if !self.jobs[index].done
+                && next(&self.jobs[index], &self.units, None, self.lacks_room()) == Next::Done
+            {
                 self.close_job(index);
             }
         }

@@ -90,14 +90,14 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>, holds_builds: b
     let contest = Contest::of(roster);
     let (mut parked, mut put_off) = (false, roster.put_off(turn).next().is_some());
     let is_held = |unit: &Unit| holds_builds && !unit.is_done() && unit.step().stage == Stage::Build;
-    let baseline_is_put_off = job.baseline.is_some_and(|id| {
+    let baseline_waits = job.baseline.is_some_and(|id| {
         let baseline = &units[id.index()];
         baseline.is_put_off() || is_held(baseline)
     });
     let mut waiting = roster.waiting(turn).filter_map(|id| {
         let unit = &units[id.index()];
         let Progress::Waiting { attempt } = unit.progress else { return None };
-        if is_held(unit) || baseline_is_put_off && unit.step().paired.is_some() {
+        if is_held(unit) || baseline_waits && unit.step().paired.is_some() {
             // A unit timed beside the baseline waits for the baseline, too.
             put_off = true;
             return None;

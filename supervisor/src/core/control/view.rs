@@ -20,7 +20,7 @@ pub struct RunView {
     pub floor: Bytes,
     pub charged: Bytes,
     pub owed: Bytes,
-    /// When the next lease began to wait for memory, and the reason.
+    /// When the run began to wait, and for what: the database, room for builds, or memory for the next lease.
     pub waiting: Option<(Moment, String)>,
 }
 

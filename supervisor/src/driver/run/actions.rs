@@ -67,6 +67,10 @@ impl Run<'_> {
                 self.worker_ended(worker, class, recycled, leases, (peak_owed, peak_device))
             }
             Action::Policy(row) => {
+                // The run may stand still because of it, and only the user can help.
+                if matches!(row.decision, "room_short" | "room_back") {
+                    tracing::warn!("{}", row.reason);
+                }
                 self.policy(&row);
                 Ok(())
             }
