@@ -6,6 +6,7 @@ use std::time::Duration;
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::message::KillReason;
 use opt_shared::outcome::{Body, Head, Status};
+use opt_shared::room::Room;
 use opt_shared::units::Bytes;
 
 use opt_supervisor::core::Core;
@@ -28,6 +29,8 @@ use super::user;
 
 const SAMPLE_EVERY: Duration = Duration::from_secs(3);
 const MIB64: Bytes = Bytes::mib(64);
+const NO_ROOM: Room = Room { disk: Some(Bytes::mib(1)), inodes: Some(1 << 20), pids: None };
+const ROOM: Room = Room { disk: Some(Bytes::gib(1)), inodes: Some(1 << 20), pids: Some(1000) };
 
 #[derive(Debug)]
 pub(crate) struct Broken {
@@ -93,6 +96,11 @@ impl Machine {
         if machine.tape.seldom() {
             machine.stall();
         }
+        if machine.tape.seldom() {
+            let at = Duration::from_millis(u64::from(machine.tape.byte()) * 40);
+            machine.plan(at, Event::Room(NO_ROOM));
+            machine.make_room(at);
+        }
         machine
     }
 
@@ -113,6 +121,14 @@ impl Machine {
         let lasts = self.tape.pick(&[Some(1), Some(9), Some(100), Some(5_000), None]);
         if let Some(seconds) = lasts {
             self.plan(at + Duration::from_secs(seconds), Event::StoreBack { samples_dropped: 0 });
+        }
+    }
+
+    /// Makes room for builds some time after `at`, or never.
+    fn make_room(&mut self, at: Duration) {
+        let lasts = self.tape.pick(&[Some(1), Some(9), Some(100), Some(5_000), None]);
+        if let Some(seconds) = lasts {
+            self.plan(at + Duration::from_secs(seconds), Event::Room(ROOM));
         }
     }
 
@@ -267,6 +283,10 @@ impl Machine {
                     if let Body::Verify(report) = &report.body {
                         it.validated += report.bytes_validated;
                     }
+                    if report.head.room.is_some() {
+                        laws.room_is_short = true;
+                        laws.builds_without_room += 1;
+                    }
                 }
             }
             Event::Sample(sample) => {
@@ -307,6 +327,7 @@ impl Machine {
             }
             Event::Control(request) => laws.user.asks(request),
             Event::Offered { .. } | Event::Withdrawn { .. } => laws.supply.observe(event),
+            Event::Room(room) => laws.room_is_short = *room == NO_ROOM,
             Event::StoreStalled { .. } => laws.stalled = true,
             Event::StoreBack { .. } => laws.stalled = false,
             Event::WorkerNotReady { .. }
@@ -458,7 +479,7 @@ impl Machine {
             }
             _ => {}
         }
-        let report = match choice {
+        let mut report = match choice {
             22 => reports::report(stage, Status::Crashed),
             23 | 24 => reports::report(stage, Status::InfraError),
             25 => reports::report(stage, Status::Unsupported),
@@ -481,6 +502,11 @@ impl Machine {
             }
             _ => reports::report(stage, Status::Passed),
         };
+        if stage == Stage::Build && report.head.status == Status::InfraError {
+            report.head.room = Some(NO_ROOM);
+            self.outcome.note("build_without_room");
+            self.make_room(end);
+        }
         self.plan(end, Event::Finished { worker, lease, report: Box::new(report) });
     }
 }
