@@ -24,7 +24,8 @@ impl Room {
     pub fn on_disk_of(path: &Path) -> io::Result<Self> {
         let disk = statvfs(path)?;
         Ok(Self {
-            disk: Some(Bytes::new(disk.f_frsize).saturating_mul(disk.f_bavail)),
+            // File systems that do not know their size say that it is 0.
+            disk: (disk.f_blocks != 0).then_some(Bytes::new(disk.f_frsize).saturating_mul(disk.f_bavail)),
             // File systems that allocate inodes as needed say that they have none.
             inodes: (disk.f_files != 0).then_some(disk.f_favail),
             pids: None,
@@ -39,7 +40,7 @@ mod tests {
     #[test]
     fn room_is_read_from_the_disk_of_a_folder() {
         let room = Room::on_disk_of(Path::new("/proc")).expect("read");
-        assert_eq!(room, Room { disk: Some(Bytes::ZERO), inodes: None, pids: None });
+        assert_eq!(room, Room::default(), "it has no size");
         let folder = std::env::temp_dir();
         assert!(Room::on_disk_of(&folder).expect("read").disk.is_some());
         assert!(Room::on_disk_of(&folder.join("no such folder")).is_err());

@@ -92,7 +92,7 @@ impl fmt::Display for Shortage {
 /// What the core knows about the room for builds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RoomForBuilds {
-    latest: Room,
+    pub(super) latest: Room,
     pub(super) short: Option<Short>,
 }
 

@@ -3,6 +3,7 @@
 use opt_shared::ids::{LeaseId, UnitId, WorkerId};
 use opt_shared::message::Role;
 use opt_shared::outcome::Status;
+use opt_shared::room::Room;
 use opt_shared::units::Bytes;
 
 use crate::core::event::{Moment, Stage};
@@ -22,6 +23,8 @@ pub struct RunView {
     pub owed: Bytes,
     /// When the run began to wait, and for what: the database, room for builds, or memory for the next lease.
     pub waiting: Option<(Moment, String)>,
+    /// The room for builds in the last reading.
+    pub room: Room,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -83,6 +86,7 @@ impl Core {
             floor: self.ledger.floor(),
             charged: self.ledger.charged().host,
             owed: self.ledger.owed().host,
+            room: self.room.latest,
             waiting: self
                 .stall
                 .map(|stall| (stall.since, "the run's database to accept rows".to_owned()))
@@ -90,7 +94,9 @@ impl Core {
                     let held = self.held_builds()?;
                     Some((held.since, format!("room for builds: {}", held.what)))
                 })
-                .or_else(|| self.waiting.map(|waiting| (waiting.since, waiting.refusal.to_string()))),
+                .or_else(|| {
+                    self.waiting.map(|waiting| (waiting.since, format!("memory: {}", waiting.refusal)))
+                }),
         }
     }
 
