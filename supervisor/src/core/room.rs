@@ -126,8 +126,8 @@ impl Core {
     fn room_is(&mut self, now: Moment, shortage: Option<Shortage>) {
         match (shortage, &mut self.room.short) {
             (Some(what), Some(short)) => short.what = what,
-            (Some(what), none @ None) => {
-                *none = Some(Short { since: now, what, reported: false, only_builds_since: None });
+            (Some(what), None) => {
+                self.room.short = Some(Short { since: now, what, reported: false, only_builds_since: None });
             }
             (None, Some(short)) => {
                 let (reported, since) = (short.reported, short.since);
