@@ -190,6 +190,7 @@ mod tests {
         for (mine, other, stands_out) in [
             ((6, 9), (0, 9), false),
             ((8, 9), (0, 9), true),
+            ((10, 20), (0, 20), true),
             ((13, 25), (2, 25), true),
             ((13, 25), (4, 25), false),
             ((30, 54), (27, 54), false),
