@@ -6,7 +6,6 @@ use std::time::Duration;
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::message::KillReason;
 use opt_shared::outcome::{Body, Head, Status};
-use opt_shared::room::Room;
 use opt_shared::units::Bytes;
 
 use opt_supervisor::core::Core;
@@ -19,6 +18,7 @@ use opt_supervisor::core::recycle::RecycleReason;
 use opt_supervisor::core::testkit::reports;
 
 use super::device;
+use super::disk::{self, NO_ROOM};
 use super::laws::Laws;
 use super::outcome::Outcome;
 use super::plan::random_plan;
@@ -29,8 +29,6 @@ use super::user;
 
 const SAMPLE_EVERY: Duration = Duration::from_secs(3);
 const MIB64: Bytes = Bytes::mib(64);
-const NO_ROOM: Room = Room { disk: Some(Bytes::mib(1)), inodes: Some(1 << 20), pids: None };
-const ROOM: Room = Room { disk: Some(Bytes::gib(1)), inodes: Some(1 << 20), pids: Some(1000) };
 
 #[derive(Debug)]
 pub(crate) struct Broken {
@@ -93,13 +91,8 @@ impl Machine {
                 machine.plan(at, Event::Interrupt);
             }
         }
-        if machine.tape.seldom() {
-            machine.stall();
-        }
-        if machine.tape.seldom() {
-            let at = Duration::from_millis(u64::from(machine.tape.byte()) * 40);
-            machine.plan(at, Event::Room(NO_ROOM));
-            machine.make_room(at);
+        for (at, event) in disk::events(&mut machine.tape) {
+            machine.plan(at, event);
         }
         machine
     }
@@ -112,24 +105,6 @@ impl Machine {
     fn plan(&mut self, after: Duration, event: Event) {
         self.planned += 1;
         self.plans.insert((self.now + after, self.planned), event);
-    }
-
-    /// Locks the run's database for a while, or forever.
-    fn stall(&mut self) {
-        let at = Duration::from_millis(u64::from(self.tape.byte()) * 40);
-        self.plan(at, Event::StoreStalled { why: "simulated".to_owned(), rows: 1 });
-        let lasts = self.tape.pick(&[Some(1), Some(9), Some(100), Some(5_000), None]);
-        if let Some(seconds) = lasts {
-            self.plan(at + Duration::from_secs(seconds), Event::StoreBack { samples_dropped: 0 });
-        }
-    }
-
-    /// Makes room for builds some time after `at`, or never.
-    fn make_room(&mut self, at: Duration) {
-        let lasts = self.tape.pick(&[Some(1), Some(9), Some(100), Some(5_000), None]);
-        if let Some(seconds) = lasts {
-            self.plan(at + Duration::from_secs(seconds), Event::Room(ROOM));
-        }
     }
 
     /// Sends the signal of a kill whose reason has been recorded.
@@ -505,7 +480,9 @@ impl Machine {
         if stage == Stage::Build && report.head.status == Status::InfraError {
             report.head.room = Some(NO_ROOM);
             self.outcome.note("build_without_room");
-            self.make_room(end);
+            if let Some((at, event)) = disk::room_again(end, &mut self.tape) {
+                self.plan(at, event);
+            }
         }
         self.plan(end, Event::Finished { worker, lease, report: Box::new(report) });
     }
