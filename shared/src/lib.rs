@@ -22,6 +22,7 @@ pub mod outcome;
 pub mod placement;
 pub mod protection;
 pub mod replay;
+pub mod room;
 pub mod settings;
 pub mod stage;
 pub mod stream;

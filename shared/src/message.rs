@@ -27,7 +27,7 @@ use crate::stage::Stage;
 use crate::units::Bytes;
 
 /// The version of the messages. Raise it with every change. The two ends differ only if builds were mixed.
-pub const PROTOCOL_VERSION: u32 = 9;
+pub const PROTOCOL_VERSION: u32 = 10;
 
 /// The hidden first argument of a worker, followed by its role, the supervisor's pid and the run's device.
 pub const WORKER_ARGUMENT: &str = "__worker";

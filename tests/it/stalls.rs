@@ -127,6 +127,34 @@ fn run_with_a_locked_database_grants_nothing_and_continues_afterwards() {
     assert_eq!(infra.count(), 0, "attempts that ended as INFRA_ERROR");
 }
 
+/// Longer than the time after which the watchdog reports a loop that hangs.
+const LONGER_THAN_A_HANG: Duration = Duration::from_secs(4);
+
+#[test]
+fn run_that_waits_for_its_last_rows_has_not_hung() {
+    let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
+    let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
+    until("all candidates have passed", || {
+        run.ctl(&["status", "--json"]).expect_exit(0).json()["jobs"][0]["passed"] == 2
+    });
+    let database = lock(run.folder());
+    terminate(&run);
+    until("the run is at its end", || {
+        let workers = run.ctl(&["workers", "--json"]).expect_exit(0).json();
+        list(&workers["workers"]).is_empty()
+    });
+    let locked_at = Instant::now();
+    while locked_at.elapsed() < LONGER_THAN_A_HANG {
+        run.ctl(&["status"]).expect_exit(0);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    database.execute_batch("COMMIT").expect("free");
+    let (outcome, summary) = run.finish(0);
+    outcome.expect_stderr(&["waiting for the run's database to accept the last rows"]);
+    outcome.expect(!outcome.stderr.contains("hung"), "the wait is no hang");
+    assert_eq!(summary.policy("loop_hung").len(), 0);
+}
+
 #[test]
 fn runner_is_killed_only_after_its_row_is_written() {
     let scenario = endless();

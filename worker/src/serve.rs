@@ -126,7 +126,11 @@ fn perform(link: &Link, host: &mut Host, task: &Task) -> Report {
     let body = attempt(link, host, task, &mut head);
     let mut report = match body {
         Ok(body) => Report::new(head, body),
-        Err(error) => Report::failed(task.stage(), Status::InfraError, chain(&*error)),
+        Err(error) => {
+            let mut report = Report::failed(task.stage(), Status::InfraError, chain(&*error));
+            report.head.room = head.room;
+            report
+        }
     };
     report.head.ms = started.elapsed().as_secs_f64() * 1e3;
     report

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Blame, EntryFailure, RunnerEnd, Status};
+use crate::room::Room;
 use crate::units::Bytes;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,6 +28,8 @@ pub struct Head {
     pub blamed: Option<Blame>,
     /// True if the context of the worker's device failed. The worker cannot create another and must be replaced.
     pub context_lost: bool,
+    /// The room on the disk, read right after a build failed for a reason other than its source.
+    pub room: Option<Room>,
 }
 
 impl Head {
@@ -46,6 +49,7 @@ impl Head {
             output_truncated: false,
             blamed: None,
             context_lost: false,
+            room: None,
         }
     }
 

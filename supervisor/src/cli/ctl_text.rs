@@ -53,7 +53,7 @@ fn status(answer: &Value) -> String {
         bytes(&memory["host_floor_bytes"]),
     );
     if let Some(waiting) = answer["waiting"]["for"].as_str() {
-        let _ = writeln!(out, "waiting for memory ({}): {waiting}", seconds(&answer["waiting"]["seconds"]));
+        let _ = writeln!(out, "waiting for {waiting} (for {})", seconds(&answer["waiting"]["seconds"]));
     }
     let rows = list(&answer["jobs"]).iter().map(|job| {
         let number = |field: &str| job[field].to_string();

@@ -8,6 +8,7 @@ use std::time::Duration;
 use opt_shared::ids::{JobId, LeaseId, UnitId, WorkerId};
 use opt_shared::message::{KillReason, Report, Role};
 use opt_shared::outcome::{Blame, Status};
+use opt_shared::room::Room;
 pub use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 
@@ -85,6 +86,8 @@ pub enum Event {
     },
     /// The operating system reports that processes on this machine are waiting for memory.
     Pressure,
+    /// The room for files on the disk of the run's folder, and for processes.
+    Room(Room),
     /// A user's request. `Action::Answered` follows.
     Control(Control),
     /// The user interrupted the run. The first interrupt drains, the second kills.

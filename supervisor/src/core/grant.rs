@@ -35,6 +35,7 @@ impl Core {
     pub(super) fn advance(&mut self, now: Moment) {
         match self.ending.clone() {
             Ending::No if self.is_paused() || self.is_stalled() => {
+                self.note_held_builds(now, false);
                 self.close_jobs();
                 if self.every_job_is_done() && !self.stays_open() {
                     self.wind_down(now, StopReason::Finished);
@@ -42,6 +43,7 @@ impl Core {
             }
             Ending::No => {
                 self.advance_jobs(now);
+                self.note_held_builds(now, true);
                 if self.every_job_is_done() && !self.stays_open() {
                     self.wind_down(now, StopReason::Finished);
                 }
@@ -83,7 +85,7 @@ impl Core {
 
     /// Starts the second pass of the units that were put off. Returns false if there are none.
     fn begin_the_second_pass(&mut self) -> bool {
-        if self.jobs.iter().any(|job| job.roster.has_running()) {
+        if self.jobs.iter().any(|job| job.roster.has_running()) || self.held_builds().is_some() {
             return false;
         }
         let put_off: Vec<UnitId> = self.jobs.iter().flat_map(|job| job.roster.put_off(None)).collect();
@@ -113,7 +115,7 @@ impl Core {
                 continue;
             }
             self.refuse_units_that_never_fit(index);
-            match next(&self.jobs[index], &self.units, turn) {
+            match next(&self.jobs[index], &self.units, turn, self.lacks_room()) {
                 Next::Order { order, .. } if compares(order.stage) && order.beside.is_none() => {
                     self.pass_over(order.unit);
                 }
@@ -141,7 +143,9 @@ impl Core {
     /// during a pause.
     fn close_jobs(&mut self) {
         for index in 0..self.jobs.len() {
-            if !self.jobs[index].done && next(&self.jobs[index], &self.units, None) == Next::Done {
+            if !self.jobs[index].done
+                && next(&self.jobs[index], &self.units, None, self.lacks_room()) == Next::Done
+            {
                 self.close_job(index);
             }
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use opt_shared::ids::UnitId;
 
 use super::contest::Contest;
-use super::event::Order;
+use super::event::{Order, Stage};
 use super::ledger::Limits;
 use super::roster::Roster;
 use super::supply::Supply;
@@ -81,20 +81,24 @@ pub(crate) enum Next {
 
 /// Chooses a unit at the earliest stage. Several units can be served at the same time if there are workers for them.
 /// Units that must run alone are served one by one, the most promising first. If units come in turns, `turn` is the
-/// current one.
-pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>) -> Next {
+/// current one. If `holds_builds` is set, builds wait, and so does what needs a baseline that is not built.
+pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>, holds_builds: bool) -> Next {
     let roster = &job.roster;
     if roster.has_running_exclusive() {
         return Next::Wait;
     }
     let contest = Contest::of(roster);
     let (mut parked, mut put_off) = (false, roster.put_off(turn).next().is_some());
-    let baseline_is_put_off = job.baseline.is_some_and(|id| units[id.index()].is_put_off());
+    let is_held = |unit: &Unit| holds_builds && !unit.is_done() && unit.step().stage == Stage::Build;
+    let baseline_waits = job.baseline.is_some_and(|id| {
+        let baseline = &units[id.index()];
+        baseline.is_put_off() || is_held(baseline)
+    });
     let mut waiting = roster.waiting(turn).filter_map(|id| {
         let unit = &units[id.index()];
         let Progress::Waiting { attempt } = unit.progress else { return None };
-        if baseline_is_put_off && unit.step().paired.is_some() {
-            // A unit timed beside the baseline waits for the baseline's second pass.
+        if is_held(unit) || baseline_waits && unit.step().paired.is_some() {
+            // A unit timed beside the baseline waits for the baseline, too.
             put_off = true;
             return None;
         }

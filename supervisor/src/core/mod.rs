@@ -21,6 +21,7 @@ pub mod predict;
 mod pressure;
 pub mod recycle;
 pub mod request;
+pub mod room;
 mod roster;
 mod sampling;
 pub mod spec;
@@ -49,6 +50,7 @@ use self::job::Job;
 use self::ledger::Ledger;
 pub use self::ledger::{Ceilings, Demand, Refusal};
 use self::pressure::Machine;
+use self::room::RoomForBuilds;
 use self::roster::Roster;
 use self::spec::RunSpec;
 use self::stall::Stall;
@@ -125,6 +127,7 @@ pub struct Core {
     wishes: PendingRequests,
     /// Set while the run's database does not accept rows.
     stall: Option<Stall>,
+    room: RoomForBuilds,
     ending: Ending,
     /// When the order to kill everything was given.
     killed_all_at: Option<Moment>,
@@ -158,6 +161,7 @@ impl Core {
             waiting: None,
             wishes: PendingRequests::default(),
             stall: None,
+            room: RoomForBuilds::default(),
             ending: Ending::No,
             killed_all_at: None,
             actions: Vec::new(),
@@ -193,6 +197,7 @@ impl Core {
             Event::DeviceSample(sample) => self.device_sampled(now, &sample),
             Event::DeviceLost { why } => self.device_lost(why),
             Event::Pressure => self.pressure(now),
+            Event::Room(room) => self.room_read(now, room),
             Event::Offered { job, units, by } => {
                 let answer = self.offered(job, units, by);
                 self.actions.push(Action::Replied(answer));
@@ -250,6 +255,7 @@ impl Core {
             .filter_map(Worker::deadline)
             .chain(self.workers.values().filter(|it| !it.overdue).filter_map(Worker::dead_by))
             .chain(self.memory_timeout_at())
+            .chain(self.room_timeout_at().filter(|_| self.ending == Ending::No))
             .chain(self.source_deadlines().filter(|_| self.ending == Ending::No))
             .chain(self.backoff.values().filter_map(|backoff| backoff.until))
             .chain(self.returning.values().filter(|it| !it.overdue).map(|it| it.since + RETURN_TIMEOUT))
@@ -283,6 +289,7 @@ impl Core {
         self.device_overdue(now);
         self.sources_overdue(now);
         self.stall_overdue(now);
+        self.room_overdue(now);
         for backoff in self.backoff.values_mut() {
             backoff.expire(now);
         }

@@ -44,6 +44,9 @@ impl Core {
         } else if idle && report.head.context_lost {
             self.recycle(now, worker, RecycleReason::ContextLost);
         }
+        if let Some(room) = report.head.room {
+            self.room_read_by_a_build(now, room);
+        }
         self.judge(now, lease, killed, report);
     }
 
@@ -172,6 +175,7 @@ impl Core {
                 Some(KillReason::HostCeiling { .. } | KillReason::HostFloor { .. }) => {
                     self.repeat_smaller_or_give_up(lease, detail);
                 }
+                _ if self.had_no_room(&lease) => self.again(lease, Blame::Host, detail),
                 _ => self.repeat_or_give_up(now, lease, Blame::Host, detail),
             }
             return;

@@ -18,6 +18,7 @@ mod predictions;
 mod pressure;
 mod reasons;
 mod replays;
+mod room;
 mod sources;
 mod stall;
 mod views;

@@ -71,6 +71,8 @@ pub enum RunError {
     )]
     NoPriority { job: String },
     #[error(transparent)]
+    NoRoom(#[from] super::run::room::NoRoom),
+    #[error(transparent)]
     LimitTooLow(#[from] super::survey::own_limits::LimitTooLow),
     #[error("querying the capabilities of this process")]
     Capabilities(#[source] rustix::io::Errno),

@@ -27,6 +27,7 @@ use self::run::leaves::Leaves;
 use self::run::machine::Machine;
 use self::run::protections;
 use self::run::replay::Replaying;
+use self::run::room;
 use self::run::supply::Units;
 use self::run::watchdog::{Part, Watchdog};
 use self::run::{Attempts, Run};
@@ -94,6 +95,8 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let facts = read_facts(&plan)?;
     launches::check_names(&plan, &facts)?;
     let replay_facts = replay_facts::read_replays(&plan, &facts)?;
+    let target = options.dir.clone().unwrap_or_else(|| plan.base_dir.join(folder::RUNS));
+    room::check(&target)?;
     let folder = open_folder(&plan, options.dir.as_deref(), options.resume)?;
     opened(folder.path());
     let mut store = open_store(&folder, options.resume)?;
@@ -135,7 +138,9 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
             min_speedup: options.min_speedup,
         },
         attempts: Attempts::default(),
-        machine: Machine::new(pool, leaves, found, host, ceilings.host, machine_memory.0).with_device(taken),
+        machine: Machine::new(pool, leaves, found, host, ceilings.host, machine_memory.0)
+            .with_device(taken)
+            .watching_room(folder.path()),
         books: Books::open(store, &folder)?,
         desk: Desk {
             control: requests::open(&folder, options.keep_open)?,

@@ -47,23 +47,45 @@ impl Version {
 /// The lowest memory limit of all groups that contain this process; `root` is `/`. `None` if there are no groups or no
 /// limit.
 pub fn memory_limit(root: &Path) -> Result<Option<GroupLimit>, SampleError> {
-    let Some(groups) = read_small(&root.join("proc/self/cgroup"), CGROUP_BYTES)? else { return Ok(None) };
-    let mounts_path = root.join("proc/self/mountinfo");
-    let Some(mounts) = read_small(&mounts_path, MOUNTINFO_BYTES)? else { return Ok(None) };
-
     let mut lowest: Option<GroupLimit> = None;
-    for line in lines(&groups) {
-        let Some((version, group)) = memory_group(line) else { continue };
-        let Some((mount_point, below)) = locate(root, &mounts, version, &group) else { continue };
-        for ancestor in below.ancestors() {
-            let path = mount_point.join(ancestor).join(version.limit_file());
-            let Some(limit) = read_limit(&path)? else { continue };
-            if lowest.as_ref().is_none_or(|lowest| limit < lowest.limit) {
-                lowest = Some(GroupLimit { limit, path });
-            }
+    for (version, folder) in groups_with(root, "memory")? {
+        let path = folder.join(version.limit_file());
+        let limit = read_limit(&path)?.filter(|&limit| limit < NO_LIMIT).map(Bytes::new);
+        if let Some(limit) = limit
+            && lowest.as_ref().is_none_or(|lowest| limit < lowest.limit)
+        {
+            lowest = Some(GroupLimit { limit, path });
         }
     }
     Ok(lowest)
+}
+
+/// The number of processes and threads that all groups of this process still allow; `root` is `/`. `None` if there are
+/// no groups or no limit.
+pub fn pids_left(root: &Path) -> Result<Option<u64>, SampleError> {
+    let mut least: Option<u64> = None;
+    for (_, folder) in groups_with(root, "pids")? {
+        let Some(limit) = read_limit(&folder.join("pids.max"))? else { continue };
+        let Some(current) = read_limit(&folder.join("pids.current"))? else { continue };
+        let left = limit.saturating_sub(current);
+        least = Some(least.map_or(left, |least| least.min(left)));
+    }
+    Ok(least)
+}
+
+/// The folders of all groups that contain this process and may have the controller, with their version.
+fn groups_with(root: &Path, controller: &str) -> Result<Vec<(Version, PathBuf)>, SampleError> {
+    let mut folders = Vec::new();
+    let Some(groups) = read_small(&root.join("proc/self/cgroup"), CGROUP_BYTES)? else { return Ok(folders) };
+    let Some(mounts) = read_small(&root.join("proc/self/mountinfo"), MOUNTINFO_BYTES)? else {
+        return Ok(folders);
+    };
+    for line in lines(&groups) {
+        let Some((version, group)) = group_with(line, controller) else { continue };
+        let Some((mount_point, below)) = locate(root, &mounts, version, &group, controller) else { continue };
+        folders.extend(below.ancestors().map(|ancestor| (version, mount_point.join(ancestor))));
+    }
+    Ok(folders)
 }
 
 /// The group of this process in the version 2 hierarchy.
@@ -80,9 +102,11 @@ pub fn own_group(root: &Path) -> Result<Option<OwnGroup>, SampleError> {
     let Some(mounts) = read_small(&root.join("proc/self/mountinfo"), MOUNTINFO_BYTES)? else {
         return Ok(None);
     };
-    let group = lines(&groups).filter_map(memory_group).find(|(version, _)| *version == Version::Two);
+    let group = lines(&groups)
+        .filter_map(|line| group_with(line, "memory"))
+        .find(|(version, _)| *version == Version::Two);
     let Some((version, group)) = group else { return Ok(None) };
-    let located = locate(root, &mounts, version, &group);
+    let located = locate(root, &mounts, version, &group, "memory");
     Ok(located.map(|(mount_point, below)| OwnGroup {
         topmost: below.as_os_str().is_empty(),
         // Joining an empty path would add a slash.
@@ -103,7 +127,7 @@ pub fn mounted(root: &Path) -> Result<Mounted, SampleError> {
     let Some(mounts) = read_small(&root.join("proc/self/mountinfo"), MOUNTINFO_BYTES)? else {
         return Ok(mounted);
     };
-    for mount in lines(&mounts).filter_map(mount) {
+    for mount in lines(&mounts).filter_map(|line| mount(line, "memory")) {
         match mount.version {
             Version::One => mounted.one = true,
             Version::Two => mounted.two = true,
@@ -113,24 +137,31 @@ pub fn mounted(root: &Path) -> Result<Mounted, SampleError> {
 }
 
 /// The mount point of a version, and the part of a group's path below it.
-fn locate(root: &Path, mounts: &[u8], version: Version, group: &Path) -> Option<(PathBuf, PathBuf)> {
-    let mounted = lines(mounts).filter_map(mount).find(|mount| mount.version == version)?;
+fn locate(
+    root: &Path,
+    mounts: &[u8],
+    version: Version,
+    group: &Path,
+    controller: &str,
+) -> Option<(PathBuf, PathBuf)> {
+    let mounted =
+        lines(mounts).filter_map(|line| mount(line, controller)).find(|mount| mount.version == version)?;
     // The group's path can be the host's, while the mount shows only a part of the tree.
     let below = group.strip_prefix(&mounted.root).unwrap_or(Path::new(""));
     let below: PathBuf = below.components().filter(|part| matches!(part, Component::Normal(_))).collect();
     Some((root.join(mounted.point.strip_prefix("/").unwrap_or(&mounted.point)), below))
 }
 
-/// Parses a line such as `7:memory:/path` or `0::/path`. `None` for hierarchies without the memory controller.
-fn memory_group(line: &[u8]) -> Option<(Version, PathBuf)> {
+/// Parses a line such as `7:memory:/path` or `0::/path`. `None` for hierarchies of version 1 without the controller.
+fn group_with(line: &[u8], controller: &str) -> Option<(Version, PathBuf)> {
     let mut parts = line.splitn(3, |&byte| byte == b':');
     let (hierarchy, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
     let path = PathBuf::from(OsString::from_vec(path.to_vec()));
     if hierarchy == b"0" && controllers.is_empty() {
         return Some((Version::Two, path));
     }
-    let memory = controllers.split(|&byte| byte == b',').any(|controller| controller == b"memory");
-    memory.then_some((Version::One, path))
+    let has_it = controllers.split(|&byte| byte == b',').any(|other| other == controller.as_bytes());
+    has_it.then_some((Version::One, path))
 }
 
 struct Mount {
@@ -140,9 +171,9 @@ struct Mount {
     point: PathBuf,
 }
 
-/// Parses a line such as `31 23 0:28 /root /point rw - cgroup2 cgroup2 rw`. `None` for other file systems and
-/// controllers.
-fn mount(line: &[u8]) -> Option<Mount> {
+/// Parses a line such as `31 23 0:28 /root /point rw - cgroup2 cgroup2 rw`. `None` for other file systems, and for
+/// hierarchies of version 1 without the controller.
+fn mount(line: &[u8], controller: &str) -> Option<Mount> {
     let mut fields = words(line);
     let (root, point) = (fields.nth(3)?, fields.next()?);
     let mut after_dash = fields.skip_while(|&field| field != b"-").skip(1);
@@ -150,7 +181,7 @@ fn mount(line: &[u8]) -> Option<Mount> {
         b"cgroup2" => Version::Two,
         b"cgroup" => {
             let options = after_dash.nth(1)?;
-            if !options.split(|&byte| byte == b',').any(|option| option == b"memory") {
+            if !options.split(|&byte| byte == b',').any(|option| option == controller.as_bytes()) {
                 return None;
             }
             Version::One
@@ -180,14 +211,14 @@ fn unescape(text: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsStr::from_bytes(&plain))
 }
 
-fn read_limit(path: &Path) -> Result<Option<Bytes>, SampleError> {
+/// Reads a file with one number. `None` if the file does not exist or says `max`.
+fn read_limit(path: &Path) -> Result<Option<u64>, SampleError> {
     let Some(text) = read_small(path, LIMIT_BYTES)? else { return Ok(None) };
     let word = text.trim_ascii();
     if word == b"max" {
         return Ok(None);
     }
-    let limit = number(word).ok_or_else(|| SampleError::line(path, &text, "a number of bytes, or `max`"))?;
-    Ok((limit < NO_LIMIT).then_some(Bytes::new(limit)))
+    number(word).map(Some).ok_or_else(|| SampleError::line(path, &text, "a number, or `max`"))
 }
 
 #[cfg(test)]
@@ -267,6 +298,30 @@ mod tests {
         }
         let root = fake("4:memory:/x\n", TWO, &[]);
         assert_eq!(own_group(root.path()).expect("reads"), None);
+    }
+
+    #[test]
+    fn pids_left_is_the_smallest_room_of_all_ancestors() {
+        let pids = "35 31 0:32 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n";
+        for (groups, mounts, folder) in
+            [("0::/a/b\n", TWO, "sys/fs/cgroup"), ("4:memory:/x\n3:pids:/a/b\n", pids, "sys/fs/cgroup/pids")]
+        {
+            let files = [
+                ("a/b/pids.max", "max\n"),
+                ("a/b/pids.current", "7\n"),
+                ("a/pids.max", "100\n"),
+                ("a/pids.current", "60\n"),
+                ("pids.current", "900\n"),
+            ]
+            .map(|(name, text)| (format!("{folder}/{name}"), text));
+            let files = files.each_ref().map(|(name, text)| (name.as_str(), *text));
+            assert_eq!(pids_left(fake(groups, mounts, &files).path()).expect("reads"), Some(40));
+            assert_eq!(pids_left(fake(groups, mounts, &files[..2]).path()).expect("reads"), None);
+            // A limit may be lowered below what is there.
+            let over =
+                [files[3], ("sys/fs/cgroup/a/pids.max", "10\n"), ("sys/fs/cgroup/pids/a/pids.max", "10\n")];
+            assert_eq!(pids_left(fake(groups, mounts, &over).path()).expect("reads"), Some(0));
+        }
     }
 
     #[test]

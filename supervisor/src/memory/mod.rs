@@ -1,5 +1,5 @@
-//! Samples memory: the memory that a process owes, that the machine has, and that a control group allows. It makes no
-//! decisions.
+//! Samples memory: the memory that a process owes, that the machine has, and that a control group allows. It also
+//! samples how many processes can still be started. It makes no decisions.
 //!
 //! Every function takes its root as an argument (`/` or `/proc` in production), so tests can use a fake one. An absent
 //! figure is `None`, never 0, and a process that has ended is [`Seen::Gone`].
@@ -10,6 +10,7 @@ pub mod disturbance;
 pub mod features;
 pub mod host;
 pub mod machine;
+pub mod pids;
 pub mod pressure;
 pub mod procfs;
 mod text;

@@ -156,7 +156,10 @@ fn state(model: &Model, theme: Theme) -> (String, Style) {
         ("drain", _, _) => ("ending after the running leases".to_owned(), theme.warning()),
         ("now", _, _) => ("ending".to_owned(), theme.warning()),
         (_, true, _) => ("paused".to_owned(), theme.warning()),
-        (_, _, Some(_)) => ("waits for memory".to_owned(), theme.warning()),
+        // Figures follow the colon.
+        (_, _, Some(waits)) => {
+            (format!("waits for {}", waits.split(':').next().unwrap_or_default()), theme.warning())
+        }
         ("", _, _) => ("connecting".to_owned(), Style::new()),
         _ if run.open => ("running, stays open".to_owned(), theme.good()),
         _ => ("running".to_owned(), theme.good()),

@@ -60,6 +60,9 @@ pub(crate) struct Laws {
     pub(crate) user: User,
     /// Whether the run's database accepts no rows.
     pub(crate) stalled: bool,
+    /// Whether there is no room for builds, and how many builds have failed because of that.
+    pub(crate) room_is_short: bool,
+    pub(crate) builds_without_room: u32,
     abandoned: bool,
     pub(crate) stopped: bool,
     started: BTreeSet<WorkerId>,
@@ -84,6 +87,8 @@ impl Laws {
             interrupted: false,
             user: User::default(),
             stalled: false,
+            room_is_short: false,
+            builds_without_room: 0,
             abandoned: false,
             stopped: false,
             started: BTreeSet::new(),
@@ -273,6 +278,9 @@ impl Laws {
         if unit.route[..at].iter().any(|step| is_left_out(step.stage)) {
             return Err(format!("{action:?}, and a step before it was left out"));
         }
+        if self.room_is_short && order.stage == Stage::Build {
+            return Err(format!("{action:?}, but there is no room for a build"));
+        }
         let it = self.alive(worker, action)?;
         if !it.ready || it.drained || it.killed || it.lease.is_some() {
             return Err(format!("{action:?}, but it is {it:?}"));
@@ -302,6 +310,7 @@ impl Laws {
         let most = if order.stage.is_timed() { 12 + self.lost_baselines.min(1) } else { 12 };
         // Each pass also allows one attempt for memory that was still held on the device.
         let most = most + if device == Bytes::ZERO { 0 } else { 2 };
+        let most = most + if order.stage == Stage::Build { self.builds_without_room } else { 0 };
         if attempt != last + 1 || most + self.user.recycled_at_once < attempt {
             return Err(format!("{action:?} after attempt {last}"));
         }

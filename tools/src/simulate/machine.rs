@@ -18,6 +18,7 @@ use opt_supervisor::core::recycle::RecycleReason;
 use opt_supervisor::core::testkit::reports;
 
 use super::device;
+use super::disk::{self, NO_ROOM};
 use super::laws::Laws;
 use super::outcome::Outcome;
 use super::plan::random_plan;
@@ -90,8 +91,8 @@ impl Machine {
                 machine.plan(at, Event::Interrupt);
             }
         }
-        if machine.tape.seldom() {
-            machine.stall();
+        for (at, event) in disk::events(&mut machine.tape) {
+            machine.plan(at, event);
         }
         machine
     }
@@ -104,16 +105,6 @@ impl Machine {
     fn plan(&mut self, after: Duration, event: Event) {
         self.planned += 1;
         self.plans.insert((self.now + after, self.planned), event);
-    }
-
-    /// Locks the run's database for a while, or forever.
-    fn stall(&mut self) {
-        let at = Duration::from_millis(u64::from(self.tape.byte()) * 40);
-        self.plan(at, Event::StoreStalled { why: "simulated".to_owned(), rows: 1 });
-        let lasts = self.tape.pick(&[Some(1), Some(9), Some(100), Some(5_000), None]);
-        if let Some(seconds) = lasts {
-            self.plan(at + Duration::from_secs(seconds), Event::StoreBack { samples_dropped: 0 });
-        }
     }
 
     /// Sends the signal of a kill whose reason has been recorded.
@@ -267,6 +258,10 @@ impl Machine {
                     if let Body::Verify(report) = &report.body {
                         it.validated += report.bytes_validated;
                     }
+                    if report.head.room.is_some() {
+                        laws.room_is_short = true;
+                        laws.builds_without_room += 1;
+                    }
                 }
             }
             Event::Sample(sample) => {
@@ -307,6 +302,7 @@ impl Machine {
             }
             Event::Control(request) => laws.user.asks(request),
             Event::Offered { .. } | Event::Withdrawn { .. } => laws.supply.observe(event),
+            Event::Room(room) => laws.room_is_short = *room == NO_ROOM,
             Event::StoreStalled { .. } => laws.stalled = true,
             Event::StoreBack { .. } => laws.stalled = false,
             Event::WorkerNotReady { .. }
@@ -458,7 +454,7 @@ impl Machine {
             }
             _ => {}
         }
-        let report = match choice {
+        let mut report = match choice {
             22 => reports::report(stage, Status::Crashed),
             23 | 24 => reports::report(stage, Status::InfraError),
             25 => reports::report(stage, Status::Unsupported),
@@ -481,6 +477,13 @@ impl Machine {
             }
             _ => reports::report(stage, Status::Passed),
         };
+        if stage == Stage::Build && report.head.status == Status::InfraError {
+            report.head.room = Some(NO_ROOM);
+            self.outcome.note("build_without_room");
+            if let Some((at, event)) = disk::room_again(end, &mut self.tape) {
+                self.plan(at, event);
+            }
+        }
         self.plan(end, Event::Finished { worker, lease, report: Box::new(report) });
     }
 }

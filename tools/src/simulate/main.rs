@@ -7,6 +7,7 @@
 //! run breaks a law, the seed and the step are printed, and `--seed` repeats the run.
 
 mod device;
+mod disk;
 mod laws;
 mod machine;
 mod outcome;

@@ -18,6 +18,7 @@ use opt_shared::kernel_files::{CopyError, KernelFiles, MAX_BYTES};
 use opt_shared::language::ArtifactKind;
 use opt_shared::message::{BuildTask, KillReason};
 use opt_shared::outcome::{Built, Head, Status};
+use opt_shared::room::Room;
 
 use crate::link::Link;
 use crate::sandbox::confine::compilers_may_execute;
@@ -39,7 +40,27 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of characters of a version that are kept.
 const MAX_VERSION: usize = 200;
 
+/// Builds a candidate. If that fails for a reason other than its source, `head` gets the room on the disk at that time.
 pub(crate) fn run(
+    link: &Link,
+    lease: LeaseId,
+    task: &BuildTask,
+    head: &mut Head,
+) -> Result<Built, BuildError> {
+    let scratch = Scratch::create(&task.scratch, lease);
+    // The files of the build are removed afterwards, so the room is read before.
+    let built = match &scratch {
+        Ok(scratch) => build_in(scratch, link, lease, task, head),
+        Err(_) => Ok(Built::default()),
+    };
+    if scratch.is_err() || built.is_err() || head.status == Status::InfraError {
+        head.room = Room::on_disk_of(&task.scratch).ok();
+    }
+    scratch.and(built)
+}
+
+fn build_in(
+    scratch: &Scratch,
     link: &Link,
     lease: LeaseId,
     task: &BuildTask,
@@ -47,7 +68,6 @@ pub(crate) fn run(
 ) -> Result<Built, BuildError> {
     let mut built = Built::default();
     let files = KernelFiles::find(&task.source.sources, task.source.language);
-    let scratch = Scratch::create(&task.scratch, lease)?;
     let include = scratch.include()?;
     let folders = Folders { include: &include, scratch: &scratch.path, files: &files };
     let recipe = toolchain::of(task.source.language).recipe(task, &folders);

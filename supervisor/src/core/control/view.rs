@@ -3,6 +3,7 @@
 use opt_shared::ids::{LeaseId, UnitId, WorkerId};
 use opt_shared::message::Role;
 use opt_shared::outcome::Status;
+use opt_shared::room::Room;
 use opt_shared::units::Bytes;
 
 use crate::core::event::{Moment, Stage};
@@ -20,8 +21,10 @@ pub struct RunView {
     pub floor: Bytes,
     pub charged: Bytes,
     pub owed: Bytes,
-    /// When the next lease began to wait for memory, and the reason.
+    /// When the run began to wait, and for what: the database, room for builds, or memory for the next lease.
     pub waiting: Option<(Moment, String)>,
+    /// The room for builds in the last reading.
+    pub room: Room,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -83,10 +86,17 @@ impl Core {
             floor: self.ledger.floor(),
             charged: self.ledger.charged().host,
             owed: self.ledger.owed().host,
+            room: self.room.latest,
             waiting: self
                 .stall
                 .map(|stall| (stall.since, "the run's database to accept rows".to_owned()))
-                .or_else(|| self.waiting.map(|waiting| (waiting.since, waiting.refusal.to_string()))),
+                .or_else(|| {
+                    let held = self.held_builds()?;
+                    Some((held.since, format!("room for builds: {}", held.what)))
+                })
+                .or_else(|| {
+                    self.waiting.map(|waiting| (waiting.since, format!("memory: {}", waiting.refusal)))
+                }),
         }
     }
 
@@ -160,6 +170,11 @@ impl Core {
         } else if let Some(stall) = self.stall {
             let since = now.saturating_sub(stall.since).as_secs();
             format!("the run's database has accepted no rows for {since} s")
+        } else if let Some(short) = self.room.short
+            && stage == Stage::Build
+        {
+            let since = now.saturating_sub(short.since).as_secs();
+            format!("the run's folder has had no room for builds for {since} s: {}", short.what)
         } else if let Some(waiting) = self.waiting {
             let since = now.saturating_sub(waiting.since).as_secs();
             format!("the next lease has been waiting for memory for {since} s: {}", waiting.refusal)

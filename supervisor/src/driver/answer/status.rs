@@ -55,6 +55,7 @@ impl View<'_> {
                 "peak_owed_bytes": self.machine.sampler.totals.peak_owed_bytes,
             },
             "device": self.device(),
+            "room": { "disk_bytes": view.room.disk, "inodes": view.room.inodes, "pids": view.room.pids },
         })
     }
 

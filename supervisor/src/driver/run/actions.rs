@@ -67,6 +67,10 @@ impl Run<'_> {
                 self.worker_ended(worker, class, recycled, leases, (peak_owed, peak_device))
             }
             Action::Policy(row) => {
+                // The run may stand still because of it, and only the user can help.
+                if matches!(row.decision, "room_short" | "room_back") {
+                    tracing::warn!("{}", row.reason);
+                }
                 self.policy(&row);
                 Ok(())
             }
@@ -125,9 +129,11 @@ impl Run<'_> {
     }
 
     fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<(), RunError> {
+        // `ready_ms` counts from here, too. Making a process takes longer than some verifications.
+        let at = UtcTime::now();
         let started = self.machine.start_worker(worker, role);
         let pid = started.as_ref().copied().unwrap_or(0);
-        let row = WorkerRow { id: worker, role, pid, started: UtcTime::now() };
+        let row = WorkerRow { id: worker, role, pid, started: at };
         self.books.writer.write(move |store| store.worker_started(&row));
         match started {
             Ok(pid) => self.desk.notify(|| notifications::worker_started(worker, role, pid)),

@@ -16,6 +16,7 @@ use super::device::RunDevice;
 use super::history::History;
 use super::leaves::Leaves;
 use super::protections;
+use super::room::RoomWatch;
 use super::sample::{MemoryFiles, Sampler};
 use crate::core::event::{Moment, Process, Sample};
 use crate::driver::RunError;
@@ -34,6 +35,8 @@ pub(crate) struct Machine {
     pub(crate) history: History,
     /// `None` if the run uses no card.
     pub(crate) device: Option<RunDevice>,
+    /// `None` if its thread could not be started.
+    pub(crate) room: Option<RoomWatch>,
     /// `None` if the kernel does not support pressure triggers.
     pressure: Option<PressureTrigger>,
     protections: Vec<Protection>,
@@ -72,6 +75,7 @@ impl Machine {
             sampler: Sampler::new(ceiling),
             history: History::new(),
             device: None,
+            room: None,
             pressure: PressureTrigger::arm(Path::new("/proc")).ok(),
             protections,
             host,
@@ -83,6 +87,15 @@ impl Machine {
 
     pub(crate) fn with_device(self, device: Option<RunDevice>) -> Self {
         Self { device, ..self }
+    }
+
+    /// Starts to watch the room on the disk of the run's folder.
+    pub(crate) fn watching_room(self, folder: &Path) -> Self {
+        let room = RoomWatch::start(folder.to_owned());
+        if let Err(error) = &room {
+            tracing::warn!("the room for builds is not watched: {error}");
+        }
+        Self { room: room.ok(), ..self }
     }
 
     /// Waits until one of `others` is readable, a worker sends something, a process ends, or the timeout is over.

@@ -15,6 +15,7 @@ pub mod leaves;
 pub(super) mod machine;
 pub mod protections;
 pub(super) mod replay;
+pub(super) mod room;
 mod rows;
 pub mod sample;
 mod sources;
@@ -85,6 +86,7 @@ impl Run<'_> {
             self.serve()?;
             self.watchdog.enter(Part::Sampling);
             self.look_if_due()?;
+            self.read_room()?;
             self.read_device()?;
         }
     }

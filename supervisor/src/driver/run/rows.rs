@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use super::Run;
+use super::watchdog::Part;
 use crate::core::event::{Event, StopReason};
 use crate::driver::RunError;
 use crate::driver::folder::writer::FollowUp;
@@ -107,7 +108,9 @@ impl Run<'_> {
                     "waiting for the run's database to accept the last rows (Ctrl-C gives them up): {why}"
                 );
             }
+            self.watchdog.enter(Part::Waiting);
             self.wait()?;
+            self.watchdog.enter(Part::Serving);
             self.serve()?;
         }
     }

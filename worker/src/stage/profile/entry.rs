@@ -180,7 +180,7 @@ impl Timing {
     pub(super) fn doubt(&self, context: &Context<'_>) -> Result<Option<(usize, Stop)>, SessionError> {
         for (number, samples) in self.samples.iter().enumerate() {
             let stopped = match implausible(context, samples, self.calls, self.handoff)? {
-                None => works_unasked(context, samples, self.calls)?,
+                None => works_unasked(context, samples, self.samples.get(1 - number), self.calls)?,
                 found => found,
             };
             if let Some(stop) = stopped {

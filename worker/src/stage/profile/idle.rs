@@ -4,7 +4,8 @@
 //! An idle round wakes a runner exactly as for a timed block, but requests no call. Rounds are placed among the blocks
 //! at random. The runner is stopped at both ends of a round. Its CPU clock is exact then, and includes threads that
 //! have ended. One round proves nothing, because an interrupt, or a hypervisor that takes the CPU away, is charged to
-//! the running process. Only work in most of the rounds is attributed to the candidate.
+//! the running process. Work is attributed to the candidate if it shows in most of the rounds, or in at least half of
+//! them and not in those of the other side. The rounds of both sides alternate, so the machine disturbs both alike.
 //!
 //! Pure, except for the random numbers. The session's clock makes the rounds.
 
@@ -30,6 +31,10 @@ const BARE_FACTOR: u32 = 6;
 const MAX_BARE_PER_THREAD: Duration = Duration::from_micros(100);
 const FOR_A_THREAD: Duration = Duration::from_micros(5);
 
+/// Half of the rounds of one side may show work, and few of the other side. If chance makes that, or a larger
+/// difference, at most this often, it is no chance.
+const MAX_CHANCE: f64 = 1e-3;
+
 /// CPU time that a runner may use in a round, with blocks of the given length.
 fn allowance(block: Duration, wake: WakeCost) -> Duration {
     let least = if wake.threads == 1 { MIN_ALLOWANCE } else { MIN_ALLOWANCE_OF_THREADS };
@@ -51,16 +56,7 @@ pub(super) enum Idleness {
 
 pub(super) fn judge(rounds: &[IdleRound], block: Duration) -> Idleness {
     let count = rounds.len();
-    let mut bares: Vec<Duration> = rounds.iter().map(|round| round.wake.cpu).collect();
-    bares.sort_unstable();
-    // The median is used because the bare wake-up of a single round may have been disturbed, like the round itself.
-    let bare = bares.get(count / 2).copied().unwrap_or_default();
-    let mut over: Vec<Duration> = rounds
-        .iter()
-        .filter(|round| allowance(block, WakeCost { cpu: bare, ..round.wake }) < round.cpu)
-        .map(|round| round.cpu)
-        .collect();
-    over.sort_unstable();
+    let over = exceeding(rounds, block);
     let Some(&least) = over.first() else { return Idleness::Idle };
     if MIN_ROUNDS <= count && count * 3 <= over.len() * 4 {
         Idleness::Works { least, rounds: count }
@@ -69,6 +65,58 @@ pub(super) fn judge(rounds: &[IdleRound], block: Duration) -> Idleness {
     } else {
         Idleness::Idle
     }
+}
+
+/// The CPU times that exceed the allowance, the smallest first.
+fn exceeding(rounds: &[IdleRound], block: Duration) -> Vec<Duration> {
+    let mut bares: Vec<Duration> = rounds.iter().map(|round| round.wake.cpu).collect();
+    bares.sort_unstable();
+    // The median is used because the bare wake-up of a single round may have been disturbed, like the round itself.
+    let bare = bares.get(rounds.len() / 2).copied().unwrap_or_default();
+    let mut over: Vec<Duration> = rounds
+        .iter()
+        .filter(|round| allowance(block, WakeCost { cpu: bare, ..round.wake }) < round.cpu)
+        .map(|round| round.cpu)
+        .collect();
+    over.sort_unstable();
+    over
+}
+
+/// The number of rounds in which a side worked, and the number of all its rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    pub(super) exceeded: u32,
+    pub(super) rounds: u32,
+}
+
+impl Share {
+    pub(super) fn of(rounds: &[IdleRound], block: Duration) -> Self {
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        Self { exceeded: number(exceeding(rounds, block).len()), rounds: number(rounds.len()) }
+    }
+
+    /// Returns true if this side worked in so many more of its rounds than the other one that the machine cannot be the
+    /// cause.
+    pub(super) fn stands_out_from(self, other: Self) -> bool {
+        let enough = MIN_ROUNDS <= self.rounds.min(other.rounds) as usize;
+        enough && chance(self, other) <= MAX_CHANCE
+    }
+}
+
+/// The probability that at least `mine.exceeded` of the rounds that exceed the allowance fall on this side, if both
+/// sides are alike (Fisher's exact test).
+fn chance(mine: Share, other: Share) -> f64 {
+    let (exceeded, rounds) = (mine.exceeded + other.exceeded, mine.rounds + other.rounds);
+    let all = ln_choose(rounds, exceeded);
+    (mine.exceeded..=exceeded.min(mine.rounds))
+        .filter(|here| exceeded - here <= other.rounds)
+        .map(|here| (ln_choose(mine.rounds, here) + ln_choose(other.rounds, exceeded - here) - all).exp())
+        .sum()
+}
+
+/// The logarithm of the number of ways to choose `some` out of `all`.
+fn ln_choose(all: u32, some: u32) -> f64 {
+    (1..=some).map(|number| (f64::from(all - some + number) / f64::from(number)).ln()).sum()
 }
 
 /// A random number generator that no candidate can predict. It does not use the plan's seed, which a candidate's author
@@ -134,6 +182,32 @@ mod tests {
         let six_of_nine = [20, 20, 20, 900, 900, 900, 900, 900, 900];
         assert_eq!(judge(&rounds(&six_of_nine, 1, 1), BLOCK), disturbed(6, 9));
         assert_eq!(judge(&[], BLOCK), Idleness::Idle);
+    }
+
+    #[test]
+    fn side_stands_out_if_chance_cannot_make_the_difference() {
+        let share = |(exceeded, rounds)| Share { exceeded, rounds };
+        for (mine, other, stands_out) in [
+            ((6, 9), (0, 9), false),
+            ((8, 9), (0, 9), true),
+            ((10, 20), (0, 20), true),
+            ((13, 25), (2, 25), true),
+            ((13, 25), (4, 25), false),
+            ((30, 54), (27, 54), false),
+            // Too few rounds of the other side.
+            ((30, 54), (0, 8), false),
+            ((30, 54), (0, 9), false),
+            ((40, 54), (0, 9), true),
+            ((0, 54), (30, 54), false),
+        ] {
+            let found = share(mine).stands_out_from(share(other));
+            assert_eq!(found, stands_out, "{mine:?} {other:?}: {}", chance(share(mine), share(other)));
+        }
+        // By hand: 1 / C(6, 3), and everything.
+        assert!((chance(share((3, 3)), share((0, 3))) - 0.05).abs() < 1e-12);
+        assert!((chance(share((0, 9)), share((5, 9))) - 1.0).abs() < 1e-12);
+        let rounds = rounds(&[20, 900, 1500], 1, 1);
+        assert_eq!(Share::of(&rounds, BLOCK), share((2, 3)));
     }
 
     #[test]

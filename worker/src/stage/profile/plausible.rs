@@ -8,7 +8,7 @@ use std::time::Duration;
 use opt_shared::outcome::Status;
 
 use super::Stop;
-use super::idle::{Idleness, judge};
+use super::idle::{Idleness, Share, judge};
 use super::pair::{Context, stop};
 use super::samples::Samples;
 use crate::session::SessionError;
@@ -19,12 +19,15 @@ const FASTEST_WRITE_BYTES_PER_SECOND: f64 = 20e12;
 /// A runner that claims this much more time in a block than our clock shows has reported "done" too early.
 const EXCESS_CLAIM_MS: f64 = 0.2;
 
-/// Checks for work during idle rounds, which the clock does not see.
+/// Checks for work of one side during idle rounds, which the clock does not see. `other` is the other side, if there is
+/// one. Without it, work in half of the rounds could also be the machine's.
 pub(super) fn works_unasked(
     context: &Context<'_>,
     samples: &Samples,
+    other: Option<&Samples>,
     calls: u32,
 ) -> Result<Option<Stop>, SessionError> {
+    let share = |side: &Samples| Share::of(&side.rounds, side.estimate * calls);
     match judge(&samples.rounds, samples.estimate * calls) {
         Idleness::Idle => Ok(None),
         Idleness::Works { least, rounds } => {
@@ -34,6 +37,16 @@ pub(super) fn works_unasked(
             Ok(Some(stop(context, Status::DeferredWork, detail)))
         }
         Idleness::Disturbed { exceeded, rounds } => {
+            if let Some(other) = other.map(share)
+                && share(samples).stands_out_from(other)
+            {
+                let detail = format!(
+                    "CPU time was used in {exceeded} of {rounds} rounds in which there was nothing to do, but only in {} of \
+                     {} such rounds of the kernel that is timed beside it",
+                    other.exceeded, other.rounds
+                );
+                return Ok(Some(stop(context, Status::DeferredWork, detail)));
+            }
             Err(SessionError::NeverIdle { entry: context.recorded.name.clone(), exceeded, rounds })
         }
     }

@@ -3,6 +3,7 @@
 mod blocks;
 mod decisions;
 mod figures;
+mod idle;
 mod trial;
 mod varied;
 
@@ -355,17 +356,6 @@ fn profile_detects_work_after_done() {
         );
         assert_eq!(report.body.baseline_failed, side == BASELINE);
     }
-}
-
-#[test]
-fn profile_detects_work_outside_the_clock() {
-    let working = Script { idle: vec![Some(5_000 * US)], ..honest(100 * US) };
-    let report = profile(&alone(working), &task(&[0], false));
-    assert_eq!(report.head.status, Status::DeferredWork, "{}", report.head.detail);
-    // Work in half of the rounds is not proof, but the times cannot be trusted.
-    let idle = (0..4000).map(|round| Some(if round % 2 == 0 { 5_000 * US } else { US })).collect();
-    let error = trouble(Script { idle, ..honest(100 * US) });
-    assert!(matches!(error, SessionError::NeverIdle { .. }), "{error}");
 }
 
 #[test]

@@ -1,0 +1,48 @@
+//! The room that a machine has for more files and processes.
+
+use std::io;
+use std::path::Path;
+
+use rustix::fs::statvfs;
+use serde::{Deserialize, Serialize};
+
+use crate::units::Bytes;
+
+/// The room at one moment. A figure is `None` if there is no limit, or if it was not read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// The free space on a disk, without what only root may use.
+    pub disk: Option<Bytes>,
+    /// The number of files that can still be created there.
+    pub inodes: Option<u64>,
+    /// The number of processes and threads that can still be started.
+    pub pids: Option<u64>,
+}
+
+impl Room {
+    /// Reads the room on the disk of a path, which must exist. It can block as long as the disk does.
+    pub fn on_disk_of(path: &Path) -> io::Result<Self> {
+        let disk = statvfs(path)?;
+        Ok(Self {
+            // File systems that do not know their size say that it is 0.
+            disk: (disk.f_blocks != 0).then_some(Bytes::new(disk.f_frsize).saturating_mul(disk.f_bavail)),
+            // File systems that allocate inodes as needed say that they have none.
+            inodes: (disk.f_files != 0).then_some(disk.f_favail),
+            pids: None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_read_from_the_disk_of_a_folder() {
+        let room = Room::on_disk_of(Path::new("/proc")).expect("read");
+        assert_eq!(room, Room::default(), "it has no size");
+        let folder = std::env::temp_dir();
+        assert!(Room::on_disk_of(&folder).expect("read").disk.is_some());
+        assert!(Room::on_disk_of(&folder.join("no such folder")).is_err());
+    }
+}

@@ -1,0 +1,221 @@
+//! Holds builds back while the machine lacks room for their files and processes. Other steps create hardly any, so they
+//! continue.
+//!
+//! A reading says how much room there is. A build that failed for a reason other than its source brings one of its own,
+//! because the room may have been short only during the build.
+
+use std::fmt;
+use std::time::Duration;
+
+use opt_shared::room::Room;
+use opt_shared::units::Bytes;
+
+use super::Core;
+use super::event::{Moment, Stage};
+use super::worker::Lease;
+
+/// How long a run waits for room if it has nothing else to do. It gives a user time to notice. After that, the run ends
+/// and can be resumed.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(3600);
+/// The number of failed builds of a unit that do not count as losses because there was no room. A build that fills the
+/// disk itself would otherwise be repeated forever.
+const MAX_WITHOUT_ROOM: u32 = 3;
+
+/// The limits on one figure.
+struct Limit {
+    /// With less room than this, nothing is built.
+    least: u64,
+    /// Once that happened, builds wait until there is this much. It is larger, so that they do not stop and go.
+    enough: u64,
+}
+
+/// Most kernels need far less. A build that needs more can still fail.
+const DISK: Limit = Limit { least: 32 << 20, enough: 64 << 20 };
+const INODES: Limit = Limit { least: 128, enough: 256 };
+/// A compiler consists of a few processes, and the workers and runners of a run have threads.
+const PIDS: Limit = Limit { least: 32, enough: 64 };
+
+/// What a machine has too little of for builds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    Disk { free: Bytes, needed: Bytes },
+    Inodes { free: u64, needed: u64 },
+    Pids { free: u64, needed: u64 },
+}
+
+impl Shortage {
+    /// Returns what is missing for a build to start, or `None` if there is room.
+    pub fn of(room: &Room) -> Option<Self> {
+        Self::below(room, |limit| limit.least)
+    }
+
+    fn below(room: &Room, mark: fn(&Limit) -> u64) -> Option<Self> {
+        let short = |free: Option<u64>, limit: &Limit| free.filter(|&free| free < mark(limit));
+        if let Some(free) = short(room.disk.map(Bytes::get), &DISK) {
+            return Some(Self::Disk { free: Bytes::new(free), needed: Bytes::new(mark(&DISK)) });
+        }
+        if let Some(free) = short(room.inodes, &INODES) {
+            return Some(Self::Inodes { free, needed: mark(&INODES) });
+        }
+        short(room.pids, &PIDS).map(|free| Self::Pids { free, needed: mark(&PIDS) })
+    }
+
+    fn numbers(&self) -> Vec<(&'static str, u64)> {
+        match *self {
+            Self::Disk { free, needed } => vec![("free_bytes", free.get()), ("needed_bytes", needed.get())],
+            Self::Inodes { free, needed } => vec![("free_inodes", free), ("needed_inodes", needed)],
+            Self::Pids { free, needed } => vec![("free_pids", free), ("needed_pids", needed)],
+        }
+    }
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disk { free, needed } => {
+                write!(f, "{free} are free on its disk, and builds need {needed} (free disk space)")
+            }
+            Self::Inodes { free, needed } => write!(
+                f,
+                "{free} more files can be created on its disk, and builds need {needed} (remove files, because the file \
+                 system has no more inodes)"
+            ),
+            Self::Pids { free, needed } => write!(
+                f,
+                "{free} more processes can be started, and builds need {needed} (end processes, or raise the limit of the \
+                 control group or of the machine)"
+            ),
+        }
+    }
+}
+
+/// What the core knows about the room for builds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RoomForBuilds {
+    pub(super) latest: Room,
+    pub(super) short: Option<Short>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Short {
+    pub(super) since: Moment,
+    pub(super) what: Shortage,
+    /// Whether a build had to wait. It is reported once.
+    reported: bool,
+    /// Since when the run has had nothing to do but builds that wait for room.
+    only_builds_since: Option<Moment>,
+}
+
+impl Core {
+    pub(super) fn room_read(&mut self, now: Moment, room: Room) {
+        self.room.latest = room;
+        let mark: fn(&Limit) -> u64 =
+            if self.room.short.is_some() { |limit| limit.enough } else { |limit| limit.least };
+        self.room_is(now, Shortage::below(&room, mark));
+    }
+
+    /// Handles the reading that a failed build brings. Its own files are gone again by now, or soon will be, so
+    /// it is held to the higher mark.
+    pub(super) fn room_read_by_a_build(&mut self, now: Moment, disk: Room) {
+        let room = Room { pids: self.room.latest.pids, ..disk };
+        if let Some(what) = Shortage::below(&room, |limit| limit.enough) {
+            self.room_is(now, Some(what));
+        }
+    }
+
+    fn room_is(&mut self, now: Moment, shortage: Option<Shortage>) {
+        match (shortage, &mut self.room.short) {
+            (Some(what), Some(short)) => short.what = what,
+            (Some(what), None) => {
+                self.room.short = Some(Short { since: now, what, reported: false, only_builds_since: None });
+            }
+            (None, Some(short)) => {
+                let (reported, since) = (short.reported, short.since);
+                self.room.short = None;
+                if reported {
+                    let ms = u64::try_from(now.saturating_sub(since).as_millis()).unwrap_or(u64::MAX);
+                    let text = "there is room for builds again".to_owned();
+                    self.policy("room_back", text, vec![("short_ms", ms)]);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    pub(super) fn lacks_room(&self) -> bool {
+        self.room.short.is_some()
+    }
+
+    /// Returns the shortage if a build waits because of it.
+    pub(super) fn held_builds(&self) -> Option<Short> {
+        let short = self.room.short?;
+        // Builds come first, so the first waiting unit of a job tells.
+        let first = self.jobs.iter().filter_map(|job| job.roster.waiting(None).next());
+        first.map(|id| self.unit(id).step().stage).any(|stage| stage == Stage::Build).then_some(short)
+    }
+
+    /// Reports a shortage when the first build has to wait. `is_granting` is false while nothing may start anyway.
+    pub(super) fn note_held_builds(&mut self, now: Moment, is_granting: bool) {
+        let held = is_granting && self.held_builds().is_some();
+        let at_work = self.workers.values().any(|it| it.lease().is_some());
+        let Some(short) = &mut self.room.short else { return };
+        short.only_builds_since = (held && !at_work).then(|| short.only_builds_since.unwrap_or(now));
+        if held && !short.reported {
+            short.reported = true;
+            let what = short.what;
+            let text = format!("no build starts until the run's folder has more room: {what}");
+            self.policy("room_short", text, what.numbers());
+        }
+    }
+
+    /// Returns whether a failed build is repeated without counting as a loss, because there was no room for it.
+    pub(super) fn had_no_room(&mut self, lease: &Lease) -> bool {
+        let applies = self.lacks_room() && lease.order.stage == Stage::Build;
+        applies
+            && self.change(lease.order.unit, |unit| {
+                unit.losses.without_room += 1;
+                unit.losses.without_room <= MAX_WITHOUT_ROOM
+            })
+    }
+
+    /// Returns the time at which the run stops waiting for room.
+    pub(super) fn room_timeout_at(&self) -> Option<Moment> {
+        Some(self.room.short?.only_builds_since? + ROOM_TIMEOUT)
+    }
+
+    pub(super) fn room_overdue(&mut self, now: Moment) {
+        let Some(short) = self.room.short else { return };
+        if self.ending == super::Ending::No && self.room_timeout_at().is_some_and(|at| at <= now) {
+            let why = format!("there was no room for builds for {ROOM_TIMEOUT:?}: {}", short.what);
+            self.stop_for_the_host(now, why, short.what.numbers());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shortage_names_what_is_missing_and_what_to_do() {
+        let plenty = Room { disk: Some(Bytes::gib(1)), inodes: Some(1 << 20), pids: Some(1 << 15) };
+        for (room, says) in [
+            (plenty, None),
+            (Room::default(), None),
+            (Room { disk: Some(Bytes::mib(32)), inodes: Some(128), pids: Some(32) }, None),
+            (
+                Room { disk: Some(Bytes::mib(31)), ..plenty },
+                Some("31.0 MiB are free on its disk, and builds need 32.0 MiB (free disk space)"),
+            ),
+            (Room { inodes: Some(127), ..plenty }, Some("127 more files can be created")),
+            (Room { pids: Some(0), ..plenty }, Some("0 more processes can be started")),
+        ] {
+            let found = Shortage::of(&room).map(|it| it.to_string());
+            let agrees = match (&found, says) {
+                (Some(found), Some(says)) => found.starts_with(says),
+                (found, says) => found.is_none() && says.is_none(),
+            };
+            assert!(agrees, "{room:?}: {found:?}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Reads the room for files and processes, before a run and during it. The core decides what a shortage means.
+//!
+//! A separate thread takes the readings of a run, because a disk can hang.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use opt_shared::room::Room;
+
+use super::Run;
+use crate::core::event::Event;
+use crate::core::room::Shortage;
+use crate::driver::RunError;
+use crate::memory::pids;
+
+/// The time between two readings.
+const READ_EVERY: Duration = Duration::from_secs(1);
+const STACK: usize = 128 * 1024;
+
+#[derive(Debug, thiserror::Error)]
+#[error("there is no room for a run in {path}: {shortage}", path = path.display())]
+pub struct NoRoom {
+    path: PathBuf,
+    shortage: Shortage,
+}
+
+/// Checks that there is room for a run in a folder, which need not exist yet.
+pub(in crate::driver) fn check(folder: &Path) -> Result<(), NoRoom> {
+    let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let existing = path.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/"));
+    read(existing).map_or(Ok(()), |room| suffices(&path, &room))
+}
+
+fn suffices(path: &Path, room: &Room) -> Result<(), NoRoom> {
+    match Shortage::of(room) {
+        Some(shortage) => Err(NoRoom { path: path.to_owned(), shortage }),
+        None => Ok(()),
+    }
+}
+
+/// Reads the room. `None` if the disk cannot be read, for example because the folder was removed. Whatever cannot be
+/// read counts as unlimited.
+fn read(folder: &Path) -> Option<Room> {
+    let disk = Room::on_disk_of(folder).ok()?;
+    Some(Room { pids: pids::left(Path::new("/")).ok().flatten(), ..disk })
+}
+
+type Latest = Arc<Mutex<Option<Room>>>;
+
+pub(crate) struct RoomWatch {
+    /// The latest reading, until it is taken.
+    latest: Latest,
+    /// The thread ends when this is dropped.
+    _end: Sender<()>,
+}
+
+impl RoomWatch {
+    /// Starts the thread, which takes the first reading at once.
+    pub(crate) fn start(folder: PathBuf) -> std::io::Result<Self> {
+        let (end, ended) = bounded(0);
+        let latest = Latest::default();
+        let shared = Arc::clone(&latest);
+        let watch = move || loop {
+            if let Some(room) = read(&folder) {
+                *shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(room);
+            }
+            if ended.recv_timeout(READ_EVERY) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        };
+        std::thread::Builder::new().name("room".to_owned()).stack_size(STACK).spawn(watch)?;
+        Ok(Self { latest, _end: end })
+    }
+
+    fn take(&self) -> Option<Room> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Run<'_> {
+    /// Passes the latest reading to the core.
+    pub(super) fn read_room(&mut self) -> Result<(), RunError> {
+        match self.machine.room.as_ref().and_then(RoomWatch::take) {
+            Some(room) => self.feed(Event::Room(room)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::units::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn folder_without_room_is_named_with_what_to_do() {
+        let room = Room { disk: Some(Bytes::mib(5)), ..Room::default() };
+        let error = suffices(Path::new("/a/runs"), &room).expect_err("no room").to_string();
+        let text = "there is no room for a run in /a/runs: 5.00 MiB are free on its disk, and builds need 32.0 MiB (free \
+                    disk space)";
+        assert_eq!(error, text);
+        let folder = tempfile::tempdir().expect("a folder");
+        let nested = folder.path().join("no/such/folder");
+        assert_eq!(check(&nested).is_ok(), check(folder.path()).is_ok(), "the folder need not exist");
+    }
+
+    #[test]
+    fn reading_is_taken_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let watch = RoomWatch::start(folder.path().to_owned()).expect("started");
+        let room = loop {
+            if let Some(room) = watch.take() {
+                break room;
+            }
+            std::thread::yield_now();
+        };
+        assert!(room.disk.is_some(), "{room:?}");
+    }
+}

@@ -1,0 +1,69 @@
+//! Samples how many processes and threads can still be started.
+
+use std::path::Path;
+
+use super::SampleError;
+use super::cgroup::pids_left;
+use super::text::{number, read_small, words};
+
+/// The size limit of these files, which have one short line.
+const BYTES: usize = 256;
+
+/// The number of processes and threads that the machine and the control groups of this process still allow; `root` is
+/// `/`. `None` if neither has a limit that can be read. The user's own limit (`ulimit -u`) is not considered.
+pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
+    let proc = root.join("proc");
+    let groups = pids_left(root)?;
+    let Some(tasks) = tasks(&proc)? else { return Ok(groups) };
+    let machine =
+        [number_in(&proc.join("sys/kernel/threads-max"))?, number_in(&proc.join("sys/kernel/pid_max"))?];
+    let machine = machine.into_iter().flatten().map(|limit| limit.saturating_sub(tasks));
+    Ok(machine.chain(groups).min())
+}
+
+/// The number of tasks on the machine: the second number of the fourth word, as in `0.2 0.1 0.1 3/512 4711`.
+fn tasks(proc: &Path) -> Result<Option<u64>, SampleError> {
+    let path = proc.join("loadavg");
+    let Some(text) = read_small(&path, BYTES)? else { return Ok(None) };
+    let tasks = words(&text).nth(3).and_then(|word| number(word.split(|&byte| byte == b'/').nth(1)?));
+    tasks
+        .map(Some)
+        .ok_or_else(|| SampleError::line(&path, &text, "the load, and the number of tasks after a slash"))
+}
+
+fn number_in(path: &Path) -> Result<Option<u64>, SampleError> {
+    let Some(text) = read_small(path, BYTES)? else { return Ok(None) };
+    number(text.trim_ascii()).map(Some).ok_or_else(|| SampleError::line(path, &text, "a number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_left_are_the_smallest_room_of_machine_and_groups() {
+        let root = tempfile::tempdir().expect("a folder");
+        let put = |name: &str, text: &str| {
+            let path = root.path().join(name);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+            std::fs::write(path, text).expect("written");
+        };
+        assert_eq!(left(root.path()).expect("read"), None);
+        put("proc/loadavg", "0.20 0.18 0.12 3/512 4711\n");
+        put("proc/sys/kernel/pid_max", "4194304\n");
+        put("proc/sys/kernel/threads-max", "1000\n");
+        assert_eq!(left(root.path()).expect("read"), Some(488));
+        put("proc/self/cgroup", "0::/a\n");
+        put("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+        put("sys/fs/cgroup/a/pids.max", "20\n");
+        put("sys/fs/cgroup/a/pids.current", "15\n");
+        assert_eq!(left(root.path()).expect("read"), Some(5));
+        put("proc/loadavg", "0.20\n");
+        assert!(left(root.path()).is_err());
+    }
+
+    #[test]
+    fn processes_left_are_read_on_this_machine() {
+        left(Path::new("/")).expect("reads");
+    }
+}

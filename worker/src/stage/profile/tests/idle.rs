@@ -1,0 +1,47 @@
+//! Tests of work in idle rounds, and of whom it is attributed to.
+
+use super::*;
+
+#[test]
+fn profile_detects_work_outside_the_clock() {
+    let working = Script { idle: vec![Some(5_000 * US)], ..honest(100 * US) };
+    let report = profile(&alone(working), &task(&[0], false));
+    assert_eq!(report.head.status, Status::DeferredWork, "{}", report.head.detail);
+    // Work in half of the rounds is not proof, but the times cannot be trusted.
+    let idle = (0..4000).map(|round| Some(if round % 2 == 0 { 5_000 * US } else { US })).collect();
+    let error = trouble(Script { idle, ..honest(100 * US) });
+    assert!(matches!(error, SessionError::NeverIdle { .. }), "{error}");
+}
+
+#[test]
+fn profile_blames_the_side_whose_idle_rounds_alone_show_work() {
+    // A thread that works between calls does not get a CPU in every round on a busy machine.
+    let busy_in = |is_busy: fn(u32) -> bool| {
+        let idle = (0..4000).map(|round| Some(if is_busy(round) { 5_000 * US } else { US })).collect();
+        Script { idle, ..honest(100 * US) }
+    };
+    let quiet: fn(u32) -> bool = |_| false;
+    let most: fn(u32) -> bool = |round| round % 3 != 0;
+    let half: fn(u32) -> bool = |round| round % 2 != 0;
+    for (candidate, baseline, blamed) in
+        [(quiet, quiet, None), (most, quiet, Some(CANDIDATE)), (quiet, most, Some(BASELINE))]
+    {
+        let report = profile(&with_baseline(busy_in(candidate), busy_in(baseline)), &task(&[0], true));
+        let status = if blamed.is_some() { Status::DeferredWork } else { Status::Passed };
+        assert_eq!(report.head.status, status, "{blamed:?}: {}", report.head.detail);
+        assert_eq!(report.body.baseline_failed, blamed == Some(BASELINE));
+        assert_eq!(
+            report.head.detail.contains("timed beside it"),
+            blamed.is_some(),
+            "{}",
+            report.head.detail
+        );
+    }
+    // Rounds of both sides show it, so the machine may be the cause.
+    for (candidate, baseline) in [(most, most), (most, half)] {
+        let backend = with_baseline(busy_in(candidate), busy_in(baseline));
+        let error =
+            run(&backend, &|_, _, _| {}, &task(&[0], true), &mut Head::passed()).expect_err("trouble");
+        assert!(matches!(error, SessionError::NeverIdle { .. }), "{error}");
+    }
+}
