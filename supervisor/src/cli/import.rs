@@ -123,7 +123,8 @@ impl ImportCommand {
                 target.output.display()
             )));
         };
-        let folder = target.output.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        let folder =
+            target.output.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
         let mut arguments: Vec<OsString> = vec![name.into(), "--plan".into(), plan.into()];
         arguments.extend(options.into_iter().flatten());
         // A path that begins with a dash is not an option.
@@ -150,14 +151,16 @@ fn run(interpreter: &Path, arguments: &[OsString]) -> anyhow::Result<Exit> {
     // The first entry of sys.path is the folder of the package, not the working directory.
     let mut command = Command::new(interpreter);
     command.arg("-B").arg(folder.path()).args(arguments).env(PROGRAM, program);
-    let mut child = child::start(&mut command)
-        .with_context(|| format!("starting {}", interpreter.display()))?;
+    let mut child =
+        child::start(&mut command).with_context(|| format!("starting {}", interpreter.display()))?;
     let status = child.wait().context("waiting for the importer")?;
     match (status.code(), status.signal()) {
         (Some(0), _) => Ok(Exit::Good),
         (Some(1), _) => Ok(Exit::NonePassed),
         (Some(2), _) => Ok(Exit::Usage),
         (_, Some(nix::libc::SIGINT)) => Ok(Exit::Interrupted),
-        _ => Err(anyhow!("the importer did not complete: {status} (import fewer problems if memory ran out)")),
+        _ => {
+            Err(anyhow!("the importer did not complete: {status} (import fewer problems if memory ran out)"))
+        }
     }
 }
