@@ -21,7 +21,11 @@ use crate::exit::Exit;
 /// The variable with which the package finds this program.
 const PROGRAM: &str = "OPT_SUPERVISOR";
 
+const CODES: &str = "Exit codes: 0 imported; 1 nothing could be imported, or a file exists; 2 usage error; 3 host error, \
+such as an interpreter without PyTorch.";
+
 #[derive(Args)]
+#[command(after_help = CODES)]
 pub(super) struct ImportArguments {
     #[command(subcommand)]
     command: ImportCommand,
@@ -91,7 +95,8 @@ pub(super) fn import(arguments: ImportArguments) -> Answer {
     let (target, arguments) = arguments.command.into_python()?;
     let interpreter = interpreters::locate(&target.python).map_err(|why| {
         Failure::host(anyhow!(
-            "importing needs Python with PyTorch: {why} (run `pip install torch`, or name another interpreter with --python)"
+            "importing needs Python with PyTorch: {why} (run `pip install torch`, or name another interpreter with \
+             --python)"
         ))
     })?;
     crate::signal::leave_interrupts_to_child();
@@ -118,9 +123,9 @@ impl ImportCommand {
             }
         };
         let Some(plan) = target.output.file_name() else {
+            let path = target.output.display();
             return Err(Failure::usage(anyhow!(
-                "--output {} names a folder, not a plan (write DIR/plan.toml)",
-                target.output.display()
+                "--output {path} names a folder, not a plan (write DIR/plan.toml)"
             )));
         };
         let folder =
