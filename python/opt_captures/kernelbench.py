@@ -229,7 +229,7 @@ def capture_of(name: str, model: torch.nn.Module, inputs: Sequence[Any]) -> tupl
     if not any(span_bytes(it) for it in tensors(output)):
         raise NotRecordable("it did not return a tensor")
     names = list(given)
-    capture = {
+    capture: dict[str, Any] = {
         "function_name": f"{name}.Model",
         "args": [],
         "kwargs": dict(zip(names, before, strict=True)),
