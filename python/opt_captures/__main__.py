@@ -1,8 +1,9 @@
 """Records captures and imports projects.
 
-``record SCRIPT`` runs a script and records the calls that it makes. ``kernelbench FILE OUT`` records a problem.
-``kernelforge DIR OUT`` writes a plan for a project that already has captures and kernels. ``flashinfer-trace DIR OUT``
-records the references of a data set and writes a plan with its solutions.
+``record SCRIPT`` runs a script and records the calls that it makes. ``kernelbench FILE OUT`` records problems and
+writes a plan with their kernels. ``kernelforge DIR OUT`` writes a plan for a project that already has captures and
+kernels. ``flashinfer-trace DIR OUT`` records the references of a data set and writes a plan with its solutions.
+``opt-supervisor import`` runs the last three.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ def arguments() -> argparse.ArgumentParser:
     _recording_options(recording)
     recording.add_argument("script", type=Path, help="the script, which is run as python would run it")
     recording.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
-    problem = commands.add_parser("kernelbench", help="record a problem with Model, get_inputs and get_init_inputs")
-    problem.add_argument("script", type=Path, metavar="file", help="the problem")
-    problem.add_argument("out", type=Path, help="the folder for captures, a plan and a kernel to fill in")
+    problem = commands.add_parser("kernelbench", help="record problems with Model, get_inputs and get_init_inputs")
+    problem.add_argument("files", type=Path, nargs="+", metavar="file", help="the problems")
+    problem.add_argument("out", type=Path, help="the folder for captures, a plan and kernels to fill in")
+    problem.add_argument("--kernel", type=Path, action="append", default=[], help="a file with ModelNew; repeatable")
     problem.add_argument("--calls", type=int, default=kernelbench.DEFAULT_CALLS, help="calls to record (%(default)s)")
     problem.add_argument("--seed", type=int, default=42, help="the seed of the model and its inputs (%(default)s)")
     problem.add_argument("--training", action="store_true", help="record the model in training mode, not in eval mode")
@@ -59,6 +61,8 @@ def arguments() -> argparse.ArgumentParser:
     trace.add_argument("out", type=Path, help="the folder to write; must be new or empty")
     trace.add_argument("--calls", type=int, default=flashinfer.DEFAULT_CALLS, help="workloads of each (%(default)s)")
     trace.add_argument("--seed", type=int, default=0, help="seed of random inputs (%(default)s)")
+    for importing in (problem, project, trace):
+        importing.add_argument("--plan", default=plans.NAME, help="the plan's name in the folder (%(default)s)")
     return parser
 
 
@@ -84,13 +88,23 @@ def main(given: Sequence[str] | None = None) -> int:
         return USAGE
     try:
         if options.command == "kernelforge":
-            jobs = kernelforge.import_project(options.project, options.out, parity=options.parity)
-            return tell_jobs(jobs, options.out)
+            jobs = kernelforge.import_project(options.project, options.out, options.plan, parity=options.parity)
+            return tell_jobs(jobs, options.out / options.plan)
         if options.command == "flashinfer-trace":
-            jobs = flashinfer.import_trace(options.project, options.out, calls=options.calls, seed=options.seed)
-            return tell_jobs(jobs, options.out)
+            given = (options.project, options.out, options.plan)
+            jobs = flashinfer.import_trace(*given, calls=options.calls, seed=options.seed)
+            return tell_jobs(jobs, options.out / options.plan)
         if options.command == "kernelbench":
-            return import_problem(options)
+            jobs = kernelbench.import_problems(
+                options.files,
+                options.out,
+                options.plan,
+                kernels=options.kernel,
+                calls=options.calls,
+                seed=options.seed,
+                training=options.training,
+            )
+            return tell_jobs(jobs, options.out / options.plan)
         recorder = record(
             options.out,
             options.ops,
@@ -107,23 +121,16 @@ def main(given: Sequence[str] | None = None) -> int:
         return REFUSED
 
 
-def import_problem(options: argparse.Namespace) -> int:
-    """Records a problem, and writes a plan for it if the program is installed."""
-    captures = kernelbench.import_problem(
-        options.script, options.out, calls=options.calls, seed=options.seed, training=options.training
-    )
-    print(f"recorded {options.calls} calls in {captures}")
-    print(kernelbench.write_plan(captures, options.out))
-    return GOOD
-
-
-def tell_jobs(jobs: Sequence[plans.Job], out: Path) -> int:
+def tell_jobs(jobs: Sequence[plans.Job], plan: Path) -> int:
     """Prints the contents of a plan, and each kernel that it leaves out."""
     for job in jobs:
-        print(f"{job.name}: {len(job.candidates)} kernels")
+        kernels = [it.name for it in job.candidates if it.name != job.baseline]
+        print(f"{job.name}: {', '.join(kernels) or 'no kernel yet'}")
         for name, why in job.refused:
             print(f"  left out: {name}: {why}")
-    print(f"wrote {out / 'plan.toml'}; next:\n  opt-supervisor check {out / 'plan.toml'}")
+        if job.skeleton is not None:
+            print(f"  to fill in: {plan.parent / job.skeleton}")
+    print(f"wrote {plan}; next:\n  opt-supervisor check {plan}\n  opt-supervisor run {plan}")
     return GOOD
 
 

@@ -61,8 +61,12 @@ STORED_DTYPES = {
 }
 
 
-def import_trace(folder: Path, out: Path, *, calls: int = DEFAULT_CALLS, seed: int = 0) -> list[plans.Job]:
+def import_trace(
+    folder: Path, out: Path, plan: str = plans.NAME, *, calls: int = DEFAULT_CALLS, seed: int = 0
+) -> list[plans.Job]:
     """Records the references of a data set, writes a plan with its solutions, and returns the jobs.
+
+    The plan gets this name and lies in the folder `out`.
 
     A definition that cannot be recorded becomes a job without candidates and captures. The plan leaves it out.
 
@@ -92,7 +96,7 @@ def import_trace(folder: Path, out: Path, *, calls: int = DEFAULT_CALLS, seed: i
         raise RecordError(f"importing {folder}: {why}")
     head = f"imported from the data set {folder.resolve()}"
     plans.write(out / WORKLOADS, json.dumps(described, indent=1) + "\n")
-    plans.write(out / "plan.toml", plans.text(head, plans.build_settings(), [job for job in jobs if job.candidates]))
+    plans.write(out / plan, plans.text(head, plans.build_settings(), [job for job in jobs if job.candidates]))
     return jobs
 
 

@@ -6,7 +6,6 @@ PyTorch's tensors, in Python, or with Triton. CUDA needs a device, so CUDA kerne
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +25,8 @@ PARITY = ["[profile]", 'parity = "kernelforge"']
 NEEDS_DEVICE = "CUDA needs a device, which a torch-extension cannot use yet"
 
 
-def import_project(project: Path, out: Path, *, parity: bool = False) -> list[plans.Job]:
-    """Writes a plan for a project to ``out/plan.toml``, and returns its jobs.
+def import_project(project: Path, out: Path, name: str = plans.NAME, *, parity: bool = False) -> list[plans.Job]:
+    """Writes a plan of this name for a project to the folder `out`, and returns its jobs.
 
     With `parity`, the plan times and compares as KernelForge does, and not by opt-supervisor's own rules.
 
@@ -42,13 +41,13 @@ def import_project(project: Path, out: Path, *, parity: bool = False) -> list[pl
         raise RecordError(f"importing {project}: there is no entry_*.pt in the folders of {captures}")
     settings = [*plans.build_settings(), *(["", *PARITY] if parity else [])]
     head = f"imported from the KernelForge project {project.resolve()}"
-    plans.write(out / "plan.toml", plans.text(head, settings, jobs))
+    plans.write(out / name, plans.text(head, settings, jobs))
     return jobs
 
 
 def _job(project: Path, captures: Path, out: Path) -> plans.Job:
     op = captures.name
-    job = plans.Job(op, _from(out, captures))
+    job = plans.Job(op, plans.relative(out, captures))
     for name, path in _kernels(project, op):
         try:
             source = path.read_text(encoding="utf-8", errors="replace")
@@ -82,7 +81,7 @@ def _add(job: plans.Job, name: str, path: Path, source: str, out: Path) -> None:
             job.refused.append((name, "it does not define `launch`"))
             return
         language = "triton" if TRITON.search(source) else "python"
-        job.candidates.append(plans.Candidate(name, [_from(out, path)], language, "launch"))
+        job.candidates.append(plans.Candidate(name, [plans.relative(out, path)], language, "launch"))
         return
     if DEVICE_CODE.search(source):
         job.refused.append((name, NEEDS_DEVICE))
@@ -92,11 +91,6 @@ def _add(job: plans.Job, name: str, path: Path, source: str, out: Path) -> None:
         # The copy is a CPU kernel, with the name that all kernels have in its folder.
         copy = out / "kernels" / job.name / f"{name}.cpp"
         plans.write(copy, source)
-        job.candidates.append(plans.Candidate(name, [_from(out, copy)], "torch-extension"))
+        job.candidates.append(plans.Candidate(name, [plans.relative(out, copy)], "torch-extension"))
     else:
-        job.candidates.append(plans.Candidate(name, [_from(out, path)], "torch-extension"))
-
-
-def _from(out: Path, path: Path) -> str:
-    """Returns a path as a plan in `out` must write it."""
-    return os.path.relpath(path.resolve(), out.resolve())
+        job.candidates.append(plans.Candidate(name, [plans.relative(out, path)], "torch-extension"))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import RecordError
+
+#: The usual name of a plan.
+NAME = "plan.toml"
 
 
 @dataclass
@@ -23,13 +27,18 @@ class Candidate:
 
 @dataclass
 class Job:
-    """An op with its captures and kernels. `refused` lists kernels with reasons, which become comments in the plan."""
+    """An op with its captures and kernels.
+
+    `refused` lists kernels with reasons, which become comments in the plan. `skeleton` is a kernel to fill in, relative
+    to the plan's folder.
+    """
 
     name: str
     captures: str
     candidates: list[Candidate] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
     baseline: str | None = "torch"
+    skeleton: str | None = None
 
 
 def text(head: str, settings: Sequence[str], jobs: Sequence[Job]) -> str:
@@ -56,6 +65,8 @@ def text(head: str, settings: Sequence[str], jobs: Sequence[Job]) -> str:
         lines += ["", "[[job]]", f"name = {_quoted(job.name)}", f"captures = {_quoted(job.captures)}"]
         if job.baseline is not None:
             lines.append(f"baseline = {_quoted(job.baseline)}")
+        if job.skeleton is not None:
+            lines.append(f"# candidates = [{_quoted(job.skeleton)}]  # a kernel to fill in")
         for it in job.candidates:
             sources = ", ".join(_quoted(source) for source in it.sources)
             lines += ["", "[[job.candidate]]", f"name = {_quoted(it.name)}", f"sources = [{sources}]"]
@@ -84,6 +95,11 @@ def write(path: Path, plan: str) -> None:
             file.write(plan)
     except OSError as error:
         raise RecordError(f"writing {path}: {error.strerror}") from error
+
+
+def relative(out: Path, path: Path) -> str:
+    """Returns a path as a plan in `out` must write it."""
+    return os.path.relpath(path.resolve(), out.resolve())
 
 
 def _quoted(value: str) -> str:

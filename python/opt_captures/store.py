@@ -31,22 +31,26 @@ STORE = "store"
 ADD_SECONDS = 3600
 
 
+def find() -> str | None:
+    """Returns the path of the program, or None if it is neither named, nor beside this Python, nor on the `PATH`."""
+    beside = shutil.which(NAME, path=sysconfig.get_path("scripts"))
+    return os.environ.get(VARIABLE) or beside or shutil.which(NAME)
+
+
 def program() -> str:
     """Finds the program that makes stores.
 
     Raises:
         RecordError: it was not found.
     """
-    beside = shutil.which(NAME, path=sysconfig.get_path("scripts"))
-    named = os.environ.get(VARIABLE)
-    found = named or beside or shutil.which(NAME)
-    if named is not None and not Path(named).is_file():
-        raise RecordError(f"recording into a store: {VARIABLE} names {named}, which is not a file")
+    found = find()
     if found is None:
         raise RecordError(
             f"recording into a store: {NAME} is neither beside this Python nor on the PATH (install it, set "
             f"{VARIABLE}, or record files: they can be packed later)"
         )
+    if found == os.environ.get(VARIABLE) and not Path(found).is_file():
+        raise RecordError(f"recording into a store: {VARIABLE} names {found}, which is not a file")
     return found
 
 

@@ -35,6 +35,8 @@ pub const WORKER_ARGUMENT: &str = "__worker";
 pub const CANARY_ARGUMENT: &str = "__canary";
 /// A canary that resolves `[build] python` with a given PATH and reports the interpreter.
 pub const ASK_INTERPRETER: &str = "interpreter";
+/// A canary that resolves an interpreter in the same way, and reports only its path.
+pub const ASK_EXECUTABLE: &str = "executable";
 /// A canary that reports which card a given device is.
 pub const ASK_DEVICE: &str = "device";
 /// The answers of that canary: whether the card shares its memory with the CPU.

@@ -43,6 +43,15 @@ fn is_ignored(signal: Signal) -> bool {
     }
 }
 
+/// Lets Ctrl-C end a child, while this process lives on to clean up after it. Unlike an ignored signal, a handler is not
+/// inherited by the child's program.
+pub fn leave_interrupts_to_child() {
+    extern "C" fn nothing(_: std::ffi::c_int) {}
+    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler does nothing. If it cannot be installed, Ctrl-C ends this process too.
+    let _ = unsafe { sigaction(Signal::SIGINT, &action) };
+}
+
 impl Signals {
     /// Call this before any thread is started.
     pub fn block() -> Result<Self, SignalError> {

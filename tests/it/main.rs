@@ -16,6 +16,7 @@ mod ffi;
 mod fixtures;
 mod gpu_check;
 mod hostile;
+mod imports;
 mod isolation;
 mod log;
 mod memory;

@@ -101,10 +101,25 @@ pub(crate) fn describe(named: &str, path: &OsStr, triton: bool) -> String {
     found.map_or_else(|why| format!("no {why}"), |what| format!("yes {what}"))
 }
 
-/// Searches the folders of `path` for an interpreter called `named`.
+/// Returns one line about the interpreter that a `python` of this name is: `yes` and its path, or `no` and the reason,
+/// without advice.
+pub(crate) fn locate(named: &str, path: &OsStr) -> String {
+    let found = search_quietly(named, path);
+    found.map_or_else(|why| format!("no {why}"), |found| format!("yes {}", found.executable.display()))
+}
+
+/// Searches the folders of `path` for an interpreter called `named`. The error tells the user what to do.
 fn search(named: &str, path: &OsStr) -> Result<Interpreter, String> {
+    search_quietly(named, path).map_err(|why| {
+        let advice = if named.contains('/') { " ([build] python)" } else { "; name one in [build] python" };
+        why + advice
+    })
+}
+
+/// Like `search`, but the error has no advice.
+fn search_quietly(named: &str, path: &OsStr) -> Result<Interpreter, String> {
     if named.contains('/') {
-        return ask(Path::new(named)).map_err(|why| format!("{named}: {why} ([build] python)"));
+        return ask(Path::new(named)).map_err(|why| format!("{named}: {why}"));
     }
     let mut refused = Vec::new();
     let programs = std::env::split_paths(path).map(|folder| folder.join(named)).filter(|it| it.is_file());
@@ -115,7 +130,7 @@ fn search(named: &str, path: &OsStr) -> Result<Interpreter, String> {
         }
     }
     let asked = if refused.is_empty() { "there is none".to_owned() } else { refused.join("; ") };
-    Err(format!("no `{named}` on PATH can run candidates ({asked}); name one in [build] python"))
+    Err(format!("no `{named}` on PATH can run candidates ({asked})"))
 }
 
 fn ask(program: &Path) -> Result<Interpreter, String> {

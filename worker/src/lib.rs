@@ -34,12 +34,16 @@ pub use runner::zygote::main as zygote_main;
 pub use session::cuda::trial;
 pub use session::host::read_ahead;
 
-/// The entry point of canaries. One of them queries an interpreter: `interpreter NAME PATH [triton]`
-/// prints what a plan's `python` would use.
+/// The entry point of canaries. Two of them query an interpreter: `interpreter NAME PATH [triton]` describes what a plan's
+/// `python` would use, and `executable NAME PATH` prints its path.
 pub fn canary_main(arguments: &[String]) -> i32 {
     match arguments {
         [verb, named, path, launcher @ ..] if verb == opt_shared::message::ASK_INTERPRETER => {
             println!("{}", interpreter::describe(named, path.as_ref(), launcher == ["triton"]));
+            0
+        }
+        [verb, named, path] if verb == opt_shared::message::ASK_EXECUTABLE => {
+            println!("{}", interpreter::locate(named, path.as_ref()));
             0
         }
         [verb, device] if verb == opt_shared::message::ASK_DEVICE => {

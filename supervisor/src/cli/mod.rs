@@ -11,6 +11,7 @@ mod ctl;
 mod ctl_text;
 mod doctor;
 mod eval;
+mod import;
 mod init;
 mod inspect;
 mod log;
@@ -69,6 +70,8 @@ enum Command {
     Top(top::TopArguments),
     /// Test one candidate, in an open run of the plan or in a short separate run
     Eval(eval::EvalArguments),
+    /// Turn problems, projects or data sets of other tools into a plan with captures and candidates
+    Import(import::ImportArguments),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -257,6 +260,7 @@ pub fn main() -> u8 {
         Command::Ctl(arguments) => ctl::ctl(&arguments),
         Command::Top(arguments) => top::top(&arguments),
         Command::Eval(arguments) => eval::eval(arguments),
+        Command::Import(arguments) => import::import(arguments),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man => shell::man(),
         Command::Doctor(arguments) => doctor::doctor(&arguments),

@@ -18,13 +18,21 @@ pub(super) fn man() -> Answer {
     command.build();
     clap_mangen::Man::new(command.clone()).render(&mut text).map_err(Failure::host)?;
     // One page has all commands: first the list of commands, then the arguments of each.
-    for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
-        let page = clap_mangen::Man::new(sub.clone());
-        text.extend(format!(".SH \"OPT-SUPERVISOR {}\"\n", sub.get_name().to_uppercase()).bytes());
-        page.render_synopsis_section(&mut text).map_err(Failure::host)?;
-        page.render_options_section(&mut text).map_err(Failure::host)?;
-    }
+    sections(&command, "OPT-SUPERVISOR", &mut text).map_err(Failure::host)?;
     print(&text)
+}
+
+/// Writes a section for every subcommand of a command, and for those of each. `name` is the command's full name.
+fn sections(command: &clap::Command, name: &str, text: &mut Vec<u8>) -> std::io::Result<()> {
+    for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+        let name = format!("{name} {}", sub.get_name().to_uppercase());
+        let page = clap_mangen::Man::new(sub.clone());
+        text.extend(format!(".SH \"{name}\"\n").bytes());
+        page.render_synopsis_section(text)?;
+        page.render_options_section(text)?;
+        sections(sub, &name, text)?;
+    }
+    Ok(())
 }
 
 fn print(text: &[u8]) -> Answer {

@@ -4,10 +4,11 @@
 //! and says whether torch is installed.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use opt_shared::language::{Language, Launcher};
-use opt_shared::message::ASK_INTERPRETER;
+use opt_shared::message::{ASK_EXECUTABLE, ASK_INTERPRETER};
 
 use crate::plan::Plan;
 use crate::pool::{Canary, Executable};
@@ -32,13 +33,28 @@ pub fn ask_all(plan: &Plan) -> BTreeMap<String, Described> {
 
 /// Describes the interpreter that `named` means. `triton` is set if candidates need Triton as well as torch.
 pub fn ask(named: &str, triton: bool) -> Described {
-    let path = std::env::var("PATH").unwrap_or_default();
+    let path = path();
     let mut arguments = vec![ASK_INTERPRETER, named, &path];
     arguments.extend(triton.then_some(Language::Triton.name()));
+    answer(named, &arguments)
+}
+
+/// Returns the path of the interpreter that a plan's `python` would mean. The error says why there is none, without
+/// advice.
+pub fn locate(named: &str) -> Result<PathBuf, String> {
+    answer(named, &[ASK_EXECUTABLE, named, &path()]).map(PathBuf::from)
+}
+
+fn path() -> String {
+    std::env::var("PATH").unwrap_or_default()
+}
+
+/// Asks a child process about the interpreter `named`.
+fn answer(named: &str, arguments: &[&str]) -> Result<String, String> {
     let output = Executable::open()
         .map_err(|error| error.to_string())
         .and_then(|executable| {
-            Canary::start(&executable, &arguments)
+            Canary::start(&executable, arguments)
                 .and_then(|mut canary| canary.output(TIMEOUT))
                 .map_err(|error| error.to_string())
         })

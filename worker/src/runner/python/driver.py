@@ -135,6 +135,7 @@ def function_of(module, symbol):
         others = " and no `ModelNew`" if symbol == "run" else ""
         raise LookupError(f"the module has no `{symbol}`{others} (define it, or name another one with `symbol`)")
     if isinstance(found, type):
+        # A model may draw its weights. They are replaced by those of the captures, if these have any.
         initial = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
         found = found(*initial)
         if isinstance(found, torch.nn.Module):
@@ -161,16 +162,86 @@ def recorded_function(name):
     return found
 
 
-def takes_outputs(function, symbol, inputs, outputs):
-    """Returns True if a function takes its outputs after its inputs; otherwise it returns them."""
-    called = function.forward if isinstance(function, torch.nn.Module) else function
+class State:
+    """The parameters and buffers of a model that a call sets to those of its entry, before it calls the model.
+
+    They are the arguments whose names in the captures begin with `self.`. The model's `forward` gets only the others.
+    """
+
+    def __init__(self, model, symbol, entry):
+        recorded = entry["state"]
+        self.places = {it["place"] for it in recorded}
+        # Each is a tensor of the model and the place of its value.
+        self.tensors = []
+        for it in recorded:
+            if it["name"] == "training":
+                model.train(entry["call"]["positional"][it["place"]] == {"bool": True})
+        recorded = {it["name"]: it for it in recorded if it["dtype"] is not None}
+        own = dict(model.named_parameters(remove_duplicate=False))
+        own.update(model.named_buffers(remove_duplicate=False))
+        for name, it in recorded.items():
+            if name in own:
+                self.add(symbol, name, own[name], it)
+        others = [it for name, it in recorded.items() if name not in own]
+        unnamed = {name: tensor for name, tensor in own.items() if name not in recorded}
+        # A model may leave out what it does not need, and may have more than the recorded one.
+        if others and unnamed:
+            if [form(tensor) for tensor in unnamed.values()] != [(it["dtype"], it["shape"]) for it in others]:
+                raise LookupError(
+                    f"`{symbol}` has no `{others[0]['name']}`, and its other parameters and buffers ({', '.join(unnamed)}) are not those of the "
+                    "recorded model in order (give them the same names)"
+                )
+            for (name, tensor), it in zip(unnamed.items(), others):
+                self.add(symbol, name, tensor, it)
+
+    def add(self, symbol, name, tensor, it):
+        if form(tensor) != (it["dtype"], it["shape"]):
+            raise TypeError(
+                f"`{name}` of `{symbol}` is {tensor.dtype} of shape {list(tensor.shape)}; the recorded model has torch.{it['dtype']} of shape {it['shape']}"
+            )
+        self.tensors.append((tensor, it["place"]))
+
+
+def form(tensor):
+    """Returns the dtype and shape of a tensor as the captures name them."""
+    return str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+
+
+def state_of(function, symbol, entry):
+    """Returns how a model gets its parameters and buffers, or None if it takes them as arguments or there are none."""
+    recorded = entry["state"]
+    if not recorded or not isinstance(function, torch.nn.Module):
+        return None
+    inputs, outputs = len(entry["call"]["positional"]), len(entry["outputs"])
     try:
-        parameters = inspect.signature(called).parameters.values()
+        least, most = arity(function)
     except (TypeError, ValueError):
-        return False
+        least, most = 0, None
+    given = inputs - len(recorded)
+    if least <= given and (most is None or given <= most):
+        return State(function, symbol, entry)
+    try:
+        takes_outputs(function, symbol, inputs, outputs)
+    except TypeError:
+        return State(function, symbol, entry)
+    return None
+
+
+def arity(function):
+    """Returns the least and the largest number of arguments that a function takes by place. None is no limit."""
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    parameters = inspect.signature(called).parameters.values()
     by_place = [it for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
     least = sum(it.default is it.empty for it in by_place)
-    most = None if any(it.kind is it.VAR_POSITIONAL for it in parameters) else len(by_place)
+    return least, None if any(it.kind is it.VAR_POSITIONAL for it in parameters) else len(by_place)
+
+
+def takes_outputs(function, symbol, inputs, outputs):
+    """Returns True if a function takes its outputs after its inputs; otherwise it returns them."""
+    try:
+        least, most = arity(function)
+    except (TypeError, ValueError):
+        return False
 
     def fits(count):
         return least <= count and (most is None or count <= most)
@@ -259,9 +330,9 @@ class Text:
             return self.value(torch.device(it))
         return self.value(it)
 
-    def arguments(self, call):
-        """Returns the expressions of the call's arguments."""
-        parts = [self.part(part) for part in call["positional"]]
+    def arguments(self, call, left_out=()):
+        """Returns the expressions of the call's arguments, without those at the places `left_out`."""
+        parts = [self.part(part) for place, part in enumerate(call["positional"]) if place not in left_out]
         if call["named"]:
             # Names come from a capture and need not be valid identifiers.
             named = ", ".join(f"{self.value(name)}: {self.part(part)}" for name, part in call["named"])
@@ -269,15 +340,19 @@ class Text:
         return parts
 
 
-def caller(function, entry, destination, kept=True):
+def caller(function, entry, destination, state=None, kept=True):
     """Returns a function that makes the call of an entry. If `kept` is true, the returned values are its outputs."""
     text = Text(entry["tensors"])
-    arguments = text.arguments(entry["call"])
+    arguments = text.arguments(entry["call"], state.places if state else ())
     outputs = entry["outputs"]
     given = [f"t{index}" for index in range(len(entry["tensors"]))] + [f"o{index}" for index in range(len(outputs))]
     if destination:
         arguments += [f"tensor(o{index})" for index in range(len(outputs))]
-    lines = [f"y = function({', '.join(arguments)})", "if y is NotImplemented: return unsupported"]
+    lines = []
+    if state and kept:
+        positional = entry["call"]["positional"]
+        lines += [f"{text.value(tensor)}.data = {text.part(positional[place])}" for tensor, place in state.tensors]
+    lines += [f"y = function({', '.join(arguments)})", "if y is NotImplemented: return unsupported"]
     if kept and not destination and outputs:
         paths = text.value(tuple(output["path"] for output in outputs))
         if len(outputs) == 1:
@@ -326,12 +401,13 @@ class Driver:
             if name:
                 module = module_of(source, name)
                 function, plan = function_of(module, symbol), getattr(module, f"{symbol}_plan", None)
+                state = state_of(function, symbol, entries[0])
                 inputs, outputs = len(entries[0]["call"]["positional"]), len(entries[0]["outputs"])
-                destination = takes_outputs(function, symbol, inputs, outputs)
+                destination = takes_outputs(function, symbol, inputs - len(state.places if state else ()), outputs)
             else:
-                function, plan, destination = recorded_function(symbol), None, False
-            calls = tuple(caller(function, entry, destination) for entry in entries)
-            plans = tuple(caller(plan, entry, destination, kept=False) for entry in entries) if callable(plan) else ()
+                function, plan, destination, state = recorded_function(symbol), None, False, None
+            calls = tuple(caller(function, entry, destination, state) for entry in entries)
+            plans = tuple(caller(plan, entry, destination, state, kept=False) for entry in entries) if callable(plan) else ()
             gc.collect()
             gc.freeze()
             return None, 0 if destination else 1, calls, plans

@@ -18,11 +18,27 @@ pub(super) enum CallError {
     Text { entry: String, source: serde_json::Error },
 }
 
+/// Names of parameters that begin with this are parameters, buffers or attributes of a recorded model.
+const STATE_PREFIX: &str = "self.";
+
 #[derive(Serialize)]
 struct CallText<'a> {
     call: Call,
     tensors: &'a [u32],
     outputs: Vec<Output<'a>>,
+    /// The arguments that are the state of a recorded model. They are empty in the recorded form.
+    state: Vec<State<'a>>,
+}
+
+#[derive(Serialize)]
+struct State<'a> {
+    /// The name within the model, such as `conv.weight`.
+    name: &'a str,
+    /// The index in the positional arguments.
+    place: usize,
+    /// Both are `None` if it is not a tensor.
+    dtype: Option<&'a str>,
+    shape: Option<&'a [u64]>,
 }
 
 /// The properties that a returned value must have before it is copied.
@@ -52,9 +68,25 @@ pub(super) fn wire_call(
         dtype: output.tensor.dtype.name(),
         shape: &output.tensor.shape,
     });
-    let wire = CallText { call, tensors: &tensors, outputs: outputs.collect() };
+    let state = if form == Form::Settled { state(recorded, signature) } else { Vec::new() };
+    let wire = CallText { call, tensors: &tensors, outputs: outputs.collect(), state };
     let text = serde_json::to_string(&wire).map_err(|source| CallError::Text { entry: name(), source })?;
     Ok(WireCall { text, tensors })
+}
+
+fn state<'a>(recorded: &'a Recorded, signature: &'a Signature) -> Vec<State<'a>> {
+    let named = signature.params.iter().enumerate();
+    let of_model = named.filter_map(|(place, name)| Some((place, name, name.strip_prefix(STATE_PREFIX)?)));
+    of_model
+        .map(|(place, parameter, name)| {
+            let tensor = recorded.arguments.iter().find_map(|argument| match &argument.value {
+                ArgumentValue::Tensor(tensor) if *argument.parameter == **parameter => Some(tensor),
+                _ => None,
+            });
+            let (dtype, shape) = (tensor.map(|it| it.dtype.name()), tensor.map(|it| &*it.shape));
+            State { name, place, dtype, shape }
+        })
+        .collect()
 }
 
 #[cfg(test)]
