@@ -11,6 +11,7 @@ use opt_emulator::{Config, Device, Function, Launch, Limit};
 
 const MATRICES: &str = include_str!("../tests/data/kernels/matrices.ptx");
 const ROWS: &str = include_str!("../tests/data/kernels/rows.ptx");
+const ALGORITHMS: &str = include_str!("../tests/data/kernels/algorithms.ptx");
 const ELEMENTWISE: &str = include_str!("../tests/data/kernels/elementwise.ptx");
 
 /// The CPU time of this process in seconds, from the kernel's count of 10 ms ticks.
@@ -28,7 +29,7 @@ fn millions(count: u64) -> f64 {
 /// A launch: the PTX text, the kernel, grid, block, dynamic shared memory, and the numbers after the pointers.
 type Case = (&'static str, &'static str, [u32; 3], [u32; 3], u64, &'static [i64]);
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 10] = [
     (MATRICES, "matmul_tiled_f32", [16, 16, 1], [16, 16, 1], 0, &[256, 256, 256]),
     (MATRICES, "matmul_blocked_f32", [8, 8, 1], [16, 16, 1], 0, &[256, 256, 256]),
     (MATRICES, "matmul_f32", [16, 16, 1], [16, 16, 1], 0, &[256, 256, 256]),
@@ -38,6 +39,7 @@ const CASES: [Case; 9] = [
     (ROWS, "layer_norm_f32", [256, 1, 1], [128, 1, 1], 0, &[1024, 0]),
     (ELEMENTWISE, "relu_f32", [256, 1, 1], [256, 1, 1], 0, &[1 << 18]),
     (ELEMENTWISE, "gelu_f32", [256, 1, 1], [256, 1, 1], 0, &[1 << 18]),
+    (ALGORITHMS, "histogram_i32", [64, 1, 1], [256, 1, 1], 1024, &[1 << 18, 256]),
 ];
 
 /// A device with the case's kernel and its buffers.

@@ -71,7 +71,9 @@ impl Warp {
                 let from = own.wrapping_sub(by);
                 (from, (own >= by) & (segment.highest <= from))
             }),
-            ShuffleMode::Down => sources(&by, &clamps, |own, by, segment| (own + by, own + by <= segment.highest)),
+            ShuffleMode::Down => {
+                sources(&by, &clamps, |own, by, segment| (own + by, own + by <= segment.highest))
+            }
             ShuffleMode::Butterfly => {
                 sources(&by, &clamps, |own, by, segment| (own ^ by, own ^ by <= segment.highest))
             }

@@ -13,7 +13,9 @@ use crate::lane::{Conversion, FloatFunction, FloatOp, Function, IntegerOp, Type}
 pub fn run(op: &LaneOp, registers: &mut Registers, active: u32) {
     let is_done = match (&op.function, op.from.as_slice(), op.second) {
         (Function::Float(function), [a, b], None) => float2(function, registers, active, op.to, [*a, *b]),
-        (Function::Integer(operation, ty), [a, b], None) => integer2((*operation, *ty), registers, active, op.to, [*a, *b]),
+        (Function::Integer(operation, ty), [a, b], None) => {
+            integer2((*operation, *ty), registers, active, op.to, [*a, *b])
+        }
         (Function::Float(function), [a], None) => float1(function, registers, active, op.to, *a),
         (Function::Convert(conversion), [a], None) => convert(conversion, registers, active, op.to, *a),
         _ => false,
@@ -51,7 +53,14 @@ fn canonical(value: f32) -> u32 {
 }
 
 #[inline(always)]
-fn map(registers: &mut Registers, active: u32, to: Slot, a: Slot, flush: bool, f: impl Fn(f32) -> f32) -> bool {
+fn map(
+    registers: &mut Registers,
+    active: u32,
+    to: Slot,
+    a: Slot,
+    flush: bool,
+    f: impl Fn(f32) -> f32,
+) -> bool {
     let x = registers.narrow[a.row as usize];
     let row = &mut registers.narrow[to.row as usize];
     if flush {
@@ -82,7 +91,13 @@ fn float1(function: &FloatFunction, registers: &mut Registers, active: u32, to: 
 }
 
 #[inline(always)]
-fn float2(function: &FloatFunction, registers: &mut Registers, active: u32, to: Slot, [a, b]: [Slot; 2]) -> bool {
+fn float2(
+    function: &FloatFunction,
+    registers: &mut Registers,
+    active: u32,
+    to: Slot,
+    [a, b]: [Slot; 2],
+) -> bool {
     if !is_plain(function) || to.file != File::Narrow || function.op != FloatOp::Div {
         return false;
     }
@@ -157,11 +172,14 @@ fn convert(conversion: &Conversion, registers: &mut Registers, active: u32, to: 
         }
         // The smallest normal `f16` is 2^-14, and numbers from 2^15 may round to infinity.
         (Type::F32, Type::F16)
-            if nearest && x.iter().all(|single| single << 1 == 0 || (113..142).contains(&(single >> 23 & 0xff))) =>
+            if nearest
+                && x.iter().all(|single| single << 1 == 0 || (113..142).contains(&(single >> 23 & 0xff))) =>
         {
             write(row, active, |lane| half(x[lane]));
         }
-        (Type::F32, Type::Bf16) if nearest && !flush && x.iter().all(|single| single >> 23 & 0xff != 0xff) => {
+        (Type::F32, Type::Bf16)
+            if nearest && !flush && x.iter().all(|single| single >> 23 & 0xff != 0xff) =>
+        {
             write(row, active, |lane| (x[lane] + 0x7fff + (x[lane] >> 16 & 1)) >> 16);
         }
         _ => return false,

@@ -215,7 +215,12 @@ pub fn move_wide(registers: &mut Registers, mask: u32, to: u32, from: u32) {
 
 /// Computes a × b + c, rounded once. `FUSED` says whether the host has an instruction for that.
 #[inline(always)]
-pub fn fma_f32<const FUSED: bool>(flush: bool, registers: &mut Registers, mask: u32, [to, a, b, c]: [u32; 4]) {
+pub fn fma_f32<const FUSED: bool>(
+    flush: bool,
+    registers: &mut Registers,
+    mask: u32,
+    [to, a, b, c]: [u32; 4],
+) {
     if !FUSED {
         return fma_f32_in_f64(flush, registers, mask, [to, a, b, c]);
     }

@@ -28,7 +28,7 @@ impl Warp {
             }
             (MemorySpace::Param, MemoryAction::Store { .. }) => false,
             (MemorySpace::Shared, MemoryAction::Load { signed, to }) => {
-                self.load_shared(block, op, (*signed, to), active, pc)
+                self.load_shared(block, op, (*signed, to.as_slice()), active, pc)
             }
             (MemorySpace::Shared, MemoryAction::Store { from }) => {
                 self.store_shared(block, op, from, active, pc)
@@ -52,7 +52,7 @@ impl Warp {
         let is_shared = address.wrapping_sub(SHARED_WINDOW) < block.shared.len();
         match &op.action {
             MemoryAction::Load { signed, to } if is_shared => {
-                self.load_shared(block, op, (*signed, to), active, pc)
+                self.load_shared(block, op, (*signed, to.as_slice()), active, pc)
             }
             MemoryAction::Store { from } if is_shared => self.store_shared(block, op, from, active, pc),
             MemoryAction::Load { signed, to } => self.load_global(block, op, *signed, to, active),
@@ -96,9 +96,9 @@ impl Warp {
         let checks = block.checks_reads;
         let shared = &block.shared;
         let parts = || to.iter().zip((0..).step_by(op.element as usize));
-        if !parts().all(|(slot, from)| {
-            slot.is_none() || shared.allows_reads(&offsets, from, op.element, checks)
-        }) {
+        if !parts()
+            .all(|(slot, from)| slot.is_none() || shared.allows_reads(&offsets, from, op.element, checks))
+        {
             return false;
         }
         if let Some(races) = &mut block.races
@@ -202,8 +202,9 @@ impl Warp {
         let Some((allocation, offsets)) = self.global_offsets(block, op, active) else { return false };
         let parts = || to.iter().zip((0..).step_by(op.element as usize));
         if allocation.tracks_writes() && block.checks_reads {
-            let is_written =
-                |from| offsets.at.iter().all(|at| allocation.is_written(u64::from(at + from), op.element.into()));
+            let is_written = |from: u32| {
+                offsets.at.iter().all(|at| allocation.is_written(u64::from(at + from), op.element.into()))
+            };
             if !parts().all(|(slot, from)| slot.is_none() || is_written(from)) {
                 return false;
             }
@@ -214,7 +215,15 @@ impl Warp {
                 let words = load_words(allocation, &offsets, from);
                 write(&mut self.registers.narrow[slot.row as usize], active, |lane| words[lane]);
             } else {
-                load_elements(&mut self.registers, allocation, &offsets, from, (op.element, signed), *slot, active);
+                load_elements(
+                    &mut self.registers,
+                    allocation,
+                    &offsets,
+                    from,
+                    (op.element, signed),
+                    *slot,
+                    active,
+                );
             }
         }
         true

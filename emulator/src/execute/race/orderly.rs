@@ -1,6 +1,5 @@
-//! The fast path of the search for races: all lanes of a warp at once, if nothing that they access was accessed since the
-//! last barrier for all in a way that could race. Otherwise the accesses are recorded one by one, which also finds the
-//! lane of a race.
+//! The fast path of the search for races: all lanes of a warp at once. It is for accesses that cannot race with any other
+//! since the last barrier for all. Other accesses are recorded one by one, which also finds the lane of a race.
 
 use super::{Races, Stamp};
 use crate::execute::lanes;
