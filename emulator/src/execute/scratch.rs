@@ -119,19 +119,9 @@ impl Scratch {
     pub fn allows_reads(&self, lanes: &Offsets, from: u32, bytes: u32, checks: bool) -> bool {
         let (mut pending, mut unwritten) = (0, 0);
         if bytes == 4 {
-            let states = self.written.as_chunks::<4>().0;
-            for (run, eight) in lanes.runs.iter().zip(lanes.at.as_chunks::<8>().0) {
-                let first = word(eight[0] + from);
-                let mut look = |four: &[u8; 4]| {
-                    let state = u32::from_le_bytes(*four);
-                    pending |= state & (u32::MAX / 255 * u32::from(PENDING));
-                    unwritten |= u32::from(state == 0);
-                };
-                match run {
-                    Run::Consecutive if lanes.step == 4 => states[first..first + 8].iter().for_each(look),
-                    Run::Same => look(&states[first]),
-                    _ => eight.iter().for_each(|at| look(&states[word(at + from)])),
-                }
+            for state in gathered(&self.written, lanes, from) {
+                pending |= state & (u32::MAX / 255 * u32::from(PENDING));
+                unwritten |= u32::from(state == 0);
             }
         } else {
             for at in lanes.at {
@@ -146,37 +136,18 @@ impl Scratch {
     /// Reads a word for each lane. All words must be inside and aligned.
     #[inline(always)]
     pub fn load_words(&self, lanes: &Offsets, from: u32) -> [u32; 32] {
-        let words = self.bytes.as_chunks::<4>().0;
-        let mut row = [0; 32];
-        let groups = row.as_chunks_mut::<8>().0.iter_mut();
-        for ((slots, run), eight) in groups.zip(&lanes.runs).zip(lanes.at.as_chunks::<8>().0) {
-            let first = word(eight[0] + from);
-            match run {
-                Run::Consecutive if lanes.step == 4 => {
-                    for (slot, four) in slots.iter_mut().zip(&words[first..first + 8]) {
-                        *slot = u32::from_le_bytes(*four);
-                    }
-                }
-                Run::Same => *slots = [u32::from_le_bytes(words[first]); 8],
-                _ => {
-                    for (slot, at) in slots.iter_mut().zip(eight) {
-                        *slot = u32::from_le_bytes(words[word(at + from)]);
-                    }
-                }
-            }
-        }
-        row
+        gathered(&self.bytes, lanes, from)
     }
 
     /// The mask of the lanes whose stores of a word would change something: the value, or that it was never written.
     #[inline(always)]
     pub fn changed_words(&self, lanes: &Offsets, from: u32, row: &[u32; 32]) -> u32 {
-        let (words, states) = (self.bytes.as_chunks::<4>().0, self.written.as_chunks::<4>().0);
+        let states = gathered(&self.written, lanes, from);
+        let words = gathered(&self.bytes, lanes, from);
         let mut changed = 0;
-        for (lane, (at, new)) in lanes.at.iter().zip(row).enumerate() {
-            let state = State::of(u32::from_le_bytes(states[word(at + from)]).into());
-            let old = u32::from_le_bytes(words[word(at + from)]);
-            changed |= u32::from(state != State::Written || old != *new) << lane;
+        for lane in 0..32 {
+            let is_written = State::of(states[lane].into()) == State::Written;
+            changed |= u32::from(!is_written | (words[lane] != row[lane])) << lane;
         }
         changed
     }
@@ -185,10 +156,22 @@ impl Scratch {
     #[inline(always)]
     pub fn store_words(&mut self, lanes: &Offsets, from: u32, row: &[u32; 32], active: u32) {
         let (words, states) = (self.bytes.as_chunks_mut::<4>().0, self.written.as_chunks_mut::<4>().0);
-        for (lane, (at, new)) in lanes.at.iter().zip(row).enumerate() {
-            if active >> lane & 1 == 1 {
-                words[word(at + from)] = new.to_le_bytes();
-                states[word(at + from)] = [WRITTEN; 4];
+        let groups = lanes.runs.iter().zip(lanes.at.as_chunks::<8>().0).zip(row.as_chunks::<8>().0);
+        for (group, ((run, eight), new)) in groups.enumerate() {
+            let active = active >> (8 * group) & 0xff;
+            let first = word(eight[0] + from);
+            if *run == Run::Consecutive && lanes.step == 4 && active == 0xff {
+                for (slot, value) in words[first..first + 8].iter_mut().zip(new) {
+                    *slot = value.to_le_bytes();
+                }
+                states[first..first + 8].fill([WRITTEN; 4]);
+                continue;
+            }
+            for (lane, (at, value)) in eight.iter().zip(new).enumerate() {
+                if active >> lane & 1 == 1 {
+                    words[word(at + from)] = value.to_le_bytes();
+                    states[word(at + from)] = [WRITTEN; 4];
+                }
             }
         }
     }
@@ -226,6 +209,31 @@ impl Scratch {
             }
         }
     }
+}
+
+/// The word of each lane. All words must be inside and aligned.
+#[inline(always)]
+fn gathered(bytes: &[u8], lanes: &Offsets, from: u32) -> [u32; 32] {
+    let words = bytes.as_chunks::<4>().0;
+    let mut row = [0; 32];
+    let groups = row.as_chunks_mut::<8>().0.iter_mut();
+    for ((slots, run), eight) in groups.zip(&lanes.runs).zip(lanes.at.as_chunks::<8>().0) {
+        let first = word(eight[0] + from);
+        match run {
+            Run::Consecutive if lanes.step == 4 => {
+                for (slot, four) in slots.iter_mut().zip(&words[first..first + 8]) {
+                    *slot = u32::from_le_bytes(*four);
+                }
+            }
+            Run::Same => *slots = [u32::from_le_bytes(words[first]); 8],
+            _ => {
+                for (slot, at) in slots.iter_mut().zip(eight) {
+                    *slot = u32::from_le_bytes(words[word(at + from)]);
+                }
+            }
+        }
+    }
+    row
 }
 
 /// The index of the word at an offset.

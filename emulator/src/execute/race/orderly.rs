@@ -140,6 +140,18 @@ impl Races {
         }
         let first = Stamp::new(self.now, row.pc, 32 * row.warp);
         let parts = offsets.step >> self.shift;
+        let are_rows = offsets.runs == [Run::Consecutive; 4] && parts == 1 && row.active == u32::MAX;
+        if are_rows {
+            let eights = || offsets.at.iter().step_by(8).zip((0..).step_by(8));
+            let stamp = |lane: u32| Stamp(first.0 | u64::from(lane));
+            if !eights().all(|(at, lane)| self.may_write_eight(*at, stamp(lane), changed >> lane)) {
+                return false;
+            }
+            for (at, lane) in eights() {
+                self.write_eight(*at, stamp(lane), changed >> lane);
+            }
+            return true;
+        }
         for lane in lanes(row.active) {
             let stamp = Stamp(first.0 | lane as u64);
             for part in 0..parts {
@@ -166,5 +178,35 @@ impl Races {
         };
         is_harmless(*writer, old, stamp)
             && (!changes || is_harmless(*one, old, stamp) && is_harmless(*two, old, stamp))
+    }
+
+    /// Whether eight lanes may write consecutive parts.
+    #[inline(always)]
+    fn may_write_eight(&self, at: u32, stamp: Stamp, changed: u32) -> bool {
+        let old = Stamp::new(self.base, 0, 0);
+        let parts = (at >> self.shift) as usize..(at >> self.shift) as usize + 8;
+        let [first, second] = &self.readers;
+        let (Some(writers), Some(first), Some(second)) =
+            (self.writers.get(parts.clone()), first.get(parts.clone()), second.get(parts))
+        else {
+            return false;
+        };
+        let mut may = true;
+        for (lane, (writer, (one, two))) in writers.iter().zip(first.iter().zip(second)).enumerate() {
+            let stamp = Stamp(stamp.0 + lane as u64);
+            let changes = changed >> lane & 1 == 1;
+            let is_unread = is_harmless(*one, old, stamp) & is_harmless(*two, old, stamp);
+            may &= is_harmless(*writer, old, stamp) & (!changes | is_unread);
+        }
+        may
+    }
+
+    #[inline(always)]
+    fn write_eight(&mut self, at: u32, stamp: Stamp, changed: u32) {
+        let part = (at >> self.shift) as usize;
+        for (lane, writer) in self.writers[part..part + 8].iter_mut().enumerate() {
+            let new = Stamp(stamp.0 + lane as u64);
+            *writer = if changed >> lane & 1 == 1 { new } else { *writer };
+        }
     }
 }
