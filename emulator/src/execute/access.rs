@@ -89,6 +89,7 @@ impl Warp {
                     self.store(block, op, &target, lane, from);
                 }
             }
+            MemoryAction::Atomic { .. } if self.atomics_at_once(block, op, active) => {}
             MemoryAction::Atomic { .. } => {
                 for lane in lanes(active) {
                     let target = self.resolve(block, reach, addresses[lane], lane, AccessKind::Atomic)?;

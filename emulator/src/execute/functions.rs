@@ -149,6 +149,7 @@ fn integer2(
     true
 }
 
+#[expect(clippy::cast_precision_loss, reason = "the conversion rounds by definition")]
 #[inline(always)]
 fn convert(conversion: &Conversion, registers: &mut Registers, active: u32, to: Slot, a: Slot) -> bool {
     let Conversion { rounding, integral, flush, saturate, relu, .. } = *conversion;

@@ -166,7 +166,7 @@ impl Warp {
     }
 
     #[inline(always)]
-    fn shared_offsets(&self, block: &BlockState<'_>, op: &MemoryOp, active: u32) -> Option<Offsets> {
+    pub fn shared_offsets(&self, block: &BlockState<'_>, op: &MemoryOp, active: u32) -> Option<Offsets> {
         let start = if op.space == MemorySpace::Shared { 0 } else { SHARED_WINDOW };
         let piece = Piece { start, length: block.shared.len(), lead: 0 };
         Offsets::find(&self.registers, op.at, piece, op.bytes, active)
@@ -174,7 +174,7 @@ impl Warp {
 
     /// The allocation that the first lane accesses, with the offsets of all lanes if they access the same one.
     #[inline(always)]
-    fn global_offsets<'m>(
+    pub fn global_offsets<'m>(
         &mut self,
         block: &BlockState<'m>,
         op: &MemoryOp,
