@@ -1,12 +1,17 @@
 //! Measures how many warp instructions the emulated device executes in a second of CPU time:
 //! `cargo run --release -p opt-emulator --example speed`.
+//!
+//! With the name of a kernel and a number, it launches that kernel so often on one thread, and prints the number of warp
+//! instructions. A tool that counts the instructions of the host, such as `valgrind --tool=callgrind`, then says how
+//! many of them one warp instruction takes: take the difference between two numbers of launches, without the start.
 
 use std::time::Instant;
 
-use opt_emulator::{Config, Device, Launch, Limit};
+use opt_emulator::{Config, Device, Function, Launch, Limit};
 
 const MATRICES: &str = include_str!("../tests/data/kernels/matrices.ptx");
 const ROWS: &str = include_str!("../tests/data/kernels/rows.ptx");
+const ALGORITHMS: &str = include_str!("../tests/data/kernels/algorithms.ptx");
 const ELEMENTWISE: &str = include_str!("../tests/data/kernels/elementwise.ptx");
 
 /// The CPU time of this process in seconds, from the kernel's count of 10 ms ticks.
@@ -24,7 +29,7 @@ fn millions(count: u64) -> f64 {
 /// A launch: the PTX text, the kernel, grid, block, dynamic shared memory, and the numbers after the pointers.
 type Case = (&'static str, &'static str, [u32; 3], [u32; 3], u64, &'static [i64]);
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 10] = [
     (MATRICES, "matmul_tiled_f32", [16, 16, 1], [16, 16, 1], 0, &[256, 256, 256]),
     (MATRICES, "matmul_blocked_f32", [8, 8, 1], [16, 16, 1], 0, &[256, 256, 256]),
     (MATRICES, "matmul_f32", [16, 16, 1], [16, 16, 1], 0, &[256, 256, 256]),
@@ -34,32 +39,52 @@ const CASES: [Case; 9] = [
     (ROWS, "layer_norm_f32", [256, 1, 1], [128, 1, 1], 0, &[1024, 0]),
     (ELEMENTWISE, "relu_f32", [256, 1, 1], [256, 1, 1], 0, &[1 << 18]),
     (ELEMENTWISE, "gelu_f32", [256, 1, 1], [256, 1, 1], 0, &[1 << 18]),
+    (ALGORITHMS, "histogram_i32", [64, 1, 1], [256, 1, 1], 1024, &[1 << 18, 256]),
 ];
 
+/// A device with the case's kernel and its buffers.
+fn prepare(
+    (text, name, grid, block, shared_bytes, numbers): Case,
+    threads: usize,
+) -> Result<(Device, Function, Launch), Box<dyn std::error::Error>> {
+    let mut device = Device::new(Config { memory: 1 << 26, threads, ..Config::default() });
+    let module = device.load(text)?;
+    let function = module.function(name).ok_or("a kernel is missing")?;
+    let sizes = function.param_sizes();
+    let pointers = sizes.len() - numbers.len();
+    let mut params = Vec::new();
+    for _ in 0..pointers {
+        let buffer = device.alloc(4 << 20)?;
+        device.fill(buffer, 0x3c, 4 << 20)?;
+        params.push(buffer.to_le_bytes().to_vec());
+    }
+    for (number, bytes) in numbers.iter().zip(&sizes[pointers..]) {
+        params.push(number.to_le_bytes()[..usize::try_from(*bytes)?].to_vec());
+    }
+    Ok((device, function, Launch { grid, block, shared_bytes, params, limit: Limit::default() }))
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [kernel, launches] = arguments.as_slice() {
+        let case = CASES.into_iter().find(|case| case.1 == kernel).ok_or("no case has this name")?;
+        let (mut device, function, launch) = prepare(case, 1)?;
+        let mut executed = 0;
+        for _ in 0..launches.parse::<u32>()? {
+            executed += device.launch(&function, &launch)?.warp_instructions;
+        }
+        println!("{executed}");
+        return Ok(());
+    }
     println!(
         "{:<20} {:>14} {:>22} {:>16}",
         "kernel", "warp instr.", "million a CPU second", "a second, 2 thr."
     );
-    for (text, name, grid, block, shared_bytes, numbers) in CASES {
+    for case in CASES {
         let mut rates = Vec::new();
         let mut executed = 0;
         for threads in [1, 2] {
-            let mut device = Device::new(Config { memory: 1 << 26, threads, ..Config::default() });
-            let module = device.load(text)?;
-            let function = module.function(name).ok_or("a kernel is missing")?;
-            let sizes = function.param_sizes();
-            let pointers = sizes.len() - numbers.len();
-            let mut params = Vec::new();
-            for _ in 0..pointers {
-                let buffer = device.alloc(4 << 20)?;
-                device.fill(buffer, 0x3c, 4 << 20)?;
-                params.push(buffer.to_le_bytes().to_vec());
-            }
-            for (number, bytes) in numbers.iter().zip(&sizes[pointers..]) {
-                params.push(number.to_le_bytes()[..usize::try_from(*bytes)?].to_vec());
-            }
-            let launch = Launch { grid, block, shared_bytes, params, limit: Limit::default() };
+            let (mut device, function, launch) = prepare(case, threads)?;
             let (cpu, wall) = (cpu_seconds(), Instant::now());
             executed = 0;
             while cpu_seconds() - cpu < 1.0 {
@@ -68,7 +93,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let seconds = if threads == 1 { cpu_seconds() - cpu } else { wall.elapsed().as_secs_f64() };
             rates.push(millions(executed) / seconds);
         }
-        println!("{name:<20} {executed:>14} {:>22.1} {:>16.1}", rates[0], rates[1]);
+        println!("{:<20} {executed:>14} {:>22.1} {:>16.1}", case.1, rates[0], rates[1]);
     }
     Ok(())
 }

@@ -97,25 +97,30 @@ impl Allocation {
         }
     }
 
-    /// Reads 32 words, all of which must be inside.
-    pub fn load_row(&self, offset: u64, row: &mut [u32; 32]) {
-        let from = (offset / 4) as usize;
+    /// The words that exist, and the index of the first one. Word 0 is at offset 0.
+    #[inline(always)]
+    pub fn words(&self) -> (&[AtomicU32], usize) {
         match &self.words {
-            Words::Owned(words) => {
-                for (slot, word) in row.iter_mut().zip(&words[from..from + 32]) {
-                    *slot = word.load(Ordering::Relaxed);
-                }
-            }
-            Words::Mapped { .. } => {
-                for (index, slot) in row.iter_mut().enumerate() {
-                    *slot = self.words.at(from + index).load(Ordering::Relaxed);
-                }
+            Words::Owned(words) => (words, 0),
+            Words::Mapped { base, from, to } => {
+                let first = base.wrapping_add(4 * from);
+                let place = std::ptr::with_exposed_provenance::<AtomicU32>(first);
+                // SAFETY: the caller of `Heap::map` guarantees that the words are aligned and stay mapped. Read-only
+                // memory is only loaded from.
+                (unsafe { std::slice::from_raw_parts(place, to - from) }, *from)
             }
         }
     }
 
+    #[inline(always)]
     pub fn tracks_writes(&self) -> bool {
         self.written.is_some()
+    }
+
+    /// The offset of the first byte.
+    #[inline(always)]
+    pub fn lead(&self) -> u32 {
+        (self.start % ALIGNMENT) as u32
     }
 
     pub fn load_word(&self, offset: u64) -> u32 {
@@ -153,18 +158,29 @@ impl Allocation {
     }
 
     /// Marks bytes as written.
+    #[inline(always)]
     pub fn mark(&self, offset: u64, bytes: u64) {
         let Some(written) = &self.written else { return };
-        for byte in offset..offset + bytes {
-            written[(byte / 32) as usize].fetch_or(1 << (byte % 32), Ordering::Relaxed);
+        let (mut at, end) = (offset, offset + bytes);
+        while at < end {
+            let within = at % 32;
+            let count = (32 - within).min(end - at);
+            let mask = (u32::MAX >> (32 - count)) << within;
+            let word = &written[(at / 32) as usize];
+            if word.load(Ordering::Relaxed) & mask != mask {
+                word.fetch_or(mask, Ordering::Relaxed);
+            }
+            at += count;
         }
     }
 
-    /// Whether any of the bytes was ever written. True if writes are not tracked.
+    /// Whether any of up to 8 aligned bytes was ever written. True if writes are not tracked.
+    #[inline(always)]
     pub fn is_written(&self, offset: u64, bytes: u64) -> bool {
         let Some(written) = &self.written else { return true };
-        (offset..offset + bytes)
-            .any(|byte| written[(byte / 32) as usize].load(Ordering::Relaxed) >> (byte % 32) & 1 == 1)
+        // The access is aligned, so all its bits are in one word.
+        let bits = written[(offset / 32) as usize].load(Ordering::Relaxed) >> (offset % 32);
+        bits & (u32::MAX >> (32 - bytes)) != 0
     }
 
     fn write(&self, offset: u64, data: &[u8]) {

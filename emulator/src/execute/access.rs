@@ -36,6 +36,7 @@ pub struct Reach {
 }
 
 impl Warp {
+    #[inline(always)]
     pub fn memory(
         &mut self,
         block: &mut BlockState<'_>,
@@ -45,15 +46,30 @@ impl Warp {
     ) -> Result<(), Stop> {
         let kernel = block.kernel;
         let op = &kernel.memory_ops[index as usize];
+        if self.all_at_once(block, op, active, pc) {
+            if op.order.is_strong() {
+                self.note_order(block, op, active);
+            }
+            return Ok(());
+        }
+        self.one_by_one(block, op, active, pc)
+    }
+
+    /// Accesses memory lane by lane.
+    #[inline(never)]
+    fn one_by_one(
+        &mut self,
+        block: &mut BlockState<'_>,
+        op: &MemoryOp,
+        active: u32,
+        pc: u32,
+    ) -> Result<(), Stop> {
         let addresses = self.addresses(op.at);
         if block.races.is_some() {
             self.watch(block, op, &addresses, active, pc)?;
             if op.order.is_strong() {
                 self.note_order(block, op, active);
             }
-        }
-        if self.all_at_once(block, op, &addresses, active) {
-            return Ok(());
         }
         let bytes = u64::from(op.bytes);
         let reach = Reach { space: op.space, bytes, align: bytes };
@@ -73,6 +89,7 @@ impl Warp {
                     self.store(block, op, &target, lane, from);
                 }
             }
+            MemoryAction::Atomic { .. } if self.atomics_at_once(block, op, active) => {}
             MemoryAction::Atomic { .. } => {
                 for lane in lanes(active) {
                     let target = self.resolve(block, reach, addresses[lane], lane, AccessKind::Atomic)?;

@@ -1,14 +1,60 @@
 //! Atomic operations.
 
-use super::Stop;
 use super::access::Target;
 use super::block::BlockState;
-use super::warp::Warp;
-use crate::code::{AtomicKind, AtomicOp, MemoryAction, MemoryOp};
+use super::warp::{Registers, Warp};
+use super::{Stop, lanes};
+use crate::code::{AtomicKind, AtomicOp, MemoryAction, MemoryOp, MemorySpace};
 use crate::fault::{Access, AccessKind};
 use crate::lane::{HalfFunction, HalfOp, Type};
 
 impl Warp {
+    /// Tries to do an atomic operation on words, one for each lane. Returns false, without having changed anything, if an
+    /// access is unusual.
+    pub fn atomics_at_once(&mut self, block: &mut BlockState<'_>, op: &MemoryOp, active: u32) -> bool {
+        let MemoryAction::Atomic { op: atomic, kind, to, first, second } = op.action else { return false };
+        if op.bytes != 4 {
+            return false;
+        }
+        let operands = |registers: &Registers, lane| {
+            (registers.get(first, lane), second.map_or(0, |slot| registers.get(slot, lane)))
+        };
+        match op.space {
+            MemorySpace::Shared => {
+                let Some(offsets) = self.shared_offsets(block, op, active) else { return false };
+                let checks = block.checks_reads && atomic != AtomicOp::Exchange;
+                if !block.shared.allows_reads(&offsets, 0, 4, checks) {
+                    return false;
+                }
+                for lane in lanes(active) {
+                    let (operand, other) = operands(&self.registers, lane);
+                    let at = u64::from(offsets.at[lane]);
+                    let (old, _) = block.shared.load(at, 4);
+                    block.shared.store(at, 4, changed(atomic, kind, old, operand, other));
+                    if let Some(slot) = to {
+                        self.registers.set(slot, lane, old);
+                    }
+                }
+            }
+            MemorySpace::Global => {
+                let found = self.global_offsets(block, op, active);
+                let Some((allocation, offsets)) = found.filter(|(it, _)| !it.read_only) else { return false };
+                for lane in lanes(active) {
+                    let (operand, other) = operands(&self.registers, lane);
+                    let at = u64::from(offsets.at[lane]);
+                    let change = |old: u32| changed(atomic, kind, old.into(), operand, other) as u32;
+                    let old = allocation.update(at, change);
+                    allocation.mark(at, 4);
+                    if let Some(slot) = to {
+                        self.registers.set(slot, lane, old.into());
+                    }
+                }
+            }
+            MemorySpace::Local | MemorySpace::Param | MemorySpace::Generic => return false,
+        }
+        true
+    }
+
     pub fn atomic(
         &mut self,
         block: &mut BlockState<'_>,
@@ -62,6 +108,7 @@ impl Warp {
     }
 }
 
+#[inline(always)]
 fn changed(op: AtomicOp, kind: AtomicKind, old: u64, operand: u64, other: u64) -> u64 {
     match op {
         AtomicOp::And => old & operand,

@@ -114,6 +114,16 @@ pub fn release(
 }
 
 fn pass(kernel: &Kernel, warp: &mut Warp, index: usize, barrier: Barrier) -> Result<(), (Stop, u32, u32)> {
+    // Mostly, all lanes of a warp wait at the same place.
+    if let [waiting] = warp.waiting.as_slice()
+        && waiting.barrier == index
+        && kernel.barrier_ops[waiting.op as usize].to.is_none()
+    {
+        let part = waiting.part;
+        warp.waiting.clear();
+        warp.put(part.pc + 1, part.mask);
+        return Ok(());
+    }
     let waiting = std::mem::take(&mut warp.waiting);
     let (passing, staying): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|w| w.barrier == index);
     warp.waiting = staying;

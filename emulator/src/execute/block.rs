@@ -4,6 +4,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 use super::barrier::{Barrier, Released, release};
+use super::host::Host;
 use super::launch::{Job, Progress, site};
 use super::race::{Conflict, Races, SharedAccess};
 use super::scratch::Scratch;
@@ -22,6 +23,7 @@ pub struct BlockState<'j> {
     pub shared: Scratch,
     pub barriers: [Barrier; limits::BARRIERS],
     pub checks_reads: bool,
+    pub host: Host,
     /// The number of copies to shared memory that have not arrived.
     pub pending_copies: u64,
     /// The search for races in shared memory, if it is on.
@@ -54,6 +56,7 @@ impl<'j> BlockState<'j> {
             shared: Scratch::new(job.shared_bytes as usize),
             barriers: Default::default(),
             checks_reads: job.checks_reads,
+            host: Host::detect(),
             pending_copies: 0,
             races: job
                 .watches_races()

@@ -1,10 +1,12 @@
 //! Shuffles, votes, matches and reductions over the active lanes of a warp.
 
+use super::vector::write;
 use super::warp::Warp;
 use super::{first_lane, lanes};
 use crate::code::{ReduceOp, ShuffleMode, VoteMode, WarpOp};
 
 impl Warp {
+    #[inline(always)]
     pub fn collective(&mut self, op: &WarpOp, active: u32) {
         match *op {
             WarpOp::Shuffle { .. } => self.shuffle(op, active),
@@ -55,6 +57,7 @@ impl Warp {
         }
     }
 
+    #[inline(always)]
     fn shuffle(&mut self, op: &WarpOp, active: u32) {
         let WarpOp::Shuffle { mode, to, in_range, value, lane: lane_row, clamp: clamp_row, .. } = *op else {
             return;
@@ -62,34 +65,54 @@ impl Warp {
         let registers = &mut self.registers;
         let values = registers.narrow[value as usize];
         let (by, clamps) = (registers.narrow[lane_row as usize], registers.narrow[clamp_row as usize]);
-        let mut reached = 0;
-        for lane in lanes(active) {
-            let own = lane as u32;
-            let by = by[lane] & 31;
-            let clamp = clamps[lane] & 31;
-            let segment = clamps[lane] >> 8 & 31;
-            let highest = own & segment | clamp & !segment;
-            let lowest = own & segment;
-            let (from, valid) = match mode {
-                ShuffleMode::Up => {
-                    let from = own.wrapping_sub(by);
-                    (from, own >= by && highest <= from)
-                }
-                ShuffleMode::Down => (own + by, own + by <= highest),
-                ShuffleMode::Butterfly => (own ^ by, own ^ by <= highest),
-                ShuffleMode::Index => {
-                    let from = lowest | by & !segment;
-                    (from, from <= highest)
-                }
-            };
-            let from = if valid { from as usize & 31 } else { lane };
-            registers.narrow[to as usize][lane] = values[from];
-            reached |= u32::from(valid) << lane;
-        }
+        // For each lane: the lane whose value it gets, and whether that is in range.
+        let (from, reached) = match mode {
+            ShuffleMode::Up => sources(&by, &clamps, |own, by, segment| {
+                let from = own.wrapping_sub(by);
+                (from, (own >= by) & (segment.highest <= from))
+            }),
+            ShuffleMode::Down => {
+                sources(&by, &clamps, |own, by, segment| (own + by, own + by <= segment.highest))
+            }
+            ShuffleMode::Butterfly => {
+                sources(&by, &clamps, |own, by, segment| (own ^ by, own ^ by <= segment.highest))
+            }
+            ShuffleMode::Index => sources(&by, &clamps, |_, by, segment| {
+                let from = segment.lowest | by & !segment.mask;
+                (from, from <= segment.highest)
+            }),
+        };
+        write(&mut registers.narrow[to as usize], active, |lane| values[from[lane] as usize & 31]);
         if let Some(row) = in_range {
             registers.set_flags(row, active, reached);
         }
     }
+}
+
+/// The lanes among which a lane shuffles values.
+struct Segment {
+    mask: u32,
+    lowest: u32,
+    highest: u32,
+}
+
+#[inline(always)]
+fn sources(
+    by: &[u32; 32],
+    clamps: &[u32; 32],
+    source: impl Fn(u32, u32, Segment) -> (u32, bool),
+) -> ([u32; 32], u32) {
+    let mut from = [0; 32];
+    let mut reached = 0;
+    for (lane, slot) in from.iter_mut().enumerate() {
+        let own = lane as u32;
+        let (clamp, mask) = (clamps[lane] & 31, clamps[lane] >> 8 & 31);
+        let segment = Segment { mask, lowest: own & mask, highest: own & mask | clamp & !mask };
+        let (other, valid) = source(own, by[lane] & 31, segment);
+        *slot = if valid { other } else { own };
+        reached |= u32::from(valid) << lane;
+    }
+    (from, reached)
 }
 
 fn reduced(op: ReduceOp, a: u32, b: u32) -> u32 {

@@ -7,6 +7,10 @@
 //! writer has not waited for the readers, because at least one of the two is by another thread. Where it is not
 //! certain whether two accesses are ordered, they count as ordered, so every race that is reported is one.
 
+mod orderly;
+
+pub use orderly::Row;
+
 use super::lanes;
 use crate::code::{BarrierMode, Kernel, MatrixOp, MemoryAction, MemoryOrder, MemorySpace, Op};
 use crate::fault::AccessKind;
@@ -42,13 +46,6 @@ impl Stamp {
     }
 }
 
-/// The accesses to one part of shared memory.
-#[derive(Clone, Copy, Debug, Default)]
-struct Cell {
-    writer: Stamp,
-    readers: [Stamp; 2],
-}
-
 /// An earlier access that is not ordered before the current one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
@@ -66,25 +63,14 @@ pub struct SharedAccess {
     pub bytes: u64,
 }
 
-/// A load of several lanes.
-#[derive(Clone, Copy, Debug)]
-pub struct Row {
-    pub warp: u32,
-    pub pc: u32,
-    pub active: u32,
-    /// The address at which shared memory starts.
-    pub start: u64,
-    /// The size of one lane's access.
-    pub bytes: u64,
-    /// The size of shared memory.
-    pub length: u64,
-}
-
 #[derive(Debug)]
 pub struct Races {
     /// The size of a part, as a power of two: the smallest access of the kernel.
     shift: u32,
-    cells: Vec<Cell>,
+    /// The last write of each part.
+    writers: Vec<Stamp>,
+    /// Two reads of each part.
+    readers: [Vec<Stamp>; 2],
     threads: usize,
     now: u32,
     /// Accesses with a smaller tick are ordered before all that follow.
@@ -109,8 +95,8 @@ pub struct Races {
 
 /// The host memory that the search for races needs for one block, in bytes.
 pub fn state_bytes(kernel: &Kernel, shared_bytes: u64, threads: u64) -> u64 {
-    let cells = (shared_bytes >> grain_shift(kernel)) * size_of::<Cell>() as u64;
-    cells + 4 * threads * (threads + limits::BARRIERS as u64 + 3)
+    let stamps = (shared_bytes >> grain_shift(kernel)) * 3 * size_of::<Stamp>() as u64;
+    stamps + 4 * threads * (threads + limits::BARRIERS as u64 + 3)
 }
 
 /// The smallest access to shared memory, at most 4 bytes, as a power of two.
@@ -165,9 +151,11 @@ impl Races {
         let uses_fences = kernel.code.iter().any(|instruction| matches!(instruction.op, Op::Fence))
             || kernel.memory_ops.iter().any(orders);
         let threads = threads as usize;
+        let parts = (shared_bytes >> shift) as usize + 1;
         Self {
             shift,
-            cells: vec![Cell::default(); (shared_bytes >> shift) as usize + 1],
+            writers: vec![Stamp::default(); parts],
+            readers: [vec![Stamp::default(); parts], vec![Stamp::default(); parts]],
             threads,
             now: 1,
             base: 1,
@@ -185,7 +173,8 @@ impl Races {
     /// Starts a block. Accesses of earlier blocks no longer count.
     pub fn begin(&mut self) {
         if u32::MAX / 2 < self.now {
-            self.cells.fill(Cell::default());
+            self.writers.fill(Stamp::default());
+            self.readers.iter_mut().for_each(|readers| readers.fill(Stamp::default()));
             self.known.clear();
             self.arrived.iter_mut().for_each(Vec::clear);
             self.published.clear();
@@ -357,41 +346,10 @@ impl Races {
         (access.at >> self.shift) as usize..((access.at + access.bytes - 1) >> self.shift) as usize + 1
     }
 
-    /// Records the reads of several lanes if each is of one part that nobody has written since the last barrier for
-    /// all, as most are. Returns false if they must be recorded one by one, which also finds the lane of a race.
-    pub fn reads_orderly(&mut self, row: Row, addresses: &[u64; 32]) -> bool {
-        let old = Stamp::new(self.base, 0, 0);
-        let first = Stamp::new(self.now, row.pc, 32 * row.warp);
-        if row.bytes != 1 << self.shift || row.active == 0 {
-            return false;
-        }
-        let (mut last, mut repeats) = (u64::MAX, 0);
-        for lane in lanes(row.active) {
-            let at = addresses[lane].wrapping_sub(row.start);
-            repeats = if at == last { repeats + 1 } else { 0 };
-            last = at;
-            // Two readers of a part are already known.
-            if 2 <= repeats {
-                continue;
-            }
-            if row.length <= at || at & (row.bytes - 1) != 0 {
-                return false;
-            }
-            let Some(cell) = self.cells.get_mut((at >> self.shift) as usize) else { return false };
-            if old <= cell.writer {
-                return false;
-            }
-            let stamp = Stamp(first.0 | lane as u64);
-            let [one, two] = cell.readers;
-            if one < old || one.thread() == stamp.thread() {
-                cell.readers[0] = stamp;
-            } else if two < old || two.thread() == stamp.thread() {
-                cell.readers[1] = stamp;
-            } else if !self.known.is_empty() {
-                return false;
-            }
-        }
-        true
+    /// The last write and two reads of a part.
+    #[inline(always)]
+    fn stamps(&self, part: usize) -> (Stamp, [Stamp; 2]) {
+        (self.writers[part], [self.readers[0][part], self.readers[1][part]])
     }
 
     /// Records a read. Its bytes must be inside.
@@ -400,7 +358,7 @@ impl Races {
         let stamp = Stamp::new(self.now, access.pc, access.thread);
         let old = Stamp::new(self.base, 0, 0);
         for part in self.parts(access) {
-            let Cell { writer, readers: [first, second] } = self.cells[part];
+            let (writer, [first, second]) = self.stamps(part);
             if old <= writer
                 && !writer.is_joint()
                 && let Some(conflict) = self.conflict(kernel, writer, access, true)
@@ -408,14 +366,14 @@ impl Races {
                 return Some(conflict);
             }
             if first < old || first.thread() == access.thread {
-                self.cells[part].readers[0] = stamp;
+                self.readers[0][part] = stamp;
             } else if second < old || second.thread() == access.thread {
-                self.cells[part].readers[1] = stamp;
+                self.readers[1][part] = stamp;
             } else if !self.known.is_empty() {
                 let readers = &[first, second];
                 if let Some(index) = readers.iter().position(|reader| self.is_ordered(*reader, access.thread))
                 {
-                    self.cells[part].readers[index] = stamp;
+                    self.readers[index][part] = stamp;
                 }
             }
         }
@@ -427,11 +385,11 @@ impl Races {
         let stamp = Stamp::new(self.now, access.pc, access.thread);
         let old = Stamp::new(self.base, 0, 0);
         for part in self.parts(access) {
-            let Cell { writer, readers } = self.cells[part];
+            let (writer, readers) = self.stamps(part);
             if !changes {
                 // Threads that write the same value do not disturb each other, nor those that read it.
                 if !self.is_ordered(writer, access.thread) {
-                    self.cells[part].writer = Stamp(writer.0 | JOINT);
+                    self.writers[part] = Stamp(writer.0 | JOINT);
                 }
                 continue;
             }
@@ -447,7 +405,7 @@ impl Races {
                     return Some(conflict);
                 }
             }
-            self.cells[part].writer = stamp;
+            self.writers[part] = stamp;
         }
         None
     }

@@ -1,6 +1,7 @@
 //! Shared and local memory: the bytes of one block, and a record of the bytes that were written.
 
 use super::Stop;
+use super::offsets::{Offsets, Run};
 use crate::fault::{Access, AccessKind, FaultKind, Memory};
 
 /// Whether an element was written.
@@ -113,34 +114,72 @@ impl Scratch {
         }
     }
 
-    /// Like `load`, but returns `None` if the element is misaligned or not inside.
+    /// Whether all lanes may read their elements, of which all must be inside and aligned.
     #[inline(always)]
-    pub fn get(&self, at: u64, bytes: u32) -> Option<(u64, State)> {
-        let inside = at < self.len() && u64::from(bytes) <= self.len() - at && at & u64::from(bytes - 1) == 0;
-        inside.then(|| self.load(at, bytes))
+    pub fn allows_reads(&self, lanes: &Offsets, from: u32, bytes: u32, checks: bool) -> bool {
+        let (mut pending, mut unwritten) = (0, 0);
+        if bytes == 4 {
+            for state in gathered(&self.written, lanes, from) {
+                pending |= state & (u32::MAX / 255 * u32::from(PENDING));
+                unwritten |= u32::from(state == 0);
+            }
+        } else {
+            for at in lanes.at {
+                let (_, state) = self.load(u64::from(at + from), bytes);
+                pending |= u32::from(state == State::Pending);
+                unwritten |= u32::from(state == State::Unwritten);
+            }
+        }
+        pending == 0 && (unwritten == 0 || !checks)
     }
 
-    /// Reads 32 consecutive words. Returns false if one of them is outside or must not be read.
-    pub fn load_row(&self, at: u64, row: &mut [u32; 32], checks: bool) -> bool {
-        if self.len() < at {
-            return false;
+    /// Reads a word for each lane. All words must be inside and aligned.
+    #[inline(always)]
+    pub fn load_words(&self, lanes: &Offsets, from: u32) -> [u32; 32] {
+        gathered(&self.bytes, lanes, from)
+    }
+
+    /// The mask of the lanes whose stores of a word would change something: the value, or that it was never written.
+    #[inline(always)]
+    pub fn changed_words(&self, lanes: &Offsets, from: u32, row: &[u32; 32]) -> u32 {
+        let states = gathered(&self.written, lanes, from);
+        let words = gathered(&self.bytes, lanes, from);
+        let mut changed = 0;
+        for lane in 0..32 {
+            let is_written = State::of(states[lane].into()) == State::Written;
+            changed |= u32::from(!is_written | (words[lane] != row[lane])) << lane;
         }
-        let from = at as usize;
-        let (Some(bytes), Some(written)) =
-            (self.bytes.get(from..from + 128), self.written.get(from..from + 128))
-        else {
-            return false;
-        };
-        let states = written.as_chunks::<4>().0.iter();
-        let all = states
-            .fold(true, |all, four| all & State::of(u32::from_le_bytes(*four).into()).allows_read(checks));
-        if !at.is_multiple_of(4) || !all {
-            return false;
+        changed
+    }
+
+    /// Writes a word for each active lane. All words must be inside and aligned.
+    #[inline(always)]
+    pub fn store_words(&mut self, lanes: &Offsets, from: u32, row: &[u32; 32], active: u32) {
+        let (words, states) = (self.bytes.as_chunks_mut::<4>().0, self.written.as_chunks_mut::<4>().0);
+        let groups = lanes.runs.iter().zip(lanes.at.as_chunks::<8>().0).zip(row.as_chunks::<8>().0);
+        for (group, ((run, eight), new)) in groups.enumerate() {
+            let active = active >> (8 * group) & 0xff;
+            let first = word(eight[0] + from);
+            if *run == Run::Consecutive && lanes.step == 4 && active == 0xff {
+                for (slot, value) in words[first..first + 8].iter_mut().zip(new) {
+                    *slot = value.to_le_bytes();
+                }
+                states[first..first + 8].fill([WRITTEN; 4]);
+                continue;
+            }
+            for (lane, (at, value)) in eight.iter().zip(new).enumerate() {
+                if active >> lane & 1 == 1 {
+                    words[word(at + from)] = value.to_le_bytes();
+                    states[word(at + from)] = [WRITTEN; 4];
+                }
+            }
         }
-        for (slot, four) in row.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            *slot = u32::from_le_bytes(*four);
-        }
-        true
+    }
+
+    /// Whether a store of an element, which must be inside, changes its value or that it was never written.
+    pub fn changes(&self, at: u64, bytes: u32, value: u64) -> bool {
+        let (old, state) = self.load(at, bytes);
+        state != State::Written || old != value
     }
 
     /// Marks bytes, which must be inside, as the target of a pending copy.
@@ -172,6 +211,38 @@ impl Scratch {
     }
 }
 
+/// The word of each lane. All words must be inside and aligned.
+#[inline(always)]
+fn gathered(bytes: &[u8], lanes: &Offsets, from: u32) -> [u32; 32] {
+    let words = bytes.as_chunks::<4>().0;
+    let mut row = [0; 32];
+    let groups = row.as_chunks_mut::<8>().0.iter_mut();
+    for ((slots, run), eight) in groups.zip(&lanes.runs).zip(lanes.at.as_chunks::<8>().0) {
+        let first = word(eight[0] + from);
+        match run {
+            Run::Consecutive if lanes.step == 4 => {
+                for (slot, four) in slots.iter_mut().zip(&words[first..first + 8]) {
+                    *slot = u32::from_le_bytes(*four);
+                }
+            }
+            Run::Same => *slots = [u32::from_le_bytes(words[first]); 8],
+            _ => {
+                for (slot, at) in slots.iter_mut().zip(eight) {
+                    *slot = u32::from_le_bytes(words[word(at + from)]);
+                }
+            }
+        }
+    }
+    row
+}
+
+/// The index of the word at an offset.
+#[inline(always)]
+fn word(at: u32) -> usize {
+    (at / 4) as usize
+}
+
+#[inline(always)]
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes.try_into().unwrap_or([0; N])
 }

@@ -9,7 +9,7 @@ use crate::lane::soft::F32;
 
 /// Writes the lanes of a mask to a row.
 #[inline(always)]
-fn write<T: Copy>(to: &mut [T; 32], mask: u32, value: impl Fn(usize) -> T) {
+pub fn write<T: Copy>(to: &mut [T; 32], mask: u32, value: impl Fn(usize) -> T) {
     if mask == u32::MAX {
         for (lane, slot) in to.iter_mut().enumerate() {
             *slot = value(lane);
@@ -59,6 +59,7 @@ fn signed(value: u32) -> i32 {
     value.cast_signed()
 }
 
+#[inline(always)]
 pub fn run_narrow(op: Narrow2, registers: &mut Registers, mask: u32, to: u32, a: u32, b: u32) {
     let r = registers;
     match op {
@@ -116,6 +117,7 @@ fn extreme32(larger: bool, a: u32, b: u32) -> u32 {
     }
 }
 
+#[inline(always)]
 pub fn run_wide(op: Wide2, registers: &mut Registers, mask: u32, to: u32, a: u32, b: u32) {
     let r = registers;
     let float = |f: fn(f64, f64) -> f64| move |x, y| f(f64::from_bits(x), f64::from_bits(y)).to_bits();
@@ -132,6 +134,7 @@ pub fn run_wide(op: Wide2, registers: &mut Registers, mask: u32, to: u32, a: u32
     }
 }
 
+#[inline(always)]
 pub fn shift_wide(op: WideShift, registers: &mut Registers, mask: u32, to: u32, a: u32, b: u32) {
     let (x, y) = (registers.wide[a as usize], registers.narrow[b as usize]);
     let row = &mut registers.wide[to as usize];
@@ -142,11 +145,13 @@ pub fn shift_wide(op: WideShift, registers: &mut Registers, mask: u32, to: u32, 
     }
 }
 
+#[inline(always)]
 pub fn mad_narrow(registers: &mut Registers, mask: u32, [to, a, b, c]: [u32; 4]) {
     let [x, y, z] = [a, b, c].map(|row| registers.narrow[row as usize]);
     write(&mut registers.narrow[to as usize], mask, |l| x[l].wrapping_mul(y[l]).wrapping_add(z[l]));
 }
 
+#[inline(always)]
 pub fn mad_wide(registers: &mut Registers, mask: u32, [to, a, b, c]: [u32; 4]) {
     let [x, y, z] = [a, b, c].map(|row| registers.wide[row as usize]);
     write(&mut registers.wide[to as usize], mask, |l| x[l].wrapping_mul(y[l]).wrapping_add(z[l]));
@@ -161,6 +166,7 @@ fn product(is_signed: bool, x: u32, y: u32) -> u64 {
     }
 }
 
+#[inline(always)]
 pub fn mul_widen(is_signed: bool, registers: &mut Registers, mask: u32, [to, a, b]: [u32; 3]) {
     let [x, y] = [a, b].map(|row| registers.narrow[row as usize]);
     let row = &mut registers.wide[to as usize];
@@ -171,12 +177,14 @@ pub fn mul_widen(is_signed: bool, registers: &mut Registers, mask: u32, [to, a, 
     }
 }
 
+#[inline(always)]
 pub fn mad_widen(is_signed: bool, registers: &mut Registers, mask: u32, [to, a, b, c]: [u32; 4]) {
     let [x, y] = [a, b].map(|row| registers.narrow[row as usize]);
     let z = registers.wide[c as usize];
     write(&mut registers.wide[to as usize], mask, |l| product(is_signed, x[l], y[l]).wrapping_add(z[l]));
 }
 
+#[inline(always)]
 pub fn widen(is_signed: bool, registers: &mut Registers, mask: u32, to: u32, from: u32) {
     let x = registers.narrow[from as usize];
     let row = &mut registers.wide[to as usize];
@@ -187,24 +195,48 @@ pub fn widen(is_signed: bool, registers: &mut Registers, mask: u32, to: u32, fro
     }
 }
 
+#[inline(always)]
 pub fn truncate(registers: &mut Registers, mask: u32, to: u32, from: u32) {
     let x = registers.wide[from as usize];
     write(&mut registers.narrow[to as usize], mask, |l| x[l] as u32);
 }
 
+#[inline(always)]
 pub fn move_narrow(registers: &mut Registers, mask: u32, to: u32, from: u32) {
     let x = registers.narrow[from as usize];
     write(&mut registers.narrow[to as usize], mask, |l| x[l]);
 }
 
+#[inline(always)]
 pub fn move_wide(registers: &mut Registers, mask: u32, to: u32, from: u32) {
     let x = registers.wide[from as usize];
     write(&mut registers.wide[to as usize], mask, |l| x[l]);
 }
 
+/// Computes a × b + c, rounded once. `FUSED` says whether the host has an instruction for that.
+#[inline(always)]
+pub fn fma_f32<const FUSED: bool>(
+    flush: bool,
+    registers: &mut Registers,
+    mask: u32,
+    [to, a, b, c]: [u32; 4],
+) {
+    if !FUSED {
+        return fma_f32_in_f64(flush, registers, mask, [to, a, b, c]);
+    }
+    let [x, y, z] = [a, b, c].map(|row| registers.narrow[row as usize]);
+    let row = &mut registers.narrow[to as usize];
+    let fused = |x, y, z| canonical(f32::from_bits(x).mul_add(f32::from_bits(y), f32::from_bits(z)));
+    if flush {
+        write(row, mask, |l| flushed(fused(flushed(x[l]), flushed(y[l]), flushed(z[l]))));
+    } else {
+        write(row, mask, |l| fused(x[l], y[l], z[l]));
+    }
+}
+
 /// Computes a × b + c in `f64`, in which the product is exact. Rounding the sum to `f32` would round twice. Exact
 /// arithmetic replaces it where that could matter: if the sum is half-way between two `f32` numbers, or is subnormal.
-pub fn fma_f32(flush: bool, registers: &mut Registers, mask: u32, [to, a, b, c]: [u32; 4]) {
+fn fma_f32_in_f64(flush: bool, registers: &mut Registers, mask: u32, [to, a, b, c]: [u32; 4]) {
     let [mut x, mut y, mut z] = [a, b, c].map(|row| registers.narrow[row as usize]);
     if flush {
         for row in [&mut x, &mut y, &mut z] {
@@ -233,20 +265,26 @@ pub fn fma_f32(flush: bool, registers: &mut Registers, mask: u32, [to, a, b, c]:
     write(&mut registers.narrow[to as usize], mask, |lane| result[lane]);
 }
 
-pub fn fma_f64(registers: &mut Registers, mask: u32, [to, a, b, c]: [u32; 4]) {
+#[inline(always)]
+pub fn fma_f64<const FUSED: bool>(registers: &mut Registers, mask: u32, [to, a, b, c]: [u32; 4]) {
     let [x, y, z] = [a, b, c].map(|row| registers.wide[row as usize].map(f64::from_bits));
     let row = &mut registers.wide[to as usize];
+    if FUSED {
+        return write(row, mask, |lane| x[lane].mul_add(y[lane], z[lane]).to_bits());
+    }
     for lane in lanes(mask) {
         row[lane] = x[lane].mul_add(y[lane], z[lane]).to_bits();
     }
 }
 
+#[inline(always)]
 pub fn select_narrow(registers: &mut Registers, mask: u32, to: u32, yes: u32, no: u32, flag: u32) {
     let (x, y) = (registers.narrow[yes as usize], registers.narrow[no as usize]);
     let flags = registers.flags[flag as usize];
     write(&mut registers.narrow[to as usize], mask, |l| if flags >> l & 1 == 1 { x[l] } else { y[l] });
 }
 
+#[inline(always)]
 pub fn select_wide(registers: &mut Registers, mask: u32, to: u32, yes: u32, no: u32, flag: u32) {
     let (x, y) = (registers.wide[yes as usize], registers.wide[no as usize]);
     let flags = registers.flags[flag as usize];
@@ -275,6 +313,7 @@ fn ordered<T: PartialOrd + Copy>(compare: Compare, x: &[T; 32], y: &[T; 32]) -> 
     }
 }
 
+#[inline(always)]
 pub fn compare(compare: Compare, kind: Comparable, registers: &mut Registers, mask: u32, rows: [u32; 3]) {
     let [to, a, b] = rows.map(|row| row as usize);
     let found = match kind {

@@ -51,7 +51,9 @@ proptest! {
             check(op, flush, &|registers| vector::run_narrow(fast, registers, mask, 3, 0, 1))?;
         }
         for flush in [false, true] {
-            check(FloatOp::Fma, flush, &|registers| vector::fma_f32(flush, registers, mask, [3, 0, 1, 2]))?;
+            let rows = [3, 0, 1, 2];
+            check(FloatOp::Fma, flush, &|registers| vector::fma_f32::<false>(flush, registers, mask, rows))?;
+            check(FloatOp::Fma, flush, &|registers| vector::fma_f32::<true>(flush, registers, mask, rows))?;
         }
     }
 }

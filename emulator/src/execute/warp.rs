@@ -3,8 +3,8 @@
 use super::block::BlockState;
 use super::copy::PendingCopy;
 use super::scratch::Scratch;
-use super::{Stop, first_lane, lanes, vector};
-use crate::code::{File, FlagOp, LaneOp, Op, Slot};
+use super::{Stop, first_lane, functions, lanes, vector};
+use crate::code::{File, FlagOp, Op, Slot};
 use crate::fault::FaultKind;
 use crate::lane::mask;
 use crate::limits;
@@ -166,7 +166,38 @@ impl Warp {
         }
     }
 
+    /// Runs a part until it ends, waits or meets another part.
     fn run(
+        &mut self,
+        block: &mut BlockState<'_>,
+        at: &mut u32,
+        mask: u32,
+        turn: &mut Turn,
+    ) -> Result<Pause, Stop> {
+        #[cfg(target_arch = "x86_64")]
+        if block.host.has_wide_vectors() {
+            // SAFETY: the CPU has the instructions that the function uses.
+            return unsafe { self.run_with_wide_vectors(block, at, mask, turn) };
+        }
+        self.run_on::<false>(block, at, mask, turn)
+    }
+
+    /// The same code as without these instructions, which the compiler turns into fewer of them.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,fma,lzcnt,popcnt")]
+    fn run_with_wide_vectors(
+        &mut self,
+        block: &mut BlockState<'_>,
+        at: &mut u32,
+        mask: u32,
+        turn: &mut Turn,
+    ) -> Result<Pause, Stop> {
+        self.run_on::<true>(block, at, mask, turn)
+    }
+
+    /// `FUSED` says whether the host multiplies and adds in one instruction.
+    #[inline(always)]
+    fn run_on<const FUSED: bool>(
         &mut self,
         block: &mut BlockState<'_>,
         at: &mut u32,
@@ -201,7 +232,7 @@ impl Warp {
             match instruction.op {
                 Op::Narrow2(op, to, a, b) => vector::run_narrow(op, r, active, to, a, b),
                 Op::Wide2(op, to, a, b) => vector::run_wide(op, r, active, to, a, b),
-                Op::FmaF32 { flush, rows } => vector::fma_f32(flush, r, active, rows),
+                Op::FmaF32 { flush, rows } => vector::fma_f32::<FUSED>(flush, r, active, rows),
                 Op::Memory(index) => self.memory(block, index, active, pc)?,
                 Op::MoveNarrow { to, from } => vector::move_narrow(r, active, to, from),
                 Op::MoveWide { to, from } => vector::move_wide(r, active, to, from),
@@ -215,8 +246,8 @@ impl Warp {
                 Op::Truncate { to, from } => vector::truncate(r, active, to, from),
                 Op::SelectNarrow { to, yes, no, flag } => vector::select_narrow(r, active, to, yes, no, flag),
                 Op::SelectWide { to, yes, no, flag } => vector::select_wide(r, active, to, yes, no, flag),
-                Op::FmaF64(to, a, b, c) => vector::fma_f64(r, active, [to, a, b, c]),
-                Op::Lane(index) => self.lane_op(&kernel.lane_ops[index as usize], active),
+                Op::FmaF64(to, a, b, c) => vector::fma_f64::<FUSED>(r, active, [to, a, b, c]),
+                Op::Lane(index) => functions::run(&kernel.lane_ops[index as usize], r, active),
                 Op::Flags(op, to, a, b) => {
                     let (x, y) = (r.flags[a as usize], r.flags[b as usize]);
                     let value = match op {
@@ -325,21 +356,6 @@ impl Warp {
                 Op::Nothing => {}
             }
             *at += 1;
-        }
-    }
-
-    fn lane_op(&mut self, op: &LaneOp, active: u32) {
-        let registers = &mut self.registers;
-        for lane in lanes(active) {
-            let mut values = [0; 4];
-            for (value, slot) in values.iter_mut().zip(&op.from) {
-                *value = registers.get(*slot, lane);
-            }
-            let (first, second) = op.function.apply(values);
-            registers.set(op.to, lane, first);
-            if let Some(slot) = op.second {
-                registers.set(slot, lane, second);
-            }
         }
     }
 }

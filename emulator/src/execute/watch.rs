@@ -1,7 +1,7 @@
 //! Reports the accesses of a warp to shared memory to the search for races, before they are executed.
 
 use super::block::BlockState;
-use super::race::{Row, SharedAccess};
+use super::race::SharedAccess;
 use super::scratch::State;
 use super::warp::Warp;
 use super::{Stop, first_lane, lanes};
@@ -28,11 +28,6 @@ impl Warp {
         let Some(races) = &mut block.races else { return Ok(()) };
         let bytes = u64::from(op.bytes);
         let length = block.shared.len();
-        if let MemoryAction::Load { .. } = op.action
-            && races.reads_orderly(Row { warp: self.index, pc, active, start, bytes, length }, addresses)
-        {
-            return Ok(());
-        }
         for lane in lanes(active) {
             let at = addresses[lane].wrapping_sub(start);
             if length < bytes || length - bytes < at || at & (bytes - 1) != 0 {

@@ -1,224 +1,346 @@
-//! The fast path for accesses of one element for each lane, executed for all lanes at once. Unusual accesses use the
-//! slow path, which goes lane by lane and reports faults. All lanes are checked before anything is written.
+//! The fast path for loads and stores, executed for all lanes at once. Unusual accesses use the slow path, which goes lane
+//! by lane and reports faults. All lanes are checked before anything is written.
+
+use std::sync::atomic::Ordering;
 
 use super::block::BlockState;
 use super::lanes;
-use super::warp::Warp;
+use super::offsets::{Offsets, Piece, Run};
+use super::race::Row;
+use super::vector::write;
+use super::warp::{Registers, Warp};
 use crate::code::{File, MemoryAction, MemoryOp, MemorySpace, Slot};
+use crate::decode::SHARED_WINDOW;
 use crate::memory::Allocation;
 
-/// The pattern of the addresses of all 32 lanes.
-enum Pattern {
-    /// Consecutive words.
-    Row,
-    /// The same address in all lanes.
-    Same,
-    Other,
-}
-
-#[inline(always)]
-fn pattern(addresses: &[u64; 32], active: u32, bytes: u32) -> Pattern {
-    if active != u32::MAX || bytes != 4 {
-        return Pattern::Other;
-    }
-    let first = addresses[0];
-    let (mut row, mut same) = (true, true);
-    for (lane, address) in addresses.iter().enumerate() {
-        row &= *address == first.wrapping_add(4 * lane as u64);
-        same &= *address == first;
-    }
-    match (row, same) {
-        (true, _) => Pattern::Row,
-        (_, true) => Pattern::Same,
-        _ => Pattern::Other,
-    }
-}
-
 impl Warp {
-    /// Tries to do the access. Returns false if the slow path has to do it.
-    pub fn all_at_once(
-        &mut self,
-        block: &mut BlockState<'_>,
-        op: &MemoryOp,
-        at: &[u64; 32],
-        active: u32,
-    ) -> bool {
-        if op.element != op.bytes || op.element == 1 || (op.order.is_strong() && op.element == 8) {
+    /// Tries to do the access. Returns false if the slow path has to do it; then nothing has changed that it would not
+    /// do again in the same way.
+    #[inline(always)]
+    pub fn all_at_once(&mut self, block: &mut BlockState<'_>, op: &MemoryOp, active: u32, pc: u32) -> bool {
+        if op.order.is_strong() && op.element == 8 {
             return false;
         }
+        match (op.space, &op.action) {
+            (_, MemoryAction::Atomic { .. }) | (MemorySpace::Local, _) => false,
+            (MemorySpace::Param, MemoryAction::Load { signed, to }) => {
+                self.load_params(block, op, *signed, to, active)
+            }
+            (MemorySpace::Param, MemoryAction::Store { .. }) => false,
+            (MemorySpace::Shared, MemoryAction::Load { signed, to }) => {
+                self.load_shared(block, op, (*signed, to.as_slice()), active, pc)
+            }
+            (MemorySpace::Shared, MemoryAction::Store { from }) => {
+                self.store_shared(block, op, from, active, pc)
+            }
+            (MemorySpace::Global, MemoryAction::Load { signed, to }) => {
+                self.load_global(block, op, *signed, to, active)
+            }
+            (MemorySpace::Global, MemoryAction::Store { from }) => self.store_global(block, op, from, active),
+            (MemorySpace::Generic, _) => self.generic(block, op, active, pc),
+        }
+    }
+
+    /// An access through a generic address, all of whose lanes are in the same state space.
+    #[inline(never)]
+    fn generic(&mut self, block: &mut BlockState<'_>, op: &MemoryOp, active: u32, pc: u32) -> bool {
+        if op.at.base.file == File::Narrow {
+            return false;
+        }
+        let base = self.registers.wide[op.at.base.row as usize][super::first_lane(active)];
+        let address = base.wrapping_add(op.at.offset.cast_unsigned());
+        let is_shared = address.wrapping_sub(SHARED_WINDOW) < block.shared.len();
         match &op.action {
-            MemoryAction::Load { signed, to } => {
-                let [Some(slot)] = to.as_slice() else { return false };
-                if slot.file == File::Flag || (*signed && op.element * 8 != slot.bits) {
-                    return false;
-                }
-                match op.space {
-                    MemorySpace::Shared => match op.element {
-                        2 => self.load_shared::<2>(block, *slot, at, active),
-                        4 => self.load_shared::<4>(block, *slot, at, active),
-                        _ => self.load_shared::<8>(block, *slot, at, active),
-                    },
-                    MemorySpace::Global => match op.element {
-                        2 => self.load_global::<2>(block, *slot, at, active),
-                        4 => self.load_global::<4>(block, *slot, at, active),
-                        _ => self.load_global::<8>(block, *slot, at, active),
-                    },
-                    _ => false,
-                }
+            MemoryAction::Load { signed, to } if is_shared => {
+                self.load_shared(block, op, (*signed, to.as_slice()), active, pc)
             }
-            MemoryAction::Store { from } => {
-                let [slot] = from.as_slice() else { return false };
-                match op.space {
-                    MemorySpace::Shared => match op.element {
-                        2 => self.store_shared::<2>(block, *slot, at, active),
-                        4 => self.store_shared::<4>(block, *slot, at, active),
-                        _ => self.store_shared::<8>(block, *slot, at, active),
-                    },
-                    MemorySpace::Global => match op.element {
-                        2 => self.store_global::<2>(block, *slot, at, active),
-                        4 => self.store_global::<4>(block, *slot, at, active),
-                        _ => self.store_global::<8>(block, *slot, at, active),
-                    },
-                    _ => false,
-                }
-            }
+            MemoryAction::Store { from } if is_shared => self.store_shared(block, op, from, active, pc),
+            MemoryAction::Load { signed, to } => self.load_global(block, op, *signed, to, active),
+            MemoryAction::Store { from } => self.store_global(block, op, from, active),
             MemoryAction::Atomic { .. } => false,
         }
     }
 
-    fn load_shared<const BYTES: u32>(
+    #[inline(never)]
+    fn load_params(
         &mut self,
         block: &BlockState<'_>,
-        slot: Slot,
-        at: &[u64; 32],
+        op: &MemoryOp,
+        signed: bool,
+        to: &[Option<Slot>],
         active: u32,
     ) -> bool {
-        let shared = &block.shared;
-        if slot.file == File::Narrow {
-            let row = &mut self.registers.narrow[slot.row as usize];
-            match pattern(at, active, BYTES) {
-                Pattern::Row => return shared.load_row(at[0], row, block.checks_reads),
-                Pattern::Same => {
-                    let Some((value, state)) = shared.get(at[0], 4) else { return false };
-                    if !state.allows_read(block.checks_reads) {
-                        return false;
-                    }
-                    *row = [value as u32; 32];
-                    return true;
-                }
-                Pattern::Other => {}
-            }
+        let piece = Piece { start: 0, length: block.params.len() as u64, lead: 0 };
+        let found = Offsets::find(&self.registers, op.at, piece, op.bytes, active);
+        let Some(at) = found.and_then(|offsets| offsets.single()) else { return false };
+        for (index, slot) in to.iter().enumerate() {
+            let Some(slot) = slot else { continue };
+            let from = at as usize + op.element as usize * index;
+            let bytes = &block.params[from..from + op.element as usize];
+            let value = bytes.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
+            put(&mut self.registers, *slot, &[extended(value, op.element, signed); 32], active);
         }
-        let mut values = [0; 32];
-        for lane in lanes(active) {
-            match shared.get(at[lane], BYTES) {
-                Some((value, state)) if state.allows_read(block.checks_reads) => values[lane] = value,
-                _ => return false,
-            }
-        }
-        self.put_values(slot, &values, active);
         true
     }
 
-    fn store_shared<const BYTES: u32>(
+    #[inline(always)]
+    fn load_shared(
         &mut self,
         block: &mut BlockState<'_>,
-        slot: Slot,
-        at: &[u64; 32],
+        op: &MemoryOp,
+        (signed, to): (bool, &[Option<Slot>]),
         active: u32,
+        pc: u32,
     ) -> bool {
-        let length = block.shared.len();
-        let fits =
-            |at: u64| at.is_multiple_of(u64::from(BYTES)) && at < length && u64::from(BYTES) <= length - at;
-        if !lanes(active).all(|lane| fits(at[lane])) {
-            return false;
-        }
-        for lane in lanes(active) {
-            let value = self.registers.get(slot, lane);
-            block.shared.store(at[lane], BYTES, value);
-        }
-        true
-    }
-
-    fn load_global<const BYTES: u32>(
-        &mut self,
-        block: &BlockState<'_>,
-        slot: Slot,
-        at: &[u64; 32],
-        active: u32,
-    ) -> bool {
-        let Some(allocation) = self.allocation(block, at, active) else { return false };
-        if allocation.tracks_writes() {
-            return false;
-        }
-        if slot.file == File::Narrow {
-            let row = &mut self.registers.narrow[slot.row as usize];
-            match pattern(at, active, BYTES) {
-                Pattern::Row if at[0].is_multiple_of(4) => {
-                    let Some(offset) = allocation.offset(at[0], 128) else { return false };
-                    allocation.load_row(offset, row);
-                    return true;
-                }
-                Pattern::Same if at[0].is_multiple_of(4) => {
-                    let Some(offset) = allocation.offset(at[0], 4) else { return false };
-                    *row = [allocation.load_word(offset); 32];
-                    return true;
-                }
-                _ => {}
-            }
-        }
-        let mut values = [0; 32];
-        for lane in lanes(active) {
-            let Some(offset) = aligned_offset::<BYTES>(allocation, at[lane]) else { return false };
-            values[lane] = allocation.load(offset, BYTES);
-        }
-        self.put_values(slot, &values, active);
-        true
-    }
-
-    fn store_global<const BYTES: u32>(
-        &mut self,
-        block: &BlockState<'_>,
-        slot: Slot,
-        at: &[u64; 32],
-        active: u32,
-    ) -> bool {
-        let Some(allocation) = self.allocation(block, at, active) else { return false };
-        if allocation.read_only
-            || !lanes(active).all(|lane| aligned_offset::<BYTES>(allocation, at[lane]).is_some())
+        let Some(offsets) = self.shared_offsets(block, op, active) else { return false };
+        let checks = block.checks_reads;
+        let shared = &block.shared;
+        let parts = || to.iter().zip((0..).step_by(op.element as usize));
+        if !parts()
+            .all(|(slot, from)| slot.is_none() || shared.allows_reads(&offsets, from, op.element, checks))
         {
             return false;
         }
-        for lane in lanes(active) {
-            allocation.store(at[lane] - allocation.start, BYTES, self.registers.get(slot, lane));
+        if let Some(races) = &mut block.races
+            && !races.reads_orderly(Row { warp: self.index, pc, active }, &offsets)
+        {
+            return false;
+        }
+        for (slot, from) in parts() {
+            let Some(slot) = slot else { continue };
+            if op.element == 4 && slot.file == File::Narrow {
+                let words = block.shared.load_words(&offsets, from);
+                write(&mut self.registers.narrow[slot.row as usize], active, |lane| words[lane]);
+            } else {
+                let one = |at: u32| block.shared.load(u64::from(at + from), op.element).0;
+                let values = offsets.at.map(|at| extended(one(at), op.element, signed));
+                put(&mut self.registers, *slot, &values, active);
+            }
         }
         true
     }
 
-    /// The allocation that the first lane accesses. The other lanes probably access the same one.
-    fn allocation<'m>(
+    #[inline(always)]
+    fn store_shared(
         &mut self,
-        block: &BlockState<'m>,
-        at: &[u64; 32],
+        block: &mut BlockState<'_>,
+        op: &MemoryOp,
+        from: &[Slot],
         active: u32,
-    ) -> Option<&'m Allocation> {
-        let (allocation, _) = block.view.find(at[super::first_lane(active)], 1, &mut self.hint)?;
-        Some(allocation)
+        pc: u32,
+    ) -> bool {
+        let Some(offsets) = self.shared_offsets(block, op, active) else { return false };
+        let parts = || from.iter().zip((0..).step_by(op.element as usize));
+        let registers = &self.registers;
+        let is_words = |slot: &Slot| op.element == 4 && slot.file == File::Narrow;
+        if let Some(races) = &mut block.races {
+            let mut changed = 0;
+            for (slot, to) in parts() {
+                changed |= if is_words(slot) {
+                    block.shared.changed_words(&offsets, to, &registers.narrow[slot.row as usize])
+                } else {
+                    let unused = 64 - 8 * op.element;
+                    lanes(active)
+                        .filter(|lane| {
+                            let new = registers.get(*slot, *lane) << unused >> unused;
+                            block.shared.changes(u64::from(offsets.at[*lane] + to), op.element, new)
+                        })
+                        .fold(0, |all, lane| all | 1 << lane)
+                };
+            }
+            if !races.writes_orderly(Row { warp: self.index, pc, active }, &offsets, changed) {
+                return false;
+            }
+        }
+        for (slot, to) in parts() {
+            if is_words(slot) {
+                block.shared.store_words(&offsets, to, &registers.narrow[slot.row as usize], active);
+            } else {
+                for lane in lanes(active) {
+                    let value = registers.get(*slot, lane);
+                    block.shared.store(u64::from(offsets.at[lane] + to), op.element, value);
+                }
+            }
+        }
+        true
     }
 
-    fn put_values(&mut self, slot: Slot, values: &[u64; 32], active: u32) {
-        if slot.file == File::Wide {
-            let row = &mut self.registers.wide[slot.row as usize];
-            lanes(active).for_each(|lane| row[lane] = values[lane]);
-        } else {
-            let row = &mut self.registers.narrow[slot.row as usize];
-            lanes(active).for_each(|lane| row[lane] = values[lane] as u32);
+    #[inline(always)]
+    pub fn shared_offsets(&self, block: &BlockState<'_>, op: &MemoryOp, active: u32) -> Option<Offsets> {
+        let start = if op.space == MemorySpace::Shared { 0 } else { SHARED_WINDOW };
+        let piece = Piece { start, length: block.shared.len(), lead: 0 };
+        Offsets::find(&self.registers, op.at, piece, op.bytes, active)
+    }
+
+    /// The allocation that the first lane accesses, with the offsets of all lanes if they access the same one.
+    #[inline(always)]
+    pub fn global_offsets<'m>(
+        &mut self,
+        block: &BlockState<'m>,
+        op: &MemoryOp,
+        active: u32,
+    ) -> Option<(&'m Allocation, Offsets)> {
+        if op.at.base.file == File::Narrow {
+            return None;
+        }
+        let base = self.registers.wide[op.at.base.row as usize][super::first_lane(active)];
+        let address = base.wrapping_add(op.at.offset.cast_unsigned());
+        let (allocation, _) = block.view.find(address, 1, &mut self.hint)?;
+        let piece = Piece { start: allocation.start, length: allocation.bytes, lead: allocation.lead() };
+        Some((allocation, Offsets::find(&self.registers, op.at, piece, op.bytes, active)?))
+    }
+
+    #[inline(always)]
+    fn load_global(
+        &mut self,
+        block: &BlockState<'_>,
+        op: &MemoryOp,
+        signed: bool,
+        to: &[Option<Slot>],
+        active: u32,
+    ) -> bool {
+        let Some((allocation, offsets)) = self.global_offsets(block, op, active) else { return false };
+        let parts = || to.iter().zip((0..).step_by(op.element as usize));
+        if allocation.tracks_writes() && block.checks_reads {
+            let is_written = |from: u32| {
+                offsets.at.iter().all(|at| allocation.is_written(u64::from(at + from), op.element.into()))
+            };
+            if !parts().all(|(slot, from)| slot.is_none() || is_written(from)) {
+                return false;
+            }
+        }
+        for (slot, from) in parts() {
+            let Some(slot) = slot else { continue };
+            if op.element == 4 && slot.file == File::Narrow {
+                let words = load_words(allocation, &offsets, from);
+                write(&mut self.registers.narrow[slot.row as usize], active, |lane| words[lane]);
+            } else {
+                load_elements(
+                    &mut self.registers,
+                    allocation,
+                    &offsets,
+                    from,
+                    (op.element, signed),
+                    *slot,
+                    active,
+                );
+            }
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn store_global(&mut self, block: &BlockState<'_>, op: &MemoryOp, from: &[Slot], active: u32) -> bool {
+        let Some((allocation, offsets)) = self.global_offsets(block, op, active) else { return false };
+        if allocation.read_only {
+            return false;
+        }
+        for (slot, to) in from.iter().zip((0..).step_by(op.element as usize)) {
+            if op.element == 4 && slot.file == File::Narrow {
+                let row = &self.registers.narrow[slot.row as usize];
+                let (words, first) = allocation.words();
+                for lane in lanes(active) {
+                    let at = offsets.at[lane] + to;
+                    words[(at / 4) as usize - first].store(row[lane], Ordering::Relaxed);
+                    allocation.mark(at.into(), 4);
+                }
+            } else {
+                store_elements(&self.registers, allocation, &offsets, to, op.element, *slot, active);
+            }
+        }
+        true
+    }
+}
+
+/// Reads a word for each lane. All words must be inside and aligned.
+#[inline(always)]
+fn load_words(allocation: &Allocation, offsets: &Offsets, from: u32) -> [u32; 32] {
+    let (words, first) = allocation.words();
+    let mut row = [0; 32];
+    let groups = row.as_chunks_mut::<8>().0.iter_mut();
+    for ((slots, run), eight) in groups.zip(&offsets.runs).zip(offsets.at.as_chunks::<8>().0) {
+        let index = ((eight[0] + from) / 4) as usize - first;
+        match run {
+            Run::Consecutive if offsets.step == 4 => {
+                for (slot, word) in slots.iter_mut().zip(&words[index..index + 8]) {
+                    *slot = word.load(Ordering::Relaxed);
+                }
+            }
+            Run::Same => *slots = [words[index].load(Ordering::Relaxed); 8],
+            _ => {
+                for (slot, at) in slots.iter_mut().zip(eight) {
+                    *slot = words[((at + from) / 4) as usize - first].load(Ordering::Relaxed);
+                }
+            }
+        }
+    }
+    row
+}
+
+#[inline(never)]
+fn load_elements(
+    registers: &mut Registers,
+    allocation: &Allocation,
+    offsets: &Offsets,
+    from: u32,
+    (bytes, signed): (u32, bool),
+    slot: Slot,
+    active: u32,
+) {
+    let one = |at: u32| extended(allocation.load(u64::from(at + from), bytes), bytes, signed);
+    let values = match offsets.single() {
+        Some(at) => [one(at); 32],
+        None => offsets.at.map(one),
+    };
+    put(registers, slot, &values, active);
+}
+
+#[inline(never)]
+fn store_elements(
+    registers: &Registers,
+    allocation: &Allocation,
+    offsets: &Offsets,
+    to: u32,
+    bytes: u32,
+    slot: Slot,
+    active: u32,
+) {
+    let (words, first) = allocation.words();
+    for (group, eight) in offsets.at.as_chunks::<8>().0.iter().enumerate() {
+        let mask = active >> (8 * group) & 0xff;
+        let at = eight[0] + to;
+        let in_pairs = bytes == 2 && offsets.step == 2 && offsets.runs[group] == Run::Consecutive;
+        if in_pairs && mask == 0xff && at.is_multiple_of(4) && slot.file == File::Narrow {
+            // Two lanes write the two halves of a word.
+            let row = &registers.narrow[slot.row as usize].as_chunks::<8>().0[group];
+            for (index, [low, high]) in row.as_chunks::<2>().0.iter().enumerate() {
+                let word = &words[(at / 4) as usize - first + index];
+                word.store(low & 0xffff | high << 16, Ordering::Relaxed);
+            }
+            allocation.mark(at.into(), 16);
+            continue;
+        }
+        for lane in lanes(mask) {
+            let value = registers.get(slot, 8 * group + lane);
+            allocation.store(u64::from(eight[lane] + to), bytes, value);
         }
     }
 }
 
+/// The bits of an element in a register of 64 bits.
 #[inline(always)]
-fn aligned_offset<const BYTES: u32>(allocation: &Allocation, address: u64) -> Option<u64> {
-    // Allocations are aligned to 256 bytes.
-    allocation.offset(address, u64::from(BYTES)).filter(|offset| offset & u64::from(BYTES - 1) == 0)
+fn extended(value: u64, bytes: u32, signed: bool) -> u64 {
+    let unused = 64 - 8 * bytes;
+    if signed { ((value << unused).cast_signed() >> unused).cast_unsigned() } else { value }
+}
+
+fn put(registers: &mut Registers, slot: Slot, values: &[u64; 32], active: u32) {
+    match slot.file {
+        File::Wide => write(&mut registers.wide[slot.row as usize], active, |lane| values[lane]),
+        File::Narrow => {
+            let mask = crate::lane::mask(u64::from(u32::MAX), slot.bits) as u32;
+            write(&mut registers.narrow[slot.row as usize], active, |lane| values[lane] as u32 & mask);
+        }
+        File::Flag => lanes(active).for_each(|lane| registers.set(slot, lane, values[lane])),
+    }
 }

@@ -218,6 +218,7 @@ pub fn extreme(larger: bool, nan_wins: bool, xor_sign: bool, a: u64, b: u64, for
 }
 
 /// Replaces subnormal numbers by zeros.
+#[inline(always)]
 pub fn flushed(bits: u32) -> u32 {
     if bits & 0x7f80_0000 == 0 { bits & 0x8000_0000 } else { bits }
 }

@@ -84,14 +84,65 @@ impl HalfFunction {
             HalfOp::Min | HalfOp::Max => {
                 extreme(self.op == HalfOp::Max, self.nan_wins, self.xor_sign, a, b, format)
             }
-            HalfOp::Add => x.plus(y, nearest).round(format, nearest),
-            HalfOp::Sub => x.plus(y.negated(), nearest).round(format, nearest),
-            HalfOp::Mul => x.times(y).round(format, nearest),
-            HalfOp::Fma => x.times(y).plus(z, nearest).round(format, nearest),
+            HalfOp::Add | HalfOp::Sub | HalfOp::Mul | HalfOp::Fma => {
+                self.in_f64(a, b, c, format).unwrap_or_else(|| self.exactly(x, y, z, format))
+            }
             HalfOp::Exp2 => through_f64(x, format, f64::exp2),
             HalfOp::Tanh => through_f64(x, format, f64::tanh),
         }
     }
+
+    /// Arithmetic on all values, rounded once.
+    pub(super) fn exactly(&self, x: Value, y: Value, z: Value, format: Format) -> u64 {
+        let nearest = Rounding::NearestEven;
+        match self.op {
+            HalfOp::Add => x.plus(y, nearest).round(format, nearest),
+            HalfOp::Sub => x.plus(y.negated(), nearest).round(format, nearest),
+            HalfOp::Mul => x.times(y).round(format, nearest),
+            _ => x.times(y).plus(z, nearest).round(format, nearest),
+        }
+    }
+
+    /// Arithmetic on zeros and normal numbers whose result is one, too. Products are exact in `f64`. The sum may be rounded
+    /// there, which matters only if it then seems to be half-way between two numbers.
+    pub(super) fn in_f64(&self, a: u64, b: u64, c: u64, format: Format) -> Option<u64> {
+        let (x, y, z) = (widened(a, format)?, widened(b, format)?, widened(c, format)?);
+        let result = match self.op {
+            HalfOp::Add => x + y,
+            HalfOp::Sub => x - y,
+            HalfOp::Mul => x * y,
+            _ => x * y + z,
+        };
+        let (sign, magnitude) = (result.to_bits() >> 63 << 15, result.to_bits() & (u64::MAX >> 1));
+        if magnitude == 0 {
+            return Some(sign);
+        }
+        let dropped = 52 - format.fraction_bits;
+        let half = 1 << (dropped - 1);
+        let lowest = (1023 - bias(format) + 1) << 52;
+        let highest = (1023 + bias(format)) << 52;
+        if magnitude < lowest || highest <= magnitude || magnitude & (2 * half - 1) == half {
+            return None;
+        }
+        let rounded = (magnitude + half) >> dropped;
+        Some(sign | (rounded - ((1023 - bias(format)) << format.fraction_bits)))
+    }
+}
+
+fn bias(format: Format) -> u64 {
+    (1 << (format.exponent_bits - 1)) - 1
+}
+
+/// The same number as an `f64`, if it is zero or normal.
+fn widened(bits: u64, format: Format) -> Option<f64> {
+    let (sign, magnitude) = ((bits & 0x8000) << 48, bits & 0x7fff);
+    let exponent = magnitude >> format.fraction_bits;
+    if magnitude == 0 {
+        return Some(f64::from_bits(sign));
+    }
+    let is_normal = exponent != 0 && exponent + 1 != 1 << format.exponent_bits;
+    let moved = (magnitude << (52 - format.fraction_bits)) + ((1023 - bias(format)) << 52);
+    is_normal.then_some(f64::from_bits(sign | moved))
 }
 
 /// Replaces subnormal numbers by zeros.

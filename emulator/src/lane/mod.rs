@@ -113,6 +113,7 @@ impl Type {
     }
 }
 
+#[inline(always)]
 pub fn mask(value: u64, bits: u32) -> u64 {
     if bits == 64 { value } else { value & ((1 << bits) - 1) }
 }

@@ -158,6 +158,22 @@ proptest! {
     }
 
     #[test]
+    fn halves_have_the_same_sums_and_products_in_f64_as_in_exact_arithmetic(values in prop::array::uniform3(any::<u16>()), near in any::<bool>()) {
+        // Numbers of similar size have more interesting sums.
+        let values = values.map(|value| u64::from(if near { value & 0x83ff | 0x3c00 } else { value }));
+        for (ty, format) in [(Type::F16, F16), (Type::Bf16, BF16)] {
+            let [x, y, z] = values.map(|bits| unpack(bits, format));
+            for op in [HalfOp::Add, HalfOp::Sub, HalfOp::Mul, HalfOp::Fma] {
+                let function = HalfFunction::new(op, ty);
+                if let Some(found) = function.in_f64(values[0], values[1], values[2], format) {
+                    let truth = function.exactly(x, y, z, format);
+                    prop_assert_eq!(found, truth, "{:?} of {:x?} in {:?}", op, values, ty);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn operations_on_pairs_equal_two_on_halves(a in any::<u32>(), b in any::<u32>(), c in any::<u32>()) {
         for op in [HalfOp::Add, HalfOp::Mul, HalfOp::Fma, HalfOp::Min, HalfOp::Neg] {
             for (pair, one) in [(Type::F16x2, Type::F16), (Type::Bf16x2, Type::Bf16)] {

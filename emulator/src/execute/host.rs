@@ -1,0 +1,27 @@
+//! Which instructions the host's CPU has beyond those that every CPU of its kind has.
+
+#[derive(Clone, Copy, Debug)]
+pub struct Host {
+    wide_vectors: bool,
+}
+
+impl Host {
+    pub fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        let wide_vectors = std::arch::is_x86_feature_detected!("avx2")
+            && std::arch::is_x86_feature_detected!("bmi1")
+            && std::arch::is_x86_feature_detected!("bmi2")
+            && std::arch::is_x86_feature_detected!("fma")
+            && std::arch::is_x86_feature_detected!("lzcnt")
+            && std::arch::is_x86_feature_detected!("popcnt");
+        #[cfg(not(target_arch = "x86_64"))]
+        let wide_vectors = false;
+        Self { wide_vectors }
+    }
+
+    /// Whether it has AVX2, FMA, BMI1, BMI2, LZCNT and POPCNT.
+    #[inline(always)]
+    pub fn has_wide_vectors(self) -> bool {
+        self.wide_vectors
+    }
+}

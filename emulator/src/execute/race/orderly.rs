@@ -1,0 +1,212 @@
+//! The fast path of the search for races: all lanes of a warp at once. It is for accesses that cannot race with any other
+//! since the last barrier for all. Other accesses are recorded one by one, which also finds the lane of a race.
+
+use super::{Races, Stamp};
+use crate::execute::lanes;
+use crate::execute::offsets::{Offsets, Run};
+
+/// An access by several lanes of a warp.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    pub warp: u32,
+    pub pc: u32,
+    pub active: u32,
+}
+
+const THREAD: u64 = 0x3ff;
+
+/// Whether an access cannot race with one of the thread of `stamp`.
+#[inline(always)]
+fn is_harmless(known: Stamp, old: Stamp, stamp: Stamp) -> bool {
+    (known.0 < old.0) | ((known.0 ^ stamp.0) & THREAD == 0)
+}
+
+impl Races {
+    /// Records the reads of the lanes if nobody has written what they read since the last barrier for all. Returns false
+    /// if they must be recorded one by one. What is already recorded then is what that would record first.
+    #[inline(always)]
+    pub fn reads_orderly(&mut self, row: Row, offsets: &Offsets) -> bool {
+        let first = Stamp::new(self.now, row.pc, 32 * row.warp);
+        let parts = offsets.step >> self.shift;
+        let (mut last, mut repeats) = (u32::MAX, 0);
+        if row.active == u32::MAX && parts == 1 {
+            for (group, eight) in offsets.at.as_chunks::<8>().0.iter().enumerate() {
+                let stamp = Stamp(first.0 | 8 * group as u64);
+                match offsets.runs[group] {
+                    Run::Consecutive if eight[0] != last => {
+                        if !self.read_eight(eight[0], stamp) {
+                            return false;
+                        }
+                        (last, repeats) = (eight[7], 0);
+                        continue;
+                    }
+                    Run::Same => {
+                        // Two readers of a part are enough.
+                        let known = if eight[0] == last { repeats + 1 } else { 0 };
+                        for lane in known..2 {
+                            if !self.read_part(eight[0], Stamp(stamp.0 + lane - known)) {
+                                return false;
+                            }
+                        }
+                        (last, repeats) = (eight[0], known + 7);
+                        continue;
+                    }
+                    _ => {}
+                }
+                for (lane, at) in eight.iter().enumerate() {
+                    repeats = if *at == last { repeats + 1 } else { 0 };
+                    last = *at;
+                    if repeats < 2 && !self.read_part(*at, Stamp(stamp.0 + lane as u64)) {
+                        return false;
+                    }
+                }
+            }
+            return true;
+        }
+        for lane in lanes(row.active) {
+            let at = offsets.at[lane];
+            repeats = if at == last { repeats + 1 } else { 0 };
+            last = at;
+            if 2 <= repeats && parts == 1 {
+                continue;
+            }
+            for part in 0..parts {
+                if !self.read_part(at + (part << self.shift), Stamp(first.0 | lane as u64)) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn read_part(&mut self, at: u32, stamp: Stamp) -> bool {
+        let old = Stamp::new(self.base, 0, 0);
+        let part = (at >> self.shift) as usize;
+        let has_known = !self.known.is_empty();
+        let [first, second] = &mut self.readers;
+        let (Some(writer), Some(one), Some(two)) =
+            (self.writers.get(part), first.get_mut(part), second.get_mut(part))
+        else {
+            return false;
+        };
+        if old <= *writer {
+            return false;
+        }
+        if is_harmless(*one, old, stamp) {
+            *one = stamp;
+        } else if is_harmless(*two, old, stamp) {
+            *two = stamp;
+        } else if has_known {
+            return false;
+        }
+        true
+    }
+
+    /// Records the reads of eight consecutive parts by eight lanes, beginning with the thread of the stamp.
+    #[inline(always)]
+    fn read_eight(&mut self, at: u32, stamp: Stamp) -> bool {
+        let old = Stamp::new(self.base, 0, 0);
+        let parts = (at >> self.shift) as usize..(at >> self.shift) as usize + 8;
+        let has_known = !self.known.is_empty();
+        let [first, second] = &mut self.readers;
+        let (Some(writers), Some(first), Some(second)) =
+            (self.writers.get(parts.clone()), first.get_mut(parts.clone()), second.get_mut(parts))
+        else {
+            return false;
+        };
+        if writers.iter().fold(false, |any, writer| any | (old.0 <= writer.0)) {
+            return false;
+        }
+        let mut blocked = 0;
+        for (lane, (one, two)) in first.iter_mut().zip(second).enumerate() {
+            let stamp = Stamp(stamp.0 + lane as u64);
+            let is_first = is_harmless(*one, old, stamp);
+            let is_second = !is_first & is_harmless(*two, old, stamp);
+            *one = if is_first { stamp } else { *one };
+            *two = if is_second { stamp } else { *two };
+            blocked |= u64::from(!(is_first | is_second));
+        }
+        blocked == 0 || !has_known
+    }
+
+    /// Records the writes of the lanes if each of them accesses memory of its own that nobody else has accessed since
+    /// the last barrier for all. Otherwise returns false without having changed anything. `changed` has the lanes that
+    /// write other values than were there before.
+    #[inline(always)]
+    pub fn writes_orderly(&mut self, row: Row, offsets: &Offsets, changed: u32) -> bool {
+        if !offsets.ascend(offsets.step, row.active) {
+            return false;
+        }
+        let first = Stamp::new(self.now, row.pc, 32 * row.warp);
+        let parts = offsets.step >> self.shift;
+        let are_rows = offsets.runs == [Run::Consecutive; 4] && parts == 1 && row.active == u32::MAX;
+        if are_rows {
+            let eights = || offsets.at.iter().step_by(8).zip((0..).step_by(8));
+            let stamp = |lane: u32| Stamp(first.0 | u64::from(lane));
+            if !eights().all(|(at, lane)| self.may_write_eight(*at, stamp(lane), changed >> lane)) {
+                return false;
+            }
+            for (at, lane) in eights() {
+                self.write_eight(*at, stamp(lane), changed >> lane);
+            }
+            return true;
+        }
+        for lane in lanes(row.active) {
+            let stamp = Stamp(first.0 | lane as u64);
+            for part in 0..parts {
+                if !self.may_write(offsets.at[lane] + (part << self.shift), stamp, changed >> lane & 1 == 1) {
+                    return false;
+                }
+            }
+        }
+        for lane in lanes(row.active & changed) {
+            let from = (offsets.at[lane] >> self.shift) as usize;
+            self.writers[from..from + parts as usize].fill(Stamp(first.0 | lane as u64));
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn may_write(&self, at: u32, stamp: Stamp, changes: bool) -> bool {
+        let old = Stamp::new(self.base, 0, 0);
+        let part = (at >> self.shift) as usize;
+        let (Some(writer), Some(one), Some(two)) =
+            (self.writers.get(part), self.readers[0].get(part), self.readers[1].get(part))
+        else {
+            return false;
+        };
+        is_harmless(*writer, old, stamp)
+            && (!changes || is_harmless(*one, old, stamp) && is_harmless(*two, old, stamp))
+    }
+
+    /// Whether eight lanes may write consecutive parts.
+    #[inline(always)]
+    fn may_write_eight(&self, at: u32, stamp: Stamp, changed: u32) -> bool {
+        let old = Stamp::new(self.base, 0, 0);
+        let parts = (at >> self.shift) as usize..(at >> self.shift) as usize + 8;
+        let [first, second] = &self.readers;
+        let (Some(writers), Some(first), Some(second)) =
+            (self.writers.get(parts.clone()), first.get(parts.clone()), second.get(parts))
+        else {
+            return false;
+        };
+        let mut may = true;
+        for (lane, (writer, (one, two))) in writers.iter().zip(first.iter().zip(second)).enumerate() {
+            let stamp = Stamp(stamp.0 + lane as u64);
+            let changes = changed >> lane & 1 == 1;
+            let is_unread = is_harmless(*one, old, stamp) & is_harmless(*two, old, stamp);
+            may &= is_harmless(*writer, old, stamp) & (!changes | is_unread);
+        }
+        may
+    }
+
+    #[inline(always)]
+    fn write_eight(&mut self, at: u32, stamp: Stamp, changed: u32) {
+        let part = (at >> self.shift) as usize;
+        for (lane, writer) in self.writers[part..part + 8].iter_mut().enumerate() {
+            let new = Stamp(stamp.0 + lane as u64);
+            *writer = if changed >> lane & 1 == 1 { new } else { *writer };
+        }
+    }
+}
