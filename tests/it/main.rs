@@ -36,4 +36,5 @@ mod tidy;
 mod top;
 mod torch_extensions;
 mod triton;
+mod triton_device;
 mod tutorial;
