@@ -5,6 +5,7 @@ mod captures;
 mod changed_arguments;
 mod control;
 mod cuda;
+mod cuda_ffi;
 mod cuda_launchers;
 mod cycles;
 mod demo;
