@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
+use std::path::Path;
 
 use opt_shared::arguments::{Argument, ArgumentValue, Entry, OutputTensor, bind, judged};
 use opt_shared::capture::{CaptureFile, DType};
@@ -47,6 +48,8 @@ impl Toolchain for Triton {
         if let Err(error) = fs::write(&program, COMPILE) {
             return Recipe::Unavailable(format!("writing {}: {error}", program.display()));
         }
+        let executable = fs::canonicalize(&interpreter.executable).ok();
+        let home = executable.as_deref().and_then(Path::parent).map(Path::to_owned);
         let output = folders.scratch.join("candidate.ptx");
         let arguments: Vec<OsString> = vec![
             "-I".into(),
@@ -62,8 +65,8 @@ impl Toolchain for Triton {
             output,
             artifact: ArtifactKind::Ptx,
             readable: interpreter.folders.clone(),
-            // Triton runs its `ptxas` to learn which PTX it understands.
-            toolchain: interpreter.folders.clone(),
+            // Triton runs its `ptxas` to learn which PTX it understands. The interpreter itself may be outside the folders.
+            toolchain: interpreter.folders.iter().cloned().chain(home).collect(),
         })
     }
 
