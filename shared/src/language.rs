@@ -390,7 +390,7 @@ impl Language {
     pub fn refuses(self, source: &Path) -> Option<&'static str> {
         let is_cuda = || Self::of_path(source) == Some(Self::Cuda);
         (self == Self::TorchExtension && is_cuda())
-            .then_some("a torch-extension in CUDA needs a device, which this version does not support")
+            .then_some("a torch-extension in CUDA needs a device: PyTorch's libraries call their own CUDA runtime, which the emulated device does not replace, and this version starts no host code on a card (write a launcher with `opt_candidate.h` or tvm-ffi, in `language = \"cuda\"`)")
     }
 
     /// The suffix of the file to which a source is written that was submitted as text.
