@@ -140,7 +140,11 @@ fn has_includes(language: Language) -> bool {
         Toolchain::Cc | Toolchain::Cxx | Toolchain::Nvcc | Toolchain::Nvrtc | Toolchain::TorchExtension => {
             true
         }
-        Toolchain::Prebuilt | Toolchain::Python | Toolchain::Torch | Toolchain::Triton => false,
+        Toolchain::Prebuilt
+        | Toolchain::Python
+        | Toolchain::Torch
+        | Toolchain::Triton
+        | Toolchain::TritonCompiler => false,
     }
 }
 

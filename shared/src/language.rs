@@ -32,6 +32,9 @@ pub enum Language {
     TorchExtension,
     /// Python with Triton, whose interpreter runs the kernels on the CPU.
     Triton,
+    /// Triton kernels that are compiled ahead of time. The plan says how to launch them on the device.
+    #[serde(rename = "triton-device")]
+    TritonDevice,
 }
 
 /// The tool that turns sources into an artifact.
@@ -54,6 +57,8 @@ pub enum Toolchain {
     TorchExtension,
     /// Like `Python`, with an interpreter that has Triton.
     Triton,
+    /// Triton's compiler, in the interpreter of `[build] python`.
+    TritonCompiler,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +173,7 @@ pub struct Kind {
 const DEFAULT_SYMBOL: &str = "run";
 
 /// All languages, in the order in which messages list their suffixes.
-pub const KINDS: [Kind; 11] = [
+pub const KINDS: [Kind; 12] = [
     Kind {
         language: Language::C,
         name: "c",
@@ -290,6 +295,17 @@ pub const KINDS: [Kind; 11] = [
         symbol: DEFAULT_SYMBOL,
         missing: None,
     },
+    Kind {
+        language: Language::TritonDevice,
+        name: "triton-device",
+        suffixes: &[],
+        toolchain: Toolchain::TritonCompiler,
+        artifact: ArtifactKind::Ptx,
+        launcher: Launcher::Kernel,
+        tier: Tier::A,
+        symbol: DEFAULT_SYMBOL,
+        missing: None,
+    },
 ];
 
 const TRITON_NOT_TIMED: &str =
@@ -318,6 +334,16 @@ impl Language {
         self.is_device_code() || self == Self::Cuda
     }
 
+    /// True if a build needs the interpreter of `[build] python` with Triton.
+    pub fn needs_triton(self) -> bool {
+        matches!(self, Self::Triton | Self::TritonDevice)
+    }
+
+    /// True if a build runs code of the candidate, so that the candidate can end the compiler's process.
+    pub fn build_runs_source(self) -> bool {
+        self == Self::TritonDevice
+    }
+
     /// True if it has no host code. It then runs only on a device, with the launches of the plan.
     pub fn is_device_code(self) -> bool {
         self.kind().launcher == Launcher::Kernel
@@ -334,6 +360,10 @@ impl Language {
             )),
             (true, Device::Cpu) => Some(format!(
                 "`{name}` has no host code and does not run on the CPU (set `[run] device` to `cuda:0`, or to `emulated` if there is no card)"
+            )),
+            (false, Device::Cuda(_) | Device::Emulated) if self == Self::Triton => Some(format!(
+                "`{name}` runs in Triton's interpreter on the CPU, and the device of this run is `{device}` (write `language = \"triton-device\"` with \
+                 its launches to compile it for the device)"
             )),
             (false, Device::Cuda(_) | Device::Emulated) => Some(format!(
                 "`{name}` runs on the CPU, and the device of this run is `{device}` (a run has only one device, so write a separate plan)"
@@ -360,13 +390,15 @@ impl Language {
     pub fn refuses(self, source: &Path) -> Option<&'static str> {
         let is_cuda = || Self::of_path(source) == Some(Self::Cuda);
         (self == Self::TorchExtension && is_cuda())
-            .then_some("a torch-extension in CUDA needs a device, which this version does not support")
+            .then_some("a torch-extension in CUDA needs a device: PyTorch's libraries call their own CUDA runtime, which the emulated device does not replace, and this version starts no host code on a card (write a launcher with `opt_candidate.h` or tvm-ffi, in `language = \"cuda\"`)")
     }
 
     /// The suffix of the file to which a source is written that was submitted as text.
     pub fn suffix_of_text(self) -> &'static str {
-        if self == Self::CudaDevice {
-            return "cu";
+        match self {
+            Self::CudaDevice => return "cu",
+            Self::TritonDevice => return ArtifactKind::Module.suffix(),
+            _ => {}
         }
         let kind = self.kind();
         let otherwise = if kind.artifact == ArtifactKind::Module { kind.artifact.suffix() } else { "cpp" };

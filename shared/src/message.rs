@@ -173,6 +173,10 @@ pub struct BuildTask {
     /// The device on which the artifact will run.
     pub device: Device,
     pub build: BuildSettings,
+    /// The plan's launches of the artifact, for a compiler that needs them. Empty for other languages.
+    pub launch: Launch,
+    /// The call whose arguments have the types that the artifact is compiled for. Set if `launch` is.
+    pub first: Option<FirstCall>,
     /// The compiler's memory limit: `build.memory`, or less if the run's ceiling leaves less.
     pub memory: Bytes,
     /// The folder to which the artifact is copied. The copy is named after its digest.
@@ -182,6 +186,13 @@ pub struct BuildTask {
     /// The folder for temporary files. The worker empties it, and so does the next start.
     pub scratch: PathBuf,
     pub closed: Closed,
+}
+
+/// The first entry of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FirstCall {
+    pub path: PathBuf,
+    pub signature: Signature,
 }
 
 /// Paths that neither builds nor runners can read.

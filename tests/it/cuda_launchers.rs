@@ -8,7 +8,7 @@ use opt_tests::{Scenario, Summary, data, repository};
 use crate::report::browser::skipped;
 
 /// The launchers, each with its job, its status, and parts of its detail.
-const LAUNCHERS: [(&str, &str, &str, &[&str]); 20] = [
+const LAUNCHERS: [(&str, &str, &str, &[&str]); 26] = [
     ("relu", "right", "PASSED", &[]),
     ("relu", "side_stream", "PASSED", &[]),
     ("relu", "by_the_host", "PASSED", &[]),
@@ -28,6 +28,12 @@ const LAUNCHERS: [(&str, &str, &str, &[&str]); 20] = [
     ("relu", "misaligned", "CRASHED", &["misaligned", "PTX line"]),
     ("relu", "too_many_threads", "RUNTIME_ERROR", &["refused it in launch 1", "2048"]),
     ("relu", "uses_a_graph", "UNSUPPORTED", &["cudaGraphCreate"]),
+    ("relu", "captures_a_stream", "UNSUPPORTED", &["cudaStreamBeginCapture"]),
+    ("relu", "launches_a_cluster", "UNSUPPORTED", &["a launch of clusters"]),
+    ("relu", "launches_cooperatively", "UNSUPPORTED", &["a cooperative launch"]),
+    ("relu", "uses_the_runtime", "PASSED", &[]),
+    ("relu", "takes_much_shared_memory", "PASSED", &[]),
+    ("relu", "does_not_ask_for_shared_memory", "RUNTIME_ERROR", &["65536", "cudaFuncSetAttribute"]),
     ("relu", "forges_success", "UNWRITTEN_OUTPUT", &["elements"]),
     ("relu", "does_not_compile", "COMPILE_ERROR", &["nvcc exited with code 2"]),
     ("softmax", "forgets_a_barrier", "NONDETERMINISTIC", &["race", "PTX line"]),
@@ -37,7 +43,7 @@ const LAUNCHERS: [(&str, &str, &str, &[&str]); 20] = [
 ];
 
 /// The folder of a toolkit, as `[build] toolchain` names it; `None` and a message if there is no nvcc.
-fn toolkit() -> Option<PathBuf> {
+pub fn toolkit() -> Option<PathBuf> {
     let named = std::env::var_os("OPT_TEST_CUDA").map(PathBuf::from);
     let installed = || Some(repository().join("target/nvcc")).filter(|folder| folder.is_dir());
     let usual = || Some(PathBuf::from("/usr/local/cuda")).filter(|folder| folder.join("bin/nvcc").is_file());

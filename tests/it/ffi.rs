@@ -18,7 +18,7 @@ fn kernel(name: &str) -> PathBuf {
 }
 
 /// Runs `cc` without a sandbox, as a user would.
-fn build(output: &Path, source: &Path, arguments: &[&str]) {
+pub fn build(output: &Path, source: &Path, arguments: &[&str]) {
     let mut command = Command::new("cc");
     command.args(["-shared", "-fPIC", "-O1", "-I"]).arg(data("../../worker/include"));
     command.arg("-o").arg(output).arg(source).args(arguments);

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use opt_shared::device::Device;
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::language::Language;
+use opt_shared::launch::Launch;
 use opt_shared::message::{BuildTask, Closed, FromWorker, Role, Task, ToWorker, Work};
 use opt_shared::settings::{BuildSettings, CandidateSource};
 use opt_shared::units::Bytes;
@@ -163,6 +164,8 @@ fn nothing_to_build(folder: &Path) -> BuildTask {
             timeout: Some(TIMEOUT),
             max_artifact: Bytes::mib(1),
         },
+        launch: Launch::default(),
+        first: None,
         memory: Bytes::gib(1),
         artifacts: folder.join("artifacts"),
         artifacts_room: Bytes::mib(1),

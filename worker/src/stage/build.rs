@@ -213,7 +213,11 @@ fn compile(
         (None, End::Exited { code: 0 }) => {
             (Status::CompileError, "the compiler ended well but wrote no library".to_owned())
         }
-        // A build does not run the source, so the candidate cannot have sent the signal. The cause may be a lack of
+        (None, end @ End::Signalled { .. }) if task.source.language.build_runs_source() => (
+            Status::CompileError,
+            format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
+        ),
+        // This build does not run the source, so the candidate cannot have sent the signal. The cause may be a lack of
         // memory or a shutdown. The build is repeated.
         (None, end @ End::Signalled { .. }) => (
             Status::InfraError,

@@ -13,6 +13,7 @@ pub(crate) mod nvrtc;
 mod prebuilt;
 mod python;
 mod torch_extension;
+mod triton;
 
 use std::ffi::OsString;
 use std::io;
@@ -111,6 +112,7 @@ pub(crate) fn of(language: Language) -> &'static dyn Toolchain {
         language::Toolchain::Python => &python::Python,
         language::Toolchain::Torch => &python::Torch,
         language::Toolchain::Triton => &python::Triton,
+        language::Toolchain::TritonCompiler => &triton::Triton,
         language::Toolchain::TorchExtension => &torch_extension::TorchExtension,
         language::Toolchain::Nvrtc => &nvrtc::Nvrtc,
         language::Toolchain::Nvcc => &cuda::Cuda,

@@ -3,7 +3,8 @@
 use opt_shared::arguments::Form;
 use opt_shared::ids::{CandidateId, EntryId};
 use opt_shared::language::Language;
-use opt_shared::message::{BuildTask, Callee, Closed, Depth, EntryRef, ProfileTask, Task, VerifyTask, Work};
+use opt_shared::launch::Launch;
+use opt_shared::message::{BuildTask, Callee, Closed, Depth, EntryRef, FirstCall, ProfileTask, Task, VerifyTask, Work};
 use opt_shared::settings::{ProfileEntries, ProfileSettings};
 use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
@@ -28,12 +29,18 @@ impl Agenda<'_> {
         let stage = order.stage;
         let work = match stage {
             Stage::Build => {
-                let candidate = self.plan.candidate(candidate)?;
+                let (candidate, facts) = self.of(candidate)?;
+                let (launch, first) = match candidate.source.language {
+                    Language::TritonDevice => ((*candidate.launch).clone(), first_call(facts)),
+                    _ => (Launch::default(), None),
+                };
                 Work::Build(BuildTask {
                     candidate: candidate.name.clone(),
                     source: candidate.source.clone(),
                     device: self.plan.device(),
                     build: (*candidate.build).clone(),
+                    launch,
+                    first,
                     memory: batch.unwrap_or_else(|| candidate.build.memory_for(candidate.source.language)),
                     artifacts: self.folder.artifacts(),
                     artifacts_room: self.plan.run.max_artifacts.saturating_sub(self.libraries.bytes()),
@@ -133,6 +140,11 @@ impl Agenda<'_> {
             form: if is_recorded { Form::Recorded } else { Form::Settled },
         })
     }
+}
+
+fn first_call(facts: &JobFacts) -> Option<FirstCall> {
+    let path = facts.entries.first()?.entry.path.clone();
+    Some(FirstCall { path, signature: facts.signature.clone()? })
 }
 
 fn count_of(entries: &[EntryRef]) -> u32 {

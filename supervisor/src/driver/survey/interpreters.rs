@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use opt_shared::language::{Language, Launcher};
+use opt_shared::language::Language;
 use opt_shared::message::{ASK_EXECUTABLE, ASK_INTERPRETER};
 
 use crate::plan::Plan;
@@ -23,9 +23,9 @@ pub type Described = Result<String, String>;
 pub fn ask_all(plan: &Plan) -> BTreeMap<String, Described> {
     let mut named: BTreeMap<&str, bool> = BTreeMap::new();
     for candidate in plan.candidates() {
-        let launcher = candidate.source.language.kind().launcher;
-        if launcher.needs_python() {
-            *named.entry(&candidate.build.python).or_default() |= launcher == Launcher::Triton;
+        let language = candidate.source.language;
+        if language.kind().launcher.needs_python() || language.needs_triton() {
+            *named.entry(&candidate.build.python).or_default() |= language.needs_triton();
         }
     }
     named.into_iter().map(|(named, triton)| (named.to_owned(), ask(named, triton))).collect()

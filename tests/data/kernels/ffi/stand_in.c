@@ -43,3 +43,9 @@ void TVMFFIErrorMoveFromRaised(void **result)
     *result = raised;
     raised = 0;
 }
+
+void *TVMFFIEnvGetStream(int32_t device_type, int32_t device_id)
+{
+    (void)device_type, (void)device_id;
+    return 0; /* the default stream, as long as nobody has set another */
+}

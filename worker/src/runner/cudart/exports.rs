@@ -147,7 +147,11 @@ pub(super) unsafe extern "C" fn __wrap___cudaGetKernel(
     unsafe { give(kernel, host) }
 }
 
-unsafe fn launch(
+/// Launches a kernel.
+///
+/// # Safety
+/// `arguments` must have a pointer to each of the kernel's parameters.
+pub(super) unsafe fn launch(
     host: *const c_void,
     grid: Dim3,
     block: Dim3,
@@ -159,6 +163,14 @@ unsafe fn launch(
         Ok(found) => found,
         Err(code) => return code,
     };
+    let most = runtime.dynamic_shared(host.addr(), function.static_shared_bytes());
+    if most < shared as u64 {
+        let what = format!(
+            "a launch of `{name}` has {shared} bytes of dynamic shared memory, of {most} (cudaFuncSetAttribute with \
+             cudaFuncAttributeMaxDynamicSharedMemorySize raises the limit)"
+        );
+        return runtime.refused(INVALID_VALUE, what);
+    }
     let parameter = |(index, bytes): (usize, u64)| {
         let bytes = usize::try_from(bytes).unwrap_or(0);
         // SAFETY: the stub of the kernel passes a pointer to each of its parameters.

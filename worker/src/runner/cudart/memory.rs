@@ -94,7 +94,7 @@ impl Runtime {
         self.done(result, WHAT)
     }
 
-    fn is_on_device(&mut self, address: usize) -> bool {
+    pub(super) fn is_on_device(&mut self, address: usize) -> bool {
         self.device.sticky().is_none() && self.device.read(address as u64, &mut [0]).is_ok()
     }
 }

@@ -9,6 +9,7 @@
 
 mod exports;
 mod fat_binary;
+mod further;
 mod memory;
 mod properties;
 mod queries;
@@ -72,6 +73,8 @@ struct Runtime {
     /// The number of launches in this call of the candidate.
     launches: usize,
     next_handle: usize,
+    /// The dynamic shared memory that `cudaFuncSetAttribute` allows a kernel, in bytes, by its address on the host.
+    dynamic_shared: HashMap<usize, u64>,
     /// The error that `cudaGetLastError` returns.
     last: u32,
     trouble: Trouble,
@@ -89,6 +92,7 @@ impl Runtime {
             names: BTreeMap::new(),
             launches: 0,
             next_handle: 0,
+            dynamic_shared: HashMap::new(),
             last: 0,
             trouble: Trouble::default(),
         }

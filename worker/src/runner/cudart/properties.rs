@@ -2,20 +2,58 @@
 
 use opt_emulator::limits;
 
+use super::INVALID_VALUE;
+
 const WARP: i32 = 32;
 /// Few, so that kernels which start as many blocks as there are multiprocessors stay small.
 const MULTIPROCESSORS: i32 = 4;
-const THREADS_PER_MULTIPROCESSOR: i32 = 2048;
+pub(super) const THREADS_PER_MULTIPROCESSOR: i32 = 2048;
 const BLOCKS_PER_MULTIPROCESSOR: i32 = 32;
-const REGISTERS: i32 = 65_536;
+pub(super) const REGISTERS: i32 = 65_536;
 const L2_BYTES: i32 = 4 << 20;
 const CAPABILITY: (i32, i32) = (8, 0);
 
-/// The size of `cudaDeviceProp` of CUDA 13, in bytes.
-pub(super) const PROPERTIES_BYTES: usize = 1008;
-pub(super) const NAME: &[u8] = b"emulated device";
+/// Where `cudaDeviceProp` has its fields, in bytes. Those up to the compute capability are in the same places in every
+/// version.
+pub(super) struct Layout {
+    size: usize,
+    multiprocessors: usize,
+    l2: usize,
+    threads_per_multiprocessor: usize,
+    shared_per_multiprocessor: usize,
+    registers_per_multiprocessor: usize,
+    shared_per_block: usize,
+    blocks_per_multiprocessor: usize,
+    reserved_shared: usize,
+}
 
-fn signed(value: u64) -> i32 {
+pub(super) const CUDA_13: Layout = Layout {
+    size: 1008,
+    multiprocessors: 384,
+    l2: 596,
+    threads_per_multiprocessor: 604,
+    shared_per_multiprocessor: 624,
+    registers_per_multiprocessor: 632,
+    shared_per_block: 672,
+    blocks_per_multiprocessor: 688,
+    reserved_shared: 696,
+};
+
+pub(super) const CUDA_12: Layout = Layout {
+    size: 1032,
+    multiprocessors: 388,
+    l2: 616,
+    threads_per_multiprocessor: 624,
+    shared_per_multiprocessor: 640,
+    registers_per_multiprocessor: 648,
+    shared_per_block: 696,
+    blocks_per_multiprocessor: 712,
+    reserved_shared: 720,
+};
+
+const NAME: &[u8] = b"emulated device";
+
+pub(super) fn signed(value: u64) -> i32 {
     i32::try_from(value).unwrap_or(i32::MAX)
 }
 
@@ -51,8 +89,28 @@ pub(super) fn attribute(number: i32) -> Option<i32> {
     })
 }
 
-/// The fields of `cudaDeviceProp` of CUDA 13 that are not zero: their offsets and values.
-pub(super) fn fields(memory: u64) -> Vec<(usize, u64, usize)> {
+/// Writes a `cudaDeviceProp` of a device with this much memory, and returns the runtime's error code.
+///
+/// # Safety
+/// `to` must be null or have room for the layout's size.
+pub(super) unsafe fn write(to: *mut u8, layout: &Layout, memory: u64) -> u32 {
+    if to.is_null() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: the caller's obligation.
+    let structure = unsafe {
+        to.write_bytes(0, layout.size);
+        std::slice::from_raw_parts_mut(to, layout.size)
+    };
+    structure[..NAME.len()].copy_from_slice(NAME);
+    for (offset, value, bytes) in fields(layout, memory) {
+        structure[offset..offset + bytes].copy_from_slice(&value.to_le_bytes()[..bytes]);
+    }
+    0
+}
+
+/// The fields that are not zero: their offsets, values and sizes.
+fn fields(layout: &Layout, memory: u64) -> Vec<(usize, u64, usize)> {
     let int = |offset: usize, value: i32| (offset, u64::from(value.unsigned_abs()), 4);
     let of = |number: i32| attribute(number).unwrap_or(0);
     vec![
@@ -70,14 +128,14 @@ pub(super) fn fields(memory: u64) -> Vec<(usize, u64, usize)> {
         (352, 64 << 10, 8),
         int(360, CAPABILITY.0),
         int(364, CAPABILITY.1),
-        int(384, MULTIPROCESSORS),
-        int(596, L2_BYTES),
-        int(604, THREADS_PER_MULTIPROCESSOR),
-        (624, limits::SHARED_BYTES + 1024, 8),
-        int(632, REGISTERS),
-        (672, limits::SHARED_BYTES, 8),
-        int(688, BLOCKS_PER_MULTIPROCESSOR),
-        (696, 1024, 8),
+        int(layout.multiprocessors, MULTIPROCESSORS),
+        int(layout.l2, L2_BYTES),
+        int(layout.threads_per_multiprocessor, THREADS_PER_MULTIPROCESSOR),
+        (layout.shared_per_multiprocessor, limits::SHARED_BYTES + 1024, 8),
+        int(layout.registers_per_multiprocessor, REGISTERS),
+        (layout.shared_per_block, limits::SHARED_BYTES, 8),
+        int(layout.blocks_per_multiprocessor, BLOCKS_PER_MULTIPROCESSOR),
+        (layout.reserved_shared, 1024, 8),
     ]
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use super::exports::give;
-use super::{INVALID_VALUE, properties, runtime};
+use super::{properties, runtime};
 
 /// The version that the device reports.
 const VERSION: c_int = 13_000;
@@ -117,11 +117,6 @@ pub(super) unsafe extern "C" fn __wrap_cudaEventRecordWithFlags(
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn __wrap_cudaFuncSetAttribute(_: *const c_void, _: c_int, _: c_int) -> u32 {
-    0
-}
-
-#[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaFuncSetCacheConfig(_: *const c_void, _: c_int) -> u32 {
     0
 }
@@ -221,19 +216,8 @@ pub(super) unsafe extern "C" fn __wrap_cudaDeviceGetAttribute(
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaGetDeviceProperties(to: *mut u8, _: c_int) -> u32 {
-    if to.is_null() {
-        return INVALID_VALUE;
-    }
     // SAFETY: the caller's structure has this size in CUDA 13, whose `cudaGetDeviceProperties` has this name.
-    let structure = unsafe {
-        to.write_bytes(0, properties::PROPERTIES_BYTES);
-        std::slice::from_raw_parts_mut(to, properties::PROPERTIES_BYTES)
-    };
-    structure[..properties::NAME.len()].copy_from_slice(properties::NAME);
-    for (offset, value, bytes) in properties::fields(super::MEMORY) {
-        structure[offset..offset + bytes].copy_from_slice(&value.to_le_bytes()[..bytes]);
-    }
-    0
+    unsafe { properties::write(to, &properties::CUDA_13, super::MEMORY) }
 }
 
 #[unsafe(no_mangle)]

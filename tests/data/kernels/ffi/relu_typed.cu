@@ -1,0 +1,31 @@
+// A host launcher as flashinfer-bench solutions are written. The macros below plant a mistake.
+#include <cuda_runtime.h>
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/ffi/tvm_ffi.h>
+
+namespace ffi = tvm::ffi;
+
+static __global__ void relu(const float *in, float *out, int64_t count)
+{
+    int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+    if (i < count) out[i] = in[i] < 0.0f ? 0.0f : in[i];
+}
+
+void run(ffi::TensorView input, bool inplace, ffi::TensorView output)
+{
+    TVM_FFI_ICHECK_EQ(input.device().device_type, kDLCUDA) << "the input is not on a device";
+    int64_t count = input.numel();
+#ifdef REFUSES
+    TVM_FFI_THROW(ValueError) << "the size " << count << " is not a multiple of 4";
+#endif
+#ifdef PAST_THE_END
+    count += 1;
+#endif
+    auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(input.device().device_type, input.device().device_id));
+    relu<<<static_cast<unsigned>((count + 63) / 64), 64, 0, stream>>>(
+        static_cast<const float *>(input.data_ptr()), static_cast<float *>(output.data_ptr()), count);
+    cudaError_t error = cudaGetLastError();
+    TVM_FFI_ICHECK_EQ(error, cudaSuccess) << cudaGetErrorString(error);
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);

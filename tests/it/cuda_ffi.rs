@@ -1,0 +1,67 @@
+//! Host launchers for tvm-ffi in CUDA, on the emulated device. The tests need nvcc. With a replacement for
+//! `libtvm_ffi.so` they need nothing else; if OPT_TVM_FFI names a folder with the real headers in `include` and the real
+//! library in `lib`, launchers written with its C++ interface are tried too.
+
+use std::path::{Path, PathBuf};
+
+use opt_tests::{Scenario, Summary, data};
+
+use crate::cuda_launchers::toolkit;
+use crate::ffi::build;
+use crate::report::browser::skipped;
+
+/// A definition in the launcher, with its status and a part of its detail.
+const LAUNCHERS: [(&str, &str, &str); 3] = [
+    ("RIGHT", "PASSED", ""),
+    ("PAST_THE_END", "OUT_OF_BOUNDS", "in launch 1"),
+    ("REFUSES", "RUNTIME_ERROR", "is not a multiple of 4"),
+];
+
+fn expect_verdicts(scenario: &Scenario, source: &Path, include: &[PathBuf], library_path: &Path) {
+    let Some(toolkit) = toolkit() else { return };
+    let captures = data("captures/torch_nn_functional_relu");
+    let mut plan = format!(
+        "[run]\ndevice = \"emulated\"\n[build]\ntoolchain = [{toolkit:?}]\ntimeout = \"600s\"\ninclude = {include:?}\n\
+         libraries = [\"tvm_ffi\"]\nlibrary_path = [{library_path:?}]\n[verify]\nstop_after = 1\ncall_timeout = \"60s\"\n\
+         [[job]]\nname = \"relu\"\ncaptures = {captures:?}\nentries = [\"entry_000000.pt\"]\n"
+    );
+    for (name, ..) in LAUNCHERS {
+        plan += &format!(
+            "[[job.candidate]]\nname = {name:?}\nsources = [{source:?}]\nbuild = {{ extra_flags = [\"-D{name}\"] }}\n"
+        );
+    }
+    scenario.write("plan.toml", plan);
+    let outcome = scenario.run(&["run", "plan.toml"]).expect_exit(0);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    for (name, status, says) in LAUNCHERS {
+        let it = summary.candidate("relu", name);
+        let detail = it["detail"].as_str().unwrap_or_default();
+        outcome.expect_equal(
+            it["status"].as_str(),
+            Some(status),
+            format_args!("{name}: {detail}: {}", it["build"]["log_head"]),
+        );
+        outcome.expect(detail.contains(says), format_args!("{name} says {says:?}; it says {detail:?}"));
+        outcome.expect_equal(it["tier"].as_str(), Some("C"), format_args!("{name}'s tier"));
+    }
+}
+
+#[test]
+fn launchers_with_the_calling_convention_of_tvm_ffi_end_as_expected() {
+    let scenario = Scenario::create();
+    scenario.write("ffi/.here", "");
+    let folder = scenario.path().join("ffi");
+    build(&folder.join("libtvm_ffi.so"), &data("kernels/ffi/stand_in.c"), &["-Wl,-soname,libtvm_ffi.so"]);
+    expect_verdicts(&scenario, &data("kernels/ffi/relu_packed.cu"), &[], &folder);
+}
+
+#[test]
+fn launchers_with_the_cpp_interface_of_tvm_ffi_end_as_expected() {
+    let Some(folder) = std::env::var_os("OPT_TVM_FFI").map(PathBuf::from) else {
+        skipped("CUDA launchers in tvm-ffi's C++ were not tried: set OPT_TVM_FFI to a folder with its headers and library");
+        return;
+    };
+    let scenario = Scenario::create();
+    let source = data("kernels/ffi/relu_typed.cu");
+    expect_verdicts(&scenario, &source, &[folder.join("include")], &folder.join("lib"));
+}

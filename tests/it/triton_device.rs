@@ -1,0 +1,205 @@
+//! Triton kernels on the emulated device. The PTX that Triton made of them is in the repository, so those tests need no
+//! Triton. Compiling the same sources needs a Python interpreter with torch and Triton.
+
+use std::path::Path;
+
+use opt_tests::{Scenario, Summary, data};
+
+use crate::triton::interpreter;
+
+/// One kernel on one entry, with its launch, its status and parts of its detail.
+struct Kernel {
+    name: &'static str,
+    file: &'static str,
+    captures: &'static str,
+    entry: &'static str,
+    launch: &'static str,
+    status: &'static str,
+    says: &'static [&'static str],
+}
+
+const RELU: &str = "torch_nn_functional_relu";
+const SOFTMAX: &str = "torch_nn_functional_softmax";
+const FIRST: &str = "entry_000000";
+const BY_128: &str = r#"grid = "ceil_div(out.numel, 128)", block = 128, args = ["input", "out", "out.numel:i32"]"#;
+const BY_256: &str = r#"grid = "ceil_div(out.numel, 256)", block = 128, args = ["arg0", "out", "out.numel:i32"]"#;
+const BY_ROW: &str =
+    r#"grid = "out.numel / out.shape[-1]", block = 32, args = ["input", "out", "out.shape[-1]:i32"]"#;
+
+const fn right(
+    name: &'static str,
+    captures: &'static str,
+    entry: &'static str,
+    launch: &'static str,
+) -> Kernel {
+    Kernel { name, file: "kernels", captures, entry, launch, status: "PASSED", says: &[] }
+}
+
+const fn wrong(
+    name: &'static str,
+    captures: &'static str,
+    launch: &'static str,
+    status: &'static str,
+    says: &'static [&'static str],
+) -> Kernel {
+    Kernel { name, file: "mistakes", captures, entry: FIRST, launch, status, says }
+}
+
+const KERNELS: [Kernel; 13] = [
+    right("relu", RELU, FIRST, BY_128),
+    right("softmax", SOFTMAX, FIRST, BY_ROW),
+    right(
+        "layer_norm",
+        "torch_nn_functional_layer_norm",
+        FIRST,
+        r#"grid = "out.numel / out.shape[-1]", block = 64, args = ["input", "weight", "bias", "out", "out.shape[-1]:i32", "eps:f32"]"#,
+    ),
+    right("gelu", "torch_nn_functional_gelu", FIRST, BY_256),
+    right("gelu_tanh", "torch_nn_functional_gelu", "entry_000001", BY_256),
+    right(
+        "matmul",
+        "torch_matmul",
+        FIRST,
+        r#"grid = ["ceil_div(out.shape[0], 16)", "ceil_div(out.shape[1], 16)"], block = 64, args = ["arg0", "arg1", "out", "out.shape[0]:i32", "out.shape[1]:i32", "arg0.shape[1]:i32"]"#,
+    ),
+    right(
+        "linear",
+        "torch_nn_functional_linear",
+        "entry_000001",
+        r#"grid = ["ceil_div(out.numel / out.shape[-1], 32)", "ceil_div(out.shape[-1], 32)"], block = 128, args = ["input", "weight", "out", "out.numel / out.shape[-1]:i32", "out.shape[-1]:i32", "weight.shape[1]:i32"]"#,
+    ),
+    right(
+        "embedding",
+        "torch_nn_functional_embedding",
+        FIRST,
+        r#"grid = "input.numel", block = 32, args = ["input", "weight", "out", "weight.shape[1]:i32"]"#,
+    ),
+    right(
+        "attention",
+        "torch_nn_functional_scaled_dot_product_attention",
+        FIRST,
+        r#"grid = ["out.shape[2]", "out.shape[1]"], block = 128, args = ["arg0", "arg1", "arg2", "out", "out.shape[2]:i32", "arg1.shape[2]:i32", "0.125:f32"]"#,
+    ),
+    wrong("forgets_the_mask", RELU, BY_128, "OUT_OF_BOUNDS", &["output", "PTX line", "mistakes.py"]),
+    wrong("forgets_the_maximum_of_the_sum", SOFTMAX, BY_ROW, "INCORRECT_NUMERICAL", &["elements"]),
+    wrong("skips_the_last_element", RELU, BY_128, "UNWRITTEN_OUTPUT", &["elements"]),
+    wrong("writes_into_its_input", RELU, BY_128, "INPUT_MUTATED", &["input"]),
+];
+
+/// A plan with a job for each kernel. `build` has the keys of `[build]`, and `source` the path and the keys of a
+/// candidate.
+fn plan(build: &str, source: impl Fn(&Kernel) -> String) -> String {
+    let mut plan = format!(
+        "[run]\ndevice = \"emulated\"\n[build]\n{build}\n[verify]\nstop_after = 1\ncall_timeout = \"60s\"\n"
+    );
+    for kernel in &KERNELS {
+        let captures = data("captures").join(kernel.captures);
+        plan += &format!(
+            "[[job]]\nname = {name:?}\ncaptures = {captures:?}\nentries = [\"{entry}.pt\"]\n\
+             [[job.candidate]]\nname = {name:?}\n{source}\nlaunch = [{{ symbol = {name:?}, {launch} }}]\n",
+            name = kernel.name,
+            entry = kernel.entry,
+            source = source(kernel),
+            launch = kernel.launch,
+        );
+    }
+    plan
+}
+
+fn expect_verdicts(plan: &str) -> Summary {
+    let scenario = Scenario::with_plan(plan);
+    let outcome = scenario.run(&["run", "plan.toml"]);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    for kernel in &KERNELS {
+        let name = kernel.name;
+        let it = summary.candidate(name, name);
+        let detail = it["detail"].as_str().unwrap_or_default();
+        outcome.expect_equal(
+            it["status"].as_str(),
+            Some(kernel.status),
+            format_args!("{name}: {detail}: {}", it["build"]["log_head"]),
+        );
+        for part in kernel.says {
+            outcome.expect(detail.contains(part), format_args!("{name} says {part:?}; it says {detail:?}"));
+        }
+        outcome.expect_equal(it["tier"].as_str(), Some("A"), format_args!("{name}'s tier"));
+        outcome.expect(it["profile"].is_null(), format_args!("{name} is not timed"));
+    }
+    outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
+    summary
+}
+
+#[test]
+fn ptx_that_triton_made_ends_as_expected() {
+    let folder = data("kernels/triton_device/ptx");
+    expect_verdicts(&plan("", |kernel| {
+        format!("sources = [{:?}]", folder.join(format!("{}.ptx", kernel.name)))
+    }));
+}
+
+fn from_source(python: &Path, file: &str) -> (String, String) {
+    let source = data("kernels/triton_device").join(format!("{file}.py"));
+    (format!("python = {python:?}"), format!("language = \"triton-device\"\nsources = [{source:?}]"))
+}
+
+#[test]
+fn triton_kernels_are_compiled_for_the_device_and_end_as_expected() {
+    let Some(python) = interpreter() else { return };
+    let (build, _) = from_source(&python, "kernels");
+    let summary = expect_verdicts(&plan(&build, |kernel| from_source(&python, kernel.file).1));
+    let command = &summary.candidate("relu", "relu")["build"]["command"];
+    assert!(command.to_string().contains("*fp32"), "the types of the first entry: {command}");
+}
+
+/// Kernels that cannot be compiled as the plan launches them, each with what the detail says.
+#[test]
+fn triton_kernel_that_does_not_fit_its_launch_is_explained() {
+    let Some(python) = interpreter() else { return };
+    let mistakes: [(&str, &str, &str, &str); 5] = [
+        ("constant", "has_no_constant", BY_128, "-DBLOCK="),
+        (
+            "warps",
+            "forgets_the_mask",
+            r#"grid = 1, block = 96, args = ["input", "out", "out.numel:i32"]"#,
+            "96 threads",
+        ),
+        (
+            "many",
+            "forgets_the_mask",
+            r#"grid = 1, block = 32, args = ["input", "out", "out.numel:i32", "1:i32"]"#,
+            "gives 4",
+        ),
+        ("few", "forgets_the_mask", r#"grid = 1, block = 32, args = ["input", "out"]"#, "parameter `n`"),
+        ("name", "forgets", BY_128, "no kernel `forgets`"),
+    ];
+    let (build, source) = from_source(&python, "mistakes");
+    let captures = data("captures").join(RELU);
+    let mut plan = format!(
+        "[run]\ndevice = \"emulated\"\n[build]\n{build}\n[[job]]\nname = \"relu\"\ncaptures = {captures:?}\nentries = [\"{FIRST}.pt\"]\n"
+    );
+    for (name, symbol, launch, _) in mistakes {
+        plan += &format!(
+            "[[job.candidate]]\nname = {name:?}\n{source}\nlaunch = [{{ symbol = {symbol:?}, {launch} }}]\n"
+        );
+    }
+    plan += &format!(
+        "[[job.candidate]]\nname = \"given\"\n{source}\nbuild = {{ extra_flags = [\"-DBLOCK=128\"] }}\n\
+         launch = [{{ symbol = \"has_no_constant\", {BY_128} }}]\n"
+    );
+    let scenario = Scenario::with_plan(&plan);
+    let outcome = scenario.run(&["run", "plan.toml"]);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    for (name, _, _, says) in mistakes {
+        let it = summary.candidate("relu", name);
+        let detail = it["detail"].as_str().unwrap_or_default();
+        outcome.expect_equal(
+            it["status"].as_str(),
+            Some("COMPILE_ERROR"),
+            format_args!("{name}: {detail}: {}", it["build"]["log_head"]),
+        );
+        outcome.expect(detail.contains(says), format_args!("{name} says {says:?}; it says {detail:?}"));
+    }
+    // It copies its input, which is wrong, but it was compiled.
+    let given = &summary.candidate("relu", "given");
+    outcome.expect_equal(given["status"].as_str(), Some("INCORRECT_NUMERICAL"), &given["detail"]);
+}

@@ -1,0 +1,306 @@
+//! Further functions of the CUDA runtime: launches with attributes, attributes of kernels and pointers, copies of rows,
+//! and questions about streams.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use opt_emulator::limits;
+
+use super::exports::{Dim3, give, launch};
+use super::{INVALID_VALUE, Runtime, properties, runtime};
+
+/// `cudaFuncAttributeMaxDynamicSharedMemorySize`.
+const MAX_DYNAMIC_SHARED: c_int = 8;
+/// The largest number of attributes of one launch. There are fewer than twenty kinds.
+const MAX_ATTRIBUTES: usize = 64;
+/// The PTX and binary versions of a kernel's attributes: those of compute capability 8.0.
+const VERSION: c_int = 80;
+
+/// `cudaLaunchConfig_t`.
+#[repr(C)]
+pub(super) struct LaunchConfig {
+    grid: Dim3,
+    block: Dim3,
+    shared: usize,
+    stream: *mut c_void,
+    attributes: *const LaunchAttribute,
+    count: c_uint,
+}
+
+/// `cudaLaunchAttribute`.
+#[repr(C)]
+pub(super) struct LaunchAttribute {
+    id: c_uint,
+    padding: [u8; 4],
+    value: [c_uint; 16],
+}
+
+impl LaunchAttribute {
+    /// What the attribute asks for that the emulated device cannot do; `None` if it changes nothing here.
+    fn refused(&self) -> Option<String> {
+        let value = &self.value;
+        match self.id {
+            // Hints for caches and the scheduler, and orders between launches, which run one after another anyway.
+            0 | 1 | 3 | 5..=10 | 12 | 14 => None,
+            2 if value[0] == 0 => None,
+            4 | 11 if value[..3].iter().all(|&size| size <= 1) => None,
+            2 => Some("a cooperative launch".to_owned()),
+            4 | 11 => Some("a launch of clusters".to_owned()),
+            id => Some(format!("a launch with the attribute {id}")),
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaLaunchKernelExC(
+    config: *const LaunchConfig,
+    host: *const c_void,
+    arguments: *const *const u8,
+) -> u32 {
+    // SAFETY: the runtime requires a null pointer or a configuration.
+    let Some(config) = (unsafe { config.as_ref() }) else { return runtime().result(INVALID_VALUE) };
+    let count = usize::try_from(config.count).unwrap_or(usize::MAX);
+    if count > MAX_ATTRIBUTES || (count > 0 && config.attributes.is_null()) {
+        return runtime().refused(INVALID_VALUE, format!("a launch has {count} attributes"));
+    }
+    if count > 0 {
+        // SAFETY: the runtime requires as many attributes as the configuration says.
+        let attributes = unsafe { std::slice::from_raw_parts(config.attributes, count) };
+        if let Some(what) = attributes.iter().find_map(LaunchAttribute::refused) {
+            return runtime().unsupported(&format!("the emulated device does not have {what}"));
+        }
+    }
+    // SAFETY: the caller's arguments are those of `cudaLaunchKernel`.
+    unsafe { launch(host, config.grid, config.block, arguments, config.shared) }
+}
+
+/// `cudaFuncAttributes` of CUDA 12 and 13.
+#[repr(C)]
+pub(super) struct FuncAttributes {
+    static_shared: usize,
+    constant: usize,
+    local: usize,
+    max_threads: c_int,
+    registers: c_int,
+    ptx_version: c_int,
+    binary_version: c_int,
+    cache_mode: c_int,
+    max_dynamic_shared: c_int,
+    carveout: c_int,
+    cluster: [c_int; 6],
+    reserved: [c_int; 16],
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaFuncGetAttributes(
+    to: *mut FuncAttributes,
+    host: *const c_void,
+) -> u32 {
+    let mut runtime = runtime();
+    let function = match runtime.function(host.addr()) {
+        Ok((function, _)) => function,
+        Err(code) => return code,
+    };
+    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let attributes = FuncAttributes {
+        static_shared: size(function.static_shared_bytes()),
+        constant: 0,
+        local: size(function.local_bytes()),
+        max_threads: properties::signed(function.max_threads().into()),
+        // PTX has as many registers as it likes. This is what lets a multiprocessor be full.
+        registers: properties::REGISTERS / properties::THREADS_PER_MULTIPROCESSOR,
+        ptx_version: VERSION,
+        binary_version: VERSION,
+        cache_mode: 0,
+        max_dynamic_shared: properties::signed(
+            runtime.dynamic_shared(host.addr(), function.static_shared_bytes()),
+        ),
+        carveout: -1,
+        cluster: [0; 6],
+        reserved: [0; 16],
+    };
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, attributes) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaFuncSetAttribute(
+    host: *const c_void,
+    attribute: c_int,
+    value: c_int,
+) -> u32 {
+    let mut runtime = runtime();
+    let function = match runtime.function(host.addr()) {
+        Ok((function, _)) => function,
+        Err(code) => return code,
+    };
+    // Other attributes are hints.
+    if attribute != MAX_DYNAMIC_SHARED {
+        return 0;
+    }
+    let most = limits::SHARED_BYTES.saturating_sub(function.static_shared_bytes());
+    match u64::try_from(value).ok().filter(|wanted| *wanted <= most) {
+        Some(wanted) => {
+            runtime.dynamic_shared.insert(host.addr(), wanted);
+            0
+        }
+        None => {
+            let what = format!("a block of this kernel has at most {most} bytes of dynamic shared memory, not {value}");
+            runtime.refused(INVALID_VALUE, what)
+        }
+    }
+}
+
+impl Runtime {
+    /// The dynamic shared memory that a launch of the kernel may ask for, in bytes.
+    pub(super) fn dynamic_shared(&self, host: usize, static_bytes: u64) -> u64 {
+        let usual = limits::STATIC_SHARED_BYTES.saturating_sub(static_bytes);
+        self.dynamic_shared.get(&host).copied().map_or(usual, |raised| raised.max(usual))
+    }
+}
+
+/// The fields of `cudaPointerAttributes` that are not reserved.
+#[repr(C)]
+pub(super) struct PointerAttributes {
+    kind: c_int,
+    device: c_int,
+    on_device: *const c_void,
+    on_host: *const c_void,
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaPointerGetAttributes(
+    to: *mut PointerAttributes,
+    pointer: *const c_void,
+) -> u32 {
+    let on_device = runtime().is_on_device(pointer.addr());
+    let attributes = if on_device {
+        PointerAttributes { kind: 2, device: 0, on_device: pointer, on_host: std::ptr::null() }
+    } else {
+        // Memory of the host that was not registered, as most is.
+        PointerAttributes { kind: 0, device: -2, on_device: std::ptr::null(), on_host: pointer }
+    };
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, attributes) }
+}
+
+/// Copies rows.
+///
+/// # Safety
+/// As for `Runtime::copy`, for every row.
+unsafe fn copy_rows(
+    (to, to_pitch): (*mut c_void, usize),
+    (from, from_pitch): (*const c_void, usize),
+    (width, height): (usize, usize),
+    kind: c_int,
+) -> u32 {
+    let mut runtime = runtime();
+    if width > to_pitch || width > from_pitch {
+        return runtime.refused(INVALID_VALUE, format!("a row of a copy has {width} bytes, more than its pitch"));
+    }
+    let (to, from) = (to.expose_provenance(), from.expose_provenance());
+    for row in 0..height {
+        let at = |start: usize, pitch: usize| start.wrapping_add(row.wrapping_mul(pitch));
+        // SAFETY: the caller's obligation.
+        let code = unsafe { runtime.copy(at(to, to_pitch), at(from, from_pitch), width, kind) };
+        if code != 0 {
+            return code;
+        }
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaMemcpy2D(
+    to: *mut c_void,
+    to_pitch: usize,
+    from: *const c_void,
+    from_pitch: usize,
+    width: usize,
+    height: usize,
+    kind: c_int,
+) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { copy_rows((to, to_pitch), (from, from_pitch), (width, height), kind) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaMemcpy2DAsync(
+    to: *mut c_void,
+    to_pitch: usize,
+    from: *const c_void,
+    from_pitch: usize,
+    width: usize,
+    height: usize,
+    kind: c_int,
+    _: *mut c_void,
+) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { copy_rows((to, to_pitch), (from, from_pitch), (width, height), kind) }
+}
+
+/// No stream is ever being captured, because there are no graphs.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaStreamIsCapturing(_: *mut c_void, to: *mut c_int) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, 0) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaStreamGetFlags(_: *mut c_void, to: *mut c_uint) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, 0) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaStreamGetPriority(_: *mut c_void, to: *mut c_int) -> u32 {
+    // SAFETY: see the caller's contract.
+    unsafe { give(to, 0) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaDeviceGetStreamPriorityRange(
+    least: *mut c_int,
+    greatest: *mut c_int,
+) -> u32 {
+    // SAFETY: see the caller's contract. The runtime allows either to be null.
+    unsafe {
+        give(least, 0);
+        give(greatest, 0);
+    }
+    0
+}
+
+/// `cudaGetDeviceProperties` of CUDA 12, whose structure is another one.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn __wrap_cudaGetDeviceProperties_v2(to: *mut u8, _: c_int) -> u32 {
+    // SAFETY: the caller's structure has this size in CUDA 12, whose `cudaGetDeviceProperties` has this name.
+    unsafe { properties::write(to, &properties::CUDA_12, super::MEMORY) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_have_the_sizes_of_the_runtime() {
+        assert_eq!(size_of::<LaunchAttribute>(), 72);
+        assert_eq!(size_of::<LaunchConfig>(), 56);
+        assert_eq!(size_of::<FuncAttributes>(), 144);
+        assert_eq!(size_of::<PointerAttributes>(), 24);
+    }
+
+    #[test]
+    fn attributes_that_change_what_a_launch_does_are_refused_by_name() {
+        let with = |id, first| {
+            let mut value = [0; 16];
+            value[0] = first;
+            LaunchAttribute { id, padding: [0; 4], value }.refused()
+        };
+        for (id, value) in [(2, 0), (4, 1), (6, 1), (8, 5), (14, 50)] {
+            assert_eq!(with(id, value), None, "attribute {id}");
+        }
+        for (id, value, says) in [(2, 1, "cooperative"), (4, 2, "clusters"), (13, 1, "attribute 13")] {
+            assert!(with(id, value).is_some_and(|why| why.contains(says)), "attribute {id}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Triton kernels for a device, compiled ahead of time by the Triton of the plan's interpreter.
+//!
+//! The types of a kernel's parameters follow from the arguments of the plan's launches in the job's first entry, and the
+//! number of warps from their blocks. The result is PTX that is launched like any other.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+use opt_shared::arguments::{Argument, ArgumentValue, Entry, OutputTensor, bind, judged};
+use opt_shared::capture::{CaptureFile, DType};
+use opt_shared::causes::chain;
+use opt_shared::language::ArtifactKind;
+use opt_shared::launch::{Pointer, ResolvedStep, ScalarType, Value, resolve};
+use opt_shared::message::{BuildTask, FirstCall};
+use opt_shared::outcome::Status;
+use serde::Serialize;
+
+use super::{Folders, Program, Recipe, Step, Toolchain};
+use crate::interpreter;
+
+/// The program that compiles the kernels.
+const COMPILE: &str = include_str!("triton_compile.py");
+/// How the program's own messages begin.
+const OURS: &str = "triton-device: ";
+
+pub(super) struct Triton;
+
+impl Toolchain for Triton {
+    fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe {
+        let [source] = folders.files.sources.as_slice() else {
+            return Recipe::Refused("Triton kernels for a device are one Python file".to_owned());
+        };
+        let interpreter = match interpreter::find(&task.build.python) {
+            Ok(found) => found,
+            Err(why) => return Recipe::Unavailable(why),
+        };
+        if let Err(why) = interpreter.with_triton() {
+            return Recipe::Unavailable(why);
+        }
+        let request = match request(task) {
+            Ok(request) => request,
+            Err(Failed::Candidate(why)) => return Recipe::Refused(why),
+            Err(Failed::Entry(why)) => return Recipe::Unavailable(why),
+        };
+        let program = folders.include.join("triton_compile.py");
+        if let Err(error) = fs::write(&program, COMPILE) {
+            return Recipe::Unavailable(format!("writing {}: {error}", program.display()));
+        }
+        let executable = fs::canonicalize(&interpreter.executable).ok();
+        let home = executable.as_deref().and_then(Path::parent).map(Path::to_owned);
+        let output = folders.scratch.join("candidate.ptx");
+        let arguments: Vec<OsString> = vec![
+            "-I".into(),
+            program.into(),
+            source.relative.clone().into(),
+            output.clone().into(),
+            request.into(),
+        ];
+        Recipe::Run(Step {
+            compiler: interpreter.executable.display().to_string(),
+            program: Program::OnPath,
+            arguments,
+            output,
+            artifact: ArtifactKind::Ptx,
+            readable: interpreter.folders.clone(),
+            // Triton runs its `ptxas` to learn which PTX it understands. The interpreter itself may be outside the folders.
+            toolchain: interpreter.folders.iter().cloned().chain(home).collect(),
+        })
+    }
+
+    fn advice(&self, status: Status, log: &str) -> Option<String> {
+        let line = log.lines().rev().find(|line| !line.trim().is_empty())?;
+        (status == Status::CompileError).then(|| line.strip_prefix(OURS).unwrap_or(line).trim().to_owned())
+    }
+}
+
+/// What the program is asked for.
+#[derive(Debug, Serialize)]
+struct Request {
+    kernels: Vec<Kernel>,
+    /// The values of constants, as the plan writes them.
+    constants: BTreeMap<String, String>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Kernel {
+    symbol: String,
+    /// The types in Triton's notation, such as `*fp32`. Empty if the first entry does not tell it.
+    types: Vec<String>,
+    /// The number of threads of a block.
+    threads: u32,
+    /// The dynamic shared memory of the launch, in bytes.
+    shared: u32,
+}
+
+/// The reason why nothing can be requested.
+enum Failed {
+    Candidate(String),
+    /// The entry cannot be read, for which no candidate is to blame.
+    Entry(String),
+}
+
+fn request(task: &BuildTask) -> Result<String, Failed> {
+    let Some(first) = &task.first else {
+        return Err(Failed::Entry("the job has no entry whose types the kernels could have".to_owned()));
+    };
+    let (arguments, outputs) = call(first).map_err(Failed::Entry)?;
+    let resolved = resolve(&task.launch, &arguments, &outputs)
+        .map_err(|error| Failed::Candidate(format!("{}: {error}", first.path.display())))?;
+    let mut kernels: Vec<Kernel> = Vec::new();
+    for step in &resolved.steps {
+        let kernel = kernel(step, &arguments, &outputs);
+        match kernels.iter().find(|known| known.symbol == kernel.symbol) {
+            None => kernels.push(kernel),
+            Some(known) if *known == kernel => {}
+            Some(_) => {
+                let why = format!(
+                    "`{}` has launches with different types, blocks or shared memory, and is compiled once (write a second \
+                     kernel that calls the same function)",
+                    kernel.symbol
+                );
+                return Err(Failed::Candidate(why));
+            }
+        }
+    }
+    let constants = constants(&task.build.extra_flags).map_err(Failed::Candidate)?;
+    serde_json::to_string(&Request { kernels, constants }).map_err(|error| Failed::Entry(error.to_string()))
+}
+
+fn call(first: &FirstCall) -> Result<(Vec<Argument>, Vec<OutputTensor>), String> {
+    let failed = |error: &dyn std::error::Error| format!("{}: {}", first.path.display(), chain(error));
+    let capture = CaptureFile::open(&first.path).map_err(|error| failed(&error))?;
+    let entry = Entry::from_value(capture.root()).map_err(|error| failed(&error))?;
+    let arguments = bind(&entry, &first.signature).map_err(|error| failed(&error))?;
+    let outputs = judged(&entry, &arguments).map_err(|error| failed(&error))?;
+    Ok((arguments, outputs))
+}
+
+fn kernel(step: &ResolvedStep, arguments: &[Argument], outputs: &[OutputTensor]) -> Kernel {
+    let pointer = |dtype: DType| format!("*{}", of_dtype(dtype).unwrap_or("i8"));
+    let type_of = |value: &Value| match value {
+        Value::Scalar(scalar) => of_scalar(scalar.kind()).to_owned(),
+        Value::Pointer(Pointer::Argument(place)) => match arguments.get(*place).map(|it| &it.value) {
+            Some(ArgumentValue::Tensor(tensor)) => pointer(tensor.dtype),
+            _ => String::new(),
+        },
+        Value::Pointer(Pointer::Output(place)) => {
+            outputs.get(*place).map_or_else(String::new, |output| pointer(output.tensor.dtype))
+        }
+        // Only the kernel knows what a workspace has, or an argument that this call left out.
+        Value::Pointer(Pointer::Workspace(_)) | Value::Null => String::new(),
+    };
+    Kernel {
+        symbol: step.symbol.clone(),
+        types: step.args.iter().map(type_of).collect(),
+        threads: step.block.iter().product(),
+        shared: step.shared_mem,
+    }
+}
+
+/// Triton's name of an element type; `None` if it has none.
+fn of_dtype(dtype: DType) -> Option<&'static str> {
+    Some(match dtype.name() {
+        "float16" => "fp16",
+        "bfloat16" => "bf16",
+        "float32" => "fp32",
+        "float64" => "fp64",
+        "bool" => "i1",
+        "int8" => "i8",
+        "int16" => "i16",
+        "int32" => "i32",
+        "int64" => "i64",
+        "uint8" => "u8",
+        "uint16" => "u16",
+        "uint32" => "u32",
+        "uint64" => "u64",
+        "float8_e4m3fn" => "fp8e4nv",
+        "float8_e5m2" => "fp8e5",
+        _ => return None,
+    })
+}
+
+fn of_scalar(kind: ScalarType) -> &'static str {
+    match kind {
+        ScalarType::Bool => "u1",
+        ScalarType::F16 => "fp16",
+        ScalarType::F32 => "fp32",
+        ScalarType::F64 => "fp64",
+        other => other.name(),
+    }
+}
+
+/// Reads `-DNAME=VALUE` options.
+fn constants(flags: &[String]) -> Result<BTreeMap<String, String>, String> {
+    let read = |flag: &String| {
+        let (name, value) = flag.strip_prefix("-D").and_then(|it| it.split_once('='))?;
+        Some((name.trim().to_owned(), value.trim().to_owned()))
+    };
+    flags
+        .iter()
+        .map(|flag| {
+            read(flag).ok_or_else(|| {
+                format!("`{flag}` in extra_flags: Triton's compiler takes only constants, such as `-DBLOCK=256`")
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_are_read_from_extra_flags() {
+        let read = |flags: &[&str]| constants(&flags.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>());
+        let expected = BTreeMap::from([("BLOCK".to_owned(), "256".to_owned())]);
+        assert_eq!(read(&["-DBLOCK=256"]), Ok(expected));
+        assert_eq!(read(&[]), Ok(BTreeMap::new()));
+        for flag in ["-O3", "-DBLOCK", "BLOCK=1"] {
+            assert!(read(&[flag]).is_err_and(|why| why.contains(flag)), "{flag}");
+        }
+    }
+
+    #[test]
+    fn own_messages_of_the_compiler_become_the_detail() {
+        let advice = |log: &str| Triton.advice(Status::CompileError, log);
+        assert_eq!(advice("warning\ntriton-device: no kernel\n\n").as_deref(), Some("no kernel"));
+        assert_eq!(advice("  NameError: x is not defined\n").as_deref(), Some("NameError: x is not defined"));
+        assert_eq!(advice(""), None);
+        assert_eq!(Triton.advice(Status::Passed, "triton-device: no kernel"), None);
+    }
+}

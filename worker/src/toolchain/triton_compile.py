@@ -1,0 +1,189 @@
+"""Compiles Triton kernels ahead of time to PTX that can be launched like a CUDA kernel's.
+
+Arguments: the source, the file to write, and a JSON object with `kernels` (each with `symbol`, `types`, `threads` and
+`shared`) and `constants` (strings by name). A launch knows nothing about Triton, so the PTX is changed in three ways:
+shared memory gets its size, parameters that Triton adds and the kernel does not use are removed, and positions in
+inlined functions become those of their call.
+"""
+
+import ast
+import importlib.util
+import json
+import re
+import sys
+
+STATIC_SHARED = 48 * 1024
+
+
+def fail(text):
+    sys.exit(f"triton-device: {text}")
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location("candidate", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["candidate"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def unwrap(kernel, name, warps):
+    """Returns the function, and the constants and stages of the autotuner's configuration with this many warps."""
+    import triton
+
+    constants, stages = {}, None
+    while not isinstance(kernel, triton.JITFunction):
+        configs = getattr(kernel, "configs", None)
+        if configs:
+            chosen = next((it for it in configs if it.num_warps == warps), None)
+            if chosen is None:
+                fail(f"`{name}` has no configuration with {warps} warps, which is what `block` says")
+            constants.update(chosen.kwargs)
+            stages = chosen.num_stages
+        kernel = getattr(kernel, "fn", None)
+        if kernel is None:
+            fail(f"`{name}` is not a kernel (a function with @triton.jit)")
+    return kernel, constants, stages
+
+
+def literal(text):
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def signature(function, name, types, constants):
+    """Returns the type of each parameter, and the values of constants by index."""
+    types = list(types)
+    found, values, used = {}, {}, 0
+    for index, parameter in enumerate(function.params):
+        own = parameter.name
+        if parameter.is_constexpr:
+            default = parameter.default
+            if own in constants:
+                values[(index,)] = constants[own]
+            elif parameter.has_default:
+                values[(index,)] = default
+            else:
+                fail(f"the constant `{own}` of `{name}` has no value (give it a default, or write `-D{own}=…` in extra_flags)")
+            found[own] = "constexpr"
+            continue
+        if used == len(types):
+            fail(f"`{name}` has the parameter `{own}`, for which `args` has no value")
+        annotated = parameter.annotation_type if hasattr(parameter, "annotation_type") else ""
+        found[own] = annotated or types[used]
+        if not found[own]:
+            fail(f"the type of `{own}` of `{name}` is not known from the first entry (annotate it, such as `{own}: \"*fp32\"`)")
+        used += 1
+    if used != len(types):
+        fail(f"`{name}` has {used} parameters that are not constants, and `args` gives {len(types)}")
+    return found, values
+
+
+def compile_one(module, kernel, constants):
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    name, threads = kernel["symbol"], kernel["threads"]
+    if threads % 32 or threads & (threads - 1):
+        fail(f"`{name}` has blocks of {threads} threads; Triton's have 32 threads for each warp, and 1, 2, 4, … warps")
+    warps = threads // 32
+    value = getattr(module, name, None)
+    if value is None:
+        fail(f"the file has no kernel `{name}`")
+    function, tuned, stages = unwrap(value, name, warps)
+    given = {key: literal(text) for key, text in constants.items()}
+    types, values = signature(function, name, kernel["types"], {**tuned, **given})
+    # With fused operations, the lanes of a warp end a reduction with sums that differ in the last bit, and store them to
+    # the same place. Which of them is kept is undefined, so the device reports a race.
+    options = {"num_warps": warps, "enable_fp_fusion": False}
+    if "num_stages" in given or stages:
+        options["num_stages"] = given.get("num_stages", stages)
+    source = ASTSource(fn=function, signature=types, constexprs=values)
+    built = triton.compile(source, target=GPUTarget("cuda", 80, 32), options=options)
+    count = sum(kind != "constexpr" for kind in types.values())
+    return finish(built.asm["ptx"], built.metadata.name, name, count, built.metadata.shared, kernel["shared"])
+
+
+def finish(ptx, compiled, name, parameters, shared, given_shared):
+    ptx = re.split(r"^\s*\.section\s+\.debug", ptx, flags=re.M)[0]
+    if compiled != name:
+        ptx = re.sub(rf"\b{re.escape(compiled)}\b", name, ptx)
+        ptx = re.sub(rf"\b{re.escape(compiled)}_param_", f"{name}_param_", ptx)
+    return with_positions(with_shared(with_parameters(ptx, name, parameters), name, shared, given_shared))
+
+
+def with_parameters(ptx, name, count):
+    """Removes the parameters that Triton adds after the kernel's own `count`."""
+    start = ptx.index(f".entry {name}(")
+    end = ptx.index("\n)", start)
+    head, listed, body = ptx[: start + len(f".entry {name}(")], ptx[start + len(f".entry {name}(") : end], ptx[end:]
+    items = [item.strip() for item in listed.split(",\n")]
+    for item in items[count:]:
+        if re.search(rf"\b{re.escape(item.split()[-1])}\b", body):
+            fail(f"`{name}` needs scratch memory of Triton's runtime, which a launch by the plan does not have")
+    return head + "\n\t" + ",\n\t".join(items[:count]) + body
+
+
+def with_shared(ptx, name, shared, given):
+    """Gives the shared memory its size. What is more than the limit of static memory must come from the launch."""
+    own = f"{name}_shared"
+    ptx = re.sub(r"\bglobal_smem\b", own, ptx)
+    if shared > STATIC_SHARED:
+        if given < shared:
+            fail(f"`{name}` takes {shared} bytes of shared memory, and its launch has {given}: set `shared_mem = {shared}`")
+        return ptx
+    return re.sub(
+        rf"\.extern (\.shared .*){re.escape(own)}\[\];", lambda it: f"{it[1]}{own}[{max(shared, 1)}];", ptx
+    )
+
+
+def with_positions(ptx):
+    """Replaces positions in inlined functions by those of their calls."""
+    calls = {}
+
+    def position(found):
+        at, call = found[1], found[2]
+        if call is None:
+            return f".loc\t{at}"
+        calls[at] = call
+        seen = set()
+        while at in calls and at not in seen:
+            seen.add(at)
+            at = calls[at]
+        return f".loc\t{at}"
+
+    number = r"(\d+ \d+ \d+)"
+    return re.sub(rf"\.loc\s+{number}(?:, function_name \S+, inlined_at {number})?", position, ptx)
+
+
+def join(modules):
+    """Joins modules into one. Each has its own numbers of files and its own labels."""
+    text = modules[0]
+    for number, module in enumerate(modules[1:], 1):
+        body = re.split(r"^\.address_size 64$", module, flags=re.M)[1]
+        files = 100 * number
+        body = re.sub(r"(\.(?:loc|file)\s+)(\d+)", lambda it: f"{it[1]}{int(it[2]) + files}", body)
+        text += re.sub(r"\$L__", f"$L{number}__", body)
+    return text
+
+
+def main():
+    source, output, request = sys.argv[1:]
+    request = json.loads(request)
+    try:
+        from triton.backends.nvidia.compiler import CUDABackend
+    except ImportError as error:
+        fail(f"Triton cannot be imported: {error}")
+    # The device runs PTX, so the last stage, ptxas, is left out.
+    CUDABackend.make_cubin = lambda *_: b""
+    module = load(source)
+    done = [compile_one(module, kernel, request["constants"]) for kernel in request["kernels"]]
+    with open(output, "w") as file:
+        file.write(join(done))
+
+
+if __name__ == "__main__":
+    main()
