@@ -39,6 +39,11 @@ pub(crate) enum SessionError {
         "timing {entry}: whole blocks took less than starting one, {handoff:?} (run it again when the machine is calmer)"
     )]
     NoTime { entry: String, handoff: Duration },
+    #[error(
+        "timing {entry}: the device's clock shows {device:?} for a block that took {host:?} on the host, so its times cannot be \
+         believed (restart the machine, or update its driver)"
+    )]
+    DeviceClock { entry: String, device: Duration, host: Duration },
     #[error("timing {entry}: no figures could be made of its blocks")]
     NoFigures { entry: String },
     #[error(

@@ -10,6 +10,7 @@ use rand::Rng;
 use super::length::{calls_for_a_block, longest_call, too_short};
 use super::pair::{Order, Pairing, net};
 use super::samples::{Samples, was_preempted};
+use super::throttled::{is_throttled, least_clock};
 use crate::session::{Block, VariantMemory};
 
 /// Pairs of blocks for each pair of runners. Fewer are made if one call takes `SLOW_CALL`.
@@ -24,6 +25,19 @@ const MAX_REPEATED: usize = 4;
 pub(super) struct Timed {
     pub(super) ms: Vec<f64>,
     pub(super) preempted: Vec<bool>,
+    /// The clock of a device in each side's block, in MHz.
+    pub(super) clocks: Vec<Option<u32>>,
+}
+
+impl Timed {
+    /// Returns true if something outside the kernel slowed this side down: another process, or a device's low clock.
+    pub(super) fn is_disturbed(&self, side: usize, least_clock: Option<f64>) -> bool {
+        self.preempted.get(side) == Some(&true) || is_throttled(self, side, least_clock)
+    }
+
+    pub(super) fn is_calm(&self, least_clock: Option<f64>) -> bool {
+        (0..self.ms.len()).all(|side| !self.is_disturbed(side, least_clock))
+    }
 }
 
 /// The pairs made so far.
@@ -41,6 +55,8 @@ pub(super) struct Pairs {
     wanted: usize,
     least: usize,
     limit: Duration,
+    /// The lowest clock of an undisturbed block.
+    least_clock: Option<f64>,
 }
 
 impl Pairs {
@@ -62,12 +78,13 @@ impl Pairs {
             least,
             // Every runner gets an equal share of the time.
             limit: pairing.context.task.profile.entry_timeout / MIN_RUNNERS,
+            least_clock: None,
         }
     }
 
     /// Returns true if there are enough undisturbed pairs, or if no time is left for more.
     pub(super) fn are_enough(&self) -> bool {
-        let calm = self.timed.iter().filter(|pair| !pair.preempted.contains(&true)).count();
+        let calm = self.timed.iter().filter(|pair| pair.is_calm(self.least_clock)).count();
         self.wanted <= calm
             || self.wanted * MAX_REPEATED <= self.timed.len()
             || (self.least <= self.timed.len() && self.limit <= self.spent)
@@ -94,6 +111,7 @@ impl Pairs {
             return;
         }
         self.timed.push(note(pairing, blocks, &nets, self.calls));
+        self.least_clock = least_clock(pairing.samples.iter().flat_map(Samples::clocks));
     }
 }
 
@@ -121,7 +139,13 @@ pub(super) fn note<M: VariantMemory>(
     Timed {
         ms: nets.iter().map(|&net| of_a_call(net)).collect(),
         preempted: blocks.iter().map(was_preempted).collect(),
+        clocks: blocks.iter().map(clock).collect(),
     }
+}
+
+/// The clock of the device in a block, in MHz.
+fn clock(block: &Block) -> Option<u32> {
+    block.on_device?.pace.clock_mhz
 }
 
 pub(super) fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 {
