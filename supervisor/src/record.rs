@@ -21,8 +21,8 @@ use opt_shared::language::Tier;
 use opt_shared::message::Role;
 use opt_shared::nonfinite;
 use opt_shared::outcome::{
-    Blame, CacheStateReached, DeviceTiming, EntryFailure, Estimate, ReadReport, ReplayResult, Status, TimeSummary,
-    WorstError,
+    Blame, CacheStateReached, DeviceTiming, EntryFailure, Estimate, ReadReport, ReplayResult, Status,
+    TimeSummary, WorstError,
 };
 use opt_shared::settings::Priority;
 pub use opt_shared::stage::Stage;

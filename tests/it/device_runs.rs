@@ -98,7 +98,8 @@ fn two_kernels_are_timed_on_the_virtual_clock_and_ranked() {
         "[[job]]\nname = \"relu\"\ncaptures = '{}'\nentries = [\"entry_000000.pt\"]\nbaseline = \"twice\"\n",
         data("captures/torch_nn_functional_relu").display()
     );
-    let scenario = Scenario::with_plan(&format!("{head}{job}{}{}", candidate("twice", 2), candidate("once", 1)));
+    let scenario =
+        Scenario::with_plan(&format!("{head}{job}{}{}", candidate("twice", 2), candidate("once", 1)));
     scenario.write("cuda-clock", "10000 1000");
     let (outcome, summary) = run(&scenario, &script(vec![with_context(&[(0, HELD)])]), 0);
     for name in ["twice", "once"] {
@@ -108,8 +109,13 @@ fn two_kernels_are_timed_on_the_virtual_clock_and_ranked() {
     let once = summary.candidate("relu", "once");
     outcome.expect_equal(once["rank"].as_u64(), Some(1), "the rank of the winner");
     let timed = &list(&once["profile"]["entries"])[0];
-    outcome.expect_equal(timed["cache_state"].as_str(), Some("cold"), "the L2 cache is flushed before each call");
-    outcome.expect(timed["device"]["copy_bytes_per_second"].is_number(), format_args!("the roofline: {timed}"));
+    outcome.expect_equal(
+        timed["cache_state"].as_str(),
+        Some("cold"),
+        "the L2 cache is flushed before each call",
+    );
+    outcome
+        .expect(timed["device"]["copy_bytes_per_second"].is_number(), format_args!("the roofline: {timed}"));
     outcome.expect_equal(&timed["varied"][0], &Value::from("input"), "every call has its own input");
 }
 

@@ -82,8 +82,7 @@ pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, 
     let begun = Instant::now();
     let mut contents = vec![0; bytes];
     let mut twin = twin();
-    let copied =
-        code(twin.device.read(from, &mut contents).and_then(|()| twin.device.write(to, &contents)));
+    let copied = code(twin.device.read(from, &mut contents).and_then(|()| twin.device.write(to, &contents)));
     clock::moved(begun, bytes as u64);
     copied
 }

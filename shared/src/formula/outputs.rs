@@ -79,7 +79,10 @@ mod tests {
             let slots = device_slots(extents());
             let call: Bytes = extents().map(|extent| whole_grains(extent, DEVICE_ALIGNMENT)).sum();
             assert!((2..=DEVICE_CALLS).contains(&slots));
-            assert!(call.saturating_mul(u64::from(slots)) <= device_ring(guarded(extents(), PAGE)), "{slots}");
+            assert!(
+                call.saturating_mul(u64::from(slots)) <= device_ring(guarded(extents(), PAGE)),
+                "{slots}"
+            );
         }
     }
 

@@ -1,8 +1,8 @@
 //! The memory formula of each stage, term by term.
 
 use super::{
-    COMPARE_CHUNK, DEVICE_FLUSH, LIBTORCH_BASE, LOAD_SLOTS, PYTHON_BASE, PYTHON_COPY, REPLAY_SLOTS, RUNNER_BASE,
-    STAGING_SLOT, device_ring, values,
+    COMPARE_CHUNK, DEVICE_FLUSH, LIBTORCH_BASE, LOAD_SLOTS, PYTHON_BASE, PYTHON_COPY, REPLAY_SLOTS,
+    RUNNER_BASE, STAGING_SLOT, device_ring, values,
 };
 use crate::batch::{BatchSum, Constant};
 use crate::language::Launcher;

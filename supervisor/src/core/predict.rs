@@ -199,10 +199,8 @@ pub fn profile_on_device(
     let rounding = formula::device_rounding(cut.iter().map(of_a_batch).max().unwrap_or(0), false);
     let inputs = largest_inputs(entries);
     let limits = sides.iter().map(|side| side.limits.memory_for(inputs, cores)).sum();
-    let beyond = [
-        Term { name: "bands and rounding", bytes: rounding },
-        Term { name: "limits.memory", bytes: limits },
-    ];
+    let beyond =
+        [Term { name: "bands and rounding", bytes: rounding }, Term { name: "limits.memory", bytes: limits }];
     let deadline = profile_deadline(entries, verify, settings);
     let mut prediction = Prediction::new(host, Vec::new(), deadline);
     let context = Term { name: "context", bytes: formula::DEVICE_CONTEXT };

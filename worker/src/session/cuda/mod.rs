@@ -47,12 +47,10 @@ use self::memory::CudaMemory;
 use self::placed::{Key, OnDevice};
 use self::points::Points;
 use self::session::{DeviceSession, Outputs};
+use self::timed::TimedDevice;
 use self::timed::memory::TimingMemory;
 use self::timed::variants::DeviceVariants;
-use self::timed::TimedDevice;
-use super::{
-    Backend, Groups, InputFault, PoolSlot, Session, SessionError, TimedSession, Varied, Wanted,
-};
+use super::{Backend, Groups, InputFault, PoolSlot, Session, SessionError, TimedSession, Varied, Wanted};
 use crate::recorded::Recorded;
 use crate::residency::device::{Device as _, DeviceError};
 use crate::residency::host::HostDevice;

@@ -236,7 +236,12 @@ impl<'b> DeviceSession<'b> {
         Answer::Died
     }
 
-    pub(super) fn fail<T>(&mut self, error: &DriverError, during: &During, buffers: &[DeviceBuffer]) -> Answer<T> {
+    pub(super) fn fail<T>(
+        &mut self,
+        error: &DriverError,
+        during: &During,
+        buffers: &[DeviceBuffer],
+    ) -> Answer<T> {
         self.context_failed |= error.code.ends_the_context();
         self.end(fault::of_error(error, during, buffers))
     }

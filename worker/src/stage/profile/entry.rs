@@ -123,9 +123,9 @@ impl Timing {
         let least_clock = least_clock(self.samples.iter().flat_map(Samples::clocks));
         let used = believed(timed, least_clock);
         self.disturbed |= used.iter().any(|pair| !pair.is_calm(least_clock));
-        self.throttled_pairs += count(timed.iter().filter(|pair| {
-            (0..pair.ms.len()).any(|side| is_throttled(pair, side, least_clock))
-        }));
+        self.throttled_pairs += count(
+            timed.iter().filter(|pair| (0..pair.ms.len()).any(|side| is_throttled(pair, side, least_clock))),
+        );
         self.facts = sides[CANDIDATE].session.clock().device_facts();
         let thrown_away = u32::try_from(timed.len() - used.len()).unwrap_or(u32::MAX);
         self.samples.iter_mut().for_each(|side| side.discarded += thrown_away);
@@ -186,7 +186,8 @@ impl Timing {
     /// Returns the side whose figures cannot be true, and the reason.
     pub(super) fn doubt(&self, context: &Context<'_>) -> Result<Option<(usize, Stop)>, SessionError> {
         for (number, samples) in self.samples.iter().enumerate() {
-            let stopped = match implausible(context, samples, self.calls, self.handoff, self.facts.as_ref())? {
+            let stopped = match implausible(context, samples, self.calls, self.handoff, self.facts.as_ref())?
+            {
                 None => works_unasked(context, samples, self.calls)?,
                 found => found,
             };

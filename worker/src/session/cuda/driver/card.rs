@@ -320,7 +320,9 @@ impl Driver for CardDriver {
     }
 
     fn parameters(&mut self, function: FunctionId) -> Result<Option<Vec<usize>>, DriverError> {
-        let (Some(info), function) = (self.further.parameter_info, self.kernel(function)?) else { return Ok(None) };
+        let (Some(info), function) = (self.further.parameter_info, self.kernel(function)?) else {
+            return Ok(None);
+        };
         let mut sizes = Vec::new();
         loop {
             let (mut offset, mut size) = (0, 0);

@@ -6,7 +6,8 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use cudarc::driver::sys::{
-    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUstream, CUuuid,
+    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUstream,
+    CUuuid,
 };
 
 /// The reason why the driver cannot be used.
@@ -78,13 +79,13 @@ pub(super) struct Further {
     /// `cuEventElapsedTime`.
     pub(super) elapsed: Option<Elapsed>,
     /// `cuMemcpyDtoDAsync`.
-    pub(super) copy: Option<Copy>,
+    pub(super) copy: Option<CopyWithin>,
     pub(super) graphs: Option<Graphs>,
 }
 
 pub(super) type ParameterInfo = unsafe extern "C" fn(CUfunction, usize, *mut usize, *mut usize) -> u32;
 pub(super) type Elapsed = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> u32;
-pub(super) type Copy = unsafe extern "C" fn(CUdeviceptr, CUdeviceptr, usize, CUstream) -> u32;
+pub(super) type CopyWithin = unsafe extern "C" fn(CUdeviceptr, CUdeviceptr, usize, CUstream) -> u32;
 
 /// The functions that record launches in a graph and launch it.
 #[derive(Clone, Copy)]

@@ -26,8 +26,7 @@ pub(super) fn allocate(
         ok("cuMemHostAlloc", (functions.host_allocate)(&raw mut start, bytes, 0))?;
         std::ptr::write_bytes(start.cast::<u8>(), 0, bytes);
     }
-    let start =
-        NonNull::new(start.cast()).ok_or(DriverError::new("cuMemHostAlloc", Code::OUT_OF_MEMORY))?;
+    let start = NonNull::new(start.cast()).ok_or(DriverError::new("cuMemHostAlloc", Code::OUT_OF_MEMORY))?;
     let (free, context_given_up) = (functions.host_free, Arc::clone(given_up));
     Ok(Pinned(Box::new(Locked { start, bytes, free, context_given_up })))
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use cudarc::driver::sys::{CUevent, CUgraph, CUgraphExec, CUstream};
 
+use super::DriverError;
 use super::card::ok;
 use super::code::Code;
 use super::functions::{Elapsed, Functions, Graphs};
 use super::timing::{GraphId, Stamp};
-use super::DriverError;
 
 const EVENT_DEFAULT: c_uint = 0;
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
@@ -96,7 +96,12 @@ impl MadeGraphs {
         Ok(GraphId(self.next))
     }
 
-    pub(super) fn launch(&self, graphs: &Graphs, graph: GraphId, stream: CUstream) -> Result<(), DriverError> {
+    pub(super) fn launch(
+        &self,
+        graphs: &Graphs,
+        graph: GraphId,
+        stream: CUstream,
+    ) -> Result<(), DriverError> {
         let unknown = DriverError::new("cuGraphLaunch", Code::INVALID_HANDLE);
         let &(_, executable) = self.made.get(&graph.0).ok_or(unknown)?;
         // SAFETY: a graph that was made and not dropped, and a stream of its context.

@@ -31,6 +31,9 @@ fn taking(took: Duration) -> impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'stat
 struct Race {
     driver: Box<dyn Driver>,
     script: Rc<RefCell<Script>>,
+    op: &'static str,
+    number: u32,
+    args: &'static [&'static str],
     settings: ProfileSettings,
     depth: Depth,
     call_timeout: Duration,
@@ -38,11 +41,18 @@ struct Race {
 
 impl Race {
     fn of(candidate: impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'static) -> Self {
+        Self::against(candidate, taking(250 * US))
+    }
+
+    fn against(
+        candidate: impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'static,
+        baseline: impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'static,
+    ) -> Self {
         let (driver, script) = ScriptedDriver::new();
         {
             let mut script = script.borrow_mut();
             script.kernels.insert("candidate".to_owned(), (vec![8; 3], Rc::new(candidate)));
-            script.kernels.insert("baseline".to_owned(), (vec![8; 3], Rc::new(taking(250 * US))));
+            script.kernels.insert("baseline".to_owned(), (vec![8; 3], Rc::new(baseline)));
         }
         let settings = ProfileSettings {
             protocol: Protocol::Paired,
@@ -58,17 +68,26 @@ impl Race {
             vary: Vary::Auto,
             priority: Priority::None,
         };
-        Self { driver: Box::new(driver), script, settings, depth: Depth::Full, call_timeout: Duration::from_secs(60) }
+        Self {
+            driver: Box::new(driver),
+            script,
+            op: RELU,
+            number: 0,
+            args: &["input", "out", "out.numel"],
+            settings,
+            depth: Depth::Full,
+            call_timeout: Duration::from_secs(60),
+        }
     }
 
     fn run(self) -> (Head, Result<Profiled, SessionError>, Rc<RefCell<Script>>) {
         let folder = tempfile::tempdir().expect("a folder");
-        let (mut entries, signature) = entries_of(RELU, &[0]);
+        let (mut entries, signature) = entries_of(self.op, &[self.number]);
         entries[0].numbers.varied = Bytes::mib(9);
         let callee = |symbol: &str| {
             let own = folder.path().join(symbol);
             std::fs::create_dir(&own).expect("made");
-            let steps = vec![step(symbol, &["input", "out", "out.numel"])];
+            let steps = vec![step(symbol, self.args)];
             let launch = Launch { steps, workspaces: Vec::new() };
             Callee {
                 candidate: symbol.to_owned(),
@@ -124,7 +143,8 @@ fn times_are_those_of_the_launches_without_the_flushes() {
     assert!(close(entry.times.median_time_ms, 0.1), "{:?}", entry.times);
     assert!(close(entry.speedup.expect("paired").value, 2.5), "{:?}", entry.speedup);
     assert_eq!((entry.cache_state, entry.calls_per_block), (CacheStateReached::Cold, 5));
-    assert_eq!((entry.discarded_blocks, entry.handoff_us), (0, 0.0));
+    assert_eq!(entry.discarded_blocks, 0);
+    assert!(entry.handoff_us.abs() < 1e-9, "nothing is subtracted: {}", entry.handoff_us);
     assert_eq!(entry.varied, ["input"]);
     let device = entry.device.expect("timed on a device");
     // A copy writes 1024 bytes in a microsecond, and reads as many.
@@ -158,19 +178,56 @@ fn no_call_finds_outputs_of_an_earlier_one() {
     assert!(100 < found.get() && entry.slots_checked != 0, "{} calls", found.get());
 }
 
+/// `x += 2 y`, where the values of `x` are always the same before the call.
+#[test]
+fn argument_that_a_call_changes_is_restored_in_every_slot() {
+    let before: Rc<RefCell<Option<Vec<u8>>>> = Rc::default();
+    let calls = Rc::new(Cell::new(0_u32));
+    let counted = Rc::clone(&calls);
+    let adds = move |memory: &mut FakeMemory, params: &[u64]| {
+        let [x, y, count] = *params else { panic!("three parameters") };
+        let floats = |bytes: &[u8]| -> Vec<f32> {
+            bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+        };
+        let found = memory.read(x, Bytes::new(4 * count).to_usize());
+        assert_eq!(before.borrow_mut().get_or_insert_with(|| found.clone()), &found);
+        counted.set(counted.get() + 1);
+        let added = floats(&memory.read(y, 160));
+        for ((at, value), added) in (0_u64..).zip(floats(&found)).zip(added.iter().cycle()) {
+            let sum = value + 2.0 * added;
+            memory.write(x + 4 * at, &sum.to_le_bytes());
+        }
+        memory.kernels_took += 100 * US;
+        Ok(())
+    };
+    let adds = Rc::new(adds);
+    let same = Rc::clone(&adds);
+    let race = Race {
+        op: "../changed/add_",
+        number: 1,
+        args: &["input", "other", "input.numel"],
+        ..Race::against(
+            move |memory, params| adds(memory, params),
+            move |memory, params| same(memory, params),
+        )
+    };
+    let (entry, _) = race.passes();
+    assert!(100 < calls.get() && entry.calls_per_block == 5, "{} calls", calls.get());
+}
+
 #[test]
 fn throttled_blocks_are_discarded_with_their_pairs_and_counted() {
     let race = Race::of(taking(100 * US));
-    // Two readings for each block. The clock falls to less than half in some blocks, with both sides' kernels.
+    // There are two readings for each block. Now and then, the clock falls to less than half for two blocks.
     race.script.borrow_mut().clock.mhz =
-        (0..400).map(|reading| if reading / 2 % 9 == 7 { 900 } else { 1980 }).collect();
+        (0..4000).map(|reading| if reading % 60 < 4 { 900 } else { 1980 }).collect();
     let (entry, _) = race.passes();
     assert!(close(entry.times.max_time_ms, 0.1), "{:?}", entry.times);
     assert!(close(entry.speedup.expect("paired").value, 2.5), "{:?}", entry.speedup);
     let device = entry.device.expect("timed on a device");
     assert!(0 < device.throttled_pairs, "{device:?}");
     assert_eq!(entry.discarded_blocks, 2 * device.throttled_pairs, "both blocks of each pair");
-    assert_eq!(device.clock_mhz, Some(1980.0));
+    assert!(close(device.clock_mhz.expect("reported"), 1980.0), "{device:?}");
     assert!(device.lacks.is_empty(), "{:?}", device.lacks);
 }
 
@@ -178,13 +235,13 @@ fn throttled_blocks_are_discarded_with_their_pairs_and_counted() {
 fn kernel_that_writes_faster_than_the_device_copies_is_too_fast() {
     let race = |took| {
         let race = Race::of(taking(took));
-        race.script.borrow_mut().clock.bytes_per_us = 100;
+        race.script.borrow_mut().clock.bytes_per_us = 10;
         race
     };
-    // 600 bytes at 200 bytes/us take 3 us.
-    race(Duration::from_nanos(2500)).ends_as(Status::TooFast, "the device copies 0.2 GB/s at most");
-    let (entry, _) = race(4 * US).passes();
-    assert!(close(entry.times.median_time_ms, 0.004), "{:?}", entry.times);
+    // A copy reads and writes 20 bytes in a microsecond, so 600 bytes take 30 us.
+    race(25 * US).ends_as(Status::TooFast, "the device copies");
+    let (entry, _) = race(40 * US).passes();
+    assert!(close(entry.times.median_time_ms, 0.04), "{:?}", entry.times);
 }
 
 /// The clock of a device is believed only within what the host has seen.

@@ -91,7 +91,10 @@ impl Clock for TimedDevice<'_> {
     /// A kernel without host code runs only in launches, and a block ends when all of them are complete.
     fn idle(&mut self, _: usize, renew: Renew<'_>) -> Result<Answer<IdleRound>, SessionError> {
         renew()?;
-        Ok(Answer::Done(IdleRound { cpu: Duration::ZERO, wake: WakeCost { cpu: Duration::ZERO, threads: 1 } }))
+        Ok(Answer::Done(IdleRound {
+            cpu: Duration::ZERO,
+            wake: WakeCost { cpu: Duration::ZERO, threads: 1 },
+        }))
     }
 }
 
@@ -106,7 +109,8 @@ impl TimedDevice<'_> {
             Ok(None) => {
                 // A kernel can be stopped only by ending its context.
                 self.inner.context_failed = true;
-                let _: Answer<()> = self.inner.end(fault::overdue(&self.during(order.entry), order.limit));
+                let during = self.during(order.entry);
+                let _: Answer<()> = self.inner.end(fault::overdue(&during, order.limit));
                 None
             }
             Err(error) => {
@@ -121,7 +125,8 @@ impl TimedDevice<'_> {
     /// A device reports a fault of a block without the launch, so the first one stands for all.
     fn during(&self, entry: usize) -> During {
         let steps = self.inner.calls[entry].resolved.steps.iter().enumerate();
-        let first = steps.filter(|(_, step)| !step.is_empty()).map(|(number, step)| (number, &step.symbol)).next();
+        let first =
+            steps.filter(|(_, step)| !step.is_empty()).map(|(number, step)| (number, &step.symbol)).next();
         first.map_or(During::Ours("timing its calls"), |(number, symbol)| During::Launch {
             number: number + 1,
             symbol: symbol.clone(),
@@ -210,12 +215,7 @@ impl TimedDevice<'_> {
         }
         let kept = {
             let mut driver = self.inner.driver().borrow_mut();
-            self.layouts[order.entry].keep(
-                &mut **driver,
-                self.ring,
-                order.calls,
-                &mut self.kept[order.entry],
-            )
+            self.layouts[order.entry].keep(&mut **driver, self.ring, order.calls, &mut self.kept[order.entry])
         };
         let checked = kept.and_then(|()| self.inner.look_over(order.entry, self.poison));
         match checked {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use opt_shared::formula::DEVICE_FLUSH;
 use opt_shared::units::Bytes;
 
+use super::super::driver::code::Code;
 use super::super::driver::timing::Stamp;
 use super::super::driver::{Driver, DriverError, Queue, SharedDriver};
-use super::super::driver::code::Code;
 use super::super::memory::wait_for;
 use crate::residency::device::Buffer;
 
@@ -48,9 +48,9 @@ impl TimingMemory {
         Ok(Self { ring, flush, figures })
     }
 
-    /// Exchanges the ring, and returns the former one.
-    pub(super) fn exchange_ring(&mut self, ring: Buffer) -> Buffer {
-        std::mem::replace(&mut self.ring, ring)
+    /// Takes the ring out, to be released. Until there is another one, it has no bytes.
+    pub(super) fn take_ring(&mut self) -> Buffer {
+        std::mem::replace(&mut self.ring, Buffer::new(0, Bytes::ZERO, Bytes::ZERO))
     }
 
     /// Queues a write that evicts everything from the L2 cache.

@@ -39,8 +39,8 @@ use crate::recorded::{Recorded, allocated_bytes};
 use crate::residency::ledger::Kind;
 use crate::residency::load::Load;
 use crate::session::{
-    Answer, Called, Clock, DeviceFacts, Ending, Loaded, Session, SessionError, TimedSession, Trespass, Varied,
-    Variants,
+    Answer, Called, Clock, DeviceFacts, Ending, Loaded, Session, SessionError, TimedSession, Trespass,
+    Variants, Varied,
 };
 
 /// The error of a call that is not timed.
@@ -107,11 +107,15 @@ impl<'b> TimedDevice<'b> {
         let wanted = self.layouts.iter().map(Layout::bytes).max().unwrap_or_default().max(Bytes::new(1));
         let flush = flush_bytes(driver.borrow().card().l2);
         let mut state = backend.state.borrow_mut();
-        let former = state.timing.take();
-        let is_large = former.as_ref().is_some_and(|it| wanted <= it.ring.bytes());
+        let mut former = state.timing.take();
         let mut after = Vec::new();
-        if !is_large {
+        if former.as_ref().is_none_or(|it| it.ring.bytes() < wanted) {
             after.push((Kind::Output, wanted));
+        }
+        if let Some(former) = former.as_mut().filter(|_| !after.is_empty()) {
+            // A smaller ring is that of another batch, whose sessions have ended. If it cannot be released now, it is
+            // released with the engine.
+            let _ = state.residency(backend).release(Kind::Output, former.take_ring());
         }
         if former.is_none() {
             after.push((Kind::Workspace, flush));
@@ -128,9 +132,7 @@ impl<'b> TimedDevice<'b> {
         let timing = match (former, placed.next(), placed.next()) {
             (Some(former), None, _) => Ok(former),
             (Some(mut former), Some(ring), _) => {
-                let ring = former.exchange_ring(ring);
-                // It is released with the engine if it cannot be released now.
-                let _ = state.residency(backend).release(Kind::Output, ring);
+                former.ring = ring;
                 Ok(former)
             }
             (None, Some(ring), Some(flush)) => TimingMemory::new(driver, ring, flush),
@@ -183,8 +185,9 @@ impl<'b> TimedDevice<'b> {
                     let input = varied.entries.get(entry)?.inputs.get(own)?;
                     Some(varied.memory.address + input.at(call))
                 });
-                let captured =
-                    || self.inner.calls[entry].address(&self.inner.entries[entry], Pointer::Argument(argument));
+                let captured = || {
+                    self.inner.calls[entry].address(&self.inner.entries[entry], Pointer::Argument(argument))
+                };
                 variant.unwrap_or_else(captured)
             }
             Pointer::Workspace(_) => self.inner.calls[entry].address(&self.inner.entries[entry], pointer),
@@ -245,9 +248,9 @@ fn variants_of(recorded: &Recorded, variants: &Variants) -> Vec<Option<usize>> {
     let tensors: Vec<_> = recorded.arguments.iter().filter_map(|it| tensor(&it.value)).collect();
     let varies = |it: &Tensor| {
         variants.inputs.iter().position(|input| {
-            tensors.get(input.tensor).is_some_and(|varied| {
-                varied.storage == it.storage && varied.byte_range() == it.byte_range()
-            })
+            tensors
+                .get(input.tensor)
+                .is_some_and(|varied| varied.storage == it.storage && varied.byte_range() == it.byte_range())
         })
     };
     recorded.arguments.iter().map(|it| tensor(&it.value).and_then(|tensor| varies(&tensor))).collect()

@@ -16,7 +16,7 @@ const DEVICE: &str = "the device";
 const FILL_LIMIT: Duration = Duration::from_secs(60);
 
 /// The memory. Freed on drop.
-pub(in super::super) struct DeviceVariants {
+pub(crate) struct DeviceVariants {
     driver: SharedDriver,
     pub(super) address: u64,
     bytes: Bytes,

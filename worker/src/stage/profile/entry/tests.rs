@@ -6,7 +6,11 @@ use super::*;
 /// side.
 fn pairs(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
     (0..count)
-        .map(|at| Timed { ms: vec![1.0, 1.0], preempted: vec![at < candidate, count - baseline <= at], clocks: Vec::new() })
+        .map(|at| Timed {
+            ms: vec![1.0, 1.0],
+            preempted: vec![at < candidate, count - baseline <= at],
+            clocks: Vec::new(),
+        })
         .collect()
 }
 
