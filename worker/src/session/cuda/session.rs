@@ -213,7 +213,9 @@ impl<'b> DeviceSession<'b> {
                     let keys = entry.inputs.iter().map(|input| input.key.clone());
                     let known = &mut self.backend.state.borrow_mut().digests;
                     // An input that another session has uploaded keeps its first digest.
-                    keys.zip(digests).for_each(|(key, digest)| drop(known.entry(key).or_insert(digest)));
+                    for (key, digest) in keys.zip(digests) {
+                        known.entry(key).or_insert(digest);
+                    }
                 }
                 Err(error) => {
                     let during = During::Ours("making digests of the inputs");

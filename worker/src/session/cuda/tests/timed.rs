@@ -87,7 +87,8 @@ impl Race {
         let callee = |symbol: &str| {
             let own = folder.path().join(symbol);
             std::fs::create_dir(&own).expect("made");
-            let steps = vec![step(symbol, self.args)];
+            let grid = [expression("ceil_div(input.numel, 256)"), expression("1"), expression("1")];
+            let steps = vec![LaunchStep { grid, ..step(symbol, self.args) }];
             let launch = Launch { steps, workspaces: Vec::new() };
             Callee {
                 candidate: symbol.to_owned(),
