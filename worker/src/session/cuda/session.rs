@@ -17,7 +17,7 @@ use super::candidate::DeviceCode;
 use super::digest::{Digester, Part, SUM_BYTES};
 use super::driver::SharedDriver;
 use super::driver::{DriverError, Launch, ModuleId, Queue};
-use super::entry_call::{EntryCall, Wanted, outputs_of, params, sizes};
+use super::entry_call::{EntryCall, Outputs, Wanted, outputs_of, params, sizes};
 use super::fault::{self, During};
 use super::memory::wait_for;
 use super::placed::{Key, OnDevice};
@@ -28,15 +28,6 @@ use crate::residency::ledger::Kind;
 use crate::residency::load::{Load, Origin};
 use crate::residency::staging::StagingError;
 use crate::session::{Answer, Called, Clock, Ending, Loaded, Session, SessionError, Trespass, Verdict};
-
-/// The outputs of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outputs {
-    /// Each entry has those of one call, between bands.
-    OfOneCall,
-    /// All calls of a block have their own, outside this session.
-    Elsewhere,
-}
 
 pub(super) struct DeviceSession<'b> {
     pub(super) backend: &'b CudaBackend<'b>,
