@@ -217,7 +217,12 @@ impl TimedDevice<'_> {
             let mut driver = self.inner.driver().borrow_mut();
             self.layouts[order.entry].keep(&mut **driver, self.ring, order.calls, &mut self.kept[order.entry])
         };
-        let checked = kept.and_then(|()| self.inner.look_over(order.entry, self.poison));
+        // The next session must not find in workspaces what this one has computed from the same inputs.
+        let checked = kept.and_then(|()| {
+            let found = self.inner.look_over(order.entry, self.poison)?;
+            self.inner.poison_all(order.entry, self.poison)?;
+            Ok(found)
+        });
         match checked {
             Ok(None) => None,
             Ok(Some(verdict)) => {
