@@ -273,6 +273,8 @@ pub struct ProfileTask {
     pub verify: VerifySettings,
     pub profile: ProfileSettings,
     pub depth: Depth,
+    /// The most memory that may be allocated on a device. Zero on the CPU.
+    pub device_cap: Bytes,
     /// Parameters that keep their values in every timed call, regardless of `profile.vary`.
     pub constant: Vec<String>,
     /// True if pages of the captures that a batch brought into the page cache are dropped afterwards.

@@ -21,8 +21,8 @@ use opt_shared::language::Tier;
 use opt_shared::message::Role;
 use opt_shared::nonfinite;
 use opt_shared::outcome::{
-    Blame, CacheStateReached, EntryFailure, Estimate, ReadReport, ReplayResult, Status, TimeSummary,
-    WorstError,
+    Blame, CacheStateReached, DeviceTiming, EntryFailure, Estimate, ReadReport, ReplayResult, Status,
+    TimeSummary, WorstError,
 };
 use opt_shared::settings::Priority;
 pub use opt_shared::stage::Stage;
@@ -347,6 +347,8 @@ pub struct EntryTimingRecord {
     /// Arguments that had new values in every call.
     pub varied: Vec<String>,
     pub unvaried_because: Option<String>,
+    /// What was read from the device; `null` on a CPU.
+    pub device: Option<DeviceTiming>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use std::time::Instant;
 use opt_nvml_twin::{Device, Process, Script, Twin, Who};
 use opt_tests::devices::{device, on_a_card, plan, twin, with_context};
 use opt_tests::waiting::until;
-use opt_tests::{Outcome, Scenario, Summary, summary::list};
+use opt_tests::{Outcome, Scenario, Summary, data, repository, summary::list};
 use serde_json::Value;
 
 use crate::storm::record::Record;
@@ -75,9 +75,48 @@ fn run_on_a_card_reserves_and_reports_device_memory() {
     // The lease covers a context, inputs, outputs and workspaces.
     let reserved = phase(&summary, "naive")["device_predicted_bytes"].as_u64().unwrap_or(0);
     outcome.expect((576 * MIB..1024 * MIB).contains(&reserved), format_args!("{reserved} reserved"));
-    let candidate = summary.candidate("relu", "naive");
-    outcome.expect(candidate["not_timed_because"].is_string(), "nothing is timed on a card");
     outcome.expect(summary.policy("device_in_use").is_empty(), "no other process uses the card");
+}
+
+/// The twin's clock is virtual: an instruction of a warp takes 10 us, and the host waits as for a card. `once` launches
+/// the kernel of `twice` half as often.
+#[test]
+fn two_kernels_are_timed_on_the_virtual_clock_and_ranked() {
+    let launch = "[[job.candidate.launch]]\nsymbol = \"naive\"\ngrid = \"ceil_div(out.numel, 64)\"\nblock = 64\n\
+                  args = [\"input\", \"out\", \"out.numel\"]\n";
+    let source = repository().join("configs/cuda/ptx/relu.ptx");
+    let candidate = |name: &str, launches: usize| {
+        format!(
+            "[[job.candidate]]\nname = \"{name}\"\nsources = ['{}']\n{}",
+            source.display(),
+            launch.repeat(launches)
+        )
+    };
+    let head = "[run]\ndevice = \"cuda:0\"\n[memory]\ndevice_ceiling = \"2GiB\"\n[limits]\nmemory = \"64MiB\"\n\
+                [verify]\ncall_timeout = \"60s\"\n[profile]\nentry_timeout = \"10s\"\n";
+    let job = format!(
+        "[[job]]\nname = \"relu\"\ncaptures = '{}'\nentries = [\"entry_000000.pt\"]\nbaseline = \"twice\"\n",
+        data("captures/torch_nn_functional_relu").display()
+    );
+    let scenario =
+        Scenario::with_plan(&format!("{head}{job}{}{}", candidate("twice", 2), candidate("once", 1)));
+    scenario.write("cuda-clock", "10000 1000");
+    let (outcome, summary) = run(&scenario, &script(vec![with_context(&[(0, HELD)])]), 0);
+    for name in ["twice", "once"] {
+        outcome.expect_equal(summary.verdict("relu", name).0, Some("PASSED"), name);
+    }
+    outcome.expect_equal(summary.job("relu")["winner"].as_str(), Some("once"), "the winner");
+    let once = summary.candidate("relu", "once");
+    outcome.expect_equal(once["rank"].as_u64(), Some(1), "the rank of the winner");
+    let timed = &list(&once["profile"]["entries"])[0];
+    outcome.expect_equal(
+        timed["cache_state"].as_str(),
+        Some("cold"),
+        "the L2 cache is flushed before each call",
+    );
+    outcome
+        .expect(timed["device"]["copy_bytes_per_second"].is_number(), format_args!("the roofline: {timed}"));
+    outcome.expect_equal(&timed["varied"][0], &Value::from("input"), "every call has its own input");
 }
 
 #[test]

@@ -13,7 +13,6 @@ use opt_shared::device::Device;
 use opt_shared::language::Launcher;
 use opt_shared::message::{FromWorker, NONCE_VARIABLE, Report, SERVER_VARIABLE, Task, Work};
 use opt_shared::outcome::{Body, Head, Status};
-use opt_shared::units::Bytes;
 
 use crate::link::{Link, LinkError};
 use crate::oom;
@@ -151,9 +150,8 @@ fn attempt(
         {
             call(&CudaBackend::new(host.device.hold()?, verify.device_cap)?, link, task, head, decisions)
         }
-        // Timing on a device is not supported; the backend refuses it.
-        Work::Profile(_) if host.device.runs_device_code() => {
-            call(&CudaBackend::new(host.device.hold()?, Bytes::ZERO)?, link, task, head, decisions)
+        Work::Profile(profile) if host.device.runs_device_code() => {
+            call(&CudaBackend::new(host.device.hold()?, profile.device_cap)?, link, task, head, decisions)
         }
         Work::Verify(_) | Work::Profile(_) | Work::Replay(_) => {
             call(&HostBackend::new(link, lease, &host.zygotes), link, task, head, decisions)

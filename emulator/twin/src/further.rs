@@ -1,12 +1,13 @@
-//! Functions that the backend does not call, but `gpu-check` does: pools, copies within the device, and event times.
+//! Functions that the backend does not need for verification: pools, copies within the device, and event times.
 //!
-//! Times are those of the host's clock.
+//! Times are those of the host's clock, or of the virtual clock.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Instant;
 
+use super::clock;
 use super::mischief::misbehave;
 use super::{
     INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, code, cuMemAlloc_v2, cuMemFree_v2, give, give_handle,
@@ -38,7 +39,13 @@ struct Pool {
 pub extern "C" fn opt_cuda_twin() {}
 
 pub(crate) fn record(event: *mut c_void) {
-    RECORDED.lock().unwrap_or_else(PoisonError::into_inner).insert(event.addr(), Instant::now());
+    RECORDED.lock().unwrap_or_else(PoisonError::into_inner).insert(event.addr(), clock::next());
+}
+
+/// Returns true if an event was reached. One that was never recorded counts as reached, as in the driver.
+pub(crate) fn is_reached(event: *mut c_void) -> bool {
+    let recorded = RECORDED.lock().unwrap_or_else(PoisonError::into_inner);
+    recorded.get(&event.addr()).is_none_or(|&at| at <= Instant::now())
 }
 
 #[unsafe(no_mangle)]
@@ -59,20 +66,25 @@ pub unsafe extern "C" fn cuDeviceGetPCIBusId(address: *mut c_char, length: c_int
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> u32 {
+    clock::wait();
     state()
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(_: *mut c_void) -> u32 {
+    clock::wait();
     state()
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, _: *mut c_void) -> u32 {
     misbehave("cuMemcpyDtoDAsync_v2");
+    let begun = Instant::now();
     let mut contents = vec![0; bytes];
     let mut twin = twin();
-    code(twin.device.read(from, &mut contents).and_then(|()| twin.device.write(to, &contents)))
+    let copied = code(twin.device.read(from, &mut contents).and_then(|()| twin.device.write(to, &contents)));
+    clock::moved(begun, bytes as u64);
+    copied
 }
 
 #[unsafe(no_mangle)]

@@ -9,14 +9,16 @@
     reason = "each has the contract of the driver's function of the same name"
 )]
 
+mod clock;
 mod further;
+mod graphs;
 mod mischief;
 
 use std::alloc::Layout;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use opt_emulator::{Config, Device, Fault, Function, Launch, Limit, LoadError, Module};
 
@@ -26,6 +28,7 @@ const INVALID_DEVICE: u32 = 101;
 const INVALID_IMAGE: u32 = 200;
 const INVALID_HANDLE: u32 = 400;
 const NOT_FOUND: u32 = 500;
+const NOT_READY: u32 = 600;
 const NAME: &[u8] = b"twin of a card";
 /// How long a kernel may run. A card has no limit, but in the twin the call of a launch would never return.
 const KERNEL_TIMEOUT: Duration = Duration::from_secs(120);
@@ -39,6 +42,9 @@ const NVML_SCRIPT: &str = "nvml.json";
 const PAGE: usize = 4096;
 /// The distance between handles.
 const HANDLES: usize = 64;
+/// The size of the L2 cache, in bytes. It is small, because a flush of it is emulated too.
+const L2: c_int = 64 << 10;
+const L2_CACHE_SIZE: u32 = 38;
 const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
 const COMPUTE_CAPABILITY_MINOR: u32 = 76;
 const JIT_ERROR_LOG: u32 = 5;
@@ -140,6 +146,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, which: c_uint, 
     let found = match which {
         COMPUTE_CAPABILITY_MAJOR => c_int::try_from(major).unwrap_or(0),
         COMPUTE_CAPABILITY_MINOR => c_int::try_from(minor).unwrap_or(0),
+        L2_CACHE_SIZE => L2,
         // It is not integrated, and has no clocks.
         _ => 0,
     };
@@ -271,7 +278,10 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, _: *mut c_void) -> u32 {
-    code(twin().device.fill(to, value, bytes as u64))
+    let begun = Instant::now();
+    let filled = code(twin().device.fill(to, value, bytes as u64));
+    clock::moved(begun, bytes as u64);
+    filled
 }
 
 #[unsafe(no_mangle)]
@@ -293,8 +303,8 @@ pub unsafe extern "C" fn cuEventRecord(event: *mut c_void, _: *mut c_void) -> u3
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventQuery(_: *mut c_void) -> u32 {
-    state()
+pub unsafe extern "C" fn cuEventQuery(event: *mut c_void) -> u32 {
+    if further::is_reached(event) { state() } else { NOT_READY }
 }
 
 #[unsafe(no_mangle)]
@@ -407,7 +417,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     _: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> u32 {
-    let mut twin = twin();
+    let twin = twin();
     let Some(function) = twin.functions.get(&function.addr()).cloned() else { return INVALID_HANDLE };
     if mischief::skips(function.name()) {
         return 0;
@@ -426,8 +436,19 @@ pub unsafe extern "C" fn cuLaunchKernel(
         params,
         limit: Limit { time: KERNEL_TIMEOUT, ..Limit::default() },
     };
-    match twin.device.launch(&function, &launch) {
-        Ok(_) => 0,
+    drop(twin);
+    graphs::record(function, launch).map_or(0, |(function, launch)| run(&function, &launch))
+}
+
+/// Runs a launch to its end.
+fn run(function: &Function, launch: &Launch) -> u32 {
+    let begun = Instant::now();
+    let launched = twin().device.launch(function, launch);
+    match launched {
+        Ok(summary) => {
+            clock::ran(begun, summary.warp_instructions);
+            0
+        }
         // The next call reports the fault.
         Err(fault) if fault.is_sticky() => 0,
         Err(fault) => fault.code(),

@@ -20,14 +20,15 @@ mod time;
 mod varied;
 
 pub use self::device::{
-    CARD_GRAIN, DEVICE_ALIGNMENT, DEVICE_BAND, DEVICE_CONTEXT, EMULATED_GRAIN, device_rounding,
+    CARD_GRAIN, DEVICE_ALIGNMENT, DEVICE_BAND, DEVICE_CONTEXT, DEVICE_FLUSH, EMULATED_GRAIN, device_rounding,
 };
 pub use self::groups::{MAX_SHARING, SHARED_RUNNER, runner_groups};
 pub use self::limits::STACK;
 pub use self::mapping::unmapped;
-pub use self::outputs::{MAX_CALLS, RING, guarded, ring, ring_slots};
+pub use self::outputs::{MAX_CALLS, RING, device_ring, device_slots, guarded, ring, ring_slots};
 pub use self::stages::{
-    RunnerTerms, Term, on_device, profile, replay, runner_base, runners, staged, total, verify,
+    RunnerTerms, Term, on_device, profile, profile_on_device, replay, runner_base, runners, staged, total,
+    verify,
 };
 pub use self::time::{MAX_RUNNERS, MAX_STRETCH, MIN_RUNNERS, load_timeout, stretched};
 pub use self::varied::{VALUES, VARIED, values, variants, varied};

@@ -1,6 +1,6 @@
 //! O and R: the memory of outputs in the layout of a verification and of a profile.
 
-use super::ALIGNMENT;
+use super::{ALIGNMENT, DEVICE_ALIGNMENT};
 use crate::placement::whole_grains;
 use crate::units::Bytes;
 
@@ -24,6 +24,22 @@ pub fn ring_slots(extents: impl Iterator<Item = Bytes>) -> u32 {
     let call: Bytes = extents.map(slot).sum();
     let fit = RING.get().checked_div(call.get()).unwrap_or(u64::MAX);
     u32::try_from(fit).unwrap_or(u32::MAX).clamp(2, MAX_CALLS)
+}
+
+/// The largest number of calls in one block on a device. A block takes half a millisecond, and a launch takes at least a
+/// microsecond.
+const DEVICE_CALLS: u32 = 512;
+
+/// The number of calls whose outputs fit into the ring on a device, where each output is aligned like an allocation.
+pub fn device_slots(extents: impl Iterator<Item = Bytes>) -> u32 {
+    let call: Bytes = extents.map(|extent| whole_grains(extent, DEVICE_ALIGNMENT)).sum();
+    let fit = RING.get().checked_div(call.get()).unwrap_or(u64::MAX);
+    u32::try_from(fit).unwrap_or(u32::MAX).clamp(2, DEVICE_CALLS)
+}
+
+/// The largest ring on a device for an entry with these outputs (O).
+pub fn device_ring(outputs: Bytes) -> Bytes {
+    RING.max(outputs.saturating_mul(2))
 }
 
 /// R: the slots of each output are adjacent, in pages that no other output uses. Without outputs, R is one page.
@@ -53,6 +69,20 @@ mod tests {
         ] {
             let extents = || extents.iter().copied().map(Bytes::new);
             assert_eq!((ring_slots(extents()), ring(extents(), PAGE)), (slots, expected), "{expected}");
+        }
+    }
+
+    #[test]
+    fn ring_on_a_device_is_within_its_prediction() {
+        for extents in [&[0][..], &[1], &[300, 4], &[8192], &[8 << 20], &[33 << 20, 5]] {
+            let extents = || extents.iter().copied().map(Bytes::new);
+            let slots = device_slots(extents());
+            let call: Bytes = extents().map(|extent| whole_grains(extent, DEVICE_ALIGNMENT)).sum();
+            assert!((2..=DEVICE_CALLS).contains(&slots));
+            assert!(
+                call.saturating_mul(u64::from(slots)) <= device_ring(guarded(extents(), PAGE)),
+                "{slots}"
+            );
         }
     }
 

@@ -1,8 +1,8 @@
 //! The memory formula of each stage, term by term.
 
 use super::{
-    COMPARE_CHUNK, LIBTORCH_BASE, LOAD_SLOTS, PYTHON_BASE, PYTHON_COPY, REPLAY_SLOTS, RUNNER_BASE,
-    STAGING_SLOT, values,
+    COMPARE_CHUNK, DEVICE_FLUSH, LIBTORCH_BASE, LOAD_SLOTS, PYTHON_BASE, PYTHON_COPY, REPLAY_SLOTS,
+    RUNNER_BASE, STAGING_SLOT, device_ring, values,
 };
 use crate::batch::{BatchSum, Constant};
 use crate::language::Launcher;
@@ -42,6 +42,32 @@ pub fn verify(group: &[EntryNumbers]) -> Vec<Term> {
 /// The device memory of a kernel without host code: I + O of one entry, because entries are loaded one after another.
 pub fn on_device(entry: &EntryNumbers) -> Vec<Term> {
     vec![term("inputs (I)", entry.inputs), term("outputs (O)", entry.outputs)]
+}
+
+/// The memory of profiling a batch of kernels without host code. The first terms are the worker's host memory: staging,
+/// the outputs of each side's last block, the values from which new inputs are drawn, and 2c. The second ones are device
+/// memory: all sides share the inputs, the ring, the varied inputs and the memory of a flush.
+pub fn profile_on_device(
+    batch: &[EntryNumbers],
+    settings: &ProfileSettings,
+    sides: u64,
+) -> (Vec<Term>, Vec<Term>) {
+    let ring = batch.iter().map(|entry| device_ring(entry.outputs)).max().unwrap_or_default();
+    let varies = settings.vary != Vary::None;
+    let of_all = |of: fn(&EntryNumbers) -> Bytes| batch.iter().filter(|_| varies).map(of);
+    let host = vec![
+        term("staging (k\u{b7}s)", STAGING_SLOT.saturating_mul(LOAD_SLOTS)),
+        term("output rings (R)", ring.saturating_mul(sides)),
+        term("values of varied inputs", of_all(|entry| values(entry.varied)).sum()),
+        chunks(),
+    ];
+    let device = vec![
+        term("inputs (I)", batch.iter().map(|entry| entry.inputs).sum()),
+        term("output ring (R)", ring),
+        term("varied inputs (V)", of_all(|entry| entry.varied).max().unwrap_or_default()),
+        term("flush of the L2 cache", DEVICE_FLUSH),
+    ];
+    (host, device)
 }
 
 /// The worker's host memory while a kernel without host code runs: k·s for uploads, and 2c.

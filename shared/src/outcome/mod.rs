@@ -20,7 +20,7 @@ pub use self::build::{Artifact, Built};
 pub use self::device::{DevicePoint, MemoryPoint};
 pub use self::failure::{EntryFailure, Mismatch, Pattern, RunnerEnd, ToleranceUsed};
 pub use self::head::Head;
-pub use self::profile::{CacheStateReached, EntryProfile, Estimate, Profiled, TimeSummary};
+pub use self::profile::{CacheStateReached, DeviceTiming, EntryProfile, Estimate, Profiled, TimeSummary};
 pub use self::reads::ReadReport;
 pub use self::replay::{MAX_REPORTED_STEPS, ReplayResult, ReplayStep, Replayed};
 pub use self::score::geometric_mean;

@@ -63,6 +63,31 @@ pub struct EntryProfile {
     pub varied: Vec<String>,
     /// The reason why no argument had new values.
     pub unvaried_because: Option<String>,
+    /// What was read from the device; `None` on a CPU.
+    pub device: Option<DeviceTiming>,
+}
+
+/// How an entry was timed on a device, over the blocks of both sides. What the device or its driver does not report is
+/// `None`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceTiming {
+    /// The median clock of its multiprocessors.
+    #[serde(with = "crate::nonfinite::option")]
+    pub clock_mhz: Option<f64>,
+    /// The median power.
+    #[serde(with = "crate::nonfinite::option")]
+    pub power_watts: Option<f64>,
+    /// What limited its clock in any block: `power`, `heat` or `external`.
+    pub limited_by: Option<Vec<String>>,
+    /// Pairs in which a block had less than 75 % of the median clock.
+    pub throttled_pairs: u32,
+    /// Bytes read and written per second in the device's fastest copy.
+    #[serde(with = "crate::nonfinite::option")]
+    pub copy_bytes_per_second: Option<f64>,
+    /// Blocks whose calls were launched as a graph.
+    pub graph_blocks: u32,
+    /// What the driver lacks, and what was not done because of it.
+    pub lacks: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -165,6 +165,52 @@ pub fn verify_on_device(
     Prediction { decides, ..prediction }
 }
 
+/// The limits of a side that is timed on a card, and the number of its workspaces.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceSide<'a> {
+    pub limits: &'a LimitSettings,
+    pub workspaces: usize,
+}
+
+/// Predicts the profile of kernels without host code on a card. Each entry is timed alone, because workspaces of all
+/// entries of a session are allocated together. The deadline is that of a profile on the CPU.
+pub fn profile_on_device(
+    entries: &[EntryNumbers],
+    sides: &[DeviceSide<'_>],
+    verify: &VerifySettings,
+    settings: &ProfileSettings,
+    cores: u32,
+) -> Prediction {
+    let shares: Vec<Share<'_>> = entries.iter().map(EntryNumbers::share).collect();
+    let cut = batches(&shares, Bytes::ZERO);
+    let terms = |range: &Range<usize>| {
+        formula::profile_on_device(&entries[range.clone()], settings, sides.len() as u64)
+    };
+    let worst = largest(cut.iter().map(|range| total(&terms(range).1)));
+    let batch = worst.map_or(0..0, |index| cut[index].clone());
+    let (host, device) = terms(&batch);
+    let workspaces: usize = sides.iter().map(|side| side.workspaces).sum();
+    // The ring, the varied inputs and the flush have a buffer each.
+    let of_a_batch = |range: &Range<usize>| {
+        let entries = &entries[range.clone()];
+        let inputs: u64 = entries.iter().map(|entry| u64::from(entry.buffers)).sum();
+        inputs.saturating_add((workspaces * entries.len() + 3) as u64)
+    };
+    let rounding = formula::device_rounding(cut.iter().map(of_a_batch).max().unwrap_or(0), false);
+    let inputs = largest_inputs(entries);
+    let limits = sides.iter().map(|side| side.limits.memory_for(inputs, cores)).sum();
+    let beyond =
+        [Term { name: "bands and rounding", bytes: rounding }, Term { name: "limits.memory", bytes: limits }];
+    let deadline = profile_deadline(entries, verify, settings);
+    let mut prediction = Prediction::new(host, Vec::new(), deadline);
+    let context = Term { name: "context", bytes: formula::DEVICE_CONTEXT };
+    prediction.spec.device_cap = total(&device) + total(&beyond);
+    prediction.on_device = [vec![context], device, beyond.to_vec()].concat();
+    prediction.spec.device = total(&prediction.on_device);
+    prediction.spec.batch = Some(Bytes::ZERO);
+    Prediction { decides: worst.map(|_| batch.start), batches: cut, ..prediction }
+}
+
 /// Predicts a replay: the pool, its staging memory, O of the step with the largest outputs, and 2c.
 pub fn replay(
     pool: Bytes,
@@ -248,6 +294,20 @@ fn profile_step(
     let heaviest =
         largest(entries[batch.clone()].iter().map(|entry| total(&terms(std::slice::from_ref(entry)))));
     let decides = heaviest.map(|index| batch.start + index);
+    let mut prediction = Prediction::new(
+        terms(&entries[batch]),
+        beyond(&both, entries, cores),
+        profile_deadline(entries, verify, settings),
+    );
+    prediction.spec.batch = Some(cap);
+    Prediction { decides, batches, ..prediction }
+}
+
+fn profile_deadline(
+    entries: &[EntryNumbers],
+    verify: &VerifySettings,
+    settings: &ProfileSettings,
+) -> Duration {
     // Each runner of each side makes at least a warm-up and two blocks of one call, or runs until `entry_timeout`. A trial of
     // the inputs and a repetition are added.
     let calls = formula::MIN_RUNNERS * 2 * 4 + 20;
@@ -259,13 +319,7 @@ fn profile_step(
         // At worst, each entry is a separate batch.
         .saturating_add(load(verify).saturating_add(RUNNER_OVERHEAD).saturating_mul(runners));
     let entry_count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
-    let mut prediction = Prediction::new(
-        terms(&entries[batch]),
-        beyond(&both, entries, cores),
-        per_entry.saturating_mul(entry_count).saturating_add(reading_timeout(entries)),
-    );
-    prediction.spec.batch = Some(cap);
-    Prediction { decides, batches, ..prediction }
+    per_entry.saturating_mul(entry_count).saturating_add(reading_timeout(entries))
 }
 
 /// Returns the terms for what the runners may owe beyond the formula.

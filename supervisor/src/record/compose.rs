@@ -177,6 +177,7 @@ impl From<EntryProfile> for EntryTimingRecord {
             baseline_deciles: entry.baseline_deciles,
             varied: entry.varied,
             unvaried_because: entry.unvaried_because,
+            device: entry.device,
         }
     }
 }

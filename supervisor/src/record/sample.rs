@@ -132,6 +132,7 @@ fn passed(name: &str, rank: u32, speedup: Option<Estimate>, total_ms: f64) -> Ca
                 baseline_deciles: (2..=12).map(f64::from).collect(),
                 varied: vec!["input".to_owned()],
                 unvaried_because: None,
+                device: None,
             }],
         }),
         speedup,

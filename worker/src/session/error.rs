@@ -40,6 +40,11 @@ pub(crate) enum SessionError {
     )]
     NoTime { entry: String, handoff: Duration },
     #[error(
+        "timing {entry}: the device's clock shows {device:?} for a block that took {host:?} on the host, so its times cannot be \
+         believed (restart the machine, or update its driver)"
+    )]
+    DeviceClock { entry: String, device: Duration, host: Duration },
+    #[error(
         "timing {entry}: too few blocks took longer than starting one (run it again when the machine is calmer)"
     )]
     NoFigures { entry: String },

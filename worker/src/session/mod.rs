@@ -16,6 +16,7 @@ mod artifact;
 pub(crate) mod cuda;
 mod error;
 pub mod host;
+pub(crate) mod pace;
 #[cfg(test)]
 pub(crate) mod scripted;
 
@@ -29,6 +30,7 @@ use opt_shared::settings::{InputMemory, Priority};
 use opt_shared::units::Bytes;
 
 pub(crate) use self::error::{InputFault, SessionError};
+use self::pace::Pace;
 use crate::judge::BytesSource;
 use crate::recorded::Recorded;
 use crate::residency::device::{Device, DeviceError};
@@ -66,6 +68,11 @@ pub(crate) trait Backend {
     /// Memory of the device at named points, over all sessions; empty if the backend has no device.
     fn device_points(&self) -> Vec<DevicePoint> {
         Vec::new()
+    }
+
+    /// Whether calls run on a device with a clock of its own.
+    fn is_device(&self) -> bool {
+        false
     }
 
     /// Creates a pool of this size, charged to this worker.
@@ -358,6 +365,11 @@ pub(crate) trait Clock {
     /// Sets whether this process spins while it waits for the end of a block.
     fn wait_spinning(&mut self, spin: bool);
 
+    /// What is known about the device whose clock this is; `None` on a CPU.
+    fn device_facts(&self) -> Option<DeviceFacts> {
+        None
+    }
+
     /// Runs one block and times it.
     fn block(&mut self, block: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError>;
 
@@ -383,7 +395,7 @@ pub(crate) struct BlockOrder<'b> {
     pub(crate) plan: bool,
     /// True if each call gets its own variant of the inputs. Otherwise all calls get the captured inputs.
     pub(crate) varied: bool,
-    /// True if inputs and outputs are evicted from the caches before the block.
+    /// True if inputs and outputs are evicted from the caches before the block; on a device, before each call.
     pub(crate) cold: bool,
     /// Elements that are read when the candidate reports that it is done, before the clock stops.
     pub(crate) looks: &'b [Look],
@@ -425,6 +437,25 @@ pub(crate) struct Block {
     /// The index of the first look whose element changed after the second reading, because the candidate reported
     /// "done" too early.
     pub(crate) changed: Option<usize>,
+    /// Present if a device's clock timed the block. `called.claimed` is then the time that the host saw.
+    pub(crate) on_device: Option<DeviceBlock>,
+}
+
+/// What was read from a device around a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct DeviceBlock {
+    pub(crate) pace: Pace,
+    /// True if the calls were launched as a graph.
+    pub(crate) is_graph: bool,
+}
+
+/// What is known about a device that times calls.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct DeviceFacts {
+    /// The fastest rate, in bytes read and written per second, at which the device copied its own memory.
+    pub(crate) copy_rate: Option<f64>,
+    /// What its driver lacks, and what is not done because of it.
+    pub(crate) lacks: Vec<String>,
 }
 
 /// A round in which the candidate was not asked for anything.

@@ -63,6 +63,7 @@ pub fn timed(stage: Stage, speedups: &[(f64, f64)]) -> Report {
         baseline_deciles: Vec::new(),
         varied: Vec::new(),
         unvaried_because: None,
+        device: None,
     };
     if let Body::Profile(profiled) = &mut report.body {
         profiled.entries = speedups.iter().enumerate().map(entry).collect();

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use opt_shared::batch::Constant;
-use opt_shared::formula::{DEVICE_CONTEXT, RunnerTerms, SHARED_RUNNER, device_rounding, ring, total};
+use opt_shared::formula::{
+    DEVICE_CONTEXT, DEVICE_FLUSH, RunnerTerms, SHARED_RUNNER, device_rounding, ring, total,
+};
 use opt_shared::language::Launcher;
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::settings::{
@@ -15,7 +17,8 @@ use opt_shared::settings::{
 use opt_shared::units::Bytes;
 
 use crate::core::predict::{
-    Prediction, Sides, build_ways, profile, replay, verify, verify_on_device, verify_ways,
+    DeviceSide, Prediction, Sides, build_ways, profile, profile_on_device, replay, verify, verify_on_device,
+    verify_ways,
 };
 
 /// Returns the terms for a runner that loads a shared library.
@@ -333,4 +336,29 @@ fn kernel_without_host_code_is_charged_where_its_buffers_are() {
     assert_eq!(total(&card.on_device), card.spec.device);
     adds_up(&emulated);
     adds_up(&card);
+}
+
+#[test]
+fn profile_on_a_card_is_charged_where_its_buffers_are() {
+    let entries = [entry(4, 10, 2, 0), entry(4, 3, 20, 1)];
+    let limits = limits(Some(Bytes::mib(100)), None);
+    let side = DeviceSide { limits: &limits, workspaces: 1 };
+    let settings = profile_settings(Bytes::gib(1), InputMemory::Mapped);
+    let verify = verify_settings(Duration::from_secs(1), 2);
+    let predict = |sides: &[DeviceSide<'_>]| profile_on_device(&entries, sides, &verify, &settings, 2);
+    let (alone, paired) = (predict(&[side]), predict(&[side, side]));
+    // The second entry has the largest sum: its inputs, and a ring of two of its calls.
+    assert_eq!((alone.decides, alone.batches.len()), (Some(1), 2), "each entry is timed alone");
+    let shared = Bytes::mib(3 + 40) + DEVICE_FLUSH;
+    // The entry's own buffers are counted, the ring, the varied inputs, the flush, and a workspace of each side.
+    let buffers = u64::from(entries[1].buffers);
+    assert_eq!(alone.spec.device_cap, shared + Bytes::mib(100) + device_rounding(buffers + 4, false));
+    assert_eq!(paired.spec.device_cap, shared + Bytes::mib(200) + device_rounding(buffers + 5, false));
+    for prediction in [&alone, &paired] {
+        assert_eq!(prediction.spec.device, prediction.spec.device_cap + DEVICE_CONTEXT);
+        assert_eq!(total(&prediction.on_device), prediction.spec.device);
+        assert_eq!(prediction.spec.batch, Some(Bytes::ZERO));
+        adds_up(prediction);
+    }
+    assert_eq!(paired.spec.reserved, alone.spec.reserved + Bytes::mib(40), "the outputs of one more side");
 }

@@ -87,6 +87,7 @@ impl Agenda<'_> {
                         ..(*plan.profile).clone()
                     },
                     entries,
+                    device_cap,
                     depth: if stage == Stage::Screen { Depth::Screen } else { Depth::Full },
                     constant: self
                         .plan

@@ -15,7 +15,7 @@ use opt_shared::settings::{
 
 use super::facts::{EntryFact, JobFacts};
 use crate::core::event::Stage;
-use crate::core::predict::{self, Prediction, Sides};
+use crate::core::predict::{self, DeviceSide, Prediction, Sides};
 use crate::core::spec::{StageSpec, Step};
 use crate::plan::{CandidatePlan, JobPlan, Stages};
 
@@ -218,6 +218,14 @@ impl<'a> JobNeeds<'a> {
             ProfileEntries::Distinct => &self.distinct,
             ProfileEntries::All => &self.all,
         };
+        if runner_terms(candidate).launcher == Launcher::Kernel {
+            let sides: Vec<DeviceSide<'_>> = std::iter::once(candidate)
+                .chain(baseline)
+                .map(|it| DeviceSide { limits: &it.limits, workspaces: it.launch.workspaces.len() })
+                .collect();
+            let (verify, settings) = (&candidate.verify, &candidate.profile);
+            return vec![predict::profile_on_device(entries, &sides, verify, settings, self.cores)];
+        }
         let sides = Sides { candidate: runner_terms(candidate), baseline: baseline.map(runner_terms) };
         predict::profile(entries, sides, &candidate.verify, &candidate.profile, self.cores)
     }

@@ -179,6 +179,7 @@ pub(super) fn profile_report() -> Report {
             baseline_deciles: (2..=12).map(f64::from).collect(),
             varied: Vec::new(),
             unvaried_because: Some("`x`: it is sorted".to_owned()),
+            device: None,
         }],
         cpus: vec![1],
         ..Profiled::default()

@@ -1,9 +1,12 @@
 //! Buffers between two guard bands, to which a kernel must not write, and descriptions of buffers for messages.
 
+use std::io;
+
 use opt_shared::formula::{DEVICE_ALIGNMENT, DEVICE_BAND};
 use opt_shared::units::Bytes;
 
-use super::driver::{Card, Driver, DriverError};
+use super::driver::{Card, Driver, DriverError, SharedDriver};
+use crate::judge::BytesSource;
 
 /// The byte in the bands of inputs, which a kernel is unlikely to write.
 pub(super) const BAND_BYTE: u8 = 0xb5;
@@ -94,6 +97,22 @@ pub(super) fn whereabouts(buffers: &[DeviceBuffer], address: u64) -> (String, bo
         _ => format!("{} before the start of {}", bytes(distance), buffer.name),
     };
     (text, distance <= NEAR)
+}
+
+/// An output as it is read from the device.
+pub(super) struct OutputSource<'a> {
+    pub(super) driver: &'a SharedDriver,
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+}
+
+impl BytesSource for OutputSource<'_> {
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        if self.bytes < offset.saturating_add(buffer.len() as u64) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.driver.borrow_mut().read(self.address + offset, buffer).map_err(io::Error::other)
+    }
 }
 
 fn bytes(count: u64) -> String {

@@ -20,6 +20,15 @@ pub(super) struct EntryCall {
     pub(super) functions: Vec<FunctionId>,
 }
 
+/// The outputs of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outputs {
+    /// Each entry has those of one call, between bands.
+    OfOneCall,
+    /// All calls of a block have their own, outside this session.
+    Elsewhere,
+}
+
 /// A buffer that has not been allocated yet.
 pub(super) struct Wanted {
     pub(super) name: String,

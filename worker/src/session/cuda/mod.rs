@@ -3,7 +3,7 @@
 //! The worker owns the context and launches the kernels itself. No code of the candidate runs on the CPU. A session
 //! uploads the inputs one by one, allocates outputs and workspaces, loads the module, and makes each call launch by
 //! launch on one queue. After every call it checks the bands beside all buffers and compares the digests of the inputs.
-//! `fault` turns errors into verdicts; `residency` places buffers, under a cap.
+//! `fault` turns errors into verdicts; `timed` times calls with the device's clock; `residency` places buffers, under a cap.
 
 mod buffers;
 mod candidate;
@@ -21,10 +21,11 @@ mod scripted;
 mod session;
 #[cfg(test)]
 mod tests;
+mod timed;
 pub mod trial;
 mod untimed;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::rc::Rc;
@@ -32,12 +33,14 @@ use std::rc::Rc;
 use opt_shared::formula::{LOAD_SLOTS, STAGING_SLOT};
 use opt_shared::message::Callee;
 use opt_shared::outcome::{DevicePoint, MemoryPoint};
+use opt_shared::placement::whole_grains;
 use opt_shared::units::Bytes;
 
 use self::candidate::DeviceCode;
 use self::digest::{Digest, Digester};
 use self::driver::SharedDriver;
 pub(crate) use self::driver::probe::tell as tell_card;
+use self::entry_call::Outputs;
 use self::groups::DeviceGroups;
 use self::held::HeldDevice;
 pub(crate) use self::held::WorkerDevice;
@@ -45,9 +48,10 @@ use self::memory::CudaMemory;
 use self::placed::{Key, OnDevice};
 use self::points::Points;
 use self::session::DeviceSession;
-use super::{
-    Backend, Groups, InputFault, PoolSlot, Session, SessionError, TimedSession, VariantMemory, Varied, Wanted,
-};
+use self::timed::TimedDevice;
+use self::timed::memory::TimingMemory;
+use self::timed::variants::DeviceVariants;
+use super::{Backend, Groups, InputFault, PoolSlot, Session, SessionError, TimedSession, Varied, Wanted};
 use crate::recorded::Recorded;
 use crate::residency::device::{Device as _, DeviceError};
 use crate::residency::host::HostDevice;
@@ -55,14 +59,14 @@ use crate::residency::load::Residency;
 
 /// The error of a replay.
 const NO_REPLAY: &str = "a replay on a device is not supported by this version";
-/// The error of a profile.
-const NO_TIMES: &str = "timing on a device is not supported by this version";
 
 /// The backend of one lease. Dropping it releases everything that it has placed on the device.
 pub(crate) struct CudaBackend<'d> {
     device: &'d HeldDevice,
     /// The most that may be placed on the device.
     cap: Bytes,
+    /// The part of it that inputs with new values take.
+    for_variants: Cell<Bytes>,
     /// The seed of digests.
     seed: u64,
     points: Points,
@@ -78,6 +82,8 @@ struct State {
     /// The digests of inputs right after their upload.
     digests: BTreeMap<Key, Digest>,
     digester: Option<Digester>,
+    /// What all timed sessions share.
+    timing: Option<TimingMemory>,
 }
 
 impl<'d> CudaBackend<'d> {
@@ -87,6 +93,7 @@ impl<'d> CudaBackend<'d> {
         Ok(Self {
             device,
             cap,
+            for_variants: Cell::default(),
             seed: u64::from_le_bytes(seed),
             points: Points::default(),
             state: RefCell::default(),
@@ -136,22 +143,10 @@ impl Drop for CudaBackend<'_> {
 impl State {
     fn residency(&mut self, backend: &CudaBackend<'_>) -> &mut Residency<CudaMemory, Key> {
         self.residency.get_or_insert_with(|| {
-            let memory = CudaMemory::new(Rc::clone(backend.driver()), backend.cap, backend.points.clone());
+            let cap = backend.cap - backend.for_variants.get();
+            let memory = CudaMemory::new(Rc::clone(backend.driver()), cap, backend.points.clone());
             Residency::new(memory, LOAD_SLOTS, STAGING_SLOT)
         })
-    }
-}
-
-/// Memory for varied inputs. It does not exist on a device in this version.
-pub(crate) struct NoMemory(Infallible);
-
-impl VariantMemory for NoMemory {
-    fn write(&self, _: u64, _: &[u8]) -> std::io::Result<()> {
-        match self.0 {}
-    }
-
-    fn clear(&self) -> std::io::Result<()> {
-        match self.0 {}
     }
 }
 
@@ -160,7 +155,7 @@ impl Backend for CudaBackend<'_> {
     type Pool = HostDevice;
     type Arena = Infallible;
     type Candidate = DeviceCode;
-    type Variants = NoMemory;
+    type Variants = DeviceVariants;
 
     fn open(&self, callee: &Callee) -> Result<DeviceCode, SessionError> {
         DeviceCode::open(callee)
@@ -174,6 +169,10 @@ impl Backend for CudaBackend<'_> {
 
     fn goes_on(&self) -> bool {
         self.device.is_usable()
+    }
+
+    fn is_device(&self) -> bool {
+        true
     }
 
     fn device_points(&self) -> Vec<DevicePoint> {
@@ -193,8 +192,14 @@ impl Backend for CudaBackend<'_> {
         match *arena {}
     }
 
-    fn variants(&self, bytes: Bytes) -> Result<NoMemory, DeviceError> {
-        Err(refused(NO_TIMES, bytes))
+    fn variants(&self, bytes: Bytes) -> Result<DeviceVariants, DeviceError> {
+        let taken = whole_grains(bytes, self.driver().borrow().card().grain);
+        if self.cap < taken {
+            return Err(refused("the lease has no room for inputs with new values", taken));
+        }
+        let variants = DeviceVariants::allocate(self.driver(), bytes)?;
+        self.for_variants.set(taken);
+        Ok(variants)
     }
 
     fn start<'b>(
@@ -202,17 +207,17 @@ impl Backend for CudaBackend<'_> {
         candidate: &'b DeviceCode,
         entries: &'b [OnDevice],
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
-        Ok(Box::new(DeviceSession::start(self, candidate, entries)?))
+        Ok(Box::new(DeviceSession::start(self, candidate, entries, Outputs::OfOneCall)?))
     }
 
     fn start_timed<'b>(
         &'b self,
         candidate: &'b DeviceCode,
-        _: &'b [OnDevice],
-        _: Option<Varied<'b, NoMemory>>,
-        _: TimedSession,
+        entries: &'b [OnDevice],
+        varied: Option<Varied<'b, DeviceVariants>>,
+        how: TimedSession,
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
-        Err(SessionError::Run { candidate: candidate.callee.candidate.clone(), source: NO_TIMES.into() })
+        Ok(Box::new(TimedDevice::start(self, candidate, entries, varied, how)?))
     }
 }
 

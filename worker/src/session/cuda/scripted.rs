@@ -6,13 +6,16 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use opt_shared::units::Bytes;
 
 use super::driver::code::Code;
+use super::driver::timing::{GraphId, Stamp};
 use super::driver::{
     Card, DeviceMemory, Driver, DriverError, FunctionId, Launch, Mark, ModuleId, Pinned, Queue, Site,
 };
+use crate::session::pace::Pace;
 
 /// The address of the first allocation. Allocations are so far apart that no access reaches from one into another.
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
@@ -46,6 +49,8 @@ pub(super) type Kernel = Rc<dyn Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code,
 #[derive(Default)]
 pub(super) struct FakeMemory {
     allocations: BTreeMap<u64, Vec<u8>>,
+    /// The time that kernels have taken.
+    pub(super) kernels_took: Duration,
 }
 
 impl FakeMemory {
@@ -81,6 +86,8 @@ pub(super) struct Script {
     pub(super) most_held: Bytes,
     /// The number of polls before a mark is reached.
     pub(super) polls: u32,
+    /// The virtual clock of device and host.
+    pub(super) clock: VirtualClock,
     functions: Vec<String>,
     next: u64,
     next_mark: u64,
@@ -90,7 +97,46 @@ pub(super) struct Script {
     failed: Option<Code>,
 }
 
+/// What takes time on the device. The host waits for all of it.
+#[derive(Default)]
+pub(super) struct VirtualClock {
+    passed: Duration,
+    stamps: Vec<Duration>,
+    /// Added to every launch that is not part of a graph.
+    pub(super) launch_takes: Duration,
+    /// Bytes written in a microsecond; copies also read them. Zero: no time.
+    pub(super) bytes_per_us: u64,
+    /// What the device shows of the time that has passed, in per cent; 0 means all of it.
+    pub(super) shows_percent: u32,
+    /// The clock at each reading of the pace; the last one repeats.
+    pub(super) mhz: Vec<u32>,
+    pub(super) paces: usize,
+    pub(super) has_graphs: bool,
+    pub(super) graphs_launched: usize,
+    pub(super) lacks: Vec<&'static str>,
+    graphs: Vec<Vec<Launch>>,
+}
+
+impl VirtualClock {
+    fn moved(&mut self, bytes: Bytes) {
+        let us = bytes.get().checked_div(self.bytes_per_us).unwrap_or(0);
+        self.passed += Duration::from_micros(us);
+    }
+
+    /// The clock at the last reading of the pace; `None` if the script has none.
+    fn mhz_now(&self) -> Option<u32> {
+        self.mhz.get(self.paces.saturating_sub(1)).or(self.mhz.last()).copied()
+    }
+
+    fn ran(&mut self, took: Duration) {
+        // A kernel is written for the highest clock.
+        let slower = self.mhz_now().zip(self.mhz.iter().max().copied());
+        self.passed += slower.map_or(took, |(now, highest)| took * highest / now.max(1));
+    }
+}
+
 pub(super) struct ScriptedDriver {
+    started: Instant,
     card: Card,
     script: Rc<RefCell<Script>>,
 }
@@ -104,9 +150,10 @@ impl ScriptedDriver {
             total: Bytes::gib(1),
             integrated: false,
             grain: Bytes::new(512),
+            l2: Bytes::kib(64),
             checks_accesses: false,
         };
-        (Self { card, script: Rc::clone(&script) }, script)
+        (Self { started: Instant::now(), card, script: Rc::clone(&script) }, script)
     }
 
     fn ask(&self, asked: Asked) -> Result<std::cell::RefMut<'_, Script>, DriverError> {
@@ -217,6 +264,7 @@ impl Driver for ScriptedDriver {
     fn fill(&mut self, _: Queue, at: u64, value: u8, bytes: Bytes) -> Result<(), DriverError> {
         let mut script = self.ask(Asked::Fill)?;
         script.memory.write(at, &vec![value; bytes.to_usize()]);
+        script.clock.moved(bytes);
         Ok(())
     }
 
@@ -287,10 +335,74 @@ impl Driver for ScriptedDriver {
         script.hangs |= script.endless.contains(&symbol);
         let (_, kernel) = script.kernels.get(&symbol).expect("a function that was found");
         let kernel = Rc::clone(kernel);
-        kernel(&mut script.memory, &params).map_err(|(code, site)| {
+        let ran = kernel(&mut script.memory, &params);
+        let took = std::mem::take(&mut script.memory.kernels_took) + script.clock.launch_takes;
+        script.clock.ran(took);
+        ran.map_err(|(code, site)| {
             script.fail(code);
             DriverError { call: "launch", code, site: site.map(Box::new) }
         })
+    }
+
+    fn now(&self) -> Instant {
+        self.started + self.script.borrow().clock.passed
+    }
+
+    fn cannot_time(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn lacks(&self) -> Vec<&'static str> {
+        self.script.borrow().clock.lacks.clone()
+    }
+
+    fn stamp(&mut self) -> Result<Stamp, DriverError> {
+        let clock = &mut self.script.borrow_mut().clock;
+        clock.stamps.push(clock.passed);
+        Ok(Stamp(clock.stamps.len() as u64 - 1))
+    }
+
+    fn between(&mut self, from: Stamp, to: Stamp) -> Result<Duration, DriverError> {
+        let clock = &self.script.borrow().clock;
+        let at = |stamp: Stamp| clock.stamps[Bytes::new(stamp.0).to_usize()];
+        let percent = if clock.shows_percent == 0 { 100 } else { clock.shows_percent };
+        Ok((at(to) - at(from)) * percent / 100)
+    }
+
+    fn clear_stamps(&mut self) {
+        self.script.borrow_mut().clock.stamps.clear();
+    }
+
+    fn copy(&mut self, to: u64, from: u64, bytes: Bytes) -> Result<bool, DriverError> {
+        let mut script = self.script.borrow_mut();
+        let contents = script.memory.read(from, bytes.to_usize());
+        script.memory.write(to, &contents);
+        script.clock.moved(bytes);
+        Ok(true)
+    }
+
+    fn graph(&mut self, launches: &[Launch]) -> Result<Option<GraphId>, DriverError> {
+        let clock = &mut self.script.borrow_mut().clock;
+        clock.graphs.push(launches.to_vec());
+        Ok(clock.has_graphs.then_some(GraphId(clock.graphs.len() as u64 - 1)))
+    }
+
+    fn launch_graph(&mut self, graph: GraphId) -> Result<(), DriverError> {
+        let (launches, launch_takes) = {
+            let clock = &mut self.script.borrow_mut().clock;
+            clock.graphs_launched += 1;
+            let launches = std::mem::take(&mut clock.graphs[Bytes::new(graph.0).to_usize()]);
+            (launches, std::mem::take(&mut clock.launch_takes))
+        };
+        let launched = launches.iter().try_for_each(|launch| self.launch(launch));
+        self.script.borrow_mut().clock.launch_takes = launch_takes;
+        launched
+    }
+
+    fn pace(&mut self) -> Pace {
+        let clock = &mut self.script.borrow_mut().clock;
+        clock.paces += 1;
+        Pace { clock_mhz: clock.mhz_now(), ..Pace::default() }
     }
 
     fn replace(&mut self) -> Result<(), DriverError> {

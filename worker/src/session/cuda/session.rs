@@ -12,12 +12,12 @@ use opt_shared::launch::{ResolvedLaunch, resolve};
 use opt_shared::outcome::{MemoryPoint, RunnerEnd, Status};
 use opt_shared::units::Bytes;
 
-use super::buffers::{BAND_BYTE, Bands, DeviceBuffer};
+use super::buffers::{BAND_BYTE, Bands, DeviceBuffer, OutputSource};
 use super::candidate::DeviceCode;
 use super::digest::{Digester, Part, SUM_BYTES};
 use super::driver::SharedDriver;
 use super::driver::{DriverError, Launch, ModuleId, Queue};
-use super::entry_call::{EntryCall, Wanted, outputs_of, params, sizes};
+use super::entry_call::{EntryCall, Outputs, Wanted, outputs_of, params, sizes};
 use super::fault::{self, During};
 use super::memory::wait_for;
 use super::placed::{Key, OnDevice};
@@ -30,10 +30,10 @@ use crate::residency::staging::StagingError;
 use crate::session::{Answer, Called, Clock, Ending, Loaded, Session, SessionError, Trespass, Verdict};
 
 pub(super) struct DeviceSession<'b> {
-    backend: &'b CudaBackend<'b>,
+    pub(super) backend: &'b CudaBackend<'b>,
     pub(super) candidate: &'b DeviceCode,
-    entries: &'b [OnDevice],
-    calls: Vec<EntryCall>,
+    pub(super) entries: &'b [OnDevice],
+    pub(super) calls: Vec<EntryCall>,
     /// Buffers that only this session uses.
     allocated: Vec<(Kind, Buffer)>,
     /// The address of the digests of one entry's inputs.
@@ -42,11 +42,11 @@ pub(super) struct DeviceSession<'b> {
     /// The reason why the candidate cannot be launched, if there is one.
     refusal: Option<String>,
     /// The verdict, once the session has ended.
-    ended: Option<Verdict>,
+    pub(super) ended: Option<Verdict>,
     /// Set if the context cannot be used any more.
-    context_failed: bool,
+    pub(super) context_failed: bool,
     /// Set if the inputs on the device may have changed.
-    spoiled: bool,
+    pub(super) spoiled: bool,
 }
 
 impl<'b> DeviceSession<'b> {
@@ -54,6 +54,7 @@ impl<'b> DeviceSession<'b> {
         backend: &'b CudaBackend<'b>,
         candidate: &'b DeviceCode,
         entries: &'b [OnDevice],
+        outputs: Outputs,
     ) -> Result<Self, SessionError> {
         let mut session = Self {
             backend,
@@ -69,7 +70,7 @@ impl<'b> DeviceSession<'b> {
             spoiled: false,
         };
         backend.look(MemoryPoint::Start);
-        session.place_inputs_and_outputs()?;
+        session.place_inputs_and_outputs(outputs)?;
         backend.look(MemoryPoint::BeforeWorkspace);
         session.place_workspaces()?;
         if session.ended.is_none() {
@@ -78,18 +79,21 @@ impl<'b> DeviceSession<'b> {
         Ok(session)
     }
 
-    fn driver(&self) -> &'b SharedDriver {
+    pub(super) fn driver(&self) -> &'b SharedDriver {
         self.backend.driver()
     }
 
     /// Uploads the inputs one by one, and then allocates the outputs.
-    fn place_inputs_and_outputs(&mut self) -> Result<(), SessionError> {
+    fn place_inputs_and_outputs(&mut self, outputs: Outputs) -> Result<(), SessionError> {
         let card = self.driver().borrow().card().clone();
         let origins: Vec<_> = self.entries.iter().flat_map(|entry| entry.origins()).collect();
         let storages: Vec<(Key, &dyn Origin)> =
             origins.iter().map(|(key, origin)| (key.clone(), origin as &dyn Origin)).collect();
         let tensors: Vec<usize> = (0..storages.len()).collect();
-        let outputs: Vec<Vec<Wanted>> = self.entries.iter().map(|entry| outputs_of(entry, &card)).collect();
+        let outputs: Vec<Vec<Wanted>> = match outputs {
+            Outputs::OfOneCall => self.entries.iter().map(|entry| outputs_of(entry, &card)).collect(),
+            Outputs::Elsewhere => self.entries.iter().map(|_| Vec::new()).collect(),
+        };
         let most_inputs = self.entries.iter().map(|entry| entry.inputs.len()).max().unwrap_or(0);
         let sums = Bytes::from(most_inputs).saturating_mul(SUM_BYTES);
         let mut after: Vec<(Kind, Bytes)> =
@@ -198,7 +202,11 @@ impl<'b> DeviceSession<'b> {
             match digests {
                 Ok(digests) => {
                     let keys = entry.inputs.iter().map(|input| input.key.clone());
-                    self.backend.state.borrow_mut().digests.extend(keys.zip(digests));
+                    let known = &mut self.backend.state.borrow_mut().digests;
+                    // An input that another session has uploaded keeps its first digest.
+                    for (key, digest) in keys.zip(digests) {
+                        known.entry(key).or_insert(digest);
+                    }
                 }
                 Err(error) => {
                     let during = During::Ours("making digests of the inputs");
@@ -210,18 +218,23 @@ impl<'b> DeviceSession<'b> {
         Ok(())
     }
 
-    fn not_placed(&mut self, error: StagingError) -> SessionError {
+    pub(super) fn not_placed(&mut self, error: StagingError) -> SessionError {
         self.spoiled = true;
         SessionError::Inputs { candidate: self.candidate.callee.candidate.clone(), source: error.into() }
     }
 
     /// Ends the session with a verdict, unless it already has one.
-    fn end<T>(&mut self, verdict: Verdict) -> Answer<T> {
+    pub(super) fn end<T>(&mut self, verdict: Verdict) -> Answer<T> {
         self.ended.get_or_insert(verdict);
         Answer::Died
     }
 
-    fn fail<T>(&mut self, error: &DriverError, during: &During, buffers: &[DeviceBuffer]) -> Answer<T> {
+    pub(super) fn fail<T>(
+        &mut self,
+        error: &DriverError,
+        during: &During,
+        buffers: &[DeviceBuffer],
+    ) -> Answer<T> {
         self.context_failed |= error.code.ends_the_context();
         self.end(fault::of_error(error, during, buffers))
     }
@@ -294,7 +307,7 @@ impl<'b> DeviceSession<'b> {
         Some(started.elapsed())
     }
 
-    fn poison_all(&self, entry: usize, poison: u8) -> Result<(), DriverError> {
+    pub(super) fn poison_all(&self, entry: usize, poison: u8) -> Result<(), DriverError> {
         let call = &self.calls[entry];
         let mut driver = self.driver().borrow_mut();
         for (at, bytes) in call.poisoned(&self.entries[entry]) {
@@ -311,7 +324,7 @@ impl<'b> DeviceSession<'b> {
     }
 
     /// Checks inputs and workspaces after a call. Returns a verdict if the call wrote where it must not.
-    fn look_over(&self, entry: usize, poison: u8) -> Result<Option<Verdict>, DriverError> {
+    pub(super) fn look_over(&self, entry: usize, poison: u8) -> Result<Option<Verdict>, DriverError> {
         let call = &self.calls[entry];
         let bands = call.inputs.iter().map(|it| (it, BAND_BYTE));
         let bands = bands.chain(call.workspaces.iter().map(|it| (it, poison)));
@@ -339,7 +352,7 @@ impl<'b> DeviceSession<'b> {
         }))
     }
 
-    fn outputs_error(&self, entry: usize, error: DriverError) -> SessionError {
+    pub(super) fn outputs_error(&self, entry: usize, error: DriverError) -> SessionError {
         let entry = self.entries[entry].as_ref().name.clone();
         SessionError::Outputs { entry, source: io::Error::other(error) }
     }
@@ -391,22 +404,6 @@ fn digests(
     let found = digester.of(driver, &parts, sums);
     state.digester = Some(digester);
     found
-}
-
-/// An output as it is read from the device.
-struct OutputSource<'a> {
-    driver: &'a SharedDriver,
-    address: u64,
-    bytes: u64,
-}
-
-impl BytesSource for OutputSource<'_> {
-    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        if self.bytes < offset.saturating_add(buffer.len() as u64) {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        self.driver.borrow_mut().read(self.address + offset, buffer).map_err(io::Error::other)
-    }
 }
 
 impl Session for DeviceSession<'_> {

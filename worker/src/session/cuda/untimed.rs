@@ -1,10 +1,12 @@
-//! The clock of a session on a device. Timing is not supported yet, so every request is refused.
+//! The clock of a session that verifies. It times nothing.
 
 use std::time::Duration;
 
-use super::NO_TIMES;
 use super::session::DeviceSession;
 use crate::session::{Answer, Block, BlockOrder, Clock, IdleRound, Renew, SessionError};
+
+/// The error of a block.
+const NO_TIMES: &str = "a session for verification has no clock";
 
 impl Clock for DeviceSession<'_> {
     fn settle_handoff(&mut self) -> Result<(), SessionError> {

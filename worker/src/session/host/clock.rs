@@ -299,6 +299,7 @@ impl HostSession<'_> {
             cpus_busy: cpu.as_secs_f64() / awake.as_secs_f64().max(1e-9),
             waited,
             changed: None,
+            on_device: None,
         }))
     }
 

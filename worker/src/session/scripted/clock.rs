@@ -93,6 +93,7 @@ impl Clock for ScriptedSession<'_> {
             cpus_busy: 1.0,
             waited: Some(play.waited),
             changed: play.changed,
+            on_device: None,
         }))
     }
 

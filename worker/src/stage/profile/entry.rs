@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use opt_shared::formula::MIN_RUNNERS;
 use opt_shared::message::Depth;
-use opt_shared::outcome::{EntryProfile, Estimate};
+use opt_shared::outcome::{DeviceTiming, EntryProfile, Estimate};
 use opt_shared::settings::Protocol;
 use opt_shared::units::Bytes;
 use rand::Rng;
@@ -15,11 +15,12 @@ use super::pair::{Context, Draws, Made, Order, Pairing};
 use super::pairs::{Pairs, Timed, fastest, most_calls, net_times, note, note_estimates};
 use super::plausible::{implausible, works_unasked};
 use super::samples::Samples;
+use super::throttled::{is_throttled, least_clock};
 use super::vary::Variation;
 use super::{CANDIDATE, Side, Stop, handoff};
 use crate::judge::{half_width, over_pairs, over_runners, quantile_of, summarise};
 use crate::recorded::allocated_bytes;
-use crate::session::{SessionError, VariantMemory};
+use crate::session::{DeviceBlock, DeviceFacts, SessionError, VariantMemory};
 use crate::stage::failure::Calls;
 
 const WARM_UP_CALLS: u32 = 3;
@@ -49,6 +50,10 @@ pub(super) struct Timing {
     spent: Duration,
     calls: u32,
     handoff: Duration,
+    /// Pairs in which a side's block had a low clock.
+    throttled_pairs: u32,
+    /// What is known about the device; `None` on a CPU.
+    facts: Option<DeviceFacts>,
     /// True if the entry needs no more blocks.
     pub(super) done: bool,
     converged: bool,
@@ -114,11 +119,17 @@ impl Timing {
         self.calls = pairs.calls;
         self.spent += spent;
         self.handoff = sides[CANDIDATE].session.clock().handoff();
+        let least_clock = least_clock(self.samples.iter().flat_map(Samples::clocks));
         // If most pairs took no time, the others are exceptions.
-        let used = if timed.len() <= pairs.without_time { Vec::new() } else { believed(timed) };
+        let used =
+            if timed.len() <= pairs.without_time { Vec::new() } else { believed(timed, least_clock) };
         // A runner without figures is replaced by another one.
         self.runners += u32::from(!used.is_empty());
-        self.disturbed |= used.iter().any(|pair| pair.preempted.contains(&true));
+        self.disturbed |= used.iter().any(|pair| !pair.is_calm(least_clock));
+        self.throttled_pairs += count(
+            timed.iter().filter(|pair| (0..pair.ms.len()).any(|side| is_throttled(pair, side, least_clock))),
+        );
+        self.facts = sides[CANDIDATE].session.clock().device_facts();
         let unused = timed.len() - used.len() + pairs.without_time;
         let thrown_away = u32::try_from(unused).unwrap_or(u32::MAX);
         self.samples.iter_mut().for_each(|side| side.discarded += thrown_away);
@@ -179,7 +190,8 @@ impl Timing {
     /// Returns the side whose figures cannot be true, and the reason.
     pub(super) fn doubt(&self, context: &Context<'_>) -> Result<Option<(usize, Stop)>, SessionError> {
         for (number, samples) in self.samples.iter().enumerate() {
-            let stopped = match implausible(context, samples, self.calls, self.handoff)? {
+            let stopped = match implausible(context, samples, self.calls, self.handoff, self.facts.as_ref())?
+            {
                 None => works_unasked(context, samples, self.samples.get(1 - number), self.calls)?,
                 found => found,
             };
@@ -233,7 +245,24 @@ impl Timing {
             baseline_deciles: self.samples.get(1).map(|baseline| deciles(&baseline.ms)).unwrap_or_default(),
             varied: variation.names.clone(),
             unvaried_because: variation.unvaried.clone(),
+            device: self.facts.as_ref().map(|facts| self.device_timing(facts)),
         })
+    }
+
+    /// What was read from the device in the blocks of both sides.
+    fn device_timing(&self, facts: &DeviceFacts) -> DeviceTiming {
+        let blocks: Vec<&DeviceBlock> = self.samples.iter().flat_map(|side| &side.on_device).collect();
+        let median = |values: Vec<f64>| quantile_of(&values, 0.5);
+        let limits = blocks.iter().filter_map(|block| block.pace.limits).reduce(|one, other| one | other);
+        DeviceTiming {
+            clock_mhz: median(self.samples.iter().flat_map(Samples::clocks).map(f64::from).collect()),
+            power_watts: median(blocks.iter().filter_map(|block| block.pace.power_watts).collect()),
+            limited_by: limits.map(|limits| limits.names().map(str::to_owned).collect()),
+            throttled_pairs: self.throttled_pairs,
+            copy_bytes_per_second: facts.copy_rate,
+            graph_blocks: count(blocks.iter().filter(|block| block.is_graph)),
+            lacks: facts.lacks.clone(),
+        }
     }
 }
 
@@ -242,17 +271,22 @@ fn deciles(ms: &[f64]) -> Vec<f64> {
     (0..=10).filter_map(|tenth| quantile_of(ms, f64::from(tenth) / 10.0)).collect()
 }
 
-/// The pairs that count. Preempted pairs do not, unless too few others are left, or the candidate was preempted more
-/// often than its baseline. Otherwise a candidate could discard its slow blocks by waiting in them.
-fn believed(timed: &[Timed]) -> Vec<&Timed> {
-    let preempted = |side: usize| timed.iter().filter(|pair| pair.preempted.get(side) == Some(&true)).count();
-    let calm: Vec<&Timed> = timed.iter().filter(|pair| !pair.preempted.contains(&true)).collect();
-    let self_made = 2 + preempted(1) * 3 / 2 < preempted(CANDIDATE);
+/// The pairs that count. Disturbed pairs do not, unless too few others are left, or the candidate was disturbed more
+/// often than its baseline. Otherwise a candidate could discard its slow blocks by waiting in them, or by heating the
+/// device.
+fn believed(timed: &[Timed], least_clock: Option<f64>) -> Vec<&Timed> {
+    let disturbed = |side: usize| timed.iter().filter(|pair| pair.is_disturbed(side, least_clock)).count();
+    let calm: Vec<&Timed> = timed.iter().filter(|pair| pair.is_calm(least_clock)).collect();
+    let self_made = 2 + disturbed(1) * 3 / 2 < disturbed(CANDIDATE);
     if calm.len() < MIN_CALM || (self_made && timed.iter().any(|pair| 1 < pair.ms.len())) {
         timed.iter().collect()
     } else {
         calm
     }
+}
+
+fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
 }
 
 /// The result of an entry's warm-up.
@@ -370,7 +404,7 @@ fn kernelforge<M: VariantMemory>(
     }
     let calls = KERNELFORGE_CALLS.1;
     let ms = totals.iter().map(|total| total / f64::from(calls)).collect();
-    pairs.timed.push(Timed { ms, preempted: vec![false; totals.len()] });
+    pairs.timed.push(Timed { ms, preempted: vec![false; totals.len()], clocks: Vec::new() });
     pairs.calls = calls.min(most);
     Ok(Ok(()))
 }

@@ -17,6 +17,7 @@ mod rotate;
 mod samples;
 #[cfg(test)]
 mod tests;
+mod throttled;
 mod vary;
 
 use opt_shared::batch::{Share, batches};
@@ -105,8 +106,9 @@ pub(crate) fn run<B: Backend>(
             }
         }
     }
-    let mut report = profile.report;
-    if profile.blind {
+    let Profile { mut report, head, blind, .. } = profile;
+    head.context_lost = !backend.goes_on();
+    if blind {
         report.entries.clear();
     }
     report.reads = groups.finish();
@@ -203,6 +205,7 @@ impl<B: Backend> Profile<'_, B> {
                     weight: reference.weight,
                     rotates,
                     priority: self.priority,
+                    on_device: self.backend.is_device(),
                 }
             })
             .collect();

@@ -45,17 +45,25 @@ pub(super) struct Context<'a> {
     pub(super) rotates: bool,
     /// The priority of timed blocks.
     pub(super) priority: Priority,
+    /// True if a device's clock times the calls.
+    pub(super) on_device: bool,
 }
 
 impl Context<'_> {
+    /// On a device, calls are cold unless the plan says otherwise. They are not made in turns there, and cold calls come
+    /// closest to that.
     fn is_cold(&self) -> bool {
-        self.task.profile.cache_state == CacheState::Cold
+        match self.task.profile.cache_state {
+            CacheState::Cold => true,
+            CacheState::Auto | CacheState::Rotate => self.on_device,
+            CacheState::Warm => false,
+        }
     }
 
     /// Returns true if a block is a single call. That is so if the caches must be cold or contain other entries' data,
-    /// because a first call would fill them for the next ones.
+    /// because a first call would fill them for the next ones. On a device, they are flushed before every call.
     pub(super) fn has_single_calls(&self) -> bool {
-        self.is_cold() || self.rotates
+        (self.is_cold() && !self.on_device) || self.rotates
     }
 
     pub(super) fn cache_state(&self) -> CacheStateReached {

@@ -11,6 +11,7 @@ use super::handoff;
 use super::length::{calls_for_a_block, longest_call, too_short};
 use super::pair::{Order, Pairing, net};
 use super::samples::{Samples, was_preempted};
+use super::throttled::{is_throttled, least_clock};
 use crate::session::{Block, SessionError, VariantMemory};
 
 /// Pairs of blocks for each pair of runners. Fewer are made if one call takes `SLOW_CALL`.
@@ -25,6 +26,19 @@ const MAX_REPEATED: usize = 4;
 pub(super) struct Timed {
     pub(super) ms: Vec<f64>,
     pub(super) preempted: Vec<bool>,
+    /// The clock of a device in each side's block, in MHz.
+    pub(super) clocks: Vec<Option<u32>>,
+}
+
+impl Timed {
+    /// Returns true if something outside the kernel slowed this side down: another process, or a device's low clock.
+    pub(super) fn is_disturbed(&self, side: usize, least_clock: Option<f64>) -> bool {
+        self.preempted.get(side) == Some(&true) || is_throttled(self, side, least_clock)
+    }
+
+    pub(super) fn is_calm(&self, least_clock: Option<f64>) -> bool {
+        (0..self.ms.len()).all(|side| !self.is_disturbed(side, least_clock))
+    }
 }
 
 /// The pairs made so far.
@@ -44,6 +58,8 @@ pub(super) struct Pairs {
     wanted: usize,
     least: usize,
     limit: Duration,
+    /// The lowest clock of an undisturbed block.
+    least_clock: Option<f64>,
 }
 
 impl Pairs {
@@ -66,13 +82,14 @@ impl Pairs {
             least,
             // Every runner gets an equal share of the time.
             limit: pairing.context.task.profile.entry_timeout / MIN_RUNNERS,
+            least_clock: None,
         }
     }
 
     /// Returns true if there are enough undisturbed pairs, or if no time is left for more.
     pub(super) fn are_enough(&self) -> bool {
         let made = self.timed.len() + self.without_time;
-        let calm = self.timed.iter().filter(|pair| !pair.preempted.contains(&true)).count();
+        let calm = self.timed.iter().filter(|pair| pair.is_calm(self.least_clock)).count();
         self.wanted <= calm
             || self.wanted * MAX_REPEATED <= made
             || (self.least <= made && self.limit <= self.spent)
@@ -108,6 +125,7 @@ impl Pairs {
             return handoff::measure_again(pairing.sides);
         }
         self.timed.push(note(pairing, blocks, &nets, self.calls));
+        self.least_clock = least_clock(pairing.samples.iter().flat_map(Samples::clocks));
         Ok(())
     }
 }
@@ -134,7 +152,13 @@ pub(super) fn note<M: VariantMemory>(
     Timed {
         ms: nets.iter().map(|&net| ms_per_call(net, calls)).collect(),
         preempted: blocks.iter().map(was_preempted).collect(),
+        clocks: blocks.iter().map(clock).collect(),
     }
+}
+
+/// The clock of the device in a block, in MHz.
+fn clock(block: &Block) -> Option<u32> {
+    block.on_device?.pace.clock_mhz
 }
 
 /// Adds the longest time that the calls of a pair can have taken. It is known even if the hand-off is not.

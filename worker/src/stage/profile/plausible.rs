@@ -3,6 +3,7 @@
 //!
 //! Judges finished samples. It does not time anything, and does not compare outputs.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use opt_shared::outcome::Status;
@@ -11,11 +12,13 @@ use super::Stop;
 use super::idle::{Idleness, Share, judge};
 use super::pair::{Context, stop};
 use super::samples::Samples;
-use crate::session::SessionError;
+use crate::session::{DeviceFacts, SessionError};
 
 /// More than any current CPU can write: 16 channels of DDR5 reach 0.7 TB/s, and the caches of a whole socket a few
 /// TB/s. A call that would need 20 TB/s did not write its outputs.
 const FASTEST_WRITE_BYTES_PER_SECOND: f64 = 20e12;
+/// What a device's calls may write faster than the device copies, because a measurement is never exact.
+const COPY_MARGIN: f64 = 1.1;
 /// A runner that claims this much more time in a block than our clock shows has reported "done" too early.
 const EXCESS_CLAIM_MS: f64 = 0.2;
 
@@ -58,20 +61,29 @@ pub(super) fn implausible(
     samples: &Samples,
     calls: u32,
     handoff: Duration,
+    device: Option<&DeviceFacts>,
 ) -> Result<Option<Stop>, SessionError> {
     let ms = median(&samples.ms);
     let outputs: u64 =
         context.recorded.outputs.iter().map(|output| output.tensor.logical_bytes().get()).sum();
     let most_ms = median(&samples.most_ms);
-    if too_fast(most_ms, outputs) {
-        return Ok(Some(stop(
-            context,
-            Status::TooFast,
-            format!("a call took at most {:.1} ns, too little to write {outputs} bytes", most_ms * 1e6),
-        )));
+    // Every element of the outputs may be compared, so each must be written. Inputs do not count, because a kernel may
+    // need few of their elements.
+    let copy_rate = device.and_then(|device| device.copy_rate);
+    let fastest = copy_rate.map_or(FASTEST_WRITE_BYTES_PER_SECOND, |rate| rate * COPY_MARGIN);
+    if too_fast(most_ms, outputs, fastest) {
+        let mut detail =
+            format!("a call took at most {:.1} ns, too little to write {outputs} bytes", most_ms * 1e6);
+        if let Some(rate) = copy_rate {
+            let _ = write!(detail, ": the device copies {:.1} GB/s at most", rate / 1e9);
+        }
+        return Ok(Some(stop(context, Status::TooFast, detail)));
     }
     if ms <= 0.0 {
         return Err(SessionError::NoTime { entry: context.recorded.name.clone(), handoff });
+    }
+    if device.is_some() {
+        return Ok(seen_by_the_host(context, samples, ms, calls));
     }
     // The runner's clock starts after ours and stops before it. On a busy machine it may show much less. If it shows
     // more, "done" was reported before the calls were finished.
@@ -87,6 +99,20 @@ pub(super) fn implausible(
     Ok(None)
 }
 
+/// Compares a device's clock with the host's. A busy host sees the end of some blocks too late, but not of all, so the
+/// smallest difference decides.
+fn seen_by_the_host(context: &Context<'_>, samples: &Samples, ms: f64, calls: u32) -> Option<Stop> {
+    let claim = samples.claims.iter().copied().reduce(f64::min)?;
+    let excess_ms = (claim - 1.0) * ms * f64::from(calls);
+    (EXCESS_CLAIM_MS < excess_ms && 1.1 < claim).then(|| {
+        let detail = format!(
+            "every block took at least {:.0} % of the time that the device's clock shows for it, by the host's clock",
+            claim * 100.0
+        );
+        stop(context, Status::TimingMismatch, detail)
+    })
+}
+
 fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -95,10 +121,10 @@ fn median(values: &[f64]) -> f64 {
 
 /// Returns true if a call was too fast to write its outputs. Uses the time with the hand-off, so that an overestimated
 /// hand-off does not make a call look too fast.
-fn too_fast(most_ms: f64, outputs: u64) -> bool {
+fn too_fast(most_ms: f64, outputs: u64, fastest: f64) -> bool {
     #[expect(clippy::cast_precision_loss, reason = "an order of magnitude is enough")]
     let rate = outputs as f64 / (most_ms / 1e3);
-    most_ms <= 0.0 || FASTEST_WRITE_BYTES_PER_SECOND < rate
+    most_ms <= 0.0 || fastest < rate
 }
 
 #[cfg(test)]
@@ -107,13 +133,13 @@ mod tests {
 
     #[test]
     fn subtracted_hand_off_does_not_look_too_fast() {
-        let outputs = 131_072;
+        let (outputs, fastest) = (131_072, FASTEST_WRITE_BYTES_PER_SECOND);
         // One call of 4 us that consists entirely of hand-off: this proves nothing.
-        assert!(!too_fast(0.004, outputs));
+        assert!(!too_fast(0.004, outputs, fastest));
         // 512 calls in 2 us including the hand-off: no CPU writes 64 MiB in that time.
-        assert!(too_fast(0.002 / 512.0, outputs));
-        assert!(too_fast(0.0, outputs));
+        assert!(too_fast(0.002 / 512.0, outputs, fastest));
+        assert!(too_fast(0.0, outputs, fastest));
         // Without outputs there is nothing to prove.
-        assert!(!too_fast(1e-6, 0));
+        assert!(!too_fast(1e-6, 0, fastest));
     }
 }

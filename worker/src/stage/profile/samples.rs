@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use crate::session::{Block, IdleRound, Look, WIDEST_ELEMENT};
+use crate::session::{Block, DeviceBlock, IdleRound, Look, WIDEST_ELEMENT};
 
 /// Largest number of blocks with kept elements.
 const MAX_KEPT: usize = 24;
@@ -31,6 +31,8 @@ pub(super) struct Samples {
     /// The total time of the timed blocks.
     elapsed: Duration,
     waited: Option<Duration>,
+    /// What was read from the device in each timed block; empty on a CPU.
+    pub(super) on_device: Vec<DeviceBlock>,
     pub(super) kept: Vec<KeptBlock>,
     /// The number of blocks that were candidates for keeping.
     offered: usize,
@@ -52,6 +54,12 @@ impl Samples {
         if let Some(waited) = block.waited {
             *self.waited.get_or_insert_default() += waited;
         }
+        self.on_device.extend(block.on_device);
+    }
+
+    /// The clocks of a device in all blocks, in MHz.
+    pub(super) fn clocks(&self) -> impl Iterator<Item = u32> {
+        self.on_device.iter().filter_map(|block| block.pace.clock_mhz)
     }
 
     /// The share of the time in timed blocks that was spent waiting for a CPU; `None` if the operating system
@@ -100,6 +108,7 @@ mod tests {
             cpus_busy: 1.0,
             waited: Some(Duration::from_micros(waited_us)),
             changed: None,
+            on_device: None,
         }
     }
 

@@ -5,19 +5,23 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_uint, c_void};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cudarc::driver::sys::{CUdevice, CUevent, CUfunction, CUmodule, CUstream};
 use opt_shared::formula::CARD_GRAIN;
 use opt_shared::units::Bytes;
 
 use super::code::Code;
-use super::functions::{Functions, NoDriver, ParameterInfo};
+use super::functions::{Functions, Further, NoDriver};
+use super::gauges::Gauges;
+use super::stamps::{MadeGraphs, Stamps};
+use super::timing::{GraphId, Stamp};
 use super::{
     Card, DeviceMemory, Driver, DriverError, FunctionId, Launch, Mark, ModuleId, Pinned, Queue, Site,
 };
+use crate::session::pace::Pace;
 
 /// Dynamic shared memory that every kernel may use. More has to be requested.
 const PLAIN_SHARED: u32 = 48 << 10;
@@ -28,6 +32,7 @@ const NAME: i32 = 256;
 const STREAM_NON_BLOCKING: c_uint = 1;
 const EVENT_DISABLE_TIMING: c_uint = 2;
 const ATTRIBUTE_INTEGRATED: c_uint = 18;
+const ATTRIBUTE_L2: c_uint = 38;
 const JIT_ERROR_LOG: c_uint = 5;
 const JIT_ERROR_LOG_BYTES: c_uint = 6;
 const FUNCTION_MAX_DYNAMIC_SHARED: c_uint = 8;
@@ -38,7 +43,7 @@ const PARAM_BUFFER_BYTES: usize = 2;
 
 pub(crate) struct CardDriver {
     functions: Functions,
-    parameter_info: Option<ParameterInfo>,
+    further: Further,
     card: Card,
     device: CUdevice,
     copies: CUstream,
@@ -49,6 +54,10 @@ pub(crate) struct CardDriver {
     /// Recorded events by mark, and events that can be reused.
     recorded: BTreeMap<u64, CUevent>,
     idle: Vec<CUevent>,
+    stamps: Stamps,
+    graphs: MadeGraphs,
+    /// Loaded when the pace is first read.
+    gauges: Option<Gauges>,
     /// Set when the context is given up. Memory is not freed afterwards, because that would wait for a kernel that
     /// never ends.
     given_up: Arc<AtomicBool>,
@@ -60,15 +69,11 @@ pub(super) fn ok(call: &'static str, code: u32) -> Result<(), DriverError> {
 
 impl CardDriver {
     pub(crate) fn open(ordinal: u32) -> Result<Self, NoDriver> {
-        let (functions, parameter_info) = Functions::load()?;
-        Self::on(functions, parameter_info, ordinal).map_err(|error| NoDriver::Device { ordinal, error })
+        let (functions, further) = Functions::load()?;
+        Self::on(functions, further, ordinal).map_err(|error| NoDriver::Device { ordinal, error })
     }
 
-    fn on(
-        functions: Functions,
-        parameter_info: Option<ParameterInfo>,
-        ordinal: u32,
-    ) -> Result<Self, DriverError> {
+    fn on(functions: Functions, further: Further, ordinal: u32) -> Result<Self, DriverError> {
         let device = device_of(&functions, ordinal)?;
         let mut context = std::ptr::null_mut();
         let (mut copies, mut calls) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -82,7 +87,7 @@ impl CardDriver {
         let card = describe(&functions, device)?;
         Ok(Self {
             functions,
-            parameter_info,
+            further,
             card,
             device,
             copies,
@@ -92,6 +97,9 @@ impl CardDriver {
             next: 0,
             recorded: BTreeMap::new(),
             idle: Vec::new(),
+            stamps: Stamps::default(),
+            graphs: MadeGraphs::default(),
+            gauges: None,
             given_up: Arc::default(),
         })
     }
@@ -136,7 +144,7 @@ pub(super) fn describe(functions: &Functions, device: CUdevice) -> Result<Card, 
     let mut name = [0; 256];
     // SAFETY: a plain structure of the driver's interface, for which all zeros are valid.
     let mut uuid = unsafe { std::mem::zeroed() };
-    let (mut total, mut integrated) = (0, 0);
+    let (mut total, mut integrated, mut l2) = (0, 0, 0);
     // SAFETY: each function writes to the place that it is given; the name ends with a zero, because the driver is told
     // a size one byte smaller than the buffer.
     let name = unsafe {
@@ -144,6 +152,7 @@ pub(super) fn describe(functions: &Functions, device: CUdevice) -> Result<Card, 
         ok("cuDeviceGetUuid", (functions.uuid)(&raw mut uuid, device))?;
         ok("cuDeviceTotalMem", (functions.total)(&raw mut total, device))?;
         ok("cuDeviceGetAttribute", (functions.attribute)(&raw mut integrated, ATTRIBUTE_INTEGRATED, device))?;
+        ok("cuDeviceGetAttribute", (functions.attribute)(&raw mut l2, ATTRIBUTE_L2, device))?;
         CStr::from_ptr(name.as_ptr())
     };
     Ok(Card {
@@ -152,6 +161,7 @@ pub(super) fn describe(functions: &Functions, device: CUdevice) -> Result<Card, 
         total: Bytes::from(total),
         integrated: integrated != 0,
         grain: CARD_GRAIN,
+        l2: Bytes::new(u64::try_from(l2).unwrap_or(0)),
         checks_accesses: false,
     })
 }
@@ -166,42 +176,6 @@ fn uuid_text(bytes: [u8; 16]) -> String {
         text.push_str(&format!("{byte:02x}"));
     }
     text
-}
-
-/// Page-locked memory of the host.
-struct Locked {
-    start: NonNull<u8>,
-    bytes: usize,
-    free: unsafe extern "C" fn(*mut c_void) -> u32,
-    context_given_up: Arc<AtomicBool>,
-}
-
-// SAFETY: it owns its bytes, like a `Box`; the driver's function may be called in any thread of the context.
-unsafe impl Send for Locked {}
-
-impl AsRef<[u8]> for Locked {
-    fn as_ref(&self) -> &[u8] {
-        // SAFETY: `length` bytes that the driver allocated, and that were zeroed.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
-    }
-}
-
-impl AsMut<[u8]> for Locked {
-    fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed only by the caller.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
-    }
-}
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        if self.context_given_up.load(Ordering::Relaxed) {
-            // The memory is freed when the process ends.
-            return;
-        }
-        // SAFETY: an address that the driver allocated, freed once.
-        let _ = unsafe { (self.free)(self.start.as_ptr().cast()) };
-    }
 }
 
 impl Driver for CardDriver {
@@ -232,18 +206,7 @@ impl Driver for CardDriver {
     }
 
     fn pinned(&mut self, bytes: Bytes) -> Result<Pinned, DriverError> {
-        let bytes = bytes.to_usize();
-        let mut start = std::ptr::null_mut();
-        // No flags: write-combined memory would be slow to read back. SAFETY: the address is written by the call, and
-        // the allocation has `bytes` bytes.
-        unsafe {
-            ok("cuMemHostAlloc", (self.functions.host_allocate)(&raw mut start, bytes, 0))?;
-            std::ptr::write_bytes(start.cast::<u8>(), 0, bytes);
-        }
-        let start =
-            NonNull::new(start.cast()).ok_or(DriverError::new("cuMemHostAlloc", Code::OUT_OF_MEMORY))?;
-        let (free, context_given_up) = (self.functions.host_free, Arc::clone(&self.given_up));
-        Ok(Pinned(Box::new(Locked { start, bytes, free, context_given_up })))
+        super::pinned::allocate(&self.functions, bytes, &self.given_up)
     }
 
     unsafe fn upload(&mut self, to: u64, from: *const u8, bytes: usize) -> Result<(), DriverError> {
@@ -357,7 +320,9 @@ impl Driver for CardDriver {
     }
 
     fn parameters(&mut self, function: FunctionId) -> Result<Option<Vec<usize>>, DriverError> {
-        let (Some(info), function) = (self.parameter_info, self.kernel(function)?) else { return Ok(None) };
+        let (Some(info), function) = (self.further.parameter_info, self.kernel(function)?) else {
+            return Ok(None);
+        };
         let mut sizes = Vec::new();
         loop {
             let (mut offset, mut size) = (0, 0);
@@ -408,6 +373,62 @@ impl Driver for CardDriver {
             )
         };
         ok("cuLaunchKernel", code)
+    }
+
+    fn cannot_time(&self) -> Option<&'static str> {
+        self.further.elapsed.is_none().then_some("the CUDA driver has no `cuEventElapsedTime`")
+    }
+
+    fn lacks(&self) -> Vec<&'static str> {
+        let Further { copy, graphs, .. } = self.further;
+        let copy = copy.is_none().then_some("no copy rate: the CUDA driver has no `cuMemcpyDtoDAsync`");
+        let graphs = graphs.is_none().then_some("no graphs: the CUDA driver lacks a function for them");
+        copy.into_iter().chain(graphs).collect()
+    }
+
+    fn stamp(&mut self) -> Result<Stamp, DriverError> {
+        self.stamps.record(&self.functions, self.calls)
+    }
+
+    fn between(&mut self, from: Stamp, to: Stamp) -> Result<Duration, DriverError> {
+        let lacking = DriverError::new("cuEventElapsedTime", Code::NOT_SUPPORTED);
+        self.stamps.between(self.further.elapsed.ok_or(lacking)?, from, to)
+    }
+
+    fn clear_stamps(&mut self) {
+        self.stamps.clear();
+    }
+
+    fn copy(&mut self, to: u64, from: u64, bytes: Bytes) -> Result<bool, DriverError> {
+        let Some(copy) = self.further.copy else { return Ok(false) };
+        // SAFETY: it touches only device memory, and refuses addresses that it did not allocate.
+        ok("cuMemcpyDtoDAsync", unsafe { copy(to, from, bytes.to_usize(), self.calls) }).map(|()| true)
+    }
+
+    fn graph(&mut self, launches: &[Launch]) -> Result<Option<GraphId>, DriverError> {
+        let Some(graphs) = self.further.graphs else { return Ok(None) };
+        let mut made = std::mem::take(&mut self.graphs);
+        let stream = self.calls;
+        let recorded =
+            made.record(&graphs, stream, || launches.iter().try_for_each(|launch| self.launch(launch)));
+        self.graphs = made;
+        recorded.map(Some)
+    }
+
+    fn launch_graph(&mut self, graph: GraphId) -> Result<(), DriverError> {
+        let lacking = DriverError::new("cuGraphLaunch", Code::NOT_SUPPORTED);
+        self.graphs.launch(&self.further.graphs.ok_or(lacking)?, graph, self.calls)
+    }
+
+    fn drop_graph(&mut self, graph: GraphId) {
+        if let Some(graphs) = self.further.graphs.filter(|_| !self.is_given_up()) {
+            self.graphs.drop(&graphs, graph);
+        }
+    }
+
+    fn pace(&mut self) -> Pace {
+        let uuid = self.card.uuid.clone().unwrap_or_default();
+        self.gauges.get_or_insert_with(|| Gauges::of(uuid)).read()
     }
 
     /// Always fails: after a process's context has failed, the driver fails every call.

@@ -34,6 +34,7 @@ impl EmulatedDriver {
             // It uses the host's memory.
             integrated: true,
             grain: EMULATED_GRAIN,
+            l2: Bytes::ZERO,
             checks_accesses: true,
         };
         Self {

@@ -6,7 +6,8 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use cudarc::driver::sys::{
-    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream, CUuuid,
+    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUstream,
+    CUuuid,
 };
 
 /// The reason why the driver cannot be used.
@@ -71,20 +72,65 @@ functions! {
     set_function_attribute = "cuFuncSetAttribute": fn(CUfunction, c_uint, c_int);
 }
 
-/// A function that only newer drivers have.
+/// Functions without which kernels are still verified: a driver may lack each of them.
+#[derive(Clone, Copy)]
+pub(super) struct Further {
+    pub(super) parameter_info: Option<ParameterInfo>,
+    /// `cuEventElapsedTime`.
+    pub(super) elapsed: Option<Elapsed>,
+    /// `cuMemcpyDtoDAsync`.
+    pub(super) copy: Option<CopyWithin>,
+    pub(super) graphs: Option<Graphs>,
+}
+
 pub(super) type ParameterInfo = unsafe extern "C" fn(CUfunction, usize, *mut usize, *mut usize) -> u32;
+pub(super) type Elapsed = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> u32;
+pub(super) type CopyWithin = unsafe extern "C" fn(CUdeviceptr, CUdeviceptr, usize, CUstream) -> u32;
+
+/// The functions that record launches in a graph and launch it.
+#[derive(Clone, Copy)]
+pub(super) struct Graphs {
+    pub(super) begin: unsafe extern "C" fn(CUstream, c_uint) -> u32,
+    pub(super) end: unsafe extern "C" fn(CUstream, *mut CUgraph) -> u32,
+    pub(super) instantiate: unsafe extern "C" fn(*mut CUgraphExec, CUgraph, u64) -> u32,
+    pub(super) launch: unsafe extern "C" fn(CUgraphExec, CUstream) -> u32,
+    pub(super) drop_executable: unsafe extern "C" fn(CUgraphExec) -> u32,
+    pub(super) drop: unsafe extern "C" fn(CUgraph) -> u32,
+}
 
 impl Functions {
     /// Loads the driver, which stays loaded until the process ends.
-    pub(super) fn load() -> Result<(Self, Option<ParameterInfo>), NoDriver> {
+    pub(super) fn load() -> Result<(Self, Further), NoDriver> {
         // SAFETY: this loads the driver's library. Every CUDA program runs its start-up code.
         if !unsafe { sys::is_culib_present() } {
             return Err(NoDriver::Library);
         }
         // SAFETY: as above; the library has just been found.
         let library = unsafe { sys::culib() };
-        // SAFETY: the driver's name and type, as above.
-        let info = unsafe { library.get::<ParameterInfo>(b"cuFuncGetParamInfo\0") };
-        Ok((Self::find(library)?, info.ok().map(|it| *it)))
+        Ok((Self::find(library)?, Further::find(library)))
+    }
+}
+
+impl Further {
+    fn find(library: &'static libloading::Library) -> Self {
+        // SAFETY: the names are the driver's functions, and the types are those of its header.
+        unsafe {
+            let graphs = || {
+                Some(Graphs {
+                    begin: *library.get(b"cuStreamBeginCapture_v2\0").ok()?,
+                    end: *library.get(b"cuStreamEndCapture\0").ok()?,
+                    instantiate: *library.get(b"cuGraphInstantiateWithFlags\0").ok()?,
+                    launch: *library.get(b"cuGraphLaunch\0").ok()?,
+                    drop_executable: *library.get(b"cuGraphExecDestroy\0").ok()?,
+                    drop: *library.get(b"cuGraphDestroy\0").ok()?,
+                })
+            };
+            Self {
+                parameter_info: library.get(b"cuFuncGetParamInfo\0").ok().map(|it| *it),
+                elapsed: library.get(b"cuEventElapsedTime\0").ok().map(|it| *it),
+                copy: library.get(b"cuMemcpyDtoDAsync_v2\0").ok().map(|it| *it),
+                graphs: graphs(),
+            }
+        }
     }
 }

@@ -7,16 +7,22 @@ pub(super) mod card;
 pub(super) mod code;
 pub(super) mod emulated;
 mod functions;
+mod gauges;
+mod pinned;
 pub(super) mod probe;
+mod stamps;
+pub(super) mod timing;
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use opt_shared::units::Bytes;
 
 use self::code::Code;
 pub(crate) use self::functions::NoDriver;
+use self::timing::{GraphId, Stamp};
+use crate::session::pace::Pace;
 
 /// The driver of a worker. It is used by a single thread.
 pub(super) type SharedDriver = Rc<RefCell<Box<dyn Driver>>>;
@@ -32,6 +38,8 @@ pub(crate) struct Card {
     pub(crate) integrated: bool,
     /// Allocations are rounded up to multiples of this.
     pub(crate) grain: Bytes,
+    /// The size of its L2 cache; zero if the driver does not report it.
+    pub(crate) l2: Bytes,
     /// True if it checks every access against live buffers. Buffers then need no bands.
     pub(crate) checks_accesses: bool,
 }
@@ -177,6 +185,56 @@ pub(crate) trait Driver {
 
     /// Queues a launch on the queue of calls.
     fn launch(&mut self, launch: &Launch) -> Result<(), DriverError>;
+
+    /// The host's clock. Tests have another one.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    /// What the device or its driver lacks to time calls; `None` if it has all that is needed.
+    fn cannot_time(&self) -> Option<&'static str> {
+        Some("the device has no clock")
+    }
+
+    /// What else the driver lacks for timing. Calls are timed without it.
+    fn lacks(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    /// Queues a reading of the device's clock on the queue of calls.
+    fn stamp(&mut self) -> Result<Stamp, DriverError> {
+        Err(DriverError::new("reading the device's clock", Code::NOT_SUPPORTED))
+    }
+
+    /// The time between two readings, both of which were reached.
+    fn between(&mut self, _from: Stamp, _to: Stamp) -> Result<Duration, DriverError> {
+        Err(DriverError::new("reading the device's clock", Code::NOT_SUPPORTED))
+    }
+
+    /// Forgets all readings, so that their events can be used again.
+    fn clear_stamps(&mut self) {}
+
+    /// Queues a copy within the device on the queue of calls. Returns false if the driver has no function for it.
+    fn copy(&mut self, _to: u64, _from: u64, _bytes: Bytes) -> Result<bool, DriverError> {
+        Ok(false)
+    }
+
+    /// Makes a graph of launches, which run in order. Returns `None` if the driver has no graphs.
+    fn graph(&mut self, _launches: &[Launch]) -> Result<Option<GraphId>, DriverError> {
+        Ok(None)
+    }
+
+    /// Queues a graph on the queue of calls.
+    fn launch_graph(&mut self, _graph: GraphId) -> Result<(), DriverError> {
+        Err(DriverError::new("launching a graph", Code::NOT_SUPPORTED))
+    }
+
+    fn drop_graph(&mut self, _graph: GraphId) {}
+
+    /// The present clock, power and limits of the device, as far as they can be read.
+    fn pace(&mut self) -> Pace {
+        Pace::default()
+    }
 
     /// The text that kernels have printed since the last call, if the device keeps it.
     fn printed(&mut self) -> String {

@@ -2,6 +2,7 @@
 
 mod emulated;
 mod properties;
+mod timed;
 mod twin;
 
 use std::cell::RefCell;

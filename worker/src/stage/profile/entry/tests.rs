@@ -6,7 +6,11 @@ use super::*;
 /// side.
 fn pairs(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
     (0..count)
-        .map(|at| Timed { ms: vec![1.0, 1.0], preempted: vec![at < candidate, count - baseline <= at] })
+        .map(|at| Timed {
+            ms: vec![1.0, 1.0],
+            preempted: vec![at < candidate, count - baseline <= at],
+            clocks: Vec::new(),
+        })
         .collect()
 }
 
@@ -27,14 +31,45 @@ fn preempted_pairs_do_not_count_unless_it_is_the_candidate_that_waits() {
         (6, 2, 2, 6),
     ] {
         let timed = pairs(count, candidate, baseline);
-        assert_eq!(believed(&timed).len(), used, "{candidate} and {baseline} of {count}");
+        assert_eq!(believed(&timed, None).len(), used, "{candidate} and {baseline} of {count}");
     }
     // Without a baseline, a candidate gains nothing by waiting.
     let alone: Vec<Timed> = pairs(10, 5, 0)
         .into_iter()
-        .map(|pair| Timed { ms: vec![1.0], preempted: pair.preempted[..1].to_vec() })
+        .map(|pair| Timed { ms: vec![1.0], preempted: pair.preempted[..1].to_vec(), clocks: Vec::new() })
         .collect();
-    assert_eq!(believed(&alone).len(), 5);
+    assert_eq!(believed(&alone, None).len(), 5);
+}
+
+/// Pairs whose first `candidate` and last `baseline` blocks ran at half of the device's clock.
+fn paced(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
+    let clock = |throttled| Some(if throttled { 990 } else { 1980 });
+    (0..count)
+        .map(|at| Timed {
+            ms: vec![1.0, 1.0],
+            preempted: vec![false; 2],
+            clocks: vec![clock(at < candidate), clock(count - baseline <= at)],
+        })
+        .collect()
+}
+
+#[test]
+fn pairs_with_a_throttled_block_do_not_count_unless_the_candidate_causes_them() {
+    for (count, candidate, baseline, used) in [
+        (10, 0, 0, 10),
+        (10, 2, 0, 8),
+        (10, 1, 3, 6),
+        // Its own blocks heat the device, so they count.
+        (10, 4, 0, 10),
+        (20, 5, 2, 13),
+        (20, 0, 9, 11),
+        // Fewer than three undisturbed pairs prove nothing.
+        (4, 1, 1, 4),
+    ] {
+        let timed = paced(count, candidate, baseline);
+        let least = least_clock(timed.iter().flat_map(|pair| pair.clocks.iter().copied().flatten()));
+        assert_eq!(believed(&timed, least).len(), used, "{candidate} and {baseline} of {count}");
+    }
 }
 
 #[test]

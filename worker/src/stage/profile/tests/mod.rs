@@ -48,6 +48,7 @@ pub(super) fn task(numbers: &[u32], paired: bool) -> ProfileTask {
             priority: Priority::None,
         },
         depth: Depth::Full,
+        device_cap: Bytes::ZERO,
         constant: Vec::new(),
         drop_cache: false,
         seed: [7; 32],

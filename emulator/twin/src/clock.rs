@@ -1,0 +1,63 @@
+//! A virtual clock: operations take the time that a model says, and the host has to wait for them as on a card.
+//!
+//! The model is in a file of a folder of `LD_LIBRARY_PATH`, because a worker passes on no other variable. It has two
+//! numbers: the nanoseconds that an instruction of a warp takes, and the bytes that are written in a microsecond.
+//! Without the file, an operation takes the time of its emulation. If the emulation takes longer than the model says,
+//! the host sees more time than the device, as on a busy machine.
+
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The name of the file with the model.
+const MODEL_FILE: &str = "cuda-clock";
+
+#[derive(Clone, Copy)]
+struct Model {
+    instruction: Duration,
+    bytes_per_us: u64,
+}
+
+static MODEL: LazyLock<Option<Model>> = LazyLock::new(read_model);
+/// When everything that was queued is complete.
+static DONE: Mutex<Option<Instant>> = Mutex::new(None);
+
+fn read_model() -> Option<Model> {
+    let folders = std::env::var_os("LD_LIBRARY_PATH")?;
+    let text =
+        std::env::split_paths(&folders).find_map(|it| std::fs::read_to_string(it.join(MODEL_FILE)).ok())?;
+    let mut numbers = text.split_ascii_whitespace().map(str::parse::<u64>);
+    let (instruction, bytes_per_us) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    Some(Model { instruction: Duration::from_nanos(instruction), bytes_per_us })
+}
+
+/// Queues work that takes this long, and was begun at this moment.
+fn queue(begun: Instant, takes: Duration) {
+    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    *done = Some(done.map_or(begun, |done| done.max(begun)) + takes);
+}
+
+/// Queues a kernel.
+pub(crate) fn ran(begun: Instant, warp_instructions: u64) {
+    if let Some(model) = *MODEL {
+        let instructions = u32::try_from(warp_instructions).unwrap_or(u32::MAX);
+        queue(begun, model.instruction.saturating_mul(instructions));
+    }
+}
+
+/// Queues a fill or a copy.
+pub(crate) fn moved(begun: Instant, bytes: u64) {
+    if let Some(model) = *MODEL {
+        queue(begun, Duration::from_micros(bytes.checked_div(model.bytes_per_us).unwrap_or(0)));
+    }
+}
+
+/// The moment at which an operation that is queued now begins.
+pub(crate) fn next() -> Instant {
+    let (now, done) = (Instant::now(), *DONE.lock().unwrap_or_else(PoisonError::into_inner));
+    done.map_or(now, |done| done.max(now))
+}
+
+/// Waits until everything that was queued is complete.
+pub(crate) fn wait() {
+    std::thread::sleep(next().saturating_duration_since(Instant::now()));
+}

@@ -1,0 +1,93 @@
+//! Graphs: launches that are recorded while a stream is captured, and run when the graph is launched.
+
+use std::collections::HashMap;
+use std::ffi::{c_uint, c_void};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use opt_emulator::{Function, Launch};
+
+use super::{INVALID_HANDLE, INVALID_VALUE, give_handle, run};
+
+type Recorded = Vec<(Function, Launch)>;
+
+#[derive(Default)]
+struct Graphs {
+    /// The launches of the capture that is under way.
+    capture: Option<Recorded>,
+    made: HashMap<usize, Recorded>,
+}
+
+static GRAPHS: LazyLock<Mutex<Graphs>> = LazyLock::new(Mutex::default);
+
+fn graphs() -> MutexGuard<'static, Graphs> {
+    GRAPHS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Records a launch if a capture is under way, and otherwise returns it.
+pub(crate) fn record(function: Function, launch: Launch) -> Option<(Function, Launch)> {
+    match &mut graphs().capture {
+        Some(capture) => {
+            capture.push((function, launch));
+            None
+        }
+        None => Some((function, launch)),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamBeginCapture_v2(_: *mut c_void, _: c_uint) -> u32 {
+    let mut graphs = graphs();
+    if graphs.capture.is_some() {
+        return INVALID_VALUE;
+    }
+    graphs.capture = Some(Recorded::new());
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamEndCapture(_: *mut c_void, graph: *mut *mut c_void) -> u32 {
+    let Some(recorded) = graphs().capture.take() else { return INVALID_VALUE };
+    // SAFETY: see the caller's contract.
+    unsafe { made(graph, recorded) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
+    executable: *mut *mut c_void,
+    graph: *mut c_void,
+    _: u64,
+) -> u32 {
+    let Some(recorded) = graphs().made.get(&graph.addr()).cloned() else { return INVALID_HANDLE };
+    // SAFETY: see the caller's contract.
+    unsafe { made(executable, recorded) }
+}
+
+unsafe fn made(handle: *mut *mut c_void, recorded: Recorded) -> u32 {
+    // SAFETY: see the caller's contract.
+    let given = unsafe { give_handle(handle) };
+    if given == 0 {
+        // SAFETY: the call above has written it.
+        graphs().made.insert(unsafe { (*handle).addr() }, recorded);
+    }
+    given
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGraphLaunch(executable: *mut c_void, _: *mut c_void) -> u32 {
+    let Some(recorded) = graphs().made.get(&executable.addr()).cloned() else { return INVALID_HANDLE };
+    recorded.iter().map(|(function, launch)| run(function, launch)).find(|&code| code != 0).unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGraphExecDestroy(executable: *mut c_void) -> u32 {
+    dropped(executable)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGraphDestroy(graph: *mut c_void) -> u32 {
+    dropped(graph)
+}
+
+fn dropped(handle: *mut c_void) -> u32 {
+    if graphs().made.remove(&handle.addr()).is_some() { 0 } else { INVALID_HANDLE }
+}

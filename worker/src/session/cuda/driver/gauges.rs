@@ -1,0 +1,45 @@
+//! Reads a card's clock, power and limits from NVML. All of it is optional: a machine may have no NVML, and a card may
+//! not report each figure.
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::enum_wrappers::device::Clock;
+
+use crate::session::pace::{Limits, Pace};
+
+/// The driver's name for the library.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+const MILLIWATTS: f64 = 1e3;
+
+/// NVML's view of one card.
+pub(super) struct Gauges {
+    nvml: Option<Nvml>,
+    uuid: String,
+}
+
+impl Gauges {
+    /// Loads the library, if there is one.
+    pub(super) fn of(uuid: String) -> Self {
+        Self { nvml: Nvml::builder().lib_path(LIBRARY.as_ref()).init().ok(), uuid }
+    }
+
+    /// The present figures, each `None` if it cannot be read.
+    pub(super) fn read(&self) -> Pace {
+        let device = self.nvml.as_ref().and_then(|nvml| nvml.device_by_uuid(self.uuid.as_str()).ok());
+        let Some(device) = device else { return Pace::default() };
+        Pace {
+            clock_mhz: device.clock_info(Clock::SM).ok(),
+            power_watts: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / MILLIWATTS),
+            limits: device.current_throttle_reasons().ok().map(limits),
+        }
+    }
+}
+
+fn limits(reasons: ThrottleReasons) -> Limits {
+    let heat = ThrottleReasons::SW_THERMAL_SLOWDOWN | ThrottleReasons::HW_THERMAL_SLOWDOWN;
+    Limits {
+        power: reasons.contains(ThrottleReasons::SW_POWER_CAP),
+        heat: reasons.intersects(heat),
+        external: reasons.intersects(ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN),
+    }
+}

@@ -1,0 +1,356 @@
+//! Timing over the scripted driver, whose virtual clock proves the arithmetic: what is in a time and what is not, which
+//! blocks count, and that no kernel wins by cheating the clock.
+
+use std::cell::Cell;
+
+use opt_shared::message::{Depth, ProfileTask};
+use opt_shared::outcome::{CacheStateReached, EntryProfile, Profiled};
+use opt_shared::settings::{
+    CacheState, InputMemory, Parity, Priority, ProfileEntries, ProfileSettings, Protocol, Vary,
+};
+
+use super::*;
+use crate::session::cuda::driver::emulated::EmulatedDriver;
+use crate::stage::profile;
+
+const US: Duration = Duration::from_micros(1);
+/// The bytes of an output of the first entry.
+const OUTPUT: u64 = 600;
+
+type Outcome = Result<(), (Code, Option<Site>)>;
+
+/// A relu that takes this long.
+fn taking(took: Duration) -> impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'static {
+    move |memory, params| {
+        memory.kernels_took += took;
+        relu(memory, params)
+    }
+}
+
+/// A candidate, a baseline that takes 250 us, and how they are timed.
+struct Race {
+    driver: Box<dyn Driver>,
+    script: Rc<RefCell<Script>>,
+    op: &'static str,
+    number: u32,
+    args: &'static [&'static str],
+    settings: ProfileSettings,
+    depth: Depth,
+    call_timeout: Duration,
+}
+
+impl Race {
+    fn of(candidate: impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'static) -> Self {
+        Self::against(candidate, taking(250 * US))
+    }
+
+    fn against(
+        candidate: impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'static,
+        baseline: impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'static,
+    ) -> Self {
+        let (driver, script) = ScriptedDriver::new();
+        {
+            let mut script = script.borrow_mut();
+            script.kernels.insert("candidate".to_owned(), (vec![8; 3], Rc::new(candidate)));
+            script.kernels.insert("baseline".to_owned(), (vec![8; 3], Rc::new(baseline)));
+        }
+        let settings = ProfileSettings {
+            protocol: Protocol::Paired,
+            entries: ProfileEntries::Distinct,
+            parity: Parity::None,
+            batch_bytes: Bytes::ZERO,
+            cache_state: CacheState::Auto,
+            inputs: InputMemory::Mapped,
+            max_noise: 0.01,
+            entry_timeout: Duration::from_secs(10),
+            budget: Duration::from_secs(300),
+            min_improvement: 0.02,
+            vary: Vary::Auto,
+            priority: Priority::None,
+        };
+        Self {
+            driver: Box::new(driver),
+            script,
+            op: RELU,
+            number: 0,
+            args: &["input", "out", "out.numel"],
+            settings,
+            depth: Depth::Full,
+            call_timeout: Duration::from_secs(60),
+        }
+    }
+
+    fn run(self) -> (Head, Result<Profiled, SessionError>, Rc<RefCell<Script>>) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mut entries, signature) = entries_of(self.op, &[self.number]);
+        entries[0].numbers.varied = Bytes::mib(9);
+        let callee = |symbol: &str| {
+            let own = folder.path().join(symbol);
+            std::fs::create_dir(&own).expect("made");
+            let grid = [expression("ceil_div(input.numel, 256)"), expression("1"), expression("1")];
+            let steps = vec![LaunchStep { grid, ..step(symbol, self.args) }];
+            let launch = Launch { steps, workspaces: Vec::new() };
+            Callee {
+                candidate: symbol.to_owned(),
+                ..device_callee(&own, symbol.as_bytes(), signature.clone(), launch)
+            }
+        };
+        let task = ProfileTask {
+            callee: callee("candidate"),
+            baseline: Some(callee("baseline")),
+            entries,
+            verify: VerifySettings { call_timeout: self.call_timeout, ..verify_settings() },
+            profile: self.settings,
+            depth: self.depth,
+            device_cap: CAP,
+            constant: Vec::new(),
+            drop_cache: false,
+            seed: [7; 32],
+        };
+        let device = HeldDevice::new(self.driver);
+        let backend = CudaBackend::new(&device, task.device_cap).expect("a seed");
+        let mut head = Head::passed();
+        let profiled = profile::run(&backend, &|_, _, _| (), &task, &mut head);
+        drop(backend);
+        (head, profiled, self.script)
+    }
+
+    fn passes(self) -> (EntryProfile, Rc<RefCell<Script>>) {
+        let (head, profiled, script) = self.run();
+        assert_eq!(head.status, Status::Passed, "{}", head.detail);
+        let entry = profiled.expect("a profile").entries.pop().expect("one entry");
+        (entry, script)
+    }
+
+    fn ends_as(self, status: Status, fragment: &str) {
+        let (head, profiled, script) = self.run();
+        let profiled = profiled.expect("a profile");
+        assert_eq!(head.status, status, "{}", head.detail);
+        assert!(head.detail.contains(fragment), "{fragment}: {}", head.detail);
+        assert!(profiled.entries.is_empty() && !profiled.baseline_failed, "{:?}", profiled.entries);
+        assert_eq!(script.borrow().held, Bytes::ZERO);
+    }
+}
+
+fn close(found: f64, expected: f64) -> bool {
+    (found - expected).abs() < 1e-6 * expected
+}
+
+#[test]
+fn times_are_those_of_the_launches_without_the_flushes() {
+    let race = Race::of(taking(100 * US));
+    race.script.borrow_mut().clock.bytes_per_us = 1024;
+    let (entry, script) = race.passes();
+    assert!(close(entry.times.median_time_ms, 0.1), "{:?}", entry.times);
+    assert!(close(entry.speedup.expect("paired").value, 2.5), "{:?}", entry.speedup);
+    assert_eq!((entry.cache_state, entry.calls_per_block), (CacheStateReached::Cold, 5));
+    assert_eq!(entry.discarded_blocks, 0);
+    assert!(entry.handoff_us.abs() < 1e-9, "nothing is subtracted: {}", entry.handoff_us);
+    assert_eq!(entry.varied, ["input"]);
+    let device = entry.device.expect("timed on a device");
+    // A copy writes 1024 bytes in a microsecond, and reads as many.
+    assert!(close(device.copy_bytes_per_second.expect("measured"), 2.048e9), "{device:?}");
+    assert_eq!((device.throttled_pairs, device.graph_blocks, device.clock_mhz), (0, 0, None));
+    assert_eq!(device.lacks.len(), 1, "the clock is unknown: {:?}", device.lacks);
+    assert_eq!(script.borrow().held, Bytes::ZERO, "nothing is left on the device");
+}
+
+#[test]
+fn device_without_a_clock_times_nothing() {
+    let race = Race { driver: Box::new(EmulatedDriver::new()), ..Race::of(taking(US)) };
+    let (_, profiled, _) = race.run();
+    let error = profiled.expect_err("no clock");
+    let text = opt_shared::causes::chain(&error);
+    assert!(text.contains("calls cannot be timed: the device has no clock"), "{text}");
+}
+
+/// Each call finds the slot as it was filled, and never what the other side has written for the same inputs.
+#[test]
+fn no_call_finds_outputs_of_an_earlier_one() {
+    let found = Rc::new(Cell::new(0_usize));
+    let seen = Rc::clone(&found);
+    let (entry, _) = Race::of(move |memory: &mut FakeMemory, params: &[u64]| {
+        let slot = memory.read(params[1], usize::try_from(OUTPUT).expect("small"));
+        assert!(slot.iter().all(|&byte| byte == slot[0]) && crate::stage::POISONS.contains(&slot[0]));
+        seen.set(seen.get() + 1);
+        taking(100 * US)(memory, params)
+    })
+    .passes();
+    assert!(100 < found.get() && entry.slots_checked != 0, "{} calls", found.get());
+}
+
+/// `x += 2 y`, where the values of `x` are always the same before the call.
+#[test]
+fn argument_that_a_call_changes_is_restored_in_every_slot() {
+    let before: Rc<RefCell<Option<Vec<u8>>>> = Rc::default();
+    let calls = Rc::new(Cell::new(0_u32));
+    let counted = Rc::clone(&calls);
+    let adds = move |memory: &mut FakeMemory, params: &[u64]| {
+        let [x, y, count] = *params else { panic!("three parameters") };
+        let floats = |bytes: &[u8]| -> Vec<f32> {
+            bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+        };
+        let found = memory.read(x, Bytes::new(4 * count).to_usize());
+        assert_eq!(before.borrow_mut().get_or_insert_with(|| found.clone()), &found);
+        counted.set(counted.get() + 1);
+        let added = floats(&memory.read(y, 160));
+        for ((at, value), added) in (0_u64..).zip(floats(&found)).zip(added.iter().cycle()) {
+            let sum = value + 2.0 * added;
+            memory.write(x + 4 * at, &sum.to_le_bytes());
+        }
+        memory.kernels_took += 100 * US;
+        Ok(())
+    };
+    let adds = Rc::new(adds);
+    let same = Rc::clone(&adds);
+    let race = Race {
+        op: "../changed/add_",
+        number: 1,
+        args: &["input", "other", "input.numel"],
+        ..Race::against(
+            move |memory, params| adds(memory, params),
+            move |memory, params| same(memory, params),
+        )
+    };
+    let (entry, _) = race.passes();
+    assert!(100 < calls.get() && entry.calls_per_block == 5, "{} calls", calls.get());
+}
+
+#[test]
+fn throttled_blocks_are_discarded_with_their_pairs_and_counted() {
+    let race = Race::of(taking(100 * US));
+    // There are two readings for each block. Now and then, the clock falls to less than half for two blocks.
+    race.script.borrow_mut().clock.mhz =
+        (0..4000).map(|reading| if reading % 60 < 4 { 900 } else { 1980 }).collect();
+    let (entry, _) = race.passes();
+    assert!(close(entry.times.max_time_ms, 0.1), "{:?}", entry.times);
+    assert!(close(entry.speedup.expect("paired").value, 2.5), "{:?}", entry.speedup);
+    let device = entry.device.expect("timed on a device");
+    assert!(0 < device.throttled_pairs, "{device:?}");
+    assert_eq!(entry.discarded_blocks, 2 * device.throttled_pairs, "both blocks of each pair");
+    assert!(close(device.clock_mhz.expect("reported"), 1980.0), "{device:?}");
+    assert!(device.lacks.is_empty(), "{:?}", device.lacks);
+}
+
+#[test]
+fn kernel_that_writes_faster_than_the_device_copies_is_too_fast() {
+    let race = |took| {
+        let race = Race::of(taking(took));
+        race.script.borrow_mut().clock.bytes_per_us = 10;
+        race
+    };
+    // A copy reads and writes 20 bytes in a microsecond, so 600 bytes take 30 us.
+    race(25 * US).ends_as(Status::TooFast, "the device copies");
+    let (entry, _) = race(40 * US).passes();
+    assert!(close(entry.times.median_time_ms, 0.04), "{:?}", entry.times);
+}
+
+/// The clock of a device is believed only within what the host has seen.
+#[test]
+fn device_clock_is_bounded_by_the_hosts() {
+    let race = |percent| {
+        let race = Race::of(taking(1000 * US));
+        race.script.borrow_mut().clock.shows_percent = percent;
+        race
+    };
+    race(20).ends_as(Status::TimingMismatch, "by the host's clock");
+    let (_, profiled, _) = race(150).run();
+    let error = profiled.expect_err("more time than has passed");
+    assert!(matches!(error, SessionError::DeviceClock { .. }), "{error}");
+}
+
+#[test]
+fn short_calls_of_a_warm_block_are_launched_as_a_graph() {
+    let race = |has_graphs| {
+        let mut race = Race::of(taking(5 * US));
+        race.settings.cache_state = CacheState::Warm;
+        {
+            let clock = &mut race.script.borrow_mut().clock;
+            clock.has_graphs = has_graphs;
+            clock.launch_takes = 8 * US;
+        }
+        race
+    };
+    let (entry, script) = race(true).passes();
+    let device = entry.device.expect("timed on a device");
+    assert!(0 < device.graph_blocks && 0 < script.borrow().clock.graphs_launched);
+    assert!(close(entry.times.median_time_ms, 0.005), "{:?}", entry.times);
+    assert_eq!(entry.cache_state, CacheStateReached::Warm);
+    let (entry, _) = race(false).passes();
+    assert!(close(entry.times.median_time_ms, 0.013), "{:?}", entry.times);
+    assert_eq!(entry.device.expect("timed on a device").graph_blocks, 0);
+}
+
+#[test]
+fn kernel_that_remembers_results_does_not_win() {
+    // By the address of the input, as a kernel with a buffer of its own on the device can.
+    let by_address = || {
+        let known: RefCell<std::collections::BTreeMap<u64, Vec<u8>>> = RefCell::default();
+        move |memory: &mut FakeMemory, params: &[u64]| {
+            let size = usize::try_from(OUTPUT).expect("small");
+            if let Some(result) = known.borrow().get(&params[0]) {
+                memory.kernels_took += 10 * US;
+                memory.write(params[1], result);
+                return Ok(());
+            }
+            taking(250 * US)(memory, params)?;
+            known.borrow_mut().insert(params[0], memory.read(params[1], size));
+            Ok(())
+        }
+    };
+    Race::of(by_address()).ends_as(Status::Nondeterministic, "timed call");
+    // The slot of the call before.
+    let before = Cell::new(0_u64);
+    let by_slot = move |memory: &mut FakeMemory, params: &[u64]| {
+        let former = before.replace(params[1]);
+        if former == 0 || params[1] <= former {
+            return taking(250 * US)(memory, params);
+        }
+        let result = memory.read(former, usize::try_from(OUTPUT).expect("small"));
+        memory.kernels_took += 10 * US;
+        memory.write(params[1], &result);
+        Ok(())
+    };
+    let mut race = Race::of(by_slot);
+    race.settings.cache_state = CacheState::Warm;
+    race.ends_as(Status::Nondeterministic, "timed call");
+}
+
+/// A side that changes the captured inputs would make the other side's outputs fit its own.
+#[test]
+fn kernel_that_changes_captured_inputs_is_caught_at_the_end_of_its_block() {
+    let mut race = Race::of(|memory: &mut FakeMemory, params: &[u64]| {
+        taking(100 * US)(memory, params)?;
+        memory.write(params[0], &[0; 4]);
+        Ok(())
+    });
+    race.settings.vary = Vary::None;
+    race.ends_as(Status::InputMutated, "the input `input`");
+}
+
+#[test]
+fn fault_in_a_timed_call_ends_the_session_with_its_verdict() {
+    let calls = Cell::new(0_u32);
+    let race = Race::of(move |memory: &mut FakeMemory, params: &[u64]| {
+        calls.set(calls.get() + 1);
+        if 50 < calls.get() {
+            return Err((Code::ILLEGAL_ADDRESS, None));
+        }
+        taking(100 * US)(memory, params)
+    });
+    let (head, profiled, _) = race.run();
+    assert_eq!(head.status, Status::Crashed, "{}", head.detail);
+    assert!(head.detail.contains("in launch 1 (`candidate`)"), "{}", head.detail);
+    assert!(head.context_lost && profiled.expect("a profile").entries.is_empty());
+}
+
+#[test]
+fn endless_kernel_is_a_timeout() {
+    let mut race = Race::of(taking(US));
+    race.script.borrow_mut().endless.push("candidate".to_owned());
+    race.settings.vary = Vary::None;
+    race.call_timeout = Duration::from_millis(30);
+    let (head, ..) = race.run();
+    assert_eq!(head.status, Status::Timeout, "{}", head.detail);
+    assert!(head.context_lost);
+}

@@ -1,0 +1,235 @@
+//! The clock of a timed session: readings of the device's clock around the launches, and the host's clock around all.
+
+use std::time::{Duration, Instant};
+
+use super::super::driver::timing::Stamp;
+use super::super::driver::{DriverError, Launch, Mark, Queue};
+use super::super::fault::{self, During};
+use super::super::memory::wait_for;
+use super::TimedDevice;
+use super::belief::{host_share, is_too_long};
+use crate::session::{
+    Answer, Block, BlockOrder, Called, Clock, DeviceBlock, DeviceFacts, IdleRound, Renew, SessionError,
+    WakeCost,
+};
+
+/// Calls that are shorter are launched as one graph, because the host cannot launch them as fast as they run.
+const SHORT_CALL: Duration = Duration::from_micros(20);
+/// The time for which the end of a block is polled without pauses, beyond its expected duration.
+const SPIN: Duration = Duration::from_millis(2);
+/// The time limit for filling outputs before a block, which takes milliseconds.
+const FILL_LIMIT: Duration = Duration::from_secs(60);
+
+/// The times of a block.
+struct Measured {
+    /// The sum over the readings of the device's clock.
+    device: Duration,
+    host: Duration,
+    is_graph: bool,
+}
+
+impl Clock for TimedDevice<'_> {
+    fn now(&self) -> Instant {
+        self.inner.driver().borrow().now()
+    }
+
+    /// Nothing is handed over: the time between two readings has no host in it.
+    fn settle_handoff(&mut self) -> Result<(), SessionError> {
+        Ok(())
+    }
+
+    fn handoff(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn limit_handoff(&mut self, _: Duration) {}
+
+    fn leaves_room(&self, _: u32, _: f64) -> bool {
+        true
+    }
+
+    fn wait_spinning(&mut self, _: bool) {}
+
+    fn device_facts(&self) -> Option<DeviceFacts> {
+        Some(self.facts.clone())
+    }
+
+    fn block(&mut self, order: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError> {
+        if self.inner.ended.is_some() {
+            return Ok(Answer::Died);
+        }
+        renew()?;
+        let before = self.inner.driver().borrow_mut().pace();
+        let Some(Measured { device, host, is_graph }) = self.measured(order) else { return Ok(Answer::Died) };
+        let pace = before.around(self.inner.driver().borrow_mut().pace());
+        if is_too_long(device, host) {
+            let entry = self.inner.entries[order.entry].as_ref().name.clone();
+            return Err(SessionError::DeviceClock { entry, device, host });
+        }
+        if let Some(died) = self.take_outputs(order) {
+            return Ok(died);
+        }
+        let timing = self.inner.backend.state.borrow();
+        let flush = timing.timing.as_ref().map_or(Duration::ZERO, |it| it.figures.flush);
+        let flushes = if order.cold { order.calls } else { 0 };
+        Ok(Answer::Done(Block {
+            elapsed: device,
+            called: Called {
+                calls_done: order.calls,
+                claimed: host_share(host, flushes, flush),
+                elapsed: device,
+                ..Called::default()
+            },
+            wake: WakeCost { cpu: Duration::ZERO, threads: 1 },
+            cpus_busy: 0.0,
+            waited: None,
+            changed: None,
+            on_device: Some(DeviceBlock { pace, is_graph }),
+        }))
+    }
+
+    /// A kernel without host code runs only in launches, and a block ends when all of them are complete.
+    fn idle(&mut self, _: usize, renew: Renew<'_>) -> Result<Answer<IdleRound>, SessionError> {
+        renew()?;
+        Ok(Answer::Done(IdleRound {
+            cpu: Duration::ZERO,
+            wake: WakeCost { cpu: Duration::ZERO, threads: 1 },
+        }))
+    }
+}
+
+impl TimedDevice<'_> {
+    /// Runs the launches of a block. Returns `None` if the session ended.
+    fn measured(&mut self, order: &BlockOrder<'_>) -> Option<Measured> {
+        let calls: Vec<Vec<Launch>> = (0..order.calls)
+            .map(|call| self.launches(order.entry, call, order.varied, order.limit))
+            .collect();
+        match self.try_block(order, &calls) {
+            Ok(Some(measured)) => Some(measured),
+            Ok(None) => {
+                // A kernel can be stopped only by ending its context.
+                self.inner.context_failed = true;
+                let during = self.during(order.entry);
+                let _: Answer<()> = self.inner.end(fault::overdue(&during, order.limit));
+                None
+            }
+            Err(error) => {
+                let during = self.during(order.entry);
+                let buffers: Vec<_> = self.inner.calls[order.entry].buffers().cloned().collect();
+                let _: Answer<()> = self.inner.fail(&error, &during, &buffers);
+                None
+            }
+        }
+    }
+
+    /// A device reports a fault of a block without the launch, so the first one stands for all.
+    fn during(&self, entry: usize) -> During {
+        let steps = self.inner.calls[entry].resolved.steps.iter().enumerate();
+        let first =
+            steps.filter(|(_, step)| !step.is_empty()).map(|(number, step)| (number, &step.symbol)).next();
+        first.map_or(During::Ours("timing its calls"), |(number, symbol)| During::Launch {
+            number: number + 1,
+            symbol: symbol.clone(),
+        })
+    }
+
+    /// Returns `None` if the block is not complete in time.
+    fn try_block(
+        &self,
+        order: &BlockOrder<'_>,
+        calls: &[Vec<Launch>],
+    ) -> Result<Option<Measured>, DriverError> {
+        let shared = self.inner.driver();
+        let filled = shared.borrow_mut().mark(Queue::Calls)?;
+        if !wait_for(shared, filled, FILL_LIMIT)? {
+            return Ok(None);
+        }
+        let is_short = !order.expected.is_zero() && order.expected < SHORT_CALL * order.calls;
+        let state = self.inner.backend.state.borrow();
+        let flush = state.timing.as_ref().filter(|_| order.cold);
+        let (graph, started, stamps, end) = {
+            let mut driver = shared.borrow_mut();
+            let driver = &mut **driver;
+            driver.clear_stamps();
+            let graph = if flush.is_none() && is_short && 1 < calls.len() {
+                driver.graph(&calls.concat())?
+            } else {
+                None
+            };
+            let mut stamps: Vec<(Stamp, Stamp)> = Vec::with_capacity(calls.len());
+            let started = driver.now();
+            if let Some(graph) = graph {
+                let start = driver.stamp()?;
+                driver.launch_graph(graph)?;
+                stamps.push((start, driver.stamp()?));
+            } else if let Some(flush) = flush {
+                for call in calls {
+                    flush.flush(driver)?;
+                    let start = driver.stamp()?;
+                    call.iter().try_for_each(|launch| driver.launch(launch))?;
+                    stamps.push((start, driver.stamp()?));
+                }
+            } else {
+                let start = driver.stamp()?;
+                calls.iter().flatten().try_for_each(|launch| driver.launch(launch))?;
+                stamps.push((start, driver.stamp()?));
+            }
+            (graph, started, stamps, driver.mark(Queue::Calls)?)
+        };
+        let is_over = self.wait(end, order)?;
+        let mut driver = shared.borrow_mut();
+        let host = driver.now().saturating_duration_since(started);
+        if !is_over {
+            return Ok(None);
+        }
+        if let Some(graph) = graph {
+            driver.drop_graph(graph);
+        }
+        let mut device = Duration::ZERO;
+        for (start, end) in stamps {
+            device += driver.between(start, end)?;
+        }
+        Ok(Some(Measured { device, host, is_graph: graph.is_some() }))
+    }
+
+    /// Waits for the end of a block, without pauses at first, so that the host sees the end when it happens.
+    fn wait(&self, end: Mark, order: &BlockOrder<'_>) -> Result<bool, DriverError> {
+        let (shared, started) = (self.inner.driver(), Instant::now());
+        let spin = (order.expected * 2 + SPIN).min(order.limit);
+        while started.elapsed() < spin {
+            if shared.borrow_mut().is_over(end)? {
+                return Ok(true);
+            }
+            std::hint::spin_loop();
+        }
+        wait_for(shared, end, order.limit.saturating_sub(spin))
+    }
+
+    /// Copies the outputs of a block to the host, and checks that its inputs are unchanged. Returns the answer if the
+    /// session ended.
+    fn take_outputs(&mut self, order: &BlockOrder<'_>) -> Option<Answer<Block>> {
+        if !self.in_turns {
+            self.kept.iter_mut().enumerate().filter(|(at, _)| *at != order.entry).for_each(|(_, kept)| {
+                *kept = super::Kept::default();
+            });
+        }
+        let kept = {
+            let mut driver = self.inner.driver().borrow_mut();
+            self.layouts[order.entry].keep(&mut **driver, self.ring, order.calls, &mut self.kept[order.entry])
+        };
+        // The next session must not find in workspaces what this one has computed from the same inputs.
+        let checked = kept.and_then(|()| {
+            let found = self.inner.look_over(order.entry, self.poison)?;
+            self.inner.poison_all(order.entry, self.poison)?;
+            Ok(found)
+        });
+        match checked {
+            Ok(None) => None,
+            Ok(Some(verdict)) => {
+                self.inner.spoiled = true;
+                Some(self.inner.end(verdict))
+            }
+            Err(error) => Some(self.inner.fail(&error, &During::Ours("reading its outputs"), &[])),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The device memory that all timed sessions of a lease share, and what is measured with it before any candidate runs:
+//! how long a flush of the L2 cache takes, and how fast the device copies.
+
+use std::time::Duration;
+
+use opt_shared::formula::DEVICE_FLUSH;
+use opt_shared::units::Bytes;
+
+use super::super::driver::code::Code;
+use super::super::driver::timing::Stamp;
+use super::super::driver::{Driver, DriverError, Queue, SharedDriver};
+use super::super::memory::wait_for;
+use crate::residency::device::Buffer;
+
+/// Repetitions of each measurement.
+const REPEATS: usize = 5;
+/// A copy of this share of the flushed memory stays in the L2 cache, so it is faster than one of all.
+const CACHED_SHARE: u64 = 16;
+/// The time limit of the measurements, which take milliseconds.
+const LIMIT: Duration = Duration::from_secs(60);
+/// What a flush writes.
+const FLUSH_BYTE: u8 = 0x3c;
+
+/// The buffers, and the figures.
+pub(in super::super) struct TimingMemory {
+    pub(super) ring: Buffer,
+    flush: Buffer,
+    pub(super) figures: Figures,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Figures {
+    /// The median time of a flush.
+    pub(super) flush: Duration,
+    /// Bytes read and written per second in the fastest copy; `None` if the driver has no copy.
+    pub(super) copy_rate: Option<f64>,
+}
+
+/// The bytes that a flush writes: twice the size of the L2 cache. An unknown cache is taken for the largest.
+pub(super) fn flush_bytes(l2: Bytes) -> Bytes {
+    if l2 == Bytes::ZERO { DEVICE_FLUSH } else { l2.saturating_mul(2).min(DEVICE_FLUSH) }
+}
+
+impl TimingMemory {
+    /// Measures with the memory of the flush.
+    pub(super) fn new(driver: &SharedDriver, ring: Buffer, flush: Buffer) -> Result<Self, DriverError> {
+        let figures = measure(driver, flush.address(), flush.bytes())?;
+        Ok(Self { ring, flush, figures })
+    }
+
+    /// Takes the ring out, to be released. Until there is another one, it has no bytes.
+    pub(super) fn take_ring(&mut self) -> Buffer {
+        std::mem::replace(&mut self.ring, Buffer::new(0, Bytes::ZERO, Bytes::ZERO))
+    }
+
+    /// Queues a write that evicts everything from the L2 cache.
+    pub(super) fn flush(&self, driver: &mut dyn Driver) -> Result<(), DriverError> {
+        driver.fill(Queue::Calls, self.flush.address(), FLUSH_BYTE, self.flush.bytes())
+    }
+}
+
+fn measure(driver: &SharedDriver, memory: u64, bytes: Bytes) -> Result<Figures, DriverError> {
+    let flush = times(driver, |driver| driver.fill(Queue::Calls, memory, FLUSH_BYTE, bytes).map(|()| true))?;
+    let mut copy_rate: Option<f64> = None;
+    for share in [2, CACHED_SHARE] {
+        let part = Bytes::new(bytes.get() / share);
+        let copies = times(driver, |driver| driver.copy(memory + part.get(), memory, part))?;
+        let fastest = copies.first().filter(|time| !time.is_zero());
+        let rate = fastest.map(|time| 2.0 * part.as_f64() / time.as_secs_f64());
+        copy_rate = copy_rate.into_iter().chain(rate).reduce(f64::max);
+    }
+    Ok(Figures { flush: flush.get(flush.len() / 2).copied().unwrap_or_default(), copy_rate })
+}
+
+/// The times of an operation, in ascending order, or none if the driver does not have it. The first one is not timed.
+fn times(
+    driver: &SharedDriver,
+    mut queue: impl FnMut(&mut dyn Driver) -> Result<bool, DriverError>,
+) -> Result<Vec<Duration>, DriverError> {
+    let mut stamps: Vec<(Stamp, Stamp)> = Vec::with_capacity(REPEATS);
+    let end = {
+        let mut driver = driver.borrow_mut();
+        let driver = &mut **driver;
+        driver.clear_stamps();
+        if !queue(driver)? {
+            return Ok(Vec::new());
+        }
+        for _ in 0..REPEATS {
+            let start = driver.stamp()?;
+            queue(driver)?;
+            stamps.push((start, driver.stamp()?));
+        }
+        driver.mark(Queue::Calls)?
+    };
+    if !wait_for(driver, end, LIMIT)? {
+        return Err(DriverError::new("measuring the device", Code::LAUNCH_TIMEOUT));
+    }
+    let mut driver = driver.borrow_mut();
+    let times: Result<Vec<Duration>, DriverError> =
+        stamps.into_iter().map(|(start, end)| driver.between(start, end)).collect();
+    let mut times = times?;
+    times.sort_unstable();
+    Ok(times)
+}

@@ -1,0 +1,71 @@
+//! How fast a device runs: its clock, its power, and what limits them.
+
+use std::ops::BitOr;
+
+/// How fast the device runs at a moment. What it does not report is `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Pace {
+    /// The clock of its multiprocessors.
+    pub(crate) clock_mhz: Option<u32>,
+    pub(crate) power_watts: Option<f64>,
+    pub(crate) limits: Option<Limits>,
+}
+
+/// Why a device runs slower than it could.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) power: bool,
+    pub(crate) heat: bool,
+    /// Something outside the device, such as the power supply.
+    pub(crate) external: bool,
+}
+
+impl Limits {
+    /// In the words of the results.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        [(self.power, "power"), (self.heat, "heat"), (self.external, "external")]
+            .into_iter()
+            .filter_map(|(applies, name)| applies.then_some(name))
+    }
+}
+
+impl BitOr for Limits {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self {
+            power: self.power || other.power,
+            heat: self.heat || other.heat,
+            external: self.external || other.external,
+        }
+    }
+}
+
+impl Pace {
+    /// The pace of a block from readings before and after it: the lower clock, the higher power, and all limits.
+    pub(crate) fn around(self, after: Self) -> Self {
+        let both = |one: Option<u32>, other: Option<u32>| one.into_iter().chain(other).min();
+        Self {
+            clock_mhz: both(self.clock_mhz, after.clock_mhz),
+            power_watts: self.power_watts.into_iter().chain(after.power_watts).reduce(f64::max),
+            limits: self.limits.into_iter().chain(after.limits).reduce(BitOr::bitor),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pace_of_a_block_is_the_worse_of_both_readings() {
+        let hot = Some(Limits { heat: true, ..Limits::default() });
+        let before =
+            Pace { clock_mhz: Some(1980), power_watts: Some(300.0), limits: Some(Limits::default()) };
+        let after = Pace { clock_mhz: Some(1200), power_watts: Some(200.0), limits: hot };
+        let worse = Pace { clock_mhz: Some(1200), power_watts: Some(300.0), limits: hot };
+        assert_eq!((before.around(after), after.around(before)), (worse, worse));
+        assert_eq!(before.around(Pace::default()), before);
+        assert_eq!(hot.unwrap_or_default().names().collect::<Vec<_>>(), ["heat"]);
+    }
+}

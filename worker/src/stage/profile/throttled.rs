@@ -1,0 +1,49 @@
+//! Finds the blocks in which a device ran slower than usual. Pure.
+
+use super::pairs::Timed;
+
+/// A block with less than this share of the median clock does not count.
+const LEAST_SHARE: f64 = 0.75;
+
+/// The lowest clock of an undisturbed block, in MHz: a share of the median of all blocks so far. `None` if the device did
+/// not report its clock, and on a CPU.
+pub(super) fn least_clock(clocks: impl Iterator<Item = u32>) -> Option<f64> {
+    let mut clocks: Vec<u32> = clocks.collect();
+    clocks.sort_unstable();
+    clocks.get(clocks.len() / 2).map(|&median| f64::from(median) * LEAST_SHARE)
+}
+
+/// Returns true if a side of the pair ran with a lower clock.
+pub(super) fn is_throttled(pair: &Timed, side: usize, least: Option<f64>) -> bool {
+    let clock = pair.clocks.get(side).copied().flatten();
+    clock.zip(least).is_some_and(|(clock, least)| f64::from(clock) < least)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(clocks: [Option<u32>; 2]) -> Timed {
+        Timed { ms: vec![1.0; 2], preempted: vec![false; 2], clocks: clocks.to_vec() }
+    }
+
+    #[test]
+    fn block_below_three_quarters_of_the_median_clock_is_throttled() {
+        let least = least_clock([1980, 1200, 1980, 1965, 1980].into_iter());
+        assert_eq!(least, Some(1485.0));
+        for (clock, throttled) in [(1980, false), (1485, false), (1484, true), (210, true)] {
+            assert_eq!(is_throttled(&pair([Some(clock), Some(1980)]), 0, least), throttled, "{clock}");
+            assert!(!is_throttled(&pair([Some(clock), Some(1980)]), 1, least));
+        }
+        assert!(!is_throttled(&pair([None, None]), 0, least), "an unknown clock proves nothing");
+        assert_eq!(least_clock(std::iter::empty()), None);
+        assert!(!is_throttled(&pair([Some(1), Some(1)]), 0, None));
+    }
+
+    /// Half of the time is the slowest that can be told from a device that is always slow.
+    #[test]
+    fn device_that_is_always_slow_is_not_throttled() {
+        let least = least_clock([900; 20].into_iter());
+        assert!(!is_throttled(&pair([Some(900), Some(900)]), 0, least));
+    }
+}
