@@ -192,7 +192,7 @@ fn wrong_schedule_leaves_no_result() {
     let mut changed = recorded.clone();
     changed[recorded.len() / 2] ^= 1;
     std::fs::write(&path, &changed).expect("written");
-    expect_refused(&scenario, &["cannot be relied upon"]);
+    expect_refused(&scenario, &["cannot be used (remove it"]);
 
     // Swap two uses and adjust the rest of the recording, so that it is consistent.
     let mut swapped = Recording::decode(&recorded).expect("a recording");

@@ -39,7 +39,7 @@ pub(crate) enum SessionError {
         "timing {entry}: whole blocks took less than starting one, {handoff:?} (run it again when the machine is calmer)"
     )]
     NoTime { entry: String, handoff: Duration },
-    #[error("timing {entry}: no figures could be made of its blocks")]
+    #[error("timing {entry}: no figures could be computed from its blocks")]
     NoFigures { entry: String },
     #[error(
         "timing {entry}: CPU time was used in {exceeded} of {rounds} rounds with nothing to do, too few to blame the candidate and too many to trust its times (run it again when the machine is calmer)"
@@ -57,7 +57,7 @@ pub(crate) enum InputFault {
 }
 
 impl InputFault {
-    /// Turns this into a worker error if the machine, not the capture, is to blame.
+    /// Returns this fault if the capture is to blame, or a worker error if the machine is.
     pub(crate) fn of_the_capture(self, entry: &str) -> Result<Self, SessionError> {
         if is_shortage(&self) {
             return Err(SessionError::Means { entry: entry.to_owned(), source: Box::new(self) });

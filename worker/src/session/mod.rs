@@ -63,7 +63,7 @@ pub(crate) trait Backend {
         true
     }
 
-    /// Memory of the device at named points, over all sessions; empty if the backend has no device.
+    /// The device memory in use at named points, over all sessions; empty if the backend has no device.
     fn device_points(&self) -> Vec<DevicePoint> {
         Vec::new()
     }
@@ -107,14 +107,14 @@ pub(crate) trait Backend {
 /// How a session is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimedSession {
-    /// Whether its entries are called in turns.
+    /// True if its entries are called in turns.
     pub(crate) in_turns: bool,
     /// The priority of its threads in a block.
     pub(crate) priority: Priority,
 }
 
 impl TimedSession {
-    /// Its times are not used.
+    /// The settings of a session whose times are not used.
     pub(crate) const TRIAL: Self = Self { in_turns: false, priority: Priority::None };
 }
 
@@ -123,7 +123,7 @@ pub(crate) trait Candidate {
     /// The CPUs to which its sessions are pinned; empty if they do not run on a CPU.
     fn cpus(&self) -> &[u32];
 
-    /// Whether its sessions leave a CPU to other processes.
+    /// Returns true if its sessions leave a CPU to other processes.
     fn leaves_a_cpu(&self) -> bool;
 }
 
@@ -140,7 +140,7 @@ pub(crate) struct Wanted<'b> {
 /// The number of entries that share a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lifetime<'b> {
-    /// One entry, or several in a row if they owe at most `cap` together (unmapped inputs and outputs).
+    /// One entry, or several consecutive ones that owe at most `cap` together (unmapped inputs and outputs).
     Entry { cap: Bytes },
     /// The entries of each of these ranges; `inputs` selects the memory of their inputs.
     Batch { batches: &'b [Range<usize>], inputs: InputMemory },
@@ -233,7 +233,7 @@ pub(crate) struct Range64 {
     pub(crate) bytes: u64,
 }
 
-/// The answer to a request to a candidate.
+/// The outcome of a request to a candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Answer<T> {
     Done(T),
@@ -251,7 +251,7 @@ pub(crate) enum Loaded {
     Refused { text: String },
 }
 
-/// A candidate's claims about calls that have ended.
+/// What is known about calls that have ended. Everything but `elapsed` is the candidate's claim.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Called {
     /// The return value of the last call: 0 for success, `UNSUPPORTED` for an entry that it does not support.
@@ -300,7 +300,7 @@ pub(crate) trait Session {
     /// Loads the candidate. Must be called once, before anything else.
     fn load(&mut self, limit: Duration) -> Result<Answer<Loaded>, SessionError>;
 
-    /// Makes the plan call of an entry. Only if the candidate has one.
+    /// Makes the plan call of an entry. Call it only if the candidate has one.
     fn plan(&mut self, entry: usize, limit: Duration) -> Result<Answer<Called>, SessionError>;
 
     /// Fills every output and the bytes beside it with `poison`, and makes one call into `slot`.
@@ -318,7 +318,7 @@ pub(crate) trait Session {
     /// A reader of one output.
     fn output(&self, entry: usize, output: usize, slot: u32) -> Box<dyn BytesSource + '_>;
 
-    /// Returns the first byte beside an output that is no longer `poison`. Only in verification.
+    /// Returns the first byte beside an output that is no longer `poison`. Used only in verification.
     fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<Trespass>, SessionError>;
 
     /// Fills the slots that a block of `calls` calls will write.

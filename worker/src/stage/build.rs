@@ -22,7 +22,7 @@ use opt_shared::outcome::{Built, Head, Status};
 use crate::link::Link;
 use crate::sandbox::confine::compilers_may_execute;
 use crate::sandbox::handle::End;
-use crate::sandbox::policy::CompilerReach;
+use crate::sandbox::policy::CompilerFileAccess;
 use crate::toolchain::artifact::{Kept, keep};
 use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
 use crate::toolchain::log::{lacking_resource, missing_header, part_was_killed, ran_out_of_memory};
@@ -102,13 +102,13 @@ fn keep_for(
     match keep(library, &task.artifacts, kind, limit.min(task.artifacts_room))? {
         Kept::Artifact(artifact) => built.artifact = Some(artifact),
         Kept::TooLarge { bytes } if limit < bytes => {
-            let why = format!("the library has {bytes}, the limit is {limit} ([build] max_artifact)");
+            let why = format!("the library has {bytes}, but the limit is {limit} ([build] max_artifact)");
             head.end_as(Status::LimitExceeded, why);
         }
         Kept::TooLarge { bytes } => {
             let room = task.artifacts_room;
             let why = format!(
-                "the library has {bytes}, and {room} are left of what all libraries of a run may take ([run] max_artifacts)"
+                "the library has {bytes}, but only {room} remain of the limit on all libraries of a run ([run] max_artifacts)"
             );
             head.end_as(Status::DoesNotFit, why);
         }
@@ -146,7 +146,7 @@ fn compile(
         arguments: &step.arguments,
         env: environment(task, folders.scratch),
         work: &folders.work(),
-        reach: CompilerReach {
+        file_access: CompilerFileAccess {
             scratch: folders.scratch,
             readable: &step.readable,
             toolchain: &toolchain,
@@ -191,7 +191,7 @@ fn compile(
             return Ok(());
         }
         (None, End::Exited { code: 0 }) => {
-            (Status::CompileError, "the compiler ended well but wrote no library".to_owned())
+            (Status::CompileError, "the compiler exited with code 0 but wrote no library".to_owned())
         }
         // A build does not run the source, so the candidate cannot have sent the signal. The cause may be a lack of
         // memory or a shutdown. The build is repeated.
@@ -203,10 +203,10 @@ fn compile(
             out_of_memory(task, &format!("{compiler} was refused memory"))
         }
         (None, End::Exited { .. }) if part_was_killed(&built.log_head) => {
-            (Status::InfraError, format!("a part of {compiler} was ended by a process outside the build"))
+            (Status::InfraError, format!("a subprocess of {compiler} was ended by a process outside the build"))
         }
         (None, End::Exited { .. }) if let Some(what) = lacking_resource(&built.log_head) => {
-            (Status::InfraError, format!("{compiler} could not do its work on this machine: {what}"))
+            (Status::InfraError, format!("{compiler} lacked a resource of this machine: {what}"))
         }
         (None, End::Exited { code }) => {
             let missing = missing_header(&built.log_head, &folders.files.left_out);
@@ -231,7 +231,7 @@ fn out_of_memory(task: &BuildTask, what: &str) -> (Status, String) {
         );
         return (Status::DoesNotFit, why);
     }
-    (Status::HostMemoryLimit, format!("{what}, it may owe {limit} ([build] memory)"))
+    (Status::HostMemoryLimit, format!("{what}; it may owe {limit} ([build] memory)"))
 }
 
 fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {
@@ -269,7 +269,7 @@ fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>,
         Ok(program)
     } else {
         Err(format!(
-            "the compiler {} lies outside of the system's folders (name its folder in [build] toolchain)",
+            "the compiler {} is outside the system's folders (name its folder in [build] toolchain)",
             real.display()
         ))
     })

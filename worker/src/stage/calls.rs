@@ -32,7 +32,7 @@ pub(crate) struct Checked {
     pub(crate) worst: Option<(String, f64)>,
 }
 
-/// The reason why an entry's calls ended, in cases that need no further judgement.
+/// The reason why no further calls of an entry are made.
 #[derive(Debug)]
 pub(crate) enum Over {
     Failed(Box<EntryFailure>),

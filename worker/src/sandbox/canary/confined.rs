@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use opt_shared::units::Bytes;
 
 use super::attempts::{self, answer};
-use crate::sandbox::confine::{self, Confinement, Descriptors, Reach, ResourceLimits, SandboxKind};
+use crate::sandbox::confine::{self, Confinement, Descriptors, FileAccess, ResourceLimits, SandboxKind};
 use crate::sandbox::policy;
 use crate::sandbox::spawn::SOCKET_FD;
 
@@ -37,7 +37,7 @@ fn confinement() -> Confinement {
             locked_memory: Bytes::ZERO,
         },
         user_number: policy::user_number(),
-        reach: Reach::default(),
+        file_access: FileAccess::default(),
     }
 }
 

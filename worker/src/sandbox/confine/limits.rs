@@ -20,10 +20,10 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineE
         (Resource::Memlock, limits.locked_memory.get(), "limiting locked memory"),
         // Writing the core dump of a large process takes longer than its run, and core dumps may go to a pipe.
         (Resource::Core, 0, "forbidding core dumps"),
-        (Resource::Sigpending, MAX_SIGNALS, "limiting signals that wait"),
+        (Resource::Sigpending, MAX_SIGNALS, "limiting pending signals"),
         // Message queues are kernel memory that would outlive the process.
         (Resource::Msgqueue, 0, "forbidding message queues"),
-        // No sandboxed process gets a higher priority than the process that times it.
+        // No sandboxed process may get a higher priority than the worker that times it.
         (Resource::Nice, 0, "forbidding a higher priority"),
         (Resource::Rtprio, 0, "forbidding real-time priority"),
     ];
@@ -75,7 +75,7 @@ fn is_counted_alone(id_map: Option<&str>, release: &str) -> bool {
         && version.is_some_and(|version| COUNTS_PER_NAMESPACE <= version)
 }
 
-/// The limit to set, and a description of what it counts.
+/// The limit to set, and a description of the processes that it counts.
 fn counted(limit: ProcessLimit, shares_user: bool) -> (u64, String) {
     let ProcessLimit { own, other_tasks } = limit;
     if shares_user {
@@ -87,7 +87,7 @@ fn counted(limit: ProcessLimit, shares_user: bool) -> (u64, String) {
 
 fn lower(resource: Resource, value: u64, action: &'static str) -> Result<(), ConfineError> {
     // The inherited hard limit may be lower, and only a privileged process may raise it.
-    let value = getrlimit(resource).maximum.map_or(value, |born_with| born_with.min(value));
+    let value = getrlimit(resource).maximum.map_or(value, |inherited| inherited.min(value));
     setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })
         .map_err(ConfineError::refused(action))
 }

@@ -50,12 +50,12 @@ pub struct Confinement {
     pub limits: ResourceLimits,
     /// For candidates, if the worker is root: the number of the runner's own user, distinct among live runners.
     pub user_number: u32,
-    pub reach: Reach,
+    pub file_access: FileAccess,
 }
 
 /// The files that a sandboxed process may open, in addition to the system's and to those that it gets as descriptors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reach {
+pub struct FileAccess {
     /// Files and folders that may be read: an interpreter's folders, or a compiler's include and library folders. They
     /// must exist.
     pub readable: Vec<PathBuf>,
@@ -133,7 +133,7 @@ pub enum ConfineError {
         source: io::Error,
     },
     #[error(
-        "confining the runner: `{}` holds more than {most} files, too many for a rule each (name a narrower folder)",
+        "confining the runner: `{}` contains more than {most} files, too many for one rule per file (name a narrower folder)",
         path.display()
     )]
     Crowded { path: PathBuf, most: usize },

@@ -11,7 +11,7 @@ use std::time::Duration;
 use opt_shared::settings::Priority;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::process::{Heard, Runner, RunnerError, run_delay};
+use super::process::{Response, Runner, RunnerError, run_delay};
 use super::session::HostSession;
 use super::view::Element;
 use crate::machine::{avoid_cpu, cpus};
@@ -108,9 +108,9 @@ impl Clock for HostSession<'_> {
     fn block(&mut self, block: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError> {
         let mut written = Written::new(renew);
         let timed = self.known_handoff().and_then(|()| match self.timed(block, &mut written)? {
-            Heard::Done(block) => Ok(Answer::Done(block)),
-            Heard::Died => Ok(Answer::Died),
-            Heard::TimedOut => self.end_for(block.limit),
+            Response::Done(block) => Ok(Answer::Done(block)),
+            Response::Died => Ok(Answer::Died),
+            Response::TimedOut => self.end_for(block.limit),
         });
         written.result?;
         timed.map_err(|error| self.callable.error(error))
@@ -145,10 +145,10 @@ impl HostSession<'_> {
                 break;
             }
             match self.timed(&empty, &mut Written::new(&mut nothing_new))? {
-                Heard::Done(block) => seen.push(block.elapsed),
+                Response::Done(block) => seen.push(block.elapsed),
                 // The first real block will notice the death and report it.
-                Heard::Died => return Ok(()),
-                Heard::TimedOut => return self.end_for::<()>(WAKE_TIMEOUT).map(drop),
+                Response::Died => return Ok(()),
+                Response::TimedOut => return self.end_for::<()>(WAKE_TIMEOUT).map(drop),
             }
         }
         seen.sort_unstable();
@@ -170,14 +170,14 @@ impl HostSession<'_> {
         let entry = self.calls(entry);
         let Some(still) = self.prepare(inputs)? else { return Ok(Answer::Died) };
         self.runner.command(entry, 0, 0, 0, Duration::ZERO);
-        self.go_on()?;
+        self.resume()?;
         match self.runner.wait_done(WAKE_SPIN, WAKE_TIMEOUT)? {
-            Heard::Done(_) => {}
-            Heard::Died => return Ok(Answer::Died),
-            Heard::TimedOut => return self.end_for(WAKE_TIMEOUT),
+            Response::Done(_) => {}
+            Response::Died => return Ok(Answer::Died),
+            Response::TimedOut => return self.end_for(WAKE_TIMEOUT),
         }
         std::thread::sleep(IDLE_TIME);
-        if !self.stand()? {
+        if !self.stop_and_read_cpu_time()? {
             return Ok(Answer::Died);
         }
         let cpu = self.watch.stopped_at.saturating_sub(still.stopped_at);
@@ -199,7 +199,7 @@ impl HostSession<'_> {
         &mut self,
         block: &BlockOrder<'_>,
         inputs: &mut Written<'_>,
-    ) -> Result<Heard<Block>, RunnerError> {
+    ) -> Result<Response<Block>, RunnerError> {
         let offsets: Vec<u64> = block.looks.iter().map(|look| self.offset_of(block.entry, look)).collect();
         if let Some(view) = &self.view {
             view.prepare(offsets.iter().copied());
@@ -209,14 +209,14 @@ impl HostSession<'_> {
         let Some(view) = &self.view else { return timed };
         let changed = match &timed {
             // The runner is stopped, so the outputs do not change any more.
-            Ok(Heard::Done(_)) => offsets.iter().zip(block.looks).zip(&seen).position(
+            Ok(Response::Done(_)) => offsets.iter().zip(block.looks).zip(&seen).position(
                 |((&offset, look), then): ((&u64, &Look), &Element)| view.read(offset, look.width) != *then,
             ),
             _ => None,
         };
         view.forget();
         Ok(match timed? {
-            Heard::Done(block) => Heard::Done(Block { changed, ..block }),
+            Response::Done(block) => Response::Done(Block { changed, ..block }),
             other => other,
         })
     }
@@ -232,13 +232,13 @@ impl HostSession<'_> {
         offsets: &[u64],
         seen: &mut Vec<Element>,
         inputs: &mut Written<'_>,
-    ) -> Result<Heard<Block>, RunnerError> {
+    ) -> Result<Response<Block>, RunnerError> {
         if self.watch.priority == Priority::None {
             return self.stamped(block, offsets, seen, inputs);
         }
         // Its threads can only be listed completely while it is stopped.
-        if !self.stand()? {
-            return Ok(Heard::Died);
+        if !self.stop_and_read_cpu_time()? {
+            return Ok(Response::Died);
         }
         let raised = set_scheduling(0, Scheduling::RealTime(OWN_PRIORITY)).map_err(RunnerError::Priority);
         let timed = raised
@@ -258,9 +258,9 @@ impl HostSession<'_> {
         offsets: &[u64],
         seen: &mut Vec<Element>,
         inputs: &mut Written<'_>,
-    ) -> Result<Heard<Block>, RunnerError> {
+    ) -> Result<Response<Block>, RunnerError> {
         let entry = self.calls(block.entry);
-        let Some(still) = self.prepare(inputs)? else { return Ok(Heard::Died) };
+        let Some(still) = self.prepare(inputs)? else { return Ok(Response::Died) };
         if block.cold {
             self.evict(block.entry).map_err(RunnerError::Evict)?;
         }
@@ -268,8 +268,8 @@ impl HostSession<'_> {
         let flags = if block.plan { FLAG_PLAN } else { 0 } | if block.varied { FLAG_VARIED } else { 0 };
         let start = now();
         self.runner.command(entry, block.calls, 0, flags, Duration::ZERO);
-        self.go_on()?;
-        let heard = self.runner.wait_done(spin, block.limit)?;
+        self.resume()?;
+        let response = self.runner.wait_done(spin, block.limit)?;
         // "Done" is only a claim. These elements are compared again once the runner is stopped, and a difference shows
         // that it was not done.
         if let Some(view) = &self.view {
@@ -278,17 +278,17 @@ impl HostSession<'_> {
         let end = now();
         let waited =
             still.waited.zip(waited(&self.runner)).map(|(before, after)| after.saturating_sub(before));
-        let called = match heard {
-            Heard::Done(called) => called,
-            Heard::Died => return Ok(Heard::Died),
-            Heard::TimedOut => return Ok(Heard::TimedOut),
+        let called = match response {
+            Response::Done(called) => called,
+            Response::Died => return Ok(Response::Died),
+            Response::TimedOut => return Ok(Response::TimedOut),
         };
-        if !self.stand()? {
-            return Ok(Heard::Died);
+        if !self.stop_and_read_cpu_time()? {
+            return Ok(Response::Died);
         }
         let awake = now().saturating_sub(start);
         let cpu = self.watch.stopped_at.saturating_sub(still.stopped_at);
-        Ok(Heard::Done(Block {
+        Ok(Response::Done(Block {
             elapsed: end.saturating_sub(start),
             called,
             wake: still.cost,
@@ -301,13 +301,13 @@ impl HostSession<'_> {
     /// Stops the runner and writes the inputs of the next block. Returns `None` if the runner died.
     fn prepare(&mut self, inputs: &mut Written<'_>) -> Result<Option<StoppedRunner>, RunnerError> {
         // The runner may have been stopped without its CPU time being read.
-        if !self.stand()? {
+        if !self.stop_and_read_cpu_time()? {
             return Ok(None);
         }
         // Waking the runner and stopping it at once measures the kernel's own cost, which depends on threads and CPUs.
         let before = self.watch.stopped_at;
-        self.go_on()?;
-        if !self.stand()? {
+        self.resume()?;
+        if !self.stop_and_read_cpu_time()? {
             return Ok(None);
         }
         let stopped_at = self.watch.stopped_at;
@@ -324,12 +324,12 @@ impl HostSession<'_> {
     }
 
     /// Stops the runner and reads its CPU time. Returns false if the runner died.
-    fn stand(&mut self) -> Result<bool, RunnerError> {
-        let stands = self.settle()?;
-        if stands {
+    fn stop_and_read_cpu_time(&mut self) -> Result<bool, RunnerError> {
+        let stopped = self.ensure_stopped()?;
+        if stopped {
             self.watch.stopped_at = self.runner.cpu_time()?;
         }
-        Ok(stands)
+        Ok(stopped)
     }
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             }
             KillReason::Stopped => verdict(
                 Status::InfraError,
-                format!("killed {during}: a process outside had stopped it, and it did not go on"),
+                format!("killed {during}: another process had stopped it and did not continue it"),
             ),
             KillReason::Deadline
             | KillReason::Interrupted
@@ -88,7 +88,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         };
         return verdict(
             Status::InfraError,
-            format!("a runner {how} before it loaded anything of the candidate's"),
+            format!("a runner {how} before it loaded any code of the candidate"),
         );
     }
     if let Some(fault) = &death.fault {
@@ -131,7 +131,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         return verdict(
             Status::HostMemoryLimit,
             format!(
-                "ended by {} {during} after {refused} of memory were refused to it (limits.memory)",
+                "ended by {} {during} after a request for {refused} of memory was refused (limits.memory)",
                 death.end.signal_name().unwrap_or("a signal")
             ),
         );
@@ -215,11 +215,11 @@ mod tests {
     }
 
     fn check(death_facts: Death, status: Status, fragment: &str) {
-        check_beside(death_facts, false, status, fragment);
+        check_with_readability(death_facts, false, status, fragment);
     }
 
     /// `unreadable` is true if the worker cannot read the inputs either.
-    fn check_beside(death_facts: Death, unreadable: bool, status: Status, fragment: &str) {
+    fn check_with_readability(death_facts: Death, unreadable: bool, status: Status, fragment: &str) {
         let names = Names {
             inputs: &|index| format!("input {index}"),
             outputs: &|index| format!("output {index}"),
@@ -237,13 +237,13 @@ mod tests {
             fault: Some(Fault { place, index: 1, address: 0x10, signal: libc::SIGBUS }),
             ..death_by(End::Signalled { signal: libc::SIGBUS })
         };
-        check_beside(
+        check_with_readability(
             cut_short(FaultedMemory::Input),
             true,
             Status::InfraError,
             "a page of input 1 could not be read",
         );
-        // The worker can read the input, so the candidate made this up.
+        // The worker can read the input, so the candidate forged the report.
         check(cut_short(FaultedMemory::Input), Status::Crashed, "SIGBUS");
         check(cut_short(FaultedMemory::Elsewhere), Status::Crashed, "SIGBUS");
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {

@@ -118,7 +118,7 @@ impl Opener {
         let first = &self.entries[range.start];
         let guards = EntryGuards::watch(std::slice::from_ref(first), self.drop_cache);
         let recorded = Recorded::open(first, &self.signature).ok().filter(Recorded::is_in_place)?;
-        let opened = self.look(Placed::in_files(recorded).ok()?);
+        let opened = self.examine(Placed::in_files(recorded).ok()?);
         Some(self.open_others(range, opened, guards, expected))
     }
 
@@ -171,10 +171,10 @@ impl Opener {
     fn open_entry(&self, entry: &EntryRef, guards: &mut EntryGuards) -> Result<OpenEntry, RecordedError> {
         let recorded = Recorded::open(entry, &self.signature)?;
         guards.watch_data_of(&recorded);
-        Ok(self.look(Placed::in_files(recorded)?))
+        Ok(self.examine(Placed::in_files(recorded)?))
     }
 
-    fn look(&self, placed: Placed) -> OpenEntry {
+    fn examine(&self, placed: Placed) -> OpenEntry {
         let ahead = self.watched.then(|| ReadAhead::of(&placed));
         if let Some(ahead) = &ahead {
             ahead.read_exactly();
@@ -227,8 +227,8 @@ impl<'b> HostGroups<'b> {
             reads: ReadReport::default(),
         };
         if let Some(first) = groups.next_range().filter(|_| groups.watched) {
-            // It is this group's turn, so errors can be reported.
-            groups.open_beside(|opener| Some(opener.open(first, Expected::default())));
+            // This is the group whose turn it is, so errors are reported at once.
+            groups.open_on_thread(|opener| Some(opener.open(first, Expected::default())));
         }
         Ok(groups)
     }
@@ -249,7 +249,7 @@ impl<'b> HostGroups<'b> {
     }
 
     /// Opens a group on another thread. If no thread can be started, the group is opened in its turn.
-    fn open_beside(&mut self, open: impl FnOnce(Opener) -> Option<Opened> + Send + 'static) {
+    fn open_on_thread(&mut self, open: impl FnOnce(Opener) -> Option<Opened> + Send + 'static) {
         let opener = self.opener();
         let thread = std::thread::Builder::new().name("opener".to_owned());
         self.ahead = thread.spawn(move || open(opener)).ok();
@@ -267,7 +267,7 @@ impl<'b> HostGroups<'b> {
             return;
         }
         let expected = Expected { whole: self.whole.clone(), turn: opened.turn.take() };
-        self.open_beside(|opener| opener.open_ahead(next, expected));
+        self.open_on_thread(|opener| opener.open_ahead(next, expected));
     }
 
     /// Drops the pages that the previous group added to the page cache, on another thread.

@@ -10,11 +10,11 @@ use crate::runner::frame::WireCall;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
-    #[error("the call of {entry}")]
+    #[error("describing the call of {entry}")]
     Entry { entry: String, source: EntryError },
-    #[error("the arguments of {entry}")]
+    #[error("describing the arguments of {entry}")]
     Bind { entry: String, source: BindError },
-    #[error("writing down the call of {entry}")]
+    #[error("encoding the call of {entry}")]
     Text { entry: String, source: serde_json::Error },
 }
 

@@ -1,4 +1,4 @@
-//! A backend that plays a script, to test policies with every possible answer of a candidate, without processes.
+//! A backend that follows a script, to test policies with every possible answer of a candidate, without processes.
 //!
 //! Entries are real captures from `tests/data`, and outputs are compared with recorded ones. A script defines the
 //! effect of each call of a session on the outputs, and the candidate's claims about it. The log records the requests
@@ -35,7 +35,7 @@ use crate::residency::host::HostDevice;
 pub(crate) struct ScriptedBackend {
     /// The scripts of sessions, in the order of their start. A script with a name is only for that candidate.
     scripts: RefCell<VecDeque<(Option<String>, Script)>>,
-    /// Candidates whose last script has been played at least once.
+    /// Candidates whose last script was used at least once. It repeats from then on.
     lasting: RefCell<BTreeSet<String>>,
     pub(crate) asked: Rc<RefCell<Vec<Asked>>>,
     /// How many entries share a session.
@@ -44,7 +44,7 @@ pub(crate) struct ScriptedBackend {
     pub(crate) broken: Vec<usize>,
     /// Files that are truncated once they are open.
     pub(crate) emptied: Vec<PathBuf>,
-    /// The number of sessions that can be started.
+    /// The number of sessions that can be started before the device counts as lost.
     pub(crate) lost_after: usize,
 }
 
@@ -61,13 +61,13 @@ impl ScriptedBackend {
         }
     }
 
-    /// Plays each candidate's scripts in order; the last one repeats.
+    /// Uses each candidate's scripts in order; the last one repeats.
     pub(crate) fn playing_each(scripts: &[(&str, Script)]) -> Self {
         let named = scripts.iter().map(|(name, script)| (Some((*name).to_owned()), script.clone()));
         Self { scripts: RefCell::new(named.collect()), ..Self::playing(&[]) }
     }
 
-    /// Returns true if every script was played.
+    /// Returns true if every script was used.
     pub(crate) fn is_over(&self) -> bool {
         let lasting = self.lasting.borrow();
         self.scripts.borrow().iter().all(|(name, _)| name.as_ref().is_some_and(|name| lasting.contains(name)))
@@ -328,9 +328,9 @@ impl ScriptedSession<'_> {
         varied: bool,
     ) -> Result<Option<Called>, SessionError> {
         let remembered = matches!(play, Play::Remembered);
-        let added = if let Play::Off(added) = play { added } else { 0.0 };
+        let added = if let Play::OffBy(added) = play { added } else { 0.0 };
         let (kept, wrong) = match play {
-            Play::Right | Play::Remembered | Play::Off(_) => (usize::MAX, false),
+            Play::Right | Play::Remembered | Play::OffBy(_) => (usize::MAX, false),
             Play::WrongFrom(element) => (element, true),
             Play::UnwrittenFrom(element) => (element, false),
             Play::Beside(trespass) => {
@@ -349,7 +349,7 @@ impl ScriptedSession<'_> {
             Play::Fails => {
                 return Err(SessionError::Run {
                     candidate: "scripted".to_owned(),
-                    source: io::Error::other("the script says so").into(),
+                    source: io::Error::other("the script requests an error").into(),
                 });
             }
         };
@@ -387,7 +387,7 @@ impl ScriptedSession<'_> {
 
 impl Session for ScriptedSession<'_> {
     fn load(&mut self, limit: Duration) -> Result<Answer<Loaded>, SessionError> {
-        assert!(Duration::from_secs(1) <= limit, "no loader is that fast: {limit:?}");
+        assert!(Duration::from_secs(1) <= limit, "the time limit for loading is too short: {limit:?}");
         self.dead = self.script.load == Answer::Died;
         Ok(self.script.load.clone())
     }

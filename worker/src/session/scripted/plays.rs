@@ -1,4 +1,4 @@
-//! The parts of a script: the effect of a call, the result of a block, the course of a session.
+//! The parts of a script: the effects of calls, the results of blocks, and the answers of a whole session.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) enum Play {
     /// Writes the recorded output, even if the inputs have other values.
     Remembered,
     /// Writes the right output for the current inputs, with this number added to every element.
-    Off(f32),
+    OffBy(f32),
     /// Writes the recorded output, but wrong values from this element on.
     WrongFrom(usize),
     /// Writes the recorded output, but leaves all elements from this one on unwritten.
@@ -38,7 +38,7 @@ impl Play {
     }
 }
 
-/// The course of a timed block.
+/// What happens in a timed block.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockPlay {
     /// The effect of each call, by its number in the block.
@@ -88,7 +88,7 @@ pub(crate) fn relu(shown: &Shown<'_>, output: &mut [u8]) -> i32 {
     0
 }
 
-/// The course of one session. The last item of `calls`, `blocks` and `idle` repeats.
+/// What happens in one session. The last item of `calls`, `blocks` and `idle` repeats.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) load: Answer<Loaded>,

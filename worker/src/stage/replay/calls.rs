@@ -11,7 +11,7 @@ use opt_shared::outcome::{EntryFailure, MAX_REPORTED_STEPS, ReplayStep, RunnerEn
 use opt_shared::replay::{Need, Step};
 use opt_shared::units::Bytes;
 
-use super::captures::{CapturesError, Locations, Looked, look};
+use super::captures::{CapturesError, Locations, OpenedEntry, open_entry};
 use super::pool::ReadySlot;
 use super::steps::Caller;
 use crate::page_cache::EntryGuards;
@@ -57,8 +57,8 @@ pub(crate) struct Calls<'a, B: Backend> {
     pub(crate) locations: &'a Locations,
     /// The pool's memory, which sessions map.
     pub(crate) arena: B::Arena,
-    /// The entry of the current step.
-    pub(crate) looked: Option<Looked>,
+    /// The opened entry of the current step.
+    pub(crate) opened: Option<OpenedEntry>,
     /// In a large job, guards for the parts of the capture that the current step reads outside the pool, mainly
     /// expected outputs.
     pub(crate) guards: Option<EntryGuards>,
@@ -80,20 +80,20 @@ impl<B: Backend> Caller for Calls<'_, B> {
         let watch = || EntryGuards::watch(std::slice::from_ref(&call.entry), true);
         let mut guards = self.task.drop_cache.then(watch);
         let name = Step { job: self.callee(step).job.clone(), entry: call.entry.name.clone() };
-        let looked = look(&call.entry, &self.callee(step).callee.signature)?;
+        let opened = open_entry(&call.entry, &self.callee(step).callee.signature)?;
         if let Some(guards) = &mut guards {
-            guards.watch_data_of(&looked.recorded);
+            guards.watch_data_of(&opened.recorded);
         }
         self.guards = guards;
-        let needs = looked.needs.clone();
-        self.looked = Some(looked);
+        let needs = opened.needs.clone();
+        self.opened = Some(opened);
         Ok(Some((name, needs)))
     }
 
     fn call(&mut self, step: usize, places: &[ReadySlot]) -> Result<(), StepError> {
-        let Some(looked) = self.looked.take() else { return Ok(()) };
-        let entry = looked.recorded.name.clone();
-        let took = self.one_call(step, looked, places)?;
+        let Some(opened) = self.opened.take() else { return Ok(()) };
+        let entry = opened.recorded.name.clone();
+        let took = self.one_call(step, opened, places)?;
         self.guards = None;
         if self.steps.len() < MAX_REPORTED_STEPS {
             let callee = self.callee(step);
@@ -119,8 +119,8 @@ impl<B: Backend> Calls<'_, B> {
     }
 
     /// Makes the step's call, and returns its time, including the hand-off.
-    fn one_call(&mut self, step: usize, looked: Looked, places: &[ReadySlot]) -> Result<Duration, StepError> {
-        let Looked { recorded, needs, need_of_tensor } = looked;
+    fn one_call(&mut self, step: usize, opened: OpenedEntry, places: &[ReadySlot]) -> Result<Duration, StepError> {
+        let OpenedEntry { recorded, needs, need_of_tensor } = opened;
         let name = recorded.name.clone();
         let slots: Vec<Option<PoolSlot>> = need_of_tensor
             .iter()

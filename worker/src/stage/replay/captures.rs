@@ -47,7 +47,7 @@ pub(crate) enum FileError {
     Read { path: PathBuf, source: io::Error },
     #[error("the recording {} is larger than {MAX_FILE_BYTES} bytes", path.display())]
     TooLarge { path: PathBuf },
-    #[error("the recording {} cannot be relied upon (remove it, and it is made again)", path.display())]
+    #[error("the recording {} cannot be used (remove it; the next run makes a new one)", path.display())]
     Unreliable { path: PathBuf, source: RecordingError },
     #[error("writing the recording {}", path.display())]
     Write { path: PathBuf, source: io::Error },
@@ -69,8 +69,8 @@ pub(crate) struct Locations {
     of: HashMap<Key, Location>,
 }
 
-/// An entry's tensors, in the order of the call's arguments.
-pub(crate) struct Looked {
+/// An opened entry, with its tensors in the order of the call's arguments.
+pub(crate) struct OpenedEntry {
     pub(crate) recorded: Recorded,
     pub(crate) needs: Vec<Need>,
     /// For every tensor argument, the index of its need; `None` if it has no bytes.
@@ -78,10 +78,10 @@ pub(crate) struct Looked {
 }
 
 /// Opens an entry and reads its headers.
-pub(crate) fn look(entry: &EntryRef, signature: &Signature) -> Result<Looked, CapturesError> {
+pub(crate) fn open_entry(entry: &EntryRef, signature: &Signature) -> Result<OpenedEntry, CapturesError> {
     let recorded = Recorded::open(entry, signature)?;
     let (needs, need_of_tensor) = needs(&recorded.capture, &entry.name, &recorded.arguments)?;
-    Ok(Looked { recorded, needs, need_of_tensor })
+    Ok(OpenedEntry { recorded, needs, need_of_tensor })
 }
 
 /// Opens every entry once, and collects the uses and the locations of its tensors.
@@ -92,10 +92,10 @@ pub(crate) fn survey(task: &ReplayTask) -> Result<(Recorder, Locations), Capture
         let Some(callee) = task.callees.get(call.callee as usize) else { continue };
         // Reading an entry's headers leaves a whole read-ahead window in the cache.
         let guards = task.drop_cache.then(|| EntryGuards::watch(std::slice::from_ref(&call.entry), true));
-        let looked = look(&call.entry, &callee.callee.signature)?;
+        let opened = open_entry(&call.entry, &callee.callee.signature)?;
         drop(guards);
-        recorder.step(&callee.job, &call.entry.name, &looked.needs)?;
-        for need in &looked.needs {
+        recorder.step(&callee.job, &call.entry.name, &opened.needs)?;
+        for need in &opened.needs {
             locations.of.entry(need.key).or_insert_with(|| Location {
                 capture: call.entry.path.clone(),
                 storage: need.storage,
@@ -230,14 +230,14 @@ impl Source for FileSource {
     }
 }
 
-/// The captures as a source of constants for the pool.
-pub(crate) struct Outside<'a> {
+/// Reads constants for the pool from the captures.
+pub(crate) struct CaptureSource<'a> {
     pub(crate) locations: &'a Locations,
     pub(crate) constants: &'a [Constant],
     pub(crate) drop_cache: bool,
 }
 
-impl ConstantReader for Outside<'_> {
+impl ConstantReader for CaptureSource<'_> {
     fn open(&mut self, constant: u32) -> io::Result<Box<dyn Source + '_>> {
         let constant = self.constants.get(constant as usize).ok_or(io::ErrorKind::NotFound)?;
         Ok(Box::new(self.locations.open(constant, self.drop_cache)?))

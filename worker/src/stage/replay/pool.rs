@@ -25,7 +25,7 @@ pub const POISON: u8 = 0xff;
 pub enum PoolError {
     #[error("placing a tensor in the pool")]
     Place(#[from] StagingError),
-    #[error("making room in the pool")]
+    #[error("evicting a tensor from the pool")]
     Device(#[from] DeviceError),
     #[error("finding the bytes of `{name}`")]
     Find {
@@ -33,9 +33,9 @@ pub enum PoolError {
         #[source]
         source: std::io::Error,
     },
-    #[error("the bytes of {name} are not those that were recorded (was the capture changed?)")]
+    #[error("the bytes of {name} differ from the recorded ones (was the capture changed?)")]
     Changed { name: String },
-    #[error("a tensor that the plan moves is not in the catalog, or not where the plan has it")]
+    #[error("a tensor that the plan moves is not in the catalog, or not where the plan expects it")]
     Plan,
     #[error("the pool has ended")]
     Ended,

@@ -17,7 +17,7 @@ use crate::residency::device::Device;
 pub enum StepsError<E: std::error::Error + 'static> {
     #[error(transparent)]
     Parted(#[from] Disagreement),
-    #[error("step {step}: its tensors could not be brought into the pool")]
+    #[error("step {step}: its tensors could not be loaded into the pool")]
     Pool {
         step: usize,
         #[source]
@@ -68,7 +68,7 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
     pool: Pool<'_, D, S>,
     caller: &mut C,
 ) -> Result<Done, StepsError<C::Error>> {
-    let (say_over, over) = channel();
+    let (step_done, over) = channel();
     let (say_ready, ready) = channel::<Ready>();
     let started = Instant::now();
     std::thread::scope(|scope| {
@@ -83,7 +83,7 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
             for step in 0.. {
                 if 0 < step {
                     // If the pool has ended, it reports the reason instead.
-                    let _ = say_over.send(());
+                    let _ = step_done.send(());
                 }
                 let asked = caller.needs(step).map_err(|source| StepsError::Call { step, source })?;
                 let Some((name, needs)) = asked else { break };
@@ -105,7 +105,7 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
         })();
         let whole = started.elapsed();
         // Dropping this ends the pool.
-        drop(say_over);
+        drop(step_done);
         drop(ready);
         let moved = queue.join();
         walked?;

@@ -68,7 +68,7 @@ fn replay_calls_every_step_once_and_adds_up() {
     let report = replay(&task, &scripts);
     assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
     assert_eq!(report.head.peak_owed, Some(Bytes::mib(6)));
-    let result = report.result.expect("every step was right");
+    let result = report.result.expect("every step succeeded");
     assert_eq!((result.step_count, result.steps.len()), (3, 3));
     assert_eq!(result.steps[2].entry, "entry_000001");
     assert!(result.steps.iter().all(|step| (step.call_ms - 0.003).abs() < 1e-9), "{:?}", result.steps);
@@ -112,7 +112,7 @@ fn replay_reports_a_limited_number_of_steps_and_counts_all() {
     let folder = tempfile::tempdir().expect("a folder");
     let most = opt_shared::outcome::MAX_REPORTED_STEPS;
     let task = task(&folder, &vec![0; most + 1]);
-    let result = replay(&task, &vec![right(); most + 1]).result.expect("every step was right");
+    let result = replay(&task, &vec![right(); most + 1]).result.expect("every step succeeded");
     assert_eq!((result.steps.len(), result.step_count), (most, most as u64 + 1));
 }
 
@@ -173,7 +173,7 @@ fn replay_names_every_answer_of_a_step() {
             Status::IncorrectNumerical,
             "elements differ",
         ),
-        ("not this entry", Script::of(&[Play::code(-2)]), Status::Unsupported, "does not do this entry"),
+        ("not this entry", Script::of(&[Play::code(-2)]), Status::Unsupported, "does not support this entry"),
         ("a code", Script::of(&[Play::code(5)]), Status::RuntimeError, "the call returned 5 (0 means done)"),
         (
             "a value returned",

@@ -41,7 +41,7 @@ pub(crate) fn run<B: Backend>(
         lifetime: Lifetime::Entry { cap: task.shared_runner },
         drop_cache: task.drop_cache,
     };
-    // The first entries are opened in the background while the next two lines run.
+    // The first entries are opened in the background while the artifact is opened.
     let mut groups = backend.groups(&wanted)?;
     let candidate = backend.open(&task.callee)?;
     backend.prepare(&candidate);
@@ -90,13 +90,13 @@ struct Shared {
     settled: usize,
     /// True if enough entries have failed.
     enough: bool,
-    /// The failure of the entry after those, if it was wrong. The entry is repeated alone before the failure is
+    /// The failure of the entry after those, if it failed. The entry is repeated alone before the failure is
     /// attributed.
     doubted: Option<Box<EntryFailure>>,
 }
 
 /// The end of one entry in a shared session.
-enum Company {
+enum SharedEnd {
     Settled(Box<Outcome>),
     Doubted(Box<EntryFailure>),
     Died,
@@ -104,16 +104,16 @@ enum Company {
 
 /// Marks a failure of an entry that failed after others and is right in a separate session. The candidate is to blame,
 /// because only the earlier entries made the difference.
-fn in_company(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
+fn marked_order_dependent(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
     if matches!(failure.status, Status::IncorrectNumerical | Status::UnwrittenOutput) {
         failure.status = Status::Nondeterministic;
     }
-    failure.detail = format!("right in a process of its own, not after other entries: {}", failure.detail);
+    failure.detail = format!("right in a separate process, but not after other entries: {}", failure.detail);
     failure
 }
 
 /// Returns true if the entry would end in the same way in a separate session.
-fn holds_in_any_session(status: Status) -> bool {
+fn is_independent_of_session(status: Status) -> bool {
     matches!(status, Status::Unsupported | Status::CaptureError)
 }
 
@@ -162,7 +162,7 @@ impl<B: Backend> Verification<'_, B> {
             let mut outcome = self.alone(entry)?;
             // Only the first entry is repeated, because the shared session stopped at it.
             if let Some(doubted) = doubted.take().filter(|_| outcome.failure.is_none()) {
-                outcome.failure = Some(*in_company(doubted));
+                outcome.failure = Some(*marked_order_dependent(doubted));
             }
             if self.settle(first + at, outcome) {
                 return Ok(true);
@@ -180,13 +180,13 @@ impl<B: Backend> Verification<'_, B> {
         if let Answer::Done(Loaded::Ready { has_plan, returned }) = loaded {
             self.returns(returned);
             for (at, entry) in placed.iter().enumerate() {
-                let outcome = match self.with_company(&mut *session, at, entry.as_ref(), has_plan)? {
-                    Company::Settled(outcome) => *outcome,
-                    Company::Doubted(failure) => {
+                let outcome = match self.call_in_shared_session(&mut *session, at, entry.as_ref(), has_plan)? {
+                    SharedEnd::Settled(outcome) => *outcome,
+                    SharedEnd::Doubted(failure) => {
                         shared.doubted = Some(failure);
                         break;
                     }
-                    Company::Died => {
+                    SharedEnd::Died => {
                         died = true;
                         break;
                     }
@@ -211,27 +211,27 @@ impl<B: Backend> Verification<'_, B> {
         Ok(shared)
     }
 
-    fn with_company(
+    fn call_in_shared_session(
         &mut self,
         session: &mut dyn Session,
         at: usize,
         recorded: &Recorded,
         has_plan: bool,
-    ) -> Result<Company, SessionError> {
+    ) -> Result<SharedEnd, SessionError> {
         let tolerances = match self.tolerances(recorded)? {
             Ok(tolerances) => tolerances,
-            Err(outcome) => return Ok(Company::Settled(Box::new(outcome))),
+            Err(outcome) => return Ok(SharedEnd::Settled(Box::new(outcome))),
         };
         let mut calls = EntryCalls::new(&self.task.verify, recorded, &tolerances, at);
         let over = entry::drive(&mut calls, session, has_plan)?;
         let checked = calls.checked;
         Ok(match over {
-            None => Company::Settled(Box::new(Outcome { checked, ..Outcome::default() })),
-            Some(Over::Failed(failure)) if holds_in_any_session(failure.status) => {
-                Company::Settled(Box::new(Outcome { failure: Some(*failure), end: None, checked }))
+            None => SharedEnd::Settled(Box::new(Outcome { checked, ..Outcome::default() })),
+            Some(Over::Failed(failure)) if is_independent_of_session(failure.status) => {
+                SharedEnd::Settled(Box::new(Outcome { failure: Some(*failure), end: None, checked }))
             }
-            Some(Over::Failed(failure)) => Company::Doubted(failure),
-            Some(Over::Died) => Company::Died,
+            Some(Over::Failed(failure)) => SharedEnd::Doubted(failure),
+            Some(Over::Died) => SharedEnd::Died,
         })
     }
 

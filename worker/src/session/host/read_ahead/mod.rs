@@ -5,12 +5,12 @@
 //! would read the whole table. Therefore the runner maps inputs without read-ahead (`MADV_RANDOM`). While it calls, a
 //! thread of the worker watches which pages enter the cache, and reads ahead where that is faster.
 //!
-//! This module owns the thread and its counters. `policy` decides, `sight` queries the cache, and `touches` reads the
+//! This module owns the thread and its counters. `policy` decides, `cache_view` queries the cache, and `touches` reads the
 //! runner's page tables. The thread does not touch the candidate, and does not run while anything is timed. A failed
 //! hint changes only the speed.
 
 mod policy;
-mod sight;
+mod cache_view;
 mod touches;
 
 use std::collections::VecDeque;
@@ -29,8 +29,8 @@ use opt_shared::units::Bytes;
 use rustix::fs::{Advice, fadvise};
 
 use self::policy::{LONG_STEPS_AHEAD, ReadaheadPolicy, Tripwire};
-use self::sight::{Sight, Way};
-use self::touches::{Blind, Mapped, Touches};
+use self::cache_view::{CacheQuery, CacheView};
+use self::touches::{TouchesUnknown, Mapped, Touches};
 use super::placed::Placed;
 use crate::recorded::ask_for;
 use crate::runner::frame::InputRange;
@@ -74,7 +74,7 @@ struct Input {
     /// The file offset of its first whole page.
     offset: u64,
     page: u64,
-    sight: Sight,
+    cache: CacheView,
     policy: ReadaheadPolicy,
     /// Ranges still to be read, in order.
     due: VecDeque<Range<u64>>,
@@ -83,7 +83,7 @@ struct Input {
 }
 
 impl ReadAhead {
-    /// Covers one range of a file; used by measurements.
+    /// Covers one range of a file. Only measurements use this.
     pub fn over_file(file: &Arc<File>, bytes: Range<u64>) -> Self {
         let range = InputRange {
             source: 0,
@@ -91,16 +91,16 @@ impl ReadAhead {
             bytes: bytes.end.saturating_sub(bytes.start),
             address_phase: 0,
         };
-        Self::over([(file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore])
+        Self::over([(file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore])
     }
 
     pub(crate) fn of(placed: &Placed) -> Self {
         let files = |range: &InputRange| placed.file(range.source);
         let ranges = placed.inputs().iter().filter_map(|range| Some((files(range)?, range)));
-        Self::over(ranges, &[Way::CacheStat, Way::MinCore])
+        Self::over(ranges, &[CacheQuery::CacheStat, CacheQuery::MinCore])
     }
 
-    fn over<'a>(ranges: impl Iterator<Item = (&'a Arc<File>, &'a InputRange)>, ways: &[Way]) -> Self {
+    fn over<'a>(ranges: impl Iterator<Item = (&'a Arc<File>, &'a InputRange)>, queries: &[CacheQuery]) -> Self {
         let page = rustix::param::page_size() as u64;
         let mut it = Self { inputs: Vec::new(), small_inputs: Vec::new(), unseen: 0 };
         for (index, (file, range)) in ranges.enumerate() {
@@ -111,18 +111,18 @@ impl ReadAhead {
             }
             let offset = range.file_offset.next_multiple_of(page);
             let bytes = (end - end % page).saturating_sub(offset);
-            let Some(sight) = ways.iter().find_map(|way| Sight::of(file, offset, bytes, *way)) else {
+            let Some(cache) = queries.iter().find_map(|query| CacheView::of(file, offset, bytes, *query)) else {
                 it.unseen += 1;
                 continue;
             };
-            let policy = ReadaheadPolicy::new(bytes / page, page, |pages| sight.resident(pages));
+            let policy = ReadaheadPolicy::new(bytes / page, page, |pages| cache.resident(pages));
             if policy.known(0..policy.windows()) < bytes / page {
                 it.inputs.push(Input {
                     index,
                     file: Arc::clone(file),
                     offset,
                     page,
-                    sight,
+                    cache,
                     policy,
                     due: VecDeque::new(),
                     in_order: None,
@@ -285,14 +285,14 @@ impl Watcher {
             self.begin_expected();
             self.find_touches();
             let touches = self.touches.as_ref();
-            let looks: Vec<Look> =
+            let looks: Vec<LookResult> =
                 self.inputs.iter_mut().enumerate().map(|(at, input)| input.look(at, touches)).collect();
             // While a stream advances, the disk waits for this thread, so pauses are short. Otherwise looks must stay
             // cheap.
-            pause = if looks.contains(&Look::Read) {
+            pause = if looks.contains(&LookResult::Read) {
                 BUSY_PAUSE
             } else {
-                let quiet = if looks.contains(&Look::Touched) { BUSY_PAUSE } else { pause * 2 };
+                let quiet = if looks.contains(&LookResult::Touched) { BUSY_PAUSE } else { pause * 2 };
                 let streams = self.inputs.iter().any(|input| input.policy.has_streams());
                 let most = if streams || self.expected.is_some() { STREAM_PAUSE } else { IDLE_PAUSE };
                 quiet.max(start.elapsed() * LOOKING_PART).min(most)
@@ -350,9 +350,9 @@ impl Watcher {
         match Touches::of(runner, &mapped) {
             Ok(touches) => {
                 self.touches = Some(touches);
-                self.inputs.iter_mut().for_each(|input| input.policy.see_touches());
+                self.inputs.iter_mut().for_each(|input| input.policy.observe_touches());
             }
-            Err(Blind::NotYet) if self.tries < MAX_TRIES => {}
+            Err(TouchesUnknown::NotYet) if self.tries < MAX_TRIES => {}
             Err(_) => {
                 (self.runner, self.expected) = (None, None);
                 self.inputs.iter_mut().for_each(|input| input.policy.stop_observing_touches());
@@ -361,17 +361,17 @@ impl Watcher {
     }
 }
 
-/// The result of a look.
+/// What a look at an input has found, and whether it led to reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
-    Still,
+enum LookResult {
+    Unchanged,
     Touched,
     Read,
 }
 
 impl Input {
-    /// `at` is the input's index among those that are watched.
-    fn look(&mut self, at: usize, touches: Option<&Touches>) -> Look {
+    /// Checks which pages were touched, and reads what the policy asks for. `at` is the input's index among those that are watched.
+    fn look(&mut self, at: usize, touches: Option<&Touches>) -> LookResult {
         let mut read = false;
         let before = self.policy.touched();
         let due = self.follow(at, touches);
@@ -381,16 +381,16 @@ impl Input {
             read |= self.read(due);
         }
         match (read, before < self.policy.touched()) {
-            (true, _) => Look::Read,
-            (false, true) => Look::Touched,
-            (false, false) => Look::Still,
+            (true, _) => LookResult::Read,
+            (false, true) => LookResult::Touched,
+            (false, false) => LookResult::Unchanged,
         }
     }
 
     fn follow(&mut self, at: usize, touches: Option<&Touches>) -> Vec<Range<u64>> {
-        let Self { policy, sight, .. } = self;
+        let Self { policy, cache, .. } = self;
         policy.follow(|Tripwire { page, left_out }| {
-            (left_out && sight.resident(page..page + 1) != 0)
+            (left_out && cache.resident(page..page + 1) != 0)
                 || touches.is_some_and(|touches| touches.touched(at, page..page + 1) != 0)
         })
     }
@@ -402,7 +402,7 @@ impl Input {
             // The candidate has not touched this window yet.
             None => self.policy.may_overshoot().then_some(0),
         };
-        self.policy.seen(window, self.sight.resident(pages), touched)
+        self.policy.seen(window, self.cache.resident(pages), touched)
     }
 
     fn count(&mut self, at: usize, touches: Option<&Touches>) {
@@ -419,7 +419,7 @@ impl Input {
         groups
             .filter(|group| {
                 !group.clone().all(|window| self.policy.was_read(window))
-                    && self.sight.resident(self.policy.pages_of(group.clone()))
+                    && self.cache.resident(self.policy.pages_of(group.clone()))
                         != self.policy.known(group.clone())
             })
             .flatten()
