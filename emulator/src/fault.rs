@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a PTX text was not loaded.
+/// The reason why a PTX text was not loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     #[error("PTX line {line}: {what}")]
@@ -300,13 +300,13 @@ impl fmt::Display for FaultKind {
             Self::Trap => f.write_str("trap"),
             Self::Assert(what) => write!(f, "assertion failed: {what}"),
             Self::LaunchLimits(what) => write!(f, "the launch exceeds a limit of the device: {what}"),
-            Self::Timeout(what) => write!(f, "the launch did not end within {what}"),
+            Self::Timeout(what) => write!(f, "the launch exceeded its limit of {what}"),
             Self::OutOfMemory { wanted, free } => {
                 write!(f, "out of device memory: {wanted} bytes requested, {free} free")
             }
             Self::InvalidValue(what) => write!(f, "invalid value: {what}"),
             Self::Unsupported(what) => write!(f, "the emulated device does not support {what}"),
-            Self::Injected { call, code } => write!(f, "{call} was ordered to fail with error {code}"),
+            Self::Injected { call, code } => write!(f, "a test made {call} fail with error {code}"),
         }
     }
 }

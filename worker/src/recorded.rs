@@ -38,7 +38,7 @@ pub(crate) enum RecordedError {
     #[error("reading the capture {name}")]
     Capture { name: String, source: CaptureError },
     #[error(
-        "the capture {name} has {now} now and had {then} when the plan was checked (do not write captures during a run)"
+        "the capture {name} now has {now}; it had {then} when the plan was checked (do not write captures during a run)"
     )]
     Changed { name: String, now: Bytes, then: Bytes },
     #[error(
@@ -49,9 +49,9 @@ pub(crate) enum RecordedError {
         "the capture {name} was written or replaced while it was used (do not write captures during a run)"
     )]
     Written { name: String },
-    #[error("the capture {name}")]
+    #[error("opening the capture {name}")]
     Entry { name: String, source: opt_shared::arguments::EntryError },
-    #[error("the arguments of {name}")]
+    #[error("binding the arguments of {name}")]
     Bind { name: String, source: opt_shared::arguments::BindError },
     #[error("sampling the recorded output of {name}")]
     Scale { name: String, source: CompareError },
@@ -191,7 +191,7 @@ impl Recorded {
         self.outputs.iter().all(|output| output.tensor.elements() == 0)
     }
 
-    /// A short text for each argument.
+    /// Returns a short description of each argument.
     pub(crate) fn describe(&self) -> Vec<String> {
         self.arguments
             .iter()

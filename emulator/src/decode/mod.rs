@@ -35,7 +35,7 @@ pub type Symbols<'a> = HashMap<&'a str, u64>;
 /// Decodes one entry of a module.
 ///
 /// # Errors
-/// The first statement that is wrong, unsupported or beyond a limit. `left` is the rest of `limits::DECODED` for the
+/// The first statement that is wrong, unsupported or beyond a limit. `left` is the remaining budget `limits::DECODED` for the
 /// kernels of this module.
 pub fn kernel<'a>(
     source: &Source<'a>,

@@ -1,4 +1,4 @@
-//! Memory of the process on the device, for a program whose buffers lie outside the device's own memory.
+//! Makes memory of this process accessible on the device, for programs whose buffers lie outside the device's memory.
 
 use super::Device;
 use crate::fault::Fault;

@@ -47,7 +47,7 @@ impl Warp {
         }
     }
 
-    /// Looks for races of the rows that the first lanes read.
+    /// Checks the rows that the first lanes read for races.
     fn watch_matrices(
         &mut self,
         block: &mut BlockState<'_>,

@@ -92,7 +92,7 @@ impl Scratch {
         }
     }
 
-    /// Reads an element, which must be inside, and returns its value and its state.
+    /// Reads an element, which must lie inside this memory, and returns its value and its state.
     #[inline(always)]
     pub fn load(&self, at: u64, bytes: u32) -> (u64, State) {
         let (from, to) = (at as usize, at as usize + bytes as usize);
@@ -113,7 +113,7 @@ impl Scratch {
         }
     }
 
-    /// Like `load`, but returns `None` if the element is misaligned or not inside.
+    /// Like `load`, but returns `None` if the element is misaligned or lies outside.
     #[inline(always)]
     pub fn get(&self, at: u64, bytes: u32) -> Option<(u64, State)> {
         let inside = at < self.len() && u64::from(bytes) <= self.len() - at && at & u64::from(bytes - 1) == 0;
@@ -143,7 +143,7 @@ impl Scratch {
         true
     }
 
-    /// Marks bytes, which must be inside, as the target of a pending copy.
+    /// Marks bytes, which must lie inside this memory, as the target of a pending copy.
     pub fn mark_pending(&mut self, at: u64, bytes: u64) {
         self.written[at as usize..(at + bytes) as usize].fill(PENDING);
     }

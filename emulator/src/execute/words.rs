@@ -35,7 +35,7 @@ fn pattern(addresses: &[u64; 32], active: u32, bytes: u32) -> Pattern {
 }
 
 impl Warp {
-    /// Tries to do the access. Returns false if the slow path has to do it.
+    /// Tries the fast path. Returns false if the access needs the slow path.
     pub fn all_at_once(
         &mut self,
         block: &mut BlockState<'_>,

@@ -228,7 +228,7 @@ fn products_and_loads_need_all_lanes_of_a_warp() {
 #[test]
 fn newer_and_rarer_instructions_are_refused_by_name_and_line() {
     for (instruction, what) in [
-        ("wgmma.fence.sync.aligned", "matrix products of several warps"),
+        ("wgmma.fence.sync.aligned", "matrix products of a warp group"),
         (
             "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd2, 1, 1, 1, 0, 0",
             "several warps",

@@ -151,7 +151,7 @@ impl Walk {
         order
     }
 
-    /// Row-major position of an element of a tile.
+    /// The row-major position of an element of a tile.
     pub(super) fn position(&self, tile: &Tile, mut place: u64) -> u64 {
         let mut position = 0;
         for (axis, (&origin, &extent)) in self.axes.iter().zip(tile.origin.iter().zip(&tile.extent)).rev() {
@@ -162,7 +162,7 @@ impl Walk {
         position
     }
 
-    /// Coordinates of a row-major position.
+    /// The coordinates of a row-major position.
     pub(super) fn coordinates(&self, mut position: u64) -> Vec<u64> {
         let mut coordinates = vec![0; self.shape.len()];
         for (coordinate, &size) in coordinates.iter_mut().zip(&self.shape).rev() {

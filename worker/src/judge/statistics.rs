@@ -65,7 +65,7 @@ pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
     Some(Estimate { value, ci_low: value * (-half).exp(), ci_high: value * half.exp() })
 }
 
-/// The share by which a process may differ from others with the same kernel; a single process cannot show it. The guess
+/// The assumed share by which a process may differ from others with the same kernel; a single process cannot show it. The guess
 /// is generous: too large a value keeps a candidate longer than necessary, too small a value could drop the winner.
 const UNSEEN: f64 = 0.1;
 

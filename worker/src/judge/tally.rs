@@ -15,7 +15,7 @@ use super::kernel::{BlockSums, Bounds, examine};
 use super::layout::{Tile, Walk};
 use super::norm::SquareSum;
 
-/// Numbers per call of the hot loop: both sides, decoded, fit the first-level cache.
+/// The number of values per call of the hot loop. The decoded values of both tensors fit the first-level cache.
 const BLOCK_PARTS: usize = 1024;
 
 /// The smallest plain sum of squares that is accurate: underflow is negligible in a sum this large.
@@ -79,7 +79,7 @@ impl Norms {
 }
 
 impl Chunks {
-    /// How many more elements the current chunk can take; never 0.
+    /// The number of elements that still fit the current chunk; never 0.
     fn room(&self) -> u64 {
         L2_CHUNK_ELEMENTS - self.elements
     }
@@ -96,7 +96,7 @@ impl Chunks {
 
     fn close(&mut self, norms: Option<Norms>) {
         let relative = norms.map_or(0.0, Norms::relative);
-        // The error is too large for f64 and so the worst of all. As NaN it would be ignored by `max`.
+        // The error is too large for f64, so it is the worst of all. As a NaN, `max` would ignore it.
         self.worst = if relative.is_nan() { f64::INFINITY } else { self.worst.max(relative) };
     }
 

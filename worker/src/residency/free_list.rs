@@ -31,12 +31,12 @@ impl FreeList {
 
     pub(super) fn give(&mut self, at: u64, length: u64) {
         let (mut at, mut length) = (at, length);
-        if let Some((&before, &reach)) = self.free.range(..at).next_back()
-            && before + reach == at
+        if let Some((&before, &its_length)) = self.free.range(..at).next_back()
+            && before + its_length == at
         {
             self.free.remove(&before);
             at = before;
-            length += reach;
+            length += its_length;
         }
         if let Some(after) = self.free.remove(&(at + length)) {
             length += after;

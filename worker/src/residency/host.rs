@@ -93,7 +93,7 @@ impl HostDevice {
         let grain = Bytes::from(rustix::param::page_size());
         let addresses = whole_grains(addresses, grain);
         let arena =
-            memfd::fixed("opt-arena", addresses).map_err(|errno| failed("making an arena", errno.into()))?;
+            memfd::fixed("opt-arena", addresses).map_err(|errno| failed("creating an arena", errno.into()))?;
         Self::over(File::from(arena), capacity, addresses)
     }
 
@@ -132,7 +132,7 @@ impl HostDevice {
     pub fn counted(&self) -> Result<Bytes, DeviceError> {
         use std::os::unix::fs::MetadataExt;
         let metadata =
-            self.arena.metadata().map_err(|source| failed("asking for the arena's size", source))?;
+            self.arena.metadata().map_err(|source| failed("querying the arena's size", source))?;
         Ok(Bytes::new(metadata.blocks()).saturating_mul(512))
     }
 
@@ -252,7 +252,7 @@ impl Device for HostDevice {
         self.wait(last)?;
         let (at, placed) = (buffer.address(), buffer.placed());
         fallocate(&*self.arena, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, placed.get())
-            .map_err(|errno| failed("giving pages back", errno.into()))?;
+            .map_err(|errno| failed("freeing the pages of a buffer", errno.into()))?;
         self.placed.remove(&at);
         self.free_list.give(at, placed.get());
         self.budget.release(placed);

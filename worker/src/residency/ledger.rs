@@ -10,7 +10,7 @@ use super::device::{Buffer, Device, DeviceError};
 /// The largest number of lines that are kept: several times what a load of a hundred thousand tensors writes.
 pub const MAX_LINES: usize = 1 << 20;
 
-/// The use of a piece of memory.
+/// The purpose of a piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A storage that calls read.

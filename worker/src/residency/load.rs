@@ -19,7 +19,7 @@ use super::staging::{Ring, Source, StagingError};
 pub trait Origin {
     fn bytes(&self) -> Bytes;
 
-    /// Host memory that an open source uses until it is dropped.
+    /// The size of the host memory that an open source uses until it is dropped.
     fn held(&self) -> Bytes {
         Bytes::ZERO
     }

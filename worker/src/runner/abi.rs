@@ -137,7 +137,7 @@ impl Arguments {
                 WireArgument::Float(value) => any(type_index::FLOAT, Payload { float: *value }),
                 WireArgument::Str(value) => {
                     let text =
-                        CString::new(value.as_str()).map_err(|_| "a text argument holds a NUL byte")?;
+                        CString::new(value.as_str()).map_err(|_| "a text argument contains a NUL byte")?;
                     let pointer = text.as_ptr();
                     texts.push(text);
                     any(type_index::RAW_STR, Payload { text: pointer })
@@ -156,14 +156,14 @@ impl Arguments {
                         std::ptr::null_mut()
                     } else {
                         input_data.push((offsets.structure, *range));
-                        *inputs.get(*range as usize).ok_or("a tensor without its range")?
+                        *inputs.get(*range as usize).ok_or("a tensor has no input range")?
                     };
                     block.tensor(offsets, data, *dtype, shape, stride, device)
                 }
                 WireArgument::Array { dtype, elements, bytes } => {
                     let offsets = tensors[index].as_ref().ok_or("no memory for an array")?;
                     let data = block.bytes(offsets, bytes);
-                    let elements = i64::try_from(*elements).map_err(|_| "an array that long")?;
+                    let elements = i64::try_from(*elements).map_err(|_| "an array is too long")?;
                     let data = if elements == 0 { std::ptr::null_mut() } else { data };
                     block.tensor(offsets, data, *dtype, &[elements], &[1], ON_CPU)
                 }

@@ -41,7 +41,7 @@ pub fn main() -> i32 {
 fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     let order = match receive_from_worker(socket) {
         Ok((ToRunner::Compile(order), _)) => order,
-        Ok(_) => return Err("the first frame was no compile order".to_owned()),
+        Ok(_) => return Err("the first frame is not a compile order".to_owned()),
         Err(FrameError::Closed) => return Err("the worker is gone".to_owned()),
         Err(error) => return Err(opt_shared::causes::chain(&error)),
     };

@@ -1,4 +1,4 @@
-//! A runner's life: map inputs, lock down, load the candidate, serve calls, die.
+//! The steps of a runner: map inputs, lock down, load the candidate, serve calls, exit.
 //!
 //! A runner is a separate process with only the inputs and the outputs of one candidate. It decides and compares
 //! nothing, and its clock is not used. Once the candidate is loaded, it controls the whole process, so no message from
@@ -38,9 +38,9 @@ use crate::sandbox::spawn::SOCKET_FD;
 pub const CONTROL_FD: i32 = 4;
 /// The most entries in one runner.
 const MAX_ENTRIES: usize = 100_000;
-/// The prefix of an error that was caused by lack of memory.
+/// The prefix of errors that were caused by lack of memory.
 const HOST_MEMORY: &str = "opt.HostMemory: ";
-/// The prefix of an error that has no status of its own.
+/// The prefix of errors without a specific status.
 const RAISED: &str = "opt.Raised: ";
 /// The longest single wait on the futex. The wait is repeated until a command arrives.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
@@ -50,7 +50,7 @@ pub fn main() -> i32 {
     begin(None)
 }
 
-/// A runner's whole life, once its descriptors are in place. `host` is the interpreter that hosts this process, if
+/// Runs all steps of a runner, once its descriptors are in place. `host` is the interpreter that hosts this process, if
 /// there is one. Returns the process's exit code.
 pub(super) fn begin(host: Option<Interpreter>) -> i32 {
     // SAFETY: the worker that started us opened these two descriptors for us, and no other code uses them.
@@ -184,10 +184,10 @@ impl Order {
     fn receive(socket: BorrowedFd<'_>) -> Result<Self, Ending> {
         let (first, mut descriptors) = receive_from_worker(socket)?;
         let ToRunner::Setup(setup) = first else {
-            return Err(failure("the first frame was no setup"));
+            return Err(failure("the first frame is not a setup"));
         };
         if descriptors.len() != 1 + setup.libraries.len() {
-            return Err(failure("the artifact or a library did not come with the setup"));
+            return Err(failure("the setup came without the artifact or without a library"));
         }
         let artifact = descriptors.remove(0);
         Ok(Self { setup, artifact, libraries: descriptors })
@@ -222,7 +222,7 @@ fn prepare(
                 arity = (entry.arguments.len(), passed.count());
                 calls.extend(entry.call.map(|call| (call, entry.arguments.len())));
             }
-            (ToRunner::Setup(_) | ToRunner::Compile(_), _) => return Err(failure("a frame out of order")),
+            (ToRunner::Setup(_) | ToRunner::Compile(_), _) => return Err(failure("an unexpected frame")),
         }
     }
     let unsealed = seal_inputs(&watched);
@@ -276,10 +276,10 @@ fn map_entry(
     watched: &mut Vec<WatchedMapping>,
 ) -> Result<Entry, Ending> {
     let mut descriptors = descriptors.into_iter();
-    let outputs_memfd = descriptors.next().ok_or_else(|| failure("an entry without its outputs"))?;
+    let outputs_memfd = descriptors.next().ok_or_else(|| failure("an entry came without its outputs"))?;
     let files = descriptors
         .map(|descriptor| {
-            let about = rustix::fs::fstat(&descriptor).map_err(|_| failure("an input's file is no file"))?;
+            let about = rustix::fs::fstat(&descriptor).map_err(|_| failure("the file of an input cannot be examined"))?;
             Ok((File::from(descriptor), about.st_dev, about.st_ino))
         })
         .collect::<Result<Vec<_>, Ending>>()?;
@@ -287,7 +287,7 @@ fn map_entry(
     for (index, range) in entry.inputs.iter().enumerate() {
         let (file, device, number) = files
             .get(usize::from(range.source))
-            .ok_or_else(|| failure("a file that an input lies in is missing"))?;
+            .ok_or_else(|| failure("an entry came without the file of an input"))?;
         // An input that several entries share is mapped once, so it counts once in this process too. Slots of a pool
         // are not shared, because their contents change.
         let name = (*device, *number, InputRange { source: 0, ..*range }, index);
@@ -328,7 +328,7 @@ fn map_entry(
     }
     let mut variants = Vec::with_capacity(entry.variants.len());
     for range in &entry.variants {
-        let memory = files.last().ok_or_else(|| failure("variants without their memory"))?;
+        let memory = files.last().ok_or_else(|| failure("an entry with variants came without their memory"))?;
         let mapped = map_variants(memory.0.as_fd(), range)?;
         watched.push(WatchedMapping { mapped, output: false, index: range.range });
         variants.push(VariantMap { mapped, range: *range });

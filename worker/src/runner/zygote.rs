@@ -63,7 +63,7 @@ pub fn main() -> i32 {
                 Err(text) => failure(socket, &text),
             }),
         ),
-        Ok(_) => failure(socket, "the first frame named no interpreter"),
+        Ok(_) => failure(socket, "the first frame does not name an interpreter"),
         Err(FrameError::Closed) => 0,
         Err(error) => failure(socket, &chain(&error)),
     }
@@ -97,7 +97,7 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
             Ok((ToZygote::Clone { namespaces }, descriptors)) if descriptors.len() == RUNNER_DESCRIPTORS => {
                 (namespaces, descriptors)
             }
-            Ok(_) => return failure(socket, "a frame out of order"),
+            Ok(_) => return failure(socket, "an unexpected frame"),
             Err(FrameError::Closed) => return 0,
             Err(error) => return failure(socket, &chain(&error)),
         };
@@ -112,8 +112,8 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
         };
         (answer, pidfd) = match cloned {
             Ok(Sibling::Copy) => {
-                take_places(descriptors);
-                take_name();
+                move_to_final_numbers(descriptors);
+                rename_to_runner();
                 return serve::begin(Some(interpreter));
             }
             Ok(Sibling::Original(runner)) => (
@@ -131,7 +131,7 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
 }
 
 /// In a copy: moves these descriptors to numbers 0 to 4 and closes all others, including the zygote's socket.
-fn take_places(descriptors: Vec<OwnedFd>) {
+fn move_to_final_numbers(descriptors: Vec<OwnedFd>) {
     let places = 0..RUNNER_DESCRIPTORS;
     // Duplicates get numbers above the final ones, because a received descriptor may have a number that another one
     // must get.
@@ -167,7 +167,7 @@ const OWN_NAME: &[u8] = b"opt-zygote\0__zygote\0";
 const RUNNERS_NAME: &[u8; OWN_NAME.len()] = b"opt-runner\0__runner\0";
 
 /// In a copy: changes the name in process listings to a runner's.
-fn take_name() {
+fn rename_to_runner() {
     // SAFETY: the worker started this process with exactly these arguments. They stay in place, and the new ones have
     // the same lengths.
     unsafe {

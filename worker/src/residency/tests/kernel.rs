@@ -29,7 +29,7 @@ fn anonymous() -> Bytes {
     Bytes::kib(line.trim().trim_end_matches(" kB").parse().expect("a number"))
 }
 
-/// Remembers the highest of the kernel's counts.
+/// Records the highest of the kernel's counts.
 struct Watch {
     arena: Arc<dyn Fn() -> Bytes>,
     before: Bytes,

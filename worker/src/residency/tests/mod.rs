@@ -72,11 +72,11 @@ fn check_lazy_order(job: &Job, residency: &mut Residency<Counting, usize>, seed:
     for call in calls {
         match *call {
             DeviceCall::Allocated { bytes, copies_under_way } => {
-                assert_eq!(owed, 0, "job {seed}: the buffer before is not uploaded yet");
+                assert_eq!(owed, 0, "job {seed}: the previous buffer is not uploaded yet");
                 if allocated < weights {
                     owed = bytes.get();
                 } else {
-                    assert_eq!(copies_under_way, 0, "job {seed}: an upload is not over");
+                    assert_eq!(copies_under_way, 0, "job {seed}: an upload is still pending");
                 }
                 allocated += 1;
             }

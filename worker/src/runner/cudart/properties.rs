@@ -3,7 +3,7 @@
 use opt_emulator::limits;
 
 const WARP: i32 = 32;
-/// Few, so that kernels which start as many blocks as there are multiprocessors stay small.
+/// A small number, because some kernels start one block or more per multiprocessor.
 const MULTIPROCESSORS: i32 = 4;
 const THREADS_PER_MULTIPROCESSOR: i32 = 2048;
 const BLOCKS_PER_MULTIPROCESSOR: i32 = 32;

@@ -33,7 +33,7 @@ pub(super) fn load_over_libtorch(
     // SAFETY: a handle that dlopen returned and a NUL-terminated name.
     let address = unsafe { libc::dlsym(handle, c"opt_parameters".as_ptr()) };
     if address.is_null() {
-        return Err("the library lacks `opt_parameters`, which its build puts there".to_owned());
+        return Err("the library lacks `opt_parameters`, which its build should have added".to_owned());
     }
     // SAFETY: the glue defines this function with this type. Replacing it harms only this process.
     let parameters = unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> i32>(address)() };
@@ -43,7 +43,7 @@ pub(super) fn load_over_libtorch(
         return Ok(loaded);
     }
     Err(format!(
-        "`{}` has {parameters} parameters; it has to take the {inputs} arguments of the captures, or {} with the outputs behind them",
+        "`{}` has {parameters} parameters; it must take the {inputs} arguments of the captures, or {} if the outputs follow them",
         setup.symbol,
         inputs + outputs
     ))
@@ -94,7 +94,7 @@ fn loader_error() -> String {
     // SAFETY: dlerror returns null or a NUL-terminated text that stays until the next dl call of this thread.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
-        return "dlopen failed and said nothing".to_owned();
+        return "dlopen failed without a message".to_owned();
     }
     // SAFETY: as above, not null.
     unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()

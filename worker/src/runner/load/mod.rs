@@ -42,7 +42,7 @@ impl Raised {
     }
 }
 
-/// Arguments of a launcher in addition to the setup.
+/// The arguments of a launcher, in addition to the setup.
 pub(super) struct Given {
     pub(super) artifact: OwnedFd,
     pub(super) libraries: Vec<OwnedFd>,

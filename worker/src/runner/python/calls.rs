@@ -115,7 +115,7 @@ fn read(artifact: &File) -> io::Result<Vec<u8>> {
     Ok(source)
 }
 
-const OUT_OF_OBJECTS: &str = "the interpreter has no memory left to load the module with";
+const OUT_OF_OBJECTS: &str = "the interpreter has no memory left to load the module";
 
 /// # Safety
 /// The lock must be held, and `answer` must be what the driver's `load` returned. It is kept, because entries refer

@@ -115,6 +115,6 @@ extern "C" fn ready(driver: *mut Object, error: *mut Object) -> c_int {
     } else {
         // SAFETY: the lock is held, and the caller keeps its objects alive.
         let text = unsafe { api.read(error) }.unwrap_or_default();
-        rest(Err(format!("the interpreter could not import what every candidate needs: {text}")))
+        rest(Err(format!("the interpreter could not import the modules that every candidate needs: {text}")))
     }
 }
