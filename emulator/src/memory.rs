@@ -1,4 +1,4 @@
-//! The device's global memory. The threads that run blocks share it. Addresses of freed allocations are reused as late
+//! The device's global memory, which the host threads that run blocks share. Addresses of freed allocations are reused as late
 //! as possible.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -80,7 +80,7 @@ impl Allocation {
         (inside < self.bytes && bytes <= self.bytes - inside).then_some(inside + self.start % ALIGNMENT)
     }
 
-    /// Whether it is memory of the process.
+    /// Whether this is mapped memory of the process.
     fn is_mapped(&self) -> bool {
         matches!(self.words, Words::Mapped { .. })
     }
@@ -97,7 +97,7 @@ impl Allocation {
         }
     }
 
-    /// Reads 32 words, all of which must be inside.
+    /// Reads 32 words, all of which must lie inside the allocation.
     pub fn load_row(&self, offset: u64, row: &mut [u32; 32]) {
         let from = (offset / 4) as usize;
         match &self.words {

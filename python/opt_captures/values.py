@@ -1,4 +1,4 @@
-"""Arguments and results of a call. Checks whether a capture can contain them, and copies them against later changes."""
+"""Checks whether a capture can contain the arguments and results of a call, and copies them before they can change."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def overlaps(one: torch.Tensor, other: torch.Tensor) -> bool:
     return max(a, c) < min(b, d)
 
 
-def refuse_strange(tensor: torch.Tensor, path: str) -> None:
-    """Refuses every tensor that is not dense or does not have its own bytes.
+def refuse_unsupported(tensor: torch.Tensor, path: str) -> None:
+    """Refuses every tensor that a capture cannot contain: one that is not dense, or has no bytes of its own.
 
     Raises:
-        NotRecordable: says what the argument is.
+        NotRecordable: the message names the argument and its type.
     """
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         what = f"a {type(tensor).__name__}"
@@ -82,10 +82,10 @@ def check(value: object, path: str, depth: int = 0) -> None:
     """Refuses a value that a capture cannot contain.
 
     Raises:
-        NotRecordable: says what the argument is.
+        NotRecordable: the message names the argument and its type.
     """
     if isinstance(value, torch.Tensor):
-        refuse_strange(value, path)
+        refuse_unsupported(value, path)
     elif isinstance(value, (list, tuple)) and depth < MAX_DEPTH:
         for index, part in enumerate(value):
             check(part, f"{path}[{index}]", depth + 1)

@@ -16,9 +16,9 @@ const MIB: u64 = 1 << 20;
 const GOOD: (&str, &str) = ("naive", "relu.ptx");
 const ENDLESS: (&str, &str) = ("loops_forever", "bad.ptx");
 const TRAPS: (&str, &str) = ("traps", "bad.ptx");
-/// The device memory of a context in these scripts, in MiB.
+/// The device memory that a context uses in these scripts, in MiB.
 const HELD: u64 = 300;
-/// More than the ceiling.
+/// Device memory beyond the ceiling, in MiB.
 const TOO_MUCH: u64 = 3000;
 const GPU_IS_LOST: u32 = 15;
 
@@ -175,8 +175,8 @@ fn two_runs_take_turns_on_a_card() {
         std::fs::read_to_string(&log).is_ok_and(|text| text.contains(" for Twin 8G ("))
     });
     let killed = Instant::now();
-    first.kill().expect("a child of ours");
-    first.wait().expect("a child of ours");
+    first.kill().expect("the child is not reaped yet");
+    first.wait().expect("the child is not reaped yet");
     let outcome = scenario.finish(second, &["run", "plan.toml"]).expect_exit(0);
     println!("the second run ended {:?} after the first", killed.elapsed());
     let summary = Summary::read(&scenario.path().join("runs/second"), &outcome);

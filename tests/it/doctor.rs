@@ -30,12 +30,12 @@ fn check(outcome: &Outcome, document: &Value) {
         let said = |field: &str| it[field].as_str().is_some_and(|text| !text.is_empty());
         outcome.expect(
             said("proof") && said("stops"),
-            format_args!("says what it stops and how that is proved: {it}"),
+            format_args!("the protection has a purpose and a proof: {it}"),
         );
         if it["present"] == false {
             outcome.expect(
                 said("detail") && said("remedy"),
-                format_args!("says why it is missing and what to do: {it}"),
+                format_args!("the missing protection has a reason and advice: {it}"),
             );
             if it["needed"] == true {
                 missed.push(it["name"].clone());

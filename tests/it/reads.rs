@@ -87,7 +87,7 @@ fn reads(user: User) {
         );
     }
     let rows = summary.policy("read_ahead");
-    outcome.expect_equal(rows.len(), 2, "a row for each verification");
+    outcome.expect_equal(rows.len(), 2, "rows, one for each verification");
     let number = |row: usize, name: &str| {
         let number = rows[row]["numbers"][name].as_u64();
         number.unwrap_or_else(|| outcome.fail(format_args!("{} has no {name}", rows[row])))

@@ -33,7 +33,7 @@ fn folder_without_a_run_is_a_usage_error() {
     scenario.write("empty/file", "mine");
     scenario.write(
         "damaged/run.sqlite",
-        "no database at all, but long enough to be looked into as if it were one",
+        "this is not a database, but it is long enough to be opened like a database",
     );
     for folder in ["nowhere", "empty"] {
         for command in [

@@ -49,12 +49,12 @@ impl View {
         let keys = File::from(ours);
         let mut screen = keys.try_clone().expect("a descriptor");
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&seen);
+        let output = Arc::clone(&seen);
         let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             // Reading from a pseudo-terminal whose other end is closed is an error, which ends the loop.
             while let Ok(count @ 1..) = screen.read(&mut buffer) {
-                heard.lock().expect("what was seen").extend_from_slice(&buffer[..count]);
+                output.lock().expect("what was seen").extend_from_slice(&buffer[..count]);
             }
         });
         Self { child, keys, terminal, seen, reader }
@@ -90,7 +90,7 @@ impl View {
     fn until(&mut self, what: &str) {
         let mut ended = None;
         let in_time = holds_within(LONG, || {
-            ended = self.child.try_wait().expect("a child of ours");
+            ended = self.child.try_wait().expect("the child can be waited for");
             self.seen().contains(what) || ended.is_some()
         });
         assert!(in_time && self.seen().contains(what), "never {what:?} ({ended:?}):\n{}", self.seen());
@@ -102,8 +102,8 @@ impl View {
 
     /// Waits for its end and checks that the terminal is restored. Returns the exit code and all output.
     fn finish(mut self) -> (Option<i32>, String) {
-        assert!(ends_within(&self.child, LONG), "it does not end:\n{}", self.seen());
-        let status = self.child.wait().expect("a child of ours");
+        assert!(ends_within(&self.child, LONG), "`top` does not end:\n{}", self.seen());
+        let status = self.child.wait().expect("the child can be waited for");
         let modes = tcgetattr(&self.terminal).expect("modes").local_modes;
         drop(self.terminal);
         self.reader.join().expect("a reader");

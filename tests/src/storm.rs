@@ -17,7 +17,7 @@ use rustix::process::{Resource, Rlimit};
 
 use crate::devices;
 use crate::paths::{files_below, repository};
-use crate::processes::{Process, kill_if, look, pids};
+use crate::processes::{Process, kill_if, pids, read_process};
 use crate::waiting::{LONG, holds_within};
 
 type Verdicts = &'static [(&'static str, &'static str, Option<&'static str>)];
@@ -234,7 +234,7 @@ impl Fixture {
 
     /// The live processes of this fixture.
     pub fn marked(&self) -> Vec<Process> {
-        pids().filter(|&pid| carries(pid, self.mark)).filter_map(look).collect()
+        pids().filter(|&pid| carries(pid, self.mark)).filter_map(read_process).collect()
     }
 
     pub fn kill(&self, process: &Process) -> bool {

@@ -103,7 +103,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Reads up to 4 bytes of a copy's source. The bytes behind them are zeros.
+    /// Reads up to 4 bytes of a copy's source. The bytes after them are zeros.
     fn word(
         &self,
         block: &BlockState<'_>,

@@ -77,7 +77,7 @@ impl Element {
     }
 }
 
-/// Where the PTX reference places an element: its row and column, given its lane and its number among the elements of the
+/// The row and column of an element according to the PTX reference, given its lane and its number among the elements of the
 /// lane.
 type Layout = fn(usize, usize) -> (usize, usize);
 

@@ -1,4 +1,4 @@
-//! Tests of copies in the background and of matrices that are loaded from shared memory.
+//! Tests of asynchronous copies, and of matrices that are loaded from shared memory.
 
 use opt_emulator::{AccessKind, Config, Fault, FaultKind, Memory};
 
@@ -135,7 +135,7 @@ fn wrong_copies_are_reported() {
 }
 
 #[test]
-fn copies_arrive_when_their_group_is_awaited() {
+fn copies_complete_when_their_group_is_awaited() {
     let declarations = format!("{THREADS} .shared .align 16 .b8 to[16];");
     let start = "mov.u32 %r1, to;\n\
                  cp.async.ca.shared.global [%r1], [%a], 4; cp.async.commit_group;\n\

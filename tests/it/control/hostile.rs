@@ -22,10 +22,10 @@ const LINES: usize = 10_000;
 const HOSTILE_CLIENTS: u64 = 16;
 
 /// A small random number generator with the same sequence on every machine.
-struct Dice(u64);
+struct RandomNumbers(u64);
 
-impl Dice {
-    fn throw(&mut self, sides: usize) -> usize {
+impl RandomNumbers {
+    fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).expect("31 bits") % sides
     }
@@ -41,22 +41,22 @@ const SEEDS: [&str; 6] = [
     r#"[{"jsonrpc":"2.0","id":5,"method":"events"}]"#,
 ];
 
-fn random_line(dice: &mut Dice) -> Vec<u8> {
-    let mut line = SEEDS[dice.throw(SEEDS.len())].as_bytes().to_vec();
-    match dice.throw(6) {
+fn random_line(random: &mut RandomNumbers) -> Vec<u8> {
+    let mut line = SEEDS[random.below(SEEDS.len())].as_bytes().to_vec();
+    match random.below(6) {
         0 => {}
-        1 => line.truncate(dice.throw(line.len())),
+        1 => line.truncate(random.below(line.len())),
         2 => {
-            for _ in 0..=dice.throw(8) {
-                let at = dice.throw(line.len());
-                line[at] = u8::try_from(dice.throw(256)).expect("a byte");
+            for _ in 0..=random.below(8) {
+                let at = random.below(line.len());
+                line[at] = u8::try_from(random.below(256)).expect("a byte");
             }
         }
-        3 => line = (0..dice.throw(400)).map(|_| u8::try_from(dice.throw(256)).expect("a byte")).collect(),
-        4 => line = "[".repeat(dice.throw(2_000)).into_bytes(),
+        3 => line = (0..random.below(400)).map(|_| u8::try_from(random.below(256)).expect("a byte")).collect(),
+        4 => line = "[".repeat(random.below(2_000)).into_bytes(),
         _ => {
-            let at = dice.throw(line.len());
-            let tail = line[dice.throw(line.len())..].to_vec();
+            let at = random.below(line.len());
+            let tail = line[random.below(line.len())..].to_vec();
             line.splice(at..at, tail);
         }
     }
@@ -111,10 +111,10 @@ fn send_hostile_traffic<'scope>(
     });
     for talker in 0..HOSTILE_CLIENTS {
         scope.spawn(move || {
-            let mut dice = Dice(0x5eed + talker);
+            let mut random = RandomNumbers(0x5eed + talker);
             let mut client = Client::connect(socket);
             for _ in 0..LINES / usize::try_from(HOSTILE_CLIENTS).expect("a few") {
-                let line = random_line(&mut dice);
+                let line = random_line(&mut random);
                 // An empty line or a request without an id gets no answer, so send a valid request after it.
                 let asked =
                     [&line[..], b"{\"jsonrpc\":\"2.0\",\"id\":\"end\",\"method\":\"workers\"}\n"].concat();

@@ -83,7 +83,7 @@ impl Markers {
 }
 
 fn window(contents: &[u8], at: usize) -> [u8; MARKER_BYTES] {
-    contents[at..at + MARKER_BYTES].try_into().expect("as long as asked for")
+    contents[at..at + MARKER_BYTES].try_into().expect("the slice has the length of a marker")
 }
 
 fn distinct(marker: &[u8]) -> usize {

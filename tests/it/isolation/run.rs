@@ -12,7 +12,7 @@ pub(super) fn plan_path(below: &str) -> String {
     data(below).display().to_string()
 }
 
-/// Generates captures of an op in `captures`.
+/// Generates captures of an op in the folder `captures`.
 pub(crate) fn generate(scenario: &Scenario, op: &str, shape: &str, entries: u32) -> PathBuf {
     gen_captures(scenario, &["op", "--name", op, "--shape", shape, "--entries", &entries.to_string()])
 }

@@ -101,7 +101,7 @@ fn capture_damaged_after_verification_is_the_captures_fault() {
         std::fs::write(path, whole).expect("repaired");
     }
     // A damaged input is noticed when it is loaded, a damaged output when it is compared.
-    for wanted in ["not those that were recorded", "seen after the candidate ended as INCORRECT_NUMERICAL"] {
+    for wanted in ["differ from the recorded ones", "seen after the candidate ended as INCORRECT_NUMERICAL"] {
         assert!(said.iter().any(|detail| detail.contains(wanted)), "{wanted}: {said:?}");
     }
     // The capture is damaged before the recording, so the loaded bytes agree with the recording. The candidate is

@@ -81,7 +81,7 @@ pub fn skipped(what: &str) {
 
 /// Errors on a page reach the console; otherwise the test of the report could not fail.
 #[test]
-fn console_error_is_seen() {
+fn console_errors_are_reported() {
     let Some(browser) = Browser::find() else {
         skipped("no browser was tried: chromium is not installed");
         return;

@@ -70,7 +70,7 @@ fn every_key_of_a_plan_is_documented() {
     };
     let defaults = keys_with_defaults();
     let missing: Vec<String> = defaults.difference(&documented).cloned().collect();
-    none("keys that docs/reference/plan.md does not name", &missing);
+    none("keys that are missing in docs/reference/plan.md", &missing);
     // For tables that have defaults, every documented key must exist.
     let tables: BTreeSet<&str> = defaults.iter().filter_map(|key| key.split('.').next()).collect();
     let unknown: Vec<String> = documented

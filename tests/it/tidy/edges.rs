@@ -197,7 +197,7 @@ fn forbidden_uses(source: &str, table: &[(&str, &[&str])]) -> Vec<String> {
         .collect();
     let mut wrong = Vec::new();
     for (module, may) in table {
-        assert!(modules.contains(*module), "the module {module} is gone");
+        assert!(modules.contains(*module), "the module {module} does not exist");
         for file in &files {
             let below = below(&file.path);
             // Tests of a backend run policy over it.

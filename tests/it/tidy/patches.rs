@@ -39,7 +39,7 @@ fn patches_that_remove_defences_match_the_sources() {
     none("patches that no longer apply: change them with the source", &wrong);
 }
 
-/// A patch without a row would be a defence that nobody shows to be needed.
+/// The table shows for each defence that it is needed, so every patch must have a row.
 #[test]
 fn every_patch_is_in_the_table_of_the_documentation() {
     let documented = read("docs/explanation/timing.md");

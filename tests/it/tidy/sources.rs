@@ -7,7 +7,7 @@ const MAX_LINES: usize = 500;
 const MAY_BE_LONGER: [(&str, &str); 0] = [];
 
 /// File names that say nothing about the contents.
-const EMPTY_NAMES: [&str; 5] = ["utils", "util", "helpers", "common", "misc"];
+const MEANINGLESS_NAMES: [&str; 5] = ["utils", "util", "helpers", "common", "misc"];
 
 #[test]
 fn every_file_begins_with_its_documentation() {
@@ -16,7 +16,7 @@ fn every_file_begins_with_its_documentation() {
         .filter(|file| !file.text.starts_with("//! "))
         .map(|file| file.path.clone())
         .collect();
-    none("files that do not open with `//!`", &wrong);
+    none("files that do not begin with `//!`", &wrong);
 }
 
 #[test]
@@ -38,13 +38,13 @@ fn no_file_is_too_long() {
 }
 
 #[test]
-fn no_file_has_an_empty_name() {
+fn no_file_has_a_meaningless_name() {
     let wrong: Vec<String> = texts("", &[".rs"])
         .iter()
         .map(|file| file.path.clone())
-        .filter(|path| path.split(['/', '.']).any(|part| EMPTY_NAMES.contains(&part)))
+        .filter(|path| path.split(['/', '.']).any(|part| MEANINGLESS_NAMES.contains(&part)))
         .collect();
-    none("files whose name says nothing", &wrong);
+    none("files whose name does not describe the contents", &wrong);
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn code(answer: Answer) -> nvmlReturn_t {
     answer.err().unwrap_or(SUCCESS)
 }
 
-/// The present state of the devices, or the error that the script has for this function.
+/// The current state of the devices, or the error that the script has for this function.
 fn scene(function: &str) -> Result<Scene, nvmlReturn_t> {
     let scene = Scene::now().ok_or(UNINITIALIZED)?;
     match scene.script.fails.get(function).or_else(|| scene.script.fails.get("*")) {
@@ -78,7 +78,7 @@ pub extern "C" fn nvmlShutdown() -> nvmlReturn_t {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlErrorString(_: nvmlReturn_t) -> *const c_char {
-    const TEXT: &CStr = c"as the script says";
+    const TEXT: &CStr = c"an error from the script";
     TEXT.as_ptr()
 }
 

@@ -16,7 +16,7 @@ struct Seen {
     died: Option<Instant>,
 }
 
-/// The present state of a script's devices.
+/// The current state of a script's devices.
 pub(crate) struct Scene {
     pub(crate) script: Script,
     pub(crate) devices: Vec<DeviceNow>,

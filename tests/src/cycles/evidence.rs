@@ -25,11 +25,11 @@ pub struct Evidence {
     /// The number of moments at which a worker of this role had a runner, or owed more than the ledger charges for
     /// an idle worker.
     pub at_work: BTreeMap<String, usize>,
-    /// The most that a worker of this role owed in a sample outside its phases, in bytes.
+    /// The largest number of bytes that a worker of this role owed in a sample outside its phases.
     pub idle: BTreeMap<String, u64>,
     /// The number of moments at which workers of both roles were at work. Must be 0.
     pub both: usize,
-    pub told: Vec<String>,
+    pub violations: Vec<String>,
     /// The times from the end of a job's last verification to the lease of its first profile, in microseconds.
     pub switches: Vec<u64>,
     /// The times from a worker's start until it was ready, in milliseconds, by role.
@@ -191,8 +191,8 @@ fn side_by_side(at: u64, workers: &BTreeMap<u32, Worker>, evidence: &mut Evidenc
     }
     if 1 < at_work.len() {
         evidence.both += 1;
-        if evidence.told.len() < MAX_REPORTED {
-            evidence.told.push(format!("{at}: {at_work:?}"));
+        if evidence.violations.len() < MAX_REPORTED {
+            evidence.violations.push(format!("{at}: {at_work:?}"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Gathers facts about a wrong output for its reader: positions, values, counts, ranges, and the pattern of the errors.
+//! Gathers facts about a wrong output for people: positions, values, counts, ranges, and the pattern of the errors.
 //!
 //! This is a second pass over the same bytes, element by element. It runs only after a failure, so it may be
 //! slow. It does not change the verdict.
@@ -19,7 +19,7 @@ const BLOCK_ELEMENTS: usize = 256;
 
 /// Counts and ranges of one side's numbers.
 #[derive(Clone, Copy)]
-struct Census {
+struct ValueSummary {
     nan: u64,
     infinite: u64,
     /// Smallest and largest finite part.
@@ -28,7 +28,7 @@ struct Census {
     wholes: (i128, i128),
 }
 
-impl Census {
+impl ValueSummary {
     const EMPTY: Self = Self {
         nan: 0,
         infinite: 0,
@@ -125,7 +125,7 @@ pub(super) fn gather(
 ) -> Result<(Mismatch, f64), CompareError> {
     let dtype = subject.dtype;
     let size = dtype.element_len();
-    let mut census = [Census::EMPTY; 2];
+    let mut summaries = [ValueSummary::EMPTY; 2];
     let (mut difference, mut reference) = (SquareSum::default(), SquareSum::default());
     let mut bad = Bad::default();
     let mut shown: Option<(u64, Number, Number)> = None;
@@ -159,8 +159,8 @@ pub(super) fn gather(
                     let expected = Number::read(dtype, pair.0).signed(subject.signs(), dtype).whole();
                     let actual = Number::read(dtype, pair.1).whole();
                     let (expected, actual) = (expected.unwrap_or(0), actual.unwrap_or(0));
-                    census[0].take_whole(expected);
-                    census[1].take_whole(actual);
+                    summaries[0].take_whole(expected);
+                    summaries[1].take_whole(actual);
                     if judge_whole(expected, actual, rules, &mut on_part).fails {
                         note(true, inside, [pair.0, pair.1]);
                     }
@@ -174,8 +174,8 @@ pub(super) fn gather(
             decode_parts(dtype, pair.1, Signs::default(), actual);
             let numbers = expected.chunks_exact(parts).zip(actual.chunks_exact(parts));
             for ((inside, pair), (expected, actual)) in (block..).zip(elements).zip(numbers) {
-                census[0].take_parts(expected);
-                census[1].take_parts(actual);
+                summaries[0].take_parts(expected);
+                summaries[1].take_parts(actual);
                 let fails = judge_parts(expected, actual, rules, &mut on_part).fails;
                 if fails || show_all {
                     note(fails, inside, [pair.0, pair.1]);
@@ -203,12 +203,12 @@ pub(super) fn gather(
         relative_l2,
         elements: comparison.elements,
         failed: comparison.failed,
-        actual_nan: census[1].nan,
-        actual_inf: census[1].infinite,
-        expected_nan: census[0].nan,
-        expected_inf: census[0].infinite,
-        expected_range: census[0].range(dtype),
-        actual_range: census[1].range(dtype),
+        actual_nan: summaries[1].nan,
+        actual_inf: summaries[1].infinite,
+        expected_nan: summaries[0].nan,
+        expected_inf: summaries[0].infinite,
+        expected_range: summaries[0].range(dtype),
+        actual_range: summaries[1].range(dtype),
         bad_indices: bad.first.iter().map(|&position| walk.coordinates(position)).collect(),
         pattern: bad.pattern(subject.shape, comparison.elements),
         tolerance: rules.tolerance.used,

@@ -81,7 +81,7 @@ mod tests {
     const BOUNDS: Bounds = Bounds { rtol: 0.1, atol: 0.01, absolute: 0.05, relative: 0.05 };
 
     #[test]
-    fn block_is_remarkable_for_each_reason_at_any_position() {
+    fn block_needs_examination_for_each_reason_at_any_position() {
         for (expected, actual, needs_elements) in [
             (1.0, 1.04, false),
             (0.0, 0.009, false),

@@ -36,7 +36,7 @@ impl CallErrors {
         let prefix = match &fault.kind {
             FaultKind::Unsupported(_) => UNSUPPORTED,
             FaultKind::InvalidValue(_) | FaultKind::OutOfMemory { .. } | FaultKind::LaunchLimits(_) => {
-                self.refused(format!("the device refused it {what}: {}", fault.kind));
+                self.refused(format!("the device refused the request {what}: {}", fault.kind));
                 return;
             }
             FaultKind::IllegalAddress(access) if is_near(access) => OUT_OF_BOUNDS,
