@@ -1,8 +1,9 @@
 //! Makes an executable that links this crate export the allocation functions of `sandbox/interpose.rs`, and the CUDA
 //! runtime of `runner/cudart`.
 //!
-//! Owns the list of allocation functions, and reads that of the CUDA functions from a file. The test executable of this crate gets the linker arguments from here. Crates that link
-//! the real executable read the list as `DEP_OPT_INTERPOSE_SYMBOLS` in their build scripts.
+//! Owns the list of allocation functions, and reads that of the CUDA functions from a file. The test executable of this
+//! crate gets the linker arguments from here. Crates that link the real executable read the list as
+//! `DEP_OPT_INTERPOSE_SYMBOLS` in their build scripts.
 
 /// The functions that `sandbox/interpose.rs` defines.
 const SYMBOLS: [&str; 11] = [

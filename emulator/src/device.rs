@@ -243,7 +243,8 @@ impl Device {
         fault
     }
 
-    /// Allocates memory, and returns its address, which is a multiple of 256 and is not soon reused. The contents are undefined.
+    /// Allocates memory, and returns its address, which is a multiple of 256 and is not soon reused. The contents are
+    /// undefined.
     ///
     /// # Errors
     /// Not enough memory (2), a size of 0 (1), an injected fault or an earlier sticky fault.
@@ -449,7 +450,7 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(Vec<u8>, u64), Fault> {
         return wrong(format!("a grid of {:?} blocks of {:?} threads", launch.grid, launch.block));
     }
     let threads = launch.block.iter().fold(1_u32, |all, size| all.saturating_mul(*size));
-    let too_large = |sizes: [u32; 3], most: [u32; 3]| sizes.iter().zip(most).any(|(size, most)| most < *size);
+    let too_large = |sizes: [u32; 3], max: [u32; 3]| sizes.iter().zip(max).any(|(size, max)| max < *size);
     if too_large(launch.grid, limits::GRID) {
         return wrong(format!("a grid of {:?} blocks", launch.grid));
     }
@@ -461,10 +462,10 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(Vec<u8>, u64), Fault> {
     {
         return wrong(format!("`{}` requires blocks of {required:?} threads", kernel.name));
     }
-    if let Some(most) = kernel.largest_block
-        && most.iter().fold(1_u32, |all, size| all.saturating_mul(*size)) < threads
+    if let Some(max) = kernel.largest_block
+        && max.iter().fold(1_u32, |all, size| all.saturating_mul(*size)) < threads
     {
-        return limited(format!("`{}` allows blocks of at most {most:?} threads", kernel.name));
+        return limited(format!("`{}` allows blocks of at most {max:?} threads", kernel.name));
     }
     let shared_bytes = kernel.static_shared.saturating_add(launch.shared_bytes);
     if limits::SHARED_BYTES < shared_bytes {

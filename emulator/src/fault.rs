@@ -123,7 +123,8 @@ pub enum FaultKind {
     ReadOnly(Access),
     /// A read of bytes that were never written.
     Uninitialised(Access),
-    /// A read of bytes in shared memory that a copy has not yet written, because the copy's thread has not waited for it.
+    /// A read of bytes in shared memory that a copy has not yet written, because the copy's thread has not waited for
+    /// it.
     Pending(Access),
     /// An access to shared memory and an earlier one that no barrier or fence orders. At least one of them writes.
     Race {

@@ -85,7 +85,10 @@ fn every_host_launcher_ends_as_expected() {
         let detail = it["detail"].as_str().unwrap_or_default();
         outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
         for part in parts {
-            outcome.expect(detail.contains(part), format_args!("the detail of {name} contains {part:?}: {detail:?}"));
+            outcome.expect(
+                detail.contains(part),
+                format_args!("the detail of {name} contains {part:?}: {detail:?}"),
+            );
         }
         let blame = match status {
             "PASSED" => None,

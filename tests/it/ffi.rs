@@ -70,7 +70,10 @@ fn expect(outcome: &Outcome, summary: &Summary, candidate: &str, status: &str, s
     outcome.expect_equal(found["status"].as_str(), Some(status), candidate);
     let detail = found["detail"].as_str().unwrap_or_default();
     for part in says {
-        outcome.expect(detail.contains(part), format_args!("the detail of {candidate} contains {part:?}: {detail:?}"));
+        outcome.expect(
+            detail.contains(part),
+            format_args!("the detail of {candidate} contains {part:?}: {detail:?}"),
+        );
     }
 }
 

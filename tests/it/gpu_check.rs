@@ -127,7 +127,7 @@ fn wrong_kernel_hang_and_crash_cost_their_own_rows() {
         ("launches", "measured", "a launch among many"),
     ] {
         let found = rows(&document, step);
-        let is_found = found.iter().any(|(said, row)| said == judgement && row.contains(words));
+        let is_found = found.iter().any(|(found, row)| found == judgement && row.contains(words));
         outcome.expect(is_found, format_args!("{step}: {found:?}"));
     }
     outcome.expect_equal(document["is_good"].as_bool(), Some(false), "all is well");

@@ -109,7 +109,10 @@ fn expect_every_verdict(outcome: &Outcome, summary: &Summary) {
         let it = found(name);
         let detail = it["detail"].as_str().unwrap_or_default();
         outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
-        outcome.expect(detail.contains(says), format_args!("the detail of {name} contains {says:?}: {detail:?}"));
+        outcome.expect(
+            detail.contains(says),
+            format_args!("the detail of {name} contains {says:?}: {detail:?}"),
+        );
         let feedback = it["feedback"].as_str().unwrap_or_default();
         outcome.expect(
             feedback.contains(says),

@@ -73,6 +73,6 @@ impl Text {
 }
 
 /// Panics with all findings unless there are none.
-fn none(what: &str, found: &[String]) {
+fn assert_none(what: &str, found: &[String]) {
     assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
 }

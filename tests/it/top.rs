@@ -186,10 +186,10 @@ fn top_shows_and_controls_a_run() {
 fn top_without_a_terminal_or_a_run_says_so() {
     let scenario = Scenario::create();
     scenario.run(&["top"]).expect_exit(2).expect_stderr(&["needs a terminal", "ctl status"]);
-    let (code, said) = View::start(&scenario, &["top", "--run", "."]).finish();
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("there is no live run in ."), "{said}");
-    let (code, said) = View::start(&scenario, &["top", "--socket", "nowhere.sock"]).finish();
-    assert_eq!(code, Some(3), "{said}");
-    assert!(!said.contains("\u{1b}[?1049h"), "the alternate screen was not entered: {said}");
+    let (code, output) = View::start(&scenario, &["top", "--run", "."]).finish();
+    assert_eq!(code, Some(2), "{output}");
+    assert!(output.contains("there is no live run in ."), "{output}");
+    let (code, output) = View::start(&scenario, &["top", "--socket", "nowhere.sock"]).finish();
+    assert_eq!(code, Some(3), "{output}");
+    assert!(!output.contains("\u{1b}[?1049h"), "the alternate screen was not entered: {output}");
 }

@@ -44,7 +44,10 @@ fn every_torch_extension_ends_as_expected() {
         let it = summary.candidate("softmax", name);
         let detail = it["detail"].as_str().unwrap_or_default();
         outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
-        outcome.expect(detail.contains(says), format_args!("the detail of {name} contains {says:?}: {detail:?}"));
+        outcome.expect(
+            detail.contains(says),
+            format_args!("the detail of {name} contains {says:?}: {detail:?}"),
+        );
     }
     for (name, output) in [("returns", "returned"), ("writes", "written")] {
         let it = summary.candidate("softmax", name);

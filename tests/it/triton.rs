@@ -56,7 +56,10 @@ fn every_triton_kernel_ends_as_expected() {
         let it = summary.candidate("softmax", name);
         let detail = it["detail"].as_str().unwrap_or_default();
         outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
-        outcome.expect(detail.contains(says), format_args!("the detail of {name} contains {says:?}: {detail:?}"));
+        outcome.expect(
+            detail.contains(says),
+            format_args!("the detail of {name} contains {says:?}: {detail:?}"),
+        );
         outcome.expect_equal(it["tier"].as_str(), Some("B"), name);
     }
     let compiler = &summary.candidate("softmax", "rows")["build"]["compiler"];

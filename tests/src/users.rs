@@ -34,7 +34,9 @@ impl User {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed) % IDS_PER_PROCESS;
         let block = std::process::id() % PROCESSES;
-        rustix::process::geteuid().is_root().then_some(Self::Ordinary(FIRST + block * IDS_PER_PROCESS + number))
+        rustix::process::geteuid()
+            .is_root()
+            .then_some(Self::Ordinary(FIRST + block * IDS_PER_PROCESS + number))
     }
 
     /// The built program at a path from which the user can start it.

@@ -54,8 +54,8 @@ pub enum Accumulator {
     S32 { saturate: bool },
 }
 
-/// `mma`: a matrix of 16 × depth times a matrix of depth × 8, plus a matrix of 16 × 8. The arrays hold rows of registers,
-/// of which only the first ones are used.
+/// `mma`: a matrix of 16 × depth times a matrix of depth × 8, plus a matrix of 16 × 8. The arrays hold rows of
+/// registers, of which only the first ones are used.
 #[derive(Clone, Copy, Debug)]
 pub struct Product {
     pub factor: Factor,

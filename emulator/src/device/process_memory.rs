@@ -4,8 +4,8 @@ use super::Device;
 use crate::fault::Fault;
 
 impl Device {
-    /// Makes memory of the process accessible to kernels, and returns its address on the device. The address has the same
-    /// remainder as `memory` modulo `phase` (4 to 256, a power of two).
+    /// Makes memory of the process accessible to kernels, and returns its address on the device. The address has the
+    /// same remainder as `memory` modulo `phase` (4 to 256, a power of two).
     ///
     /// # Safety
     /// The words of 4 bytes that contain the memory must stay readable, and writable unless it is `read_only`, as long

@@ -1,5 +1,5 @@
-//! Asynchronous copies to shared memory. A copy completes when its thread waits for it, as late as possible. Until then,
-//! the bytes that it will write are marked, so that a read without a wait is reported.
+//! Asynchronous copies to shared memory. A copy completes when its thread waits for it, as late as possible. Until
+//! then, the bytes that it will write are marked, so that a read without a wait is reported.
 
 use super::access::{Reach, Target};
 use super::block::BlockState;

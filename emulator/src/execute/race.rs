@@ -89,12 +89,13 @@ pub struct Races {
     now: u32,
     /// Accesses with a smaller tick are ordered before all that follow.
     base: u32,
-    /// For each pair of threads: the second thread's accesses with a smaller tick are ordered before everything that the
-    /// first one does from now on. Empty until some threads, but not all, are ordered.
+    /// For each pair of threads: the second thread's accesses with a smaller tick are ordered before everything that
+    /// the first one does from now on. Empty until some threads, but not all, are ordered.
     known: Vec<u32>,
     /// Whether threads of different warps were ordered other than by a barrier for all.
     crosses_warps: bool,
-    /// For each barrier and each thread: all threads that have arrived are ordered after this thread's accesses with a smaller tick.
+    /// For each barrier and each thread: all threads that have arrived are ordered after this thread's accesses with a
+    /// smaller tick.
     arrived: Vec<Vec<u32>>,
     /// The ticks that threads have published with a release: a fence followed by a strong write, or a release write.
     published: Vec<u32>,
@@ -358,7 +359,8 @@ impl Races {
     }
 
     /// Records the reads of several lanes, if each reads one part that no thread has written since the last barrier for
-    /// all threads, which is usual. Returns false if they must be recorded one by one, which also finds the lane of a race.
+    /// all threads, which is usual. Returns false if they must be recorded one by one, which also finds the lane of a
+    /// race.
     pub fn reads_orderly(&mut self, row: Row, addresses: &[u64; 32]) -> bool {
         let old = Stamp::new(self.base, 0, 0);
         let first = Stamp::new(self.now, row.pc, 32 * row.warp);

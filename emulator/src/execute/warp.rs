@@ -147,7 +147,8 @@ impl Warp {
         }
     }
 
-    /// Lets a part wait at a collective instruction for missing lanes, or continues together with the lanes that wait there.
+    /// Lets a part wait at a collective instruction for missing lanes, or continues together with the lanes that wait
+    /// there.
     fn gather(&mut self, part: Part, members: u32) {
         let known = self.gathering.iter().position(|(waiting, _)| waiting.pc == part.pc);
         let waiting = known.map_or(0, |index| self.gathering.swap_remove(index).0.mask);

@@ -107,8 +107,8 @@ fn nearest_half(number: f64) -> u64 {
         infinity
     } else {
         let middle = f64::midpoint(value(below), value(below + 1));
-        let rises = middle < number.abs() || middle == number.abs() && below % 2 == 1;
-        below + u16::from(rises)
+        let rounds_up = middle < number.abs() || middle == number.abs() && below % 2 == 1;
+        below + u16::from(rounds_up)
     };
     u64::from(magnitude) | u64::from(number.is_sign_negative()) << 15
 }
@@ -216,9 +216,9 @@ proptest! {
         ];
         for ty in [Type::U16, Type::S16, Type::U32, Type::S32, Type::U64, Type::S64] {
             for op in ops {
-                let (first, _) = Function::Integer(op, ty).apply(values.map(|value| ty.cut(value)));
+                let (first, _) = Function::Integer(op, ty).apply(values.map(|value| ty.truncate(value)));
                 // Repeating the operation gives the same result.
-                prop_assert_eq!(Function::Integer(op, ty).apply(values.map(|value| ty.cut(value))).0, first);
+                prop_assert_eq!(Function::Integer(op, ty).apply(values.map(|value| ty.truncate(value))).0, first);
             }
         }
     }

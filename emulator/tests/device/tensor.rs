@@ -60,7 +60,8 @@ fn matrix_of_bytes_that_were_never_written_is_reported() {
     assert_eq!((site.lane, site.line), (5, line_of(&text, "ldmatrix")));
 }
 
-/// Copies 16 bytes, one instruction after another, to shared memory that contains 0xaaaaaaaa, waits, and returns the bytes.
+/// Copies 16 bytes, one instruction after another, to shared memory that contains 0xaaaaaaaa, waits, and returns the
+/// bytes.
 fn copied(instruction: &str) -> Result<Vec<u8>, Fault> {
     let declarations = format!("{THREADS} .shared .align 16 .b8 to[16];");
     let body = format!(

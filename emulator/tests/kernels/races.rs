@@ -1,5 +1,5 @@
-//! Runs kernels with races in shared memory, each of which must be reported with the lines of both accesses, and kernels
-//! that share memory in unusual but correct ways, which must not be reported.
+//! Runs kernels with races in shared memory, each of which must be reported with the lines of both accesses, and
+//! kernels that share memory in unusual but correct ways, which must not be reported.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! A driver that misbehaves on command, for tests of programs that must survive it.
 //!
-//! The environment variable has a list such as `hangs:cuMemPoolCreate,crashes:cuMemcpyDtoDAsync_v2,skips:packed`: the functions that
-//! never return or abort, and the kernels that are not run although their launch succeeds.
+//! The environment variable has a list such as `hangs:cuMemPoolCreate,crashes:cuMemcpyDtoDAsync_v2,skips:packed`: the
+//! functions that never return or abort, and the kernels that are not run although their launch succeeds.
 
 use std::time::Duration;
 

@@ -118,14 +118,14 @@ fn fifos_and_links_in_a_store_are_refused() {
         .expect_exit(1)
         .expect_stderr(&["not a regular file"]);
     for file in ["captures.json", "captures.blake3"] {
-        let place = store.join(file);
-        let contents = std::fs::read(&place).expect("the file exists");
-        std::fs::remove_file(&place).expect("removed");
-        fifo(&place);
+        let path = store.join(file);
+        let contents = std::fs::read(&path).expect("the file exists");
+        std::fs::remove_file(&path).expect("removed");
+        fifo(&path);
         let refused = scenario.run(&["captures", "unpack", "store", "out"]);
         refused.expect(matches!(refused.code, Some(1 | 2)), "it is refused");
-        std::fs::remove_file(&place).expect("removed");
-        std::fs::write(&place, contents).expect("written");
+        std::fs::remove_file(&path).expect("removed");
+        std::fs::write(&path, contents).expect("written");
     }
     std::fs::create_dir_all(scenario.path().join("begun/partial")).expect("made");
     std::fs::create_dir_all(scenario.path().join("begun/entries")).expect("made");

@@ -179,10 +179,10 @@ fn service_manager_is_notified_when_the_run_is_ready() {
     manager.set_read_timeout(Some(std::time::Duration::from_secs(120))).expect("a time limit");
     let arguments = ["run", "plan.toml", "--quiet"];
     let child = scenario.command(&arguments).env("NOTIFY_SOCKET", &path).spawn().expect("the program starts");
-    let mut said = [0u8; 1024];
+    let mut message = [0u8; 1024];
     let mut hear = || {
-        let count = manager.recv(&mut said).expect("a word");
-        String::from_utf8_lossy(&said[..count]).into_owned()
+        let count = manager.recv(&mut message).expect("a notification");
+        String::from_utf8_lossy(&message[..count]).into_owned()
     };
     let ready = hear();
     assert!(ready.lines().any(|line| line == "READY=1"), "{ready}");

@@ -160,8 +160,9 @@ fn killed_zygote_is_replaced() {
         })
     };
     let killed = holds_within(TIMEOUT, || {
-        zygote()
-            .is_some_and(|it| processes::kill_if(it.pid, || processes::read_process(it.pid).as_ref() == Some(&it)))
+        zygote().is_some_and(|it| {
+            processes::kill_if(it.pid, || processes::read_process(it.pid).as_ref() == Some(&it))
+        })
     });
     let outcome = scenario.finish(child, &arguments);
     outcome.expect(killed, "a zygote was found and killed");

@@ -34,19 +34,19 @@ impl Scene {
         let script = Script::read()?;
         let mut seen = SEEN.lock().ok()?;
         let devices =
-            script.devices.iter().enumerate().map(|(place, device)| look(place, device, &mut seen)).collect();
+            script.devices.iter().enumerate().map(|(index, device)| look(index, device, &mut seen)).collect();
         Some(Self { script, devices })
     }
 }
 
-fn look(place: usize, device: &Device, seen: &mut BTreeMap<(usize, usize, u32), Seen>) -> DeviceNow {
+fn look(index: usize, device: &Device, seen: &mut BTreeMap<(usize, usize, u32), Seen>) -> DeviceNow {
     let mut now = DeviceNow { listed: Vec::new(), used_mib: device.held_mib };
     for (number, process) in device.processes.iter().enumerate() {
         for pid in meant(&process.who) {
             let first = Seen { since: Instant::now(), died: None };
-            seen.entry((place, number, pid)).or_insert(first);
+            seen.entry((index, number, pid)).or_insert(first);
         }
-        for (&(_, _, pid), it) in seen.range_mut((place, number, 0)..=(place, number, u32::MAX)) {
+        for (&(_, _, pid), it) in seen.range_mut((index, number, 0)..=(index, number, u32::MAX)) {
             if it.died.is_none() && !is_alive(pid) {
                 it.died = Some(Instant::now());
             }

@@ -1,5 +1,5 @@
-//! Reads from the record of a run with many cycles which workers owed memory at the same time, and how long each
-//! switch took.
+//! Reads the record of a run with many cycles: which workers owed memory at the same time, and how long each switch
+//! took.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,6 +29,7 @@ pub struct Evidence {
     pub idle: BTreeMap<String, u64>,
     /// The number of moments at which workers of both roles were at work. Must be 0.
     pub both: usize,
+    /// The first of these moments, with the bytes that each role owed.
     pub violations: Vec<String>,
     /// The times from the end of a job's last verification to the lease of its first profile, in microseconds.
     pub switches: Vec<u64>,
@@ -172,8 +173,8 @@ fn idle(at: u64, workers: &BTreeMap<u32, Worker>, evidence: &mut Evidence) {
     for worker in workers.values().filter(|it| 0 < it.own && it.runners.is_empty()) {
         let near = |&(from, to): &(u64, u64)| from <= at + MARGIN && at <= to + MARGIN;
         if !worker.phases.iter().any(near) {
-            let most = evidence.idle.entry(worker.role.clone()).or_default();
-            *most = worker.own.max(*most);
+            let max = evidence.idle.entry(worker.role.clone()).or_default();
+            *max = worker.own.max(*max);
         }
     }
 }

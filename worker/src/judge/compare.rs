@@ -203,10 +203,11 @@ pub fn compare<'s>(
     let mut feed = Feed::new(walk, size, sources, rules.chunk)?;
     let mut tally = Tally::new(subject, rules);
     feed.each_tile(|walk, tile, bytes| tally.take_tile(walk, tile, bytes))?;
-    let (mut comparison, place) = tally.into_comparison(feed.walk().elements());
+    let (mut comparison, shown_position) = tally.into_comparison(feed.walk().elements());
     let exact = is_exact(subject.dtype);
     if !comparison.passed || (exact && comparison.failed > 0) {
-        let (mismatch, relative_l2) = evidence::gather(&mut feed, subject, rules, &comparison, place)?;
+        let (mismatch, relative_l2) =
+            evidence::gather(&mut feed, subject, rules, &comparison, shown_position)?;
         if exact {
             // The first pass does not compute the norms of exact types.
             comparison.relative_l2 = relative_l2;

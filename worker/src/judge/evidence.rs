@@ -57,14 +57,14 @@ impl ValueSummary {
     }
 
     fn range(self, dtype: DType) -> Option<[String; 2]> {
-        let (least, greatest) = self.floats;
-        if least <= greatest {
-            return Some([least, greatest].map(|value| Number::of_part(dtype, value).to_string()));
+        let (min, max) = self.floats;
+        if min <= max {
+            return Some([min, max].map(|value| Number::of_part(dtype, value).to_string()));
         }
-        let (least, greatest) = self.wholes;
+        let (min, max) = self.wholes;
         let show =
             |value: i128| if dtype == DType::Bool { (value != 0).to_string() } else { value.to_string() };
-        (least <= greatest).then(|| [show(least), show(greatest)])
+        (min <= max).then(|| [show(min), show(max)])
     }
 }
 
@@ -114,14 +114,14 @@ impl Bad {
     }
 }
 
-/// The mismatch, and the relative L2 error over all finite pairs. `place` is the position of the element to show if
-/// none fails.
+/// The mismatch, and the relative L2 error over all finite pairs. `fallback_position` is the position of the element to
+/// show if none fails.
 pub(super) fn gather(
     feed: &mut Feed<'_>,
     subject: &Subject<'_>,
     rules: &Rules,
     comparison: &Comparison,
-    place: u64,
+    fallback_position: u64,
 ) -> Result<(Mismatch, f64), CompareError> {
     let dtype = subject.dtype;
     let size = dtype.element_len();
@@ -143,8 +143,11 @@ pub(super) fn gather(
                 bad.written = bad.written || !rules.poison.is_some_and(|poison| poison.is_in(pair[1]));
             }
             // If only the norm is too large, no element fails, and the worst one is shown.
-            let wanted =
-                if fails { shown.is_none_or(|(earlier, ..)| position < earlier) } else { position == place };
+            let wanted = if fails {
+                shown.is_none_or(|(earlier, ..)| position < earlier)
+            } else {
+                position == fallback_position
+            };
             if wanted {
                 let expected = Number::read(dtype, pair[0]).signed(subject.signs(), dtype);
                 shown = Some((position, expected, Number::read(dtype, pair[1])));
@@ -195,7 +198,7 @@ pub(super) fn gather(
         output: subject.output.to_owned(),
         dtype,
         shape: subject.shape.to_vec(),
-        index: walk.coordinates(shown.map_or(place, |(position, ..)| position)),
+        index: walk.coordinates(shown.map_or(fallback_position, |(position, ..)| position)),
         expected: text(shown.map(|(_, expected, _)| expected)),
         actual: text(shown.map(|(.., actual)| actual)),
         absolute_error,

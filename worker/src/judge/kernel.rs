@@ -95,11 +95,11 @@ mod tests {
             (0.0, f32::INFINITY, true),
             (0.0, f32::NAN, true),
         ] {
-            for place in 0..19 {
+            for index in 0..19 {
                 let mut block = ([1.0_f32; 19], [1.0_f32; 19]);
-                (block.0[place], block.1[place]) = (expected, actual);
+                (block.0[index], block.1[index]) = (expected, actual);
                 let sums = examine(&block.0, &block.1, BOUNDS);
-                assert_eq!(sums.needs_elements, needs_elements, "{expected} {actual} at {place}");
+                assert_eq!(sums.needs_elements, needs_elements, "{expected} {actual} at {index}");
             }
         }
     }

@@ -65,8 +65,9 @@ pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
     Some(Estimate { value, ci_low: value * (-half).exp(), ci_high: value * half.exp() })
 }
 
-/// The assumed share by which a process may differ from others with the same kernel; a single process cannot show it. The guess
-/// is generous: too large a value keeps a candidate longer than necessary, too small a value could drop the winner.
+/// The assumed share by which a process may differ from others with the same kernel; a single process cannot show it.
+/// The guess is generous: too large a value keeps a candidate longer than necessary, too small a value could drop the
+/// winner.
 const UNSEEN: f64 = 0.1;
 
 /// The median ratio of the pairs of a single process, with an interval that is rather too wide than too narrow. `None`
@@ -134,15 +135,15 @@ fn sorted(samples: &[f64]) -> Option<Vec<f64>> {
 /// not be empty.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
-    let place = share * (sorted.len() - 1) as f64;
+    let rank = share * (sorted.len() - 1) as f64;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "between 0 and the last index"
     )]
-    let below = place as usize;
+    let below = rank as usize;
     let above = (below + 1).min(sorted.len() - 1);
-    sorted[below] + (sorted[above] - sorted[below]) * place.fract()
+    sorted[below] + (sorted[above] - sorted[below]) * rank.fract()
 }
 
 /// Percentile bootstrap of the median. `sorted` must not be empty.
@@ -310,9 +311,9 @@ mod tests {
             figures in prop::collection::vec(1e-6_f64..1e4, 2..20),
         ) {
             let found = over_runners(&figures).expect("positive");
-            let least = figures.iter().copied().fold(f64::INFINITY, f64::min);
-            let most = figures.iter().copied().fold(0.0, f64::max);
-            prop_assert!(least * (1.0 - 1e-9) <= found.value && found.value <= most * (1.0 + 1e-9));
+            let min = figures.iter().copied().fold(f64::INFINITY, f64::min);
+            let max = figures.iter().copied().fold(0.0, f64::max);
+            prop_assert!(min * (1.0 - 1e-9) <= found.value && found.value <= max * (1.0 + 1e-9));
             prop_assert!(found.ci_low <= found.value && found.value <= found.ci_high);
         }
     }

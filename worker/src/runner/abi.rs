@@ -103,9 +103,9 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Builds the arguments. An output that is the new value of arguments is not passed again. `inputs[i]` is the address
-    /// of the first byte of range `i`. `device` is the type of the device on which tensors are; lists of numbers are
-    /// always on the CPU.
+    /// Builds the arguments. An output that is the new value of arguments is not passed again. `inputs[i]` is the
+    /// address of the first byte of range `i`. `device` is the type of the device on which tensors are; lists of
+    /// numbers are always on the CPU.
     pub(crate) fn build(setup: &EntrySetup, inputs: &[*mut u8], device: i32) -> Result<Self, &'static str> {
         let written = || setup.outputs.iter().filter(|output| output.arguments.is_empty());
         let count = setup.arguments.len() + written().count();
@@ -174,12 +174,12 @@ impl Arguments {
         let mut index = setup.arguments.len();
         for output in &setup.outputs {
             if !output.arguments.is_empty() {
-                let words = output.arguments.iter().filter_map(|&place| {
+                let words = output.arguments.iter().filter_map(|&index| {
                     let is_filled = matches!(
-                        setup.arguments.get(place as usize),
+                        setup.arguments.get(index as usize),
                         Some(WireArgument::Tensor { shape, .. }) if !shape.contains(&0)
                     );
-                    tensors.get(place as usize)?.as_ref().filter(|_| is_filled).map(|it| it.structure)
+                    tensors.get(index as usize)?.as_ref().filter(|_| is_filled).map(|it| it.structure)
                 });
                 output_data.push(OutputWords { words: words.collect(), changed: true });
                 continue;

@@ -95,7 +95,7 @@ pub struct ControlPage {
     pub phase: AtomicU32,
     pub fault_signal: AtomicU32,
     /// The kind of memory at the address of the fault, as a `FaultedMemory`.
-    pub fault_place: AtomicU32,
+    pub fault_memory: AtomicU32,
     pub fault_index: AtomicU32,
     padding_2: u32,
     pub fault_address: AtomicU64,
@@ -119,8 +119,8 @@ impl RaisedText {
     /// Writes the text (runner). Truncates it if it does not fit.
     pub fn write_text(&self, text: &str) {
         let length = text.len().min(MAX_RAISED);
-        for (place, byte) in self.bytes.iter().zip(text.bytes()) {
-            place.store(byte, Ordering::Relaxed);
+        for (target, byte) in self.bytes.iter().zip(text.bytes()) {
+            target.store(byte, Ordering::Relaxed);
         }
         self.length.store(u32::try_from(length).unwrap_or(0), Ordering::Relaxed);
     }

@@ -293,7 +293,8 @@ pub fn send_reply(socket: BorrowedFd<'_>, reply: &Reply) -> Result<(), FrameErro
     send(socket, &frame, SendFlags::NOSIGNAL).map(drop).map_err(FrameError::Send)
 }
 
-/// Receives a reply. Called by the worker; the sender may be hostile. Waits at most `timeout`; `None` if nothing arrived.
+/// Receives a reply. Called by the worker; the sender may be hostile. Waits at most `timeout`; `None` if nothing
+/// arrived.
 pub fn receive_reply(socket: BorrowedFd<'_>, timeout: Duration) -> Result<Option<Reply>, FrameError> {
     if !readable(socket, timeout).map_err(FrameError::Receive)? {
         return Ok(None);

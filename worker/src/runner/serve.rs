@@ -60,29 +60,29 @@ pub(super) fn begin(host: Option<Interpreter>) -> i32 {
     let page = page.leak();
     #[cfg(target_env = "gnu")]
     crate::sandbox::interpose::note_refusals_in(&page.refused_bytes);
-    match Order::receive(socket) {
-        Ok(order) => match order.setup.python.clone().filter(|_| host.is_none()) {
+    match SetupFrame::receive(socket) {
+        Ok(setup_frame) => match setup_frame.setup.python.clone().filter(|_| host.is_none()) {
             Some(python) => python::host(
                 &python,
                 Box::new(move |interpreter| match interpreter {
-                    Ok(interpreter) => live(socket, page, order, Some(interpreter)),
+                    Ok(interpreter) => run_steps(socket, page, setup_frame, Some(interpreter)),
                     Err(text) => end(socket, Ending::Reply(Reply::Failed { text })),
                 }),
             ),
-            None => live(socket, page, order, host),
+            None => run_steps(socket, page, setup_frame, host),
         },
         Err(ending) => end(socket, ending),
     }
 }
 
 /// Receives all frames and runs the candidate. Returns the process's exit code.
-fn live(
+fn run_steps(
     socket: BorrowedFd<'static>,
     page: &'static ControlPage,
-    order: Order,
+    setup_frame: SetupFrame,
     interpreter: Option<Interpreter>,
 ) -> i32 {
-    match prepare(socket, page, order, interpreter) {
+    match prepare(socket, page, setup_frame, interpreter) {
         Ok(runner) => runner.serve(page),
         Err(ending) => end(socket, ending),
     }
@@ -174,13 +174,13 @@ impl OutputMaps {
 }
 
 /// The first frame, with its descriptors.
-struct Order {
+struct SetupFrame {
     setup: Setup,
     artifact: OwnedFd,
     libraries: Vec<OwnedFd>,
 }
 
-impl Order {
+impl SetupFrame {
     fn receive(socket: BorrowedFd<'_>) -> Result<Self, Ending> {
         let (first, mut descriptors) = receive_from_worker(socket)?;
         let ToRunner::Setup(setup) = first else {
@@ -197,10 +197,10 @@ impl Order {
 fn prepare(
     socket: BorrowedFd<'_>,
     page: &'static ControlPage,
-    order: Order,
+    setup_frame: SetupFrame,
     interpreter: Option<Interpreter>,
 ) -> Result<Runner, Ending> {
-    let Order { setup, artifact, libraries } = order;
+    let SetupFrame { setup, artifact, libraries } = setup_frame;
     pin(&setup.cpus);
     // Refused by old kernels only.
     let _ = scheduling::set_scheduling(0, scheduling::Scheduling::Short);
@@ -279,7 +279,8 @@ fn map_entry(
     let outputs_memfd = descriptors.next().ok_or_else(|| failure("an entry came without its outputs"))?;
     let files = descriptors
         .map(|descriptor| {
-            let about = rustix::fs::fstat(&descriptor).map_err(|_| failure("the file of an input cannot be examined"))?;
+            let about = rustix::fs::fstat(&descriptor)
+                .map_err(|_| failure("the file of an input cannot be examined"))?;
             Ok((File::from(descriptor), about.st_dev, about.st_ino))
         })
         .collect::<Result<Vec<_>, Ending>>()?;
@@ -328,7 +329,8 @@ fn map_entry(
     }
     let mut variants = Vec::with_capacity(entry.variants.len());
     for range in &entry.variants {
-        let memory = files.last().ok_or_else(|| failure("an entry with variants came without their memory"))?;
+        let memory =
+            files.last().ok_or_else(|| failure("an entry with variants came without their memory"))?;
         let mapped = map_variants(memory.0.as_fd(), range)?;
         watched.push(WatchedMapping { mapped, output: false, index: range.range });
         variants.push(VariantMap { mapped, range: *range });
@@ -371,13 +373,13 @@ impl Runner {
             let spin = Duration::from_micros(u64::from(page.spin_us.load(Ordering::Relaxed)));
             while !wait_for_change(&page.command, &page.runner_waits, seen, spin, WAIT_SLICE) {}
             seen = page.command.load(Ordering::Acquire);
-            self.obey(page);
+            self.execute(page);
             page.phase.store(Phase::Idle as u32, Ordering::Relaxed);
             publish(&page.done, &page.worker_waits, seen);
         }
     }
 
-    fn obey(&mut self, page: &ControlPage) {
+    fn execute(&mut self, page: &ControlPage) {
         let flags = page.flags.load(Ordering::Relaxed);
         let calls = page.calls.load(Ordering::Relaxed);
         let first_slot = page.first_slot.load(Ordering::Relaxed);

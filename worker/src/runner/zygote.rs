@@ -132,11 +132,11 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
 
 /// In a copy: moves these descriptors to numbers 0 to 4 and closes all others, including the zygote's socket.
 fn move_to_final_numbers(descriptors: Vec<OwnedFd>) {
-    let places = 0..RUNNER_DESCRIPTORS;
+    let numbers = 0..RUNNER_DESCRIPTORS;
     // Duplicates get numbers above the final ones, because a received descriptor may have a number that another one
     // must get.
     let received: Vec<RawFd> = descriptors.into_iter().map(IntoRawFd::into_raw_fd).collect();
-    let kept_descriptors: Vec<RawFd> = places.filter_map(|place| RawFd::try_from(place).ok()).collect();
+    let kept_descriptors: Vec<RawFd> = numbers.filter_map(|number| RawFd::try_from(number).ok()).collect();
     // SAFETY: descriptors of a process that has just started, by number. The copy needs no other descriptor of the
     // zygote. Their owners are neither used nor dropped, because this function's caller never returns to the zygote's
     // code.
@@ -147,8 +147,8 @@ fn move_to_final_numbers(descriptors: Vec<OwnedFd>) {
                 libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, RawFd::try_from(RUNNER_DESCRIPTORS).unwrap_or(0))
             })
             .collect();
-        for (&from, &place) in lifted.iter().zip(&kept_descriptors) {
-            libc::dup3(from, place, 0);
+        for (&from, &number) in lifted.iter().zip(&kept_descriptors) {
+            libc::dup3(from, number, 0);
         }
         for (first, last) in gaps_between(kept_descriptors) {
             libc::syscall(libc::SYS_close_range, first, last, 0_u32);

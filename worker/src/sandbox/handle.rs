@@ -131,8 +131,8 @@ impl RunnerHandle {
         let pause = Pause { pid: self.pid, started: Instant::now(), timeout };
         // This polls. No wait with a time limit works without handling SIGCHLD, and a stop takes only microseconds.
         loop {
-            // A process that has ended can still be signalled. A wait for its stop then fails with ECHILD, so its end is
-            // looked for first.
+            // A process that has ended can still be signalled. A wait for its stop then fails with ECHILD, so its end
+            // is looked for first.
             if self.peek_end()?.is_some() {
                 return Ok(Stop::Ended);
             }
@@ -151,11 +151,11 @@ impl RunnerHandle {
                     });
                 }
             }
-            pause.once_more()?;
+            pause.wait()?;
         }
         let mut clock = self.cpu_time()?;
         loop {
-            pause.once_more()?;
+            pause.wait()?;
             let now = self.cpu_time()?;
             if now == clock {
                 return Ok(Stop::Stopped);
@@ -301,7 +301,7 @@ struct Pause {
 }
 
 impl Pause {
-    fn once_more(&self) -> Result<(), HandleError> {
+    fn wait(&self) -> Result<(), HandleError> {
         let waited = self.started.elapsed();
         if waited > self.timeout {
             return Err(HandleError::WouldNotStop { pid: self.pid, waited });

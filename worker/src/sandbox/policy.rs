@@ -12,7 +12,7 @@ use opt_shared::settings::LimitSettings;
 use opt_shared::units::Bytes;
 
 use crate::sandbox::confine::{
-    Confinement, ProcessLimit, FileAccess, ResourceLimits, SandboxKind, library_folders,
+    Confinement, FileAccess, ProcessLimit, ResourceLimits, SandboxKind, library_folders,
 };
 
 /// Address space that glibc reserves for each thread's arena.
@@ -40,8 +40,8 @@ pub(crate) fn user_number() -> u32 {
     (std::process::id() % (1 << 22)) * USERS_PER_WORKER + number
 }
 
-/// Returns a candidate's confinement. `libraries` is the total size of the files that the runner loads in addition to those
-/// of the system.
+/// Returns a candidate's confinement. `libraries` is the total size of the files that the runner loads in addition to
+/// those of the system.
 pub(crate) fn for_candidate(
     limits: &LimitSettings,
     threads: u32,
@@ -80,7 +80,11 @@ pub(crate) struct CompilerFileAccess<'a> {
     pub(crate) files: &'a Path,
 }
 
-pub(crate) fn for_compiler(file_access: &CompilerFileAccess<'_>, memory: Bytes, largest_file: Bytes) -> Confinement {
+pub(crate) fn for_compiler(
+    file_access: &CompilerFileAccess<'_>,
+    memory: Bytes,
+    largest_file: Bytes,
+) -> Confinement {
     Confinement {
         kind: SandboxKind::Compiler,
         limits: ResourceLimits {
@@ -105,7 +109,11 @@ pub(crate) fn for_compiler(file_access: &CompilerFileAccess<'_>, memory: Bytes, 
 }
 
 /// The files that a candidate's runners may read: the folders `readable`, and the shared libraries in `libraries`.
-pub(crate) fn file_access_of_candidate(readable: &[PathBuf], libraries: &[PathBuf], closed: &Closed) -> FileAccess {
+pub(crate) fn file_access_of_candidate(
+    readable: &[PathBuf],
+    libraries: &[PathBuf],
+    closed: &Closed,
+) -> FileAccess {
     let open = without_links(readable.iter().chain(libraries)).into_iter().chain(library_folders());
     let open: Vec<PathBuf> = open.collect();
     // Lists only the hidden paths inside readable folders, because the list must fit one frame and all other paths are

@@ -346,7 +346,7 @@ pub(crate) trait Clock {
 
     /// Limits the time that is subtracted. Waking any session on a machine is the same work, so the shortest hand-off
     /// limits all.
-    fn limit_handoff(&mut self, most: Duration);
+    fn limit_handoff(&mut self, max: Duration);
 
     /// Returns true if a CPU is left on which this process can spin, beside a candidate with this many threads that
     /// keeps this many CPUs busy.

@@ -202,9 +202,10 @@ fn compile(
         (None, End::Exited { .. }) if ran_out_of_memory(&built.log_head) => {
             out_of_memory(task, &format!("{compiler} was refused memory"))
         }
-        (None, End::Exited { .. }) if part_was_killed(&built.log_head) => {
-            (Status::InfraError, format!("a subprocess of {compiler} was ended by a process outside the build"))
-        }
+        (None, End::Exited { .. }) if part_was_killed(&built.log_head) => (
+            Status::InfraError,
+            format!("a subprocess of {compiler} was ended by a process outside the build"),
+        ),
         (None, End::Exited { .. }) if let Some(what) = lacking_resource(&built.log_head) => {
             (Status::InfraError, format!("{compiler} lacked a resource of this machine: {what}"))
         }

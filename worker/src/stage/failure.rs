@@ -76,7 +76,8 @@ fn named(raised: &str) -> Option<(Status, &str)> {
     NAMED.iter().find_map(|(prefix, status)| Some((*status, raised.strip_prefix(prefix)?)))
 }
 
-/// Returns true if an entry is unsupported because the emulated device lacks a feature, and not because the candidate says so.
+/// Returns true if an entry is unsupported because the emulated device lacks a feature, and not because the candidate
+/// says so.
 pub(crate) fn is_of_the_device(detail: &str) -> bool {
     detail.contains("the emulated device")
 }
@@ -125,7 +126,7 @@ pub(crate) fn unless_damaged(
     if !may_be_damage {
         return Ok(failure);
     }
-    let fault = match recorded.is_as_it_was_opened() {
+    let fault = match recorded.check_unchanged() {
         Err(changed) => changed,
         Ok(()) => match recorded.check_crcs().and_then(|()| elsewhere()) {
             Err(source) => RecordedError::Capture { name: recorded.name.clone(), source },

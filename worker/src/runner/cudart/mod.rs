@@ -1,8 +1,8 @@
 //! The CUDA runtime for host launchers on the emulated device.
 //!
-//! A candidate's library is linked so that its calls of the CUDA runtime reach the functions in `exports` and `queries`,
-//! which this executable exports. Inputs and outputs stay where a runner maps them; the device gets addresses for them that host
-//! code cannot use, as on a card. Every operation is complete when its call returns.
+//! A candidate's library is linked so that its calls of the CUDA runtime reach the functions in `exports` and
+//! `queries`, which this executable exports. Inputs and outputs stay where a runner maps them; the device gets
+//! addresses for them that host code cannot use, as on a card. Every operation is complete when its call returns.
 //!
 //! The candidate shares this process and can forge all of this state, so a fault that is found here only explains a
 //! verdict. Only the worker's own comparison of the outputs decides whether the candidate passes.
@@ -23,9 +23,9 @@ use opt_emulator::{Config, Device, Fault, Function, Launch, Limit, LoadError, Mo
 pub(super) use self::memory::{show_input, show_output};
 use self::report::CallErrors;
 
-/// The names of the exported functions, one per line. The build script exports them with the prefix `__wrap_`, and `toolchain::cuda`
-/// redirects calls to them with the linker's option `--wrap`. The prefix avoids conflicts with the names of a real CUDA
-/// runtime that a library may contain.
+/// The names of the exported functions, one per line. The build script exports them with the prefix `__wrap_`, and
+/// `toolchain::cuda` redirects calls to them with the linker's option `--wrap`. The prefix avoids conflicts with the
+/// names of a real CUDA runtime that a library may contain.
 pub(crate) const FUNCTIONS: &str = include_str!("functions.txt");
 
 const INVALID_VALUE: u32 = 1;
@@ -79,7 +79,8 @@ struct Runtime {
 
 impl Runtime {
     fn new() -> Self {
-        // One host thread is enough: results do not depend on their number, and the runner's CPU limits may allow no more.
+        // One host thread is enough: results do not depend on their number, and the runner's CPU limits may allow no
+        // more.
         let config = Config { memory: MEMORY, threads: 1, ..Config::default() };
         Self {
             device: Device::new(config),

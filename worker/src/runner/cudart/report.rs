@@ -52,14 +52,16 @@ impl CallErrors {
         self.fatal.get_or_insert_with(|| format!("{prefix}{text}{buffer}"));
     }
 
-    /// Returns the text, if there was an error. `with_refusals` is true if a refused request can explain how the call ended.
+    /// Returns the text, if there was an error. `with_refusals` is true if a refused request can explain how the call
+    /// ended.
     pub(super) fn text(self, with_refusals: bool) -> Option<String> {
         let refused = self.refused.filter(|_| with_refusals).map(|text| format!("{REFUSED}{text}"));
         self.fatal.or(refused)
     }
 }
 
-/// Describes the thread and the line. Only the name of a source file is given, because the folder of a build is deleted.
+/// Describes the thread and the line. Only the name of a source file is given, because the folder of a build is
+/// deleted.
 fn place(site: &FaultSite) -> String {
     let FaultSite { block, thread, lane, line, .. } = site;
     let source = site.source.as_ref().map_or_else(String::new, |source| {

@@ -83,11 +83,11 @@ fn open(
 /// Opens a library by descriptor, because this process's user may not be able to enter its folder. `name` is its name
 /// in error messages.
 fn open_library(library: &OwnedFd, flags: i32, name: &str) -> Result<*mut libc::c_void, String> {
-    let place = format!("/proc/self/fd/{}", library.as_raw_fd());
-    let path = CString::new(place.as_str()).map_err(|error| error.to_string())?;
+    let descriptor_path = format!("/proc/self/fd/{}", library.as_raw_fd());
+    let path = CString::new(descriptor_path.as_str()).map_err(|error| error.to_string())?;
     // SAFETY: a NUL-terminated path; constructors of the library run here, in a process made for that.
     let handle = unsafe { libc::dlopen(path.as_ptr(), flags) };
-    if handle.is_null() { Err(loader_error().replace(&place, name)) } else { Ok(handle) }
+    if handle.is_null() { Err(loader_error().replace(&descriptor_path, name)) } else { Ok(handle) }
 }
 
 fn loader_error() -> String {

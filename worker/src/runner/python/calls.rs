@@ -139,7 +139,7 @@ unsafe fn read_answer(
                 api,
                 call: (api.item)(calls, length(at)),
                 plan: if has_plan { (api.item)(plans, length(at)) } else { std::ptr::null_mut() },
-                tensors: call.tensors.iter().map(|&place| place as usize).collect(),
+                tensors: call.tensors.iter().map(|&index| index as usize).collect(),
                 arguments: *arguments,
                 managed: Vec::new(),
                 capsules: Vec::new(),
@@ -183,9 +183,9 @@ unsafe fn call(this: *mut c_void, arguments: *const Any, count: i32, planned: bo
     let api = entry.api;
     let outputs = entry.arguments..usize::try_from(count).unwrap_or(0);
     entry.managed.clear();
-    for place in entry.tensors.iter().copied().chain(outputs) {
-        // SAFETY: `place` is below `count`, and each of these arguments points to a tensor.
-        let tensor = unsafe { *(*arguments.add(place)).payload.pointer.cast::<DlTensor>() };
+    for index in entry.tensors.iter().copied().chain(outputs) {
+        // SAFETY: `index` is below `count`, and each of these arguments points to a tensor.
+        let tensor = unsafe { *(*arguments.add(index)).payload.pointer.cast::<DlTensor>() };
         entry.managed.push(Managed { tensor, context: std::ptr::null_mut(), deleter: std::ptr::null_mut() });
     }
     entry.capsules.clear();

@@ -155,7 +155,10 @@ mod tests {
     #[test]
     fn protection_is_present_if_attempts_to_break_it_failed() {
         let segv = End::Signalled { signal: libc::SIGSEGV };
-        assert_eq!(protection(OUTPUT, segv, "memory_limit"), Protection::new("memory_limit", true, "9.00 MiB"));
+        assert_eq!(
+            protection(OUTPUT, segv, "memory_limit"),
+            Protection::new("memory_limit", true, "9.00 MiB")
+        );
         let broken = OUTPUT.replace("heap_beyond=ENOMEM", "heap_beyond=ok");
         let it = protection(&broken, segv, "memory_limit");
         assert!(!it.present && it.detail.contains("`heap_beyond` was answered with ok"), "{it:?}");

@@ -116,7 +116,8 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
             // Device nodes, if there are any, are opened for writing; Landlock restricts which ones.
             if confinement.file_access.writable.is_empty() {
                 refuse_opening_for_writing(&mut refused)?;
-                // A candidate with device nodes is allowed these mappings, because a driver shares memory with its device.
+                // A candidate with device nodes is allowed these mappings, because a driver shares memory with its
+                // device.
                 refused.when(table::MMAP, &[(3, masked(MAP_KIND, MAP_SHARED_ANONYMOUS))])?;
                 refused.always_as(&[table::OPENAT2], libc::ENOSYS);
             }
@@ -147,7 +148,7 @@ fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendE
     for option in FCNTL_LOCKS {
         refused.when(table::FCNTL, &[(1, equals(option))])?;
     }
-    if affinity::can_be_left() {
+    if affinity::can_gain_cpus() {
         refused.always(&[table::SCHED_SETAFFINITY]);
     }
     // Only threads are allowed.

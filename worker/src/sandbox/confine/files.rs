@@ -233,7 +233,7 @@ impl<'a> RulesExceptHidden<'a> {
                 }
                 room = room.checked_sub(1).ok_or_else(|| ConfineError::Crowded {
                     path: folder.clone(),
-                    most: MAX_RULES_PER_FOLDER,
+                    max: MAX_RULES_PER_FOLDER,
                 })?;
                 writer.allow_if_present(&path, access)?;
             }
@@ -251,7 +251,7 @@ impl<'a> RulesExceptHidden<'a> {
         let refused = |source| ConfineError::Path { path: folder.to_owned(), source };
         for (number, entry) in std::fs::read_dir(folder).map_err(refused)?.flatten().enumerate() {
             if MAX_RULES_PER_FOLDER <= number {
-                return Err(ConfineError::Crowded { path: folder.to_owned(), most: MAX_RULES_PER_FOLDER });
+                return Err(ConfineError::Crowded { path: folder.to_owned(), max: MAX_RULES_PER_FOLDER });
             }
             let path = entry.path();
             let named = entry.file_name().to_string_lossy().contains(LIBRARY_SUFFIX);

@@ -45,8 +45,8 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineE
 /// Limits the number of processes. Call it after the process has changed its user: the user decides which processes the
 /// limit counts, and whether it has any effect.
 pub(super) fn limit_processes(limit: ProcessLimit, shares_user: bool) -> Result<Protection, ConfineError> {
-    let (most, counted) = counted(limit, shares_user);
-    lower(Resource::Nproc, most, "limiting processes")?;
+    let (max, counted) = counted(limit, shares_user);
+    lower(Resource::Nproc, max, "limiting processes")?;
     Ok(if rustix::process::getuid().is_root() {
         protection(
             "process_limit",
@@ -59,16 +59,16 @@ pub(super) fn limit_processes(limit: ProcessLimit, shares_user: bool) -> Result<
 }
 
 /// Returns true if the process has its own user namespace, on a kernel that counts only the processes in it.
-pub(super) fn counted_alone() -> bool {
+pub(super) fn is_counted_separately() -> bool {
     let read = |path| std::fs::read_to_string(path).ok();
-    is_counted_alone(
+    counts_separately(
         read("/proc/self/uid_map").as_deref(),
         &read("/proc/sys/kernel/osrelease").unwrap_or_default(),
     )
 }
 
 /// Decides from the id map and the kernel release. Only the namespace that a runner is cloned into has no id map.
-fn is_counted_alone(id_map: Option<&str>, release: &str) -> bool {
+fn counts_separately(id_map: Option<&str>, release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
     let version = numbers.next().zip(numbers.next());
     id_map.is_some_and(|map| map.trim().is_empty())
@@ -119,7 +119,7 @@ mod tests {
             (Some(mapped), "6.1.0", false),
             (None, "6.1.0", false),
         ] {
-            assert_eq!(is_counted_alone(id_map, release), alone, "{id_map:?} on {release:?}");
+            assert_eq!(counts_separately(id_map, release), alone, "{id_map:?} on {release:?}");
         }
     }
 }

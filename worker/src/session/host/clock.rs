@@ -93,8 +93,8 @@ impl Clock for HostSession<'_> {
         self.watch.handoff.min(self.watch.max_handoff)
     }
 
-    fn limit_handoff(&mut self, most: Duration) {
-        self.watch.max_handoff = most;
+    fn limit_handoff(&mut self, max: Duration) {
+        self.watch.max_handoff = max;
     }
 
     fn leaves_room(&self, threads: u32, cpus_busy: f64) -> bool {

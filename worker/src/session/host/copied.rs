@@ -110,12 +110,12 @@ impl CopiedInputs {
             let (id, pieces) = (recorded.id, recorded.pieces());
             let contents: Vec<_> =
                 recorded.capture.storages().iter().map(|it| (it.blob, it.file_offset)).collect();
-            let place = |storage_part: &StoragePart| {
+            let offset_of = |storage_part: &StoragePart| {
                 let piece = piece_of(&pieces, storage_part, &contents)?;
                 let buffer = self.residency.buffer(&Key::of(id, piece))?;
                 Some(buffer.address() + (storage_part.within.start - piece.first(page)))
             };
-            entry.move_inputs(&self.arena, place).ok_or(Uncopied {
+            entry.move_inputs(&self.arena, offset_of).ok_or(Uncopied {
                 entry: None,
                 error: StagingError::NoStorage { storage: contents.len(), storages: pieces.len() },
             })?;
@@ -140,8 +140,9 @@ fn piece_of<'a>(
     storage_part: &StoragePart,
     contents: &[(Option<BlobId>, u64)],
 ) -> Option<&'a Piece> {
-    let covers =
-        |piece: &&Piece| piece.range.start <= storage_part.within.start && storage_part.within.end <= piece.range.end;
+    let covers = |piece: &&Piece| {
+        piece.range.start <= storage_part.within.start && storage_part.within.end <= piece.range.end
+    };
     let in_same_storage = pieces.iter().filter(covers).find(|piece| piece.storage == storage_part.storage);
     in_same_storage.or_else(|| {
         let (blob, begins) = *contents.get(storage_part.storage.index())?;

@@ -92,10 +92,10 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         );
     }
     if let Some(fault) = &death.fault {
-        // A store into an input cannot raise this signal. It means that a page of the mapped file could not be read. But
-        // the candidate can write the report of a fault, or send itself the signal. The proof is that the worker cannot
-        // read the input either.
-        if matches!(fault.place, FaultedMemory::Input | FaultedMemory::InputGuard)
+        // A store into an input cannot raise this signal. It means that a page of the mapped file could not be read.
+        // But the candidate can write the report of a fault, or send itself the signal. The proof is that the worker
+        // cannot read the input either.
+        if matches!(fault.memory, FaultedMemory::Input | FaultedMemory::InputGuard)
             && fault.signal == libc::SIGBUS
             && (names.is_unreadable)(fault.index)
         {
@@ -109,7 +109,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
                 ),
             );
         }
-        let place = match fault.place {
+        let known = match fault.memory {
             _ if fault.signal == libc::SIGBUS => None,
             FaultedMemory::Input => Some((
                 Status::InputMutated,
@@ -123,7 +123,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             }
             FaultedMemory::Elsewhere => None,
         };
-        if let Some((status, what)) = place {
+        if let Some((status, what)) = known {
             return verdict(status, format!("{what}, {during} (address {:#x})", fault.address));
         }
     }
@@ -232,9 +232,9 @@ mod tests {
 
     #[test]
     fn death_maps_each_end_to_its_status() {
-        let fault = |place| Some(Fault { place, index: 1, address: 0x10, signal: libc::SIGSEGV });
-        let cut_short = |place| Death {
-            fault: Some(Fault { place, index: 1, address: 0x10, signal: libc::SIGBUS }),
+        let fault = |memory| Some(Fault { memory, index: 1, address: 0x10, signal: libc::SIGSEGV });
+        let cut_short = |memory| Death {
+            fault: Some(Fault { memory, index: 1, address: 0x10, signal: libc::SIGBUS }),
             ..death_by(End::Signalled { signal: libc::SIGBUS })
         };
         check_with_readability(
@@ -262,7 +262,7 @@ mod tests {
             "code 1",
         );
         let faulted =
-            |place| Death { fault: fault(place), ..death_by(End::Signalled { signal: libc::SIGSEGV }) };
+            |memory| Death { fault: fault(memory), ..death_by(End::Signalled { signal: libc::SIGSEGV }) };
         check(faulted(FaultedMemory::Input), Status::InputMutated, "input 1");
         check(faulted(FaultedMemory::InputGuard), Status::OutOfBounds, "input 1");
         check(faulted(FaultedMemory::OutputGuard), Status::OutOfBounds, "output 1");

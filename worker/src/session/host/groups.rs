@@ -31,10 +31,10 @@ const DESCRIPTORS_PER_ENTRY: u64 = 32;
 
 /// Splits groups whose files this process could not open all at once.
 fn within_descriptors(groups: Vec<Range<usize>>, open_files: u64) -> Vec<Range<usize>> {
-    let most = usize::try_from(open_files / DESCRIPTORS_PER_ENTRY).unwrap_or(usize::MAX).max(1);
+    let max_entries = usize::try_from(open_files / DESCRIPTORS_PER_ENTRY).unwrap_or(usize::MAX).max(1);
     let cut = |group: Range<usize>| {
         let end = group.end;
-        group.step_by(most).map(move |at| at..end.min(at.saturating_add(most)))
+        group.step_by(max_entries).map(move |at| at..end.min(at.saturating_add(max_entries)))
     };
     groups.into_iter().flat_map(cut).collect()
 }

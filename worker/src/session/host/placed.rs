@@ -25,7 +25,7 @@ use super::evict::evict;
 use super::outputs::signed;
 use super::read_ahead::{Watch, Whole};
 use crate::memfd;
-use crate::recorded::{Recorded, RecordedError, is_written_out};
+use crate::recorded::{Recorded, RecordedError, is_materialised};
 use crate::runner::frame::{EntrySetup, InputRange, VariantRange, WireArgument, WireOutput, WireType};
 use crate::session::{PoolSlot, Variants, VariedInput};
 
@@ -124,16 +124,18 @@ impl Placed {
         })
     }
 
-    /// Moves the inputs to `arena`, each to the offset that `place` returns for it. If `place` returns `None` for one
-    /// of them, moves none and returns `None`.
+    /// Moves the inputs to `arena`, each to the offset that `offset_of` returns for it. If `offset_of` returns `None`
+    /// for one of them, moves none and returns `None`.
     pub(crate) fn move_inputs(
         &mut self,
         arena: &Arc<File>,
-        place: impl Fn(&StoragePart) -> Option<u64>,
+        offset_of: impl Fn(&StoragePart) -> Option<u64>,
     ) -> Option<()> {
         let moved = |(range, storage_part): (&InputRange, &Option<StoragePart>)| {
             Some(match storage_part {
-                Some(storage_part) => InputRange { source: 0, file_offset: place(storage_part)?, ..*range },
+                Some(storage_part) => {
+                    InputRange { source: 0, file_offset: offset_of(storage_part)?, ..*range }
+                }
                 None => InputRange { source: 1, ..*range },
             })
         };
@@ -273,7 +275,8 @@ impl Placed {
         if self.memory == InputMemory::Pool { Bytes::ZERO } else { self.input_bytes() }
     }
 
-    /// The number of input bytes that need private pages in the runner, because they fill a page only in part or are not aligned.
+    /// The number of input bytes that need private pages in the runner, because they fill a page only in part or are
+    /// not aligned.
     pub(super) fn unmapped_bytes(&self) -> Bytes {
         if self.memory == InputMemory::Pool {
             return Bytes::ZERO;
@@ -382,7 +385,7 @@ impl<'a> Ranges<'a> {
         let mut stride = tensor.stride.clone();
         let range = if tensor.elements() == 0 {
             u32::MAX
-        } else if is_written_out(tensor) {
+        } else if is_materialised(tensor) {
             stride = contiguous_strides(&tensor.shape);
             let file_offset = self.materialise(tensor)?;
             let bytes = tensor.logical_bytes().get();

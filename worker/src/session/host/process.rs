@@ -131,7 +131,7 @@ pub(crate) struct Death {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
-    pub(crate) place: FaultedMemory,
+    pub(crate) memory: FaultedMemory,
     pub(crate) index: u32,
     pub(crate) address: u64,
     pub(crate) signal: i32,
@@ -272,8 +272,8 @@ impl Runner {
         }
     }
 
-    /// Lets the runner lock down and load the candidate, once the supervisor watches it. `timeout` is the time limit, which
-    /// starts when the candidate's code may run.
+    /// Lets the runner lock down and load the candidate, once the supervisor watches it. `timeout` is the time limit,
+    /// which starts when the candidate's code may run.
     pub(crate) fn begin(&mut self, link: &Link, timeout: Duration) -> Result<Response<Loaded>, RunnerError> {
         link.wait_watched(self.handle.pid())?;
         self.send(&ToRunner::Begin, &[])?;
@@ -457,7 +457,7 @@ impl Runner {
         let signal = i32::try_from(page.fault_signal.load(Ordering::SeqCst)).unwrap_or(0);
         let fault = (signal != 0).then(|| Fault {
             signal,
-            place: FaultedMemory::from_claim(page.fault_place.load(Ordering::Relaxed)),
+            memory: FaultedMemory::from_claim(page.fault_memory.load(Ordering::Relaxed)),
             index: page.fault_index.load(Ordering::Relaxed),
             address: page.fault_address.load(Ordering::Relaxed),
         });

@@ -225,7 +225,7 @@ impl ScriptedBackend {
             rounds: 0,
             started: Instant::now(),
             passed: Duration::ZERO,
-            most_handoff: Duration::MAX,
+            max_handoff: Duration::MAX,
             dead: false,
         })
     }
@@ -286,7 +286,7 @@ struct ScriptedSession<'b> {
     started: Instant,
     /// The sum of the durations of its blocks.
     passed: Duration,
-    most_handoff: Duration,
+    max_handoff: Duration,
     dead: bool,
 }
 

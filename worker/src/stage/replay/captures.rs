@@ -120,7 +120,7 @@ pub(crate) fn record(
     for (number, constant) in recorder.recording().constants.iter().enumerate() {
         let digest = locations.digest(constant, drop_cache, &mut chunk);
         digests.push(digest.map_err(|source| CapturesError::Read {
-            entry: locations.of.get(&constant.key).map_or_else(String::new, |place| place.name.clone()),
+            entry: locations.of.get(&constant.key).map_or_else(String::new, |location| location.name.clone()),
             source,
         })?);
         each(number + 1);
@@ -166,13 +166,13 @@ pub(crate) fn write_recording(path: &Path, bytes: &[u8]) -> Result<(), FileError
 impl Locations {
     /// Checks the CRCs of the storages that the pool loads for these needs from captures other than `own`.
     pub(crate) fn check_crcs(&self, needs: &[Need], own: &Path) -> Result<(), CaptureError> {
-        let places = needs.iter().filter_map(|need| self.of.get(&need.key));
-        places.filter(|place| place.capture != own).try_for_each(|place| {
-            let capture = CaptureFile::open(&place.capture)?;
+        let locations = needs.iter().filter_map(|need| self.of.get(&need.key));
+        locations.filter(|location| location.capture != own).try_for_each(|location| {
+            let capture = CaptureFile::open(&location.capture)?;
             // A file that was replaced in the meantime may have fewer storages.
             capture
                 .storages()
-                .get(place.storage.index())
+                .get(location.storage.index())
                 .map_or(Ok(()), |storage| capture.check_crc(storage.id))
         })
     }
@@ -191,16 +191,16 @@ impl Locations {
     }
 
     fn open(&self, constant: &Constant, drop_cache: bool) -> io::Result<FileSource> {
-        let place = self
+        let location = self
             .of
             .get(&constant.key)
             .ok_or_else(|| io::Error::other("no entry of this replay has it (were the captures changed?)"))?;
-        let capture = CaptureFile::open(&place.capture).map_err(io::Error::other)?;
-        let storage = capture.storages().get(place.storage.index()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let capture = CaptureFile::open(&location.capture).map_err(io::Error::other)?;
+        let storage = capture.storages().get(location.storage.index()).ok_or(io::ErrorKind::UnexpectedEof)?;
         let file = capture.file_of(storage.blob)?;
         let guard = CacheGuard::watch(Arc::clone(&file), drop_cache);
-        let (offset, bytes) = (storage.file_offset + place.start, place.bytes);
-        Ok(FileSource { file, guard, offset, bytes, name: place.name.clone() })
+        let (offset, bytes) = (storage.file_offset + location.start, location.bytes);
+        Ok(FileSource { file, guard, offset, bytes, name: location.name.clone() })
     }
 }
 

@@ -23,7 +23,7 @@ use opt_shared::replay::Recording;
 use opt_shared::units::Bytes;
 
 use self::calls::{Calls, StepError};
-use self::captures::{CapturesError, FileError, Locations, CaptureSource};
+use self::captures::{CaptureSource, CapturesError, FileError, Locations};
 use self::planner::{BelowFloor, MovePlan, Wanted};
 use self::pool::{Pool, PoolError};
 use self::steps::{Done, StepsError};

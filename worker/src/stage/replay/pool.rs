@@ -117,9 +117,9 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
             if 0 < number && over.recv().is_err() {
                 break;
             }
-            let told = self.carry_out(&moves.before).and_then(|()| self.places(number));
-            let failed = told.is_err();
-            if ready.send(told).is_err() || failed {
+            let message = self.carry_out(&moves.before).and_then(|()| self.ready_slots(number));
+            let failed = message.is_err();
+            if ready.send(message).is_err() || failed {
                 break;
             }
             if let Err(error) = self.carry_out(&moves.during) {
@@ -191,7 +191,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         Ok(event)
     }
 
-    fn places(&self, step: usize) -> Result<Vec<ReadySlot>, PoolError> {
+    fn ready_slots(&self, step: usize) -> Result<Vec<ReadySlot>, PoolError> {
         let set = self.sets.get(step).ok_or(PoolError::Plan)?;
         set.iter()
             .map(|&constant| {

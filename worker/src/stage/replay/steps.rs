@@ -41,8 +41,8 @@ pub trait Caller {
     /// step.
     fn needs(&mut self, step: usize) -> Result<Option<(Step, Vec<Need>)>, Self::Error>;
 
-    /// Makes the step's call. `places` has the slots in the order of the needs.
-    fn call(&mut self, step: usize, places: &[ReadySlot]) -> Result<(), Self::Error>;
+    /// Makes the step's call. `slots` has the slots in the order of the needs.
+    fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<(), Self::Error>;
 }
 
 /// The times of one step.
@@ -89,13 +89,13 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
                 let Some((name, needs)) = asked else { break };
                 let constants = cursor.step(&name, &needs)?;
                 let waits = Instant::now();
-                let places = ready.recv().unwrap_or(Err(PoolError::Ended));
+                let slots = ready.recv().unwrap_or(Err(PoolError::Ended));
                 let stall = waits.elapsed();
-                let places = places.map_err(|source| StepsError::Pool { step, source })?;
-                if !places.iter().map(|place| place.constant).eq(constants) {
+                let slots = slots.map_err(|source| StepsError::Pool { step, source })?;
+                if !slots.iter().map(|slot| slot.constant).eq(constants) {
                     return Err(StepsError::Pool { step, source: PoolError::Plan });
                 }
-                caller.call(step, &places).map_err(|source| StepsError::Call { step, source })?;
+                caller.call(step, &slots).map_err(|source| StepsError::Call { step, source })?;
                 let now = Instant::now();
                 steps.push(StepTime { whole: now - before, stall });
                 before = now;

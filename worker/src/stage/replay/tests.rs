@@ -43,13 +43,13 @@ struct Report {
 fn replay(task: &ReplayTask, scripts: &[Script]) -> Report {
     let backend = ScriptedBackend::playing(scripts);
     let mut head = Head::passed();
-    let told = std::cell::RefCell::new(Vec::new());
+    let progress_reports = std::cell::RefCell::new(Vec::new());
     let Replayed { result } =
-        run(&backend, &|done, total, _| told.borrow_mut().push((done, total)), task, &mut head);
+        run(&backend, &|done, total, _| progress_reports.borrow_mut().push((done, total)), task, &mut head);
     if result.is_some() {
         let all = u32::try_from(task.steps.len()).expect("few");
-        let steps = &told.borrow()[told.borrow().len() - task.steps.len()..];
-        assert!(steps.iter().copied().eq((1..=all).map(|step| (step, all))), "{told:?}");
+        let steps = &progress_reports.borrow()[progress_reports.borrow().len() - task.steps.len()..];
+        assert!(steps.iter().copied().eq((1..=all).map(|step| (step, all))), "{progress_reports:?}");
     }
     assert!(backend.is_over(), "a session was not started: {:?}", backend.asked.borrow());
     let asked = backend.asked.borrow().clone();
@@ -110,10 +110,10 @@ fn replay_digests_all_of_a_large_output() {
 #[test]
 fn replay_reports_a_limited_number_of_steps_and_counts_all() {
     let folder = tempfile::tempdir().expect("a folder");
-    let most = opt_shared::outcome::MAX_REPORTED_STEPS;
-    let task = task(&folder, &vec![0; most + 1]);
-    let result = replay(&task, &vec![right(); most + 1]).result.expect("every step succeeded");
-    assert_eq!((result.steps.len(), result.step_count), (most, most as u64 + 1));
+    let max = opt_shared::outcome::MAX_REPORTED_STEPS;
+    let task = task(&folder, &vec![0; max + 1]);
+    let result = replay(&task, &vec![right(); max + 1]).result.expect("every step succeeded");
+    assert_eq!((result.steps.len(), result.step_count), (max, max as u64 + 1));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use opt_shared::formula::load_timeout;
 use opt_shared::message::VerifyTask;
 use opt_shared::outcome::{Blame, EntryFailure, Head, OutputForm, RunnerEnd, Status, Verified, WorstError};
 
-use super::calls::{Checked, EntryCalls, Over};
+use super::calls::{Checked, EntryCalls, EntryEnd};
 use super::failure::{self, of, of_refusal, of_the_capture, unless_damaged};
 use super::{Progress, kept};
 use crate::judge::Tolerance;
@@ -180,17 +180,18 @@ impl<B: Backend> Verification<'_, B> {
         if let Answer::Done(Loaded::Ready { has_plan, returned }) = loaded {
             self.returns(returned);
             for (at, entry) in placed.iter().enumerate() {
-                let outcome = match self.call_in_shared_session(&mut *session, at, entry.as_ref(), has_plan)? {
-                    SharedEnd::Settled(outcome) => *outcome,
-                    SharedEnd::Doubted(failure) => {
-                        shared.doubted = Some(failure);
-                        break;
-                    }
-                    SharedEnd::Died => {
-                        died = true;
-                        break;
-                    }
-                };
+                let outcome =
+                    match self.call_in_shared_session(&mut *session, at, entry.as_ref(), has_plan)? {
+                        SharedEnd::Settled(outcome) => *outcome,
+                        SharedEnd::Doubted(failure) => {
+                            shared.doubted = Some(failure);
+                            break;
+                        }
+                        SharedEnd::Died => {
+                            died = true;
+                            break;
+                        }
+                    };
                 shared.settled += 1;
                 shared.enough = self.settle(first + at, outcome);
                 if shared.enough {
@@ -227,11 +228,11 @@ impl<B: Backend> Verification<'_, B> {
         let checked = calls.checked;
         Ok(match over {
             None => SharedEnd::Settled(Box::new(Outcome { checked, ..Outcome::default() })),
-            Some(Over::Failed(failure)) if is_independent_of_session(failure.status) => {
+            Some(EntryEnd::Failed(failure)) if is_independent_of_session(failure.status) => {
                 SharedEnd::Settled(Box::new(Outcome { failure: Some(*failure), end: None, checked }))
             }
-            Some(Over::Failed(failure)) => SharedEnd::Doubted(failure),
-            Some(Over::Died) => SharedEnd::Died,
+            Some(EntryEnd::Failed(failure)) => SharedEnd::Doubted(failure),
+            Some(EntryEnd::Died) => SharedEnd::Died,
         })
     }
 
@@ -252,17 +253,17 @@ impl<B: Backend> Verification<'_, B> {
             }
             Answer::Done(Loaded::Refused { text }) => {
                 let Verdict { status, detail } = of_refusal(text);
-                Some(Over::Failed(Box::new(of(recorded, status, detail))))
+                Some(EntryEnd::Failed(Box::new(of(recorded, status, detail))))
             }
-            Answer::Died => Some(Over::Died),
+            Answer::Died => Some(EntryEnd::Died),
         };
         let checked = calls.checked;
         let ending = session.finish()?;
         self.note(&ending);
         let (failure, end) = match over {
             None => (None, None),
-            Some(Over::Failed(failure)) => (Some(*failure), None),
-            Some(Over::Died) => {
+            Some(EntryEnd::Failed(failure)) => (Some(*failure), None),
+            Some(EntryEnd::Died) => {
                 let Verdict { status, detail } = ending.verdict;
                 if status == Status::Unsupported {
                     self.lacking.get_or_insert_with(|| format!("{}: {detail}", recorded.name));

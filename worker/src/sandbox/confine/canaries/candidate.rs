@@ -7,7 +7,9 @@ use nix::errno::Errno;
 use opt_shared::protection::PROTECTIONS;
 
 use super::super::{Descriptors, SandboxKind, lock_down};
-use super::scenario::{ARTIFACT_FD, WORKER_FD, as_every_user, confinement, folder, inherited, library, start};
+use super::scenario::{
+    ARTIFACT_FD, WORKER_FD, as_every_user, confinement, folder, inherited, library, start,
+};
 use crate::sandbox::canary::attempts;
 use crate::sandbox::handle::End;
 use crate::sandbox::spawn::Namespaces;

@@ -9,7 +9,8 @@ use crate::sandbox::handle::End;
 use crate::sandbox::interpose::note_refusals_in;
 use crate::sandbox::spawn::Namespaces;
 
-/// A size above the limit of `scenario::confinement` (256 MiB). Each function requests more than the function before it.
+/// A size above the limit of `scenario::confinement` (256 MiB). Each function requests more than the function before
+/// it.
 const BEYOND_MIB: u64 = 300;
 
 const LIBRARY: &str = r#"

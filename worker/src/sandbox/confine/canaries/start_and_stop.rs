@@ -58,7 +58,10 @@ fn stopped_runner_does_not_run_until_continued() {
                 running.runner.cont().expect("the runner continues");
             }
             running.runner.kill().expect("the runner can be killed");
-            assert_eq!(running.runner.reap().expect("the runner is our child"), End::Signalled { signal: libc::SIGKILL });
+            assert_eq!(
+                running.runner.reap().expect("the runner is our child"),
+                End::Signalled { signal: libc::SIGKILL }
+            );
             assert_eq!(running.runner.stop(TIMEOUT).expect("nothing to stop"), Stop::Ended);
             assert!(running.runner.cpu_time().is_err());
         }
@@ -73,7 +76,10 @@ fn stop_of_a_runner_that_has_ended_reports_its_end() {
     running.runner.kill().expect("the runner can be killed");
     assert!(running.runner.wait_dead(TIMEOUT).expect("the runner is our child"), "the runner ends");
     assert_eq!(running.runner.stop(TIMEOUT).expect("the runner's end is known"), Stop::Ended);
-    assert_eq!(running.runner.reap().expect("the runner is our child"), End::Signalled { signal: libc::SIGKILL });
+    assert_eq!(
+        running.runner.reap().expect("the runner is our child"),
+        End::Signalled { signal: libc::SIGKILL }
+    );
 }
 
 /// A profile detects idle work by reading the CPU clock of a stopped process.
@@ -207,7 +213,9 @@ fn runner_gets_exactly_the_given_descriptors() {
     let mut files = Vec::new();
     for name in ["a", "b"] {
         let path = folder.path().join(name);
-        File::create(&path).and_then(|mut file| file.write_all(name.as_bytes())).expect("the folder is writable");
+        File::create(&path)
+            .and_then(|mut file| file.write_all(name.as_bytes()))
+            .expect("the folder is writable");
         files.push(File::open(path).expect("just written"));
     }
     // Each descriptor goes to the number that the other one has in this process.

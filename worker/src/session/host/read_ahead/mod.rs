@@ -5,12 +5,12 @@
 //! would read the whole table. Therefore the runner maps inputs without read-ahead (`MADV_RANDOM`). While it calls, a
 //! thread of the worker watches which pages enter the cache, and reads ahead where that is faster.
 //!
-//! This module owns the thread and its counters. `policy` decides, `cache_view` queries the cache, and `touches` reads the
-//! runner's page tables. The thread does not touch the candidate, and does not run while anything is timed. A failed
-//! hint changes only the speed.
+//! This module owns the thread and its counters. `policy` decides, `cache_view` queries the cache, and `touches` reads
+//! the runner's page tables. The thread does not touch the candidate, and does not run while anything is timed. A
+//! failed hint changes only the speed.
 
-mod policy;
 mod cache_view;
+mod policy;
 mod touches;
 
 use std::collections::VecDeque;
@@ -28,11 +28,11 @@ use opt_shared::outcome::ReadReport;
 use opt_shared::units::Bytes;
 use rustix::fs::{Advice, fadvise};
 
-use self::policy::{LONG_STEPS_AHEAD, ReadaheadPolicy, Tripwire};
 use self::cache_view::{CacheQuery, CacheView};
-use self::touches::{TouchesUnknown, Mapped, Touches};
+use self::policy::{LONG_STEPS_AHEAD, ReadaheadPolicy, Tripwire};
+use self::touches::{Mapped, Touches, TouchesUnknown};
 use super::placed::Placed;
-use crate::recorded::ask_for;
+use crate::recorded::request_ahead;
 use crate::runner::frame::InputRange;
 
 /// Inputs smaller than this, in bytes, are read whole before the call, because watching them costs more than reading
@@ -100,7 +100,10 @@ impl ReadAhead {
         Self::over(ranges, &[CacheQuery::CacheStat, CacheQuery::MinCore])
     }
 
-    fn over<'a>(ranges: impl Iterator<Item = (&'a Arc<File>, &'a InputRange)>, queries: &[CacheQuery]) -> Self {
+    fn over<'a>(
+        ranges: impl Iterator<Item = (&'a Arc<File>, &'a InputRange)>,
+        queries: &[CacheQuery],
+    ) -> Self {
         let page = rustix::param::page_size() as u64;
         let mut it = Self { inputs: Vec::new(), small_inputs: Vec::new(), unseen: 0 };
         for (index, (file, range)) in ranges.enumerate() {
@@ -111,7 +114,8 @@ impl ReadAhead {
             }
             let offset = range.file_offset.next_multiple_of(page);
             let bytes = (end - end % page).saturating_sub(offset);
-            let Some(cache) = queries.iter().find_map(|query| CacheView::of(file, offset, bytes, *query)) else {
+            let Some(cache) = queries.iter().find_map(|query| CacheView::of(file, offset, bytes, *query))
+            else {
                 it.unseen += 1;
                 continue;
             };
@@ -157,7 +161,7 @@ impl ReadAhead {
             return Watch { seen: Seen { report, whole: Whole::default() }, thread: None, turn: None };
         }
         for (file, range) in &self.small_inputs {
-            ask_for(file, range.start..range.end);
+            request_ahead(file, range.start..range.end);
         }
         let (tell, commands) = channel();
         let (done, turn) = channel();
@@ -294,8 +298,8 @@ impl Watcher {
             } else {
                 let quiet = if looks.contains(&LookResult::Touched) { BUSY_PAUSE } else { pause * 2 };
                 let streams = self.inputs.iter().any(|input| input.policy.has_streams());
-                let most = if streams || self.expected.is_some() { STREAM_PAUSE } else { IDLE_PAUSE };
-                quiet.max(start.elapsed() * LOOKING_PART).min(most)
+                let max = if streams || self.expected.is_some() { STREAM_PAUSE } else { IDLE_PAUSE };
+                quiet.max(start.elapsed() * LOOKING_PART).min(max)
             };
             if self.read_some(&mut scratch) {
                 pause = Duration::ZERO;
@@ -370,7 +374,8 @@ enum LookResult {
 }
 
 impl Input {
-    /// Checks which pages were touched, and reads what the policy asks for. `at` is the input's index among those that are watched.
+    /// Checks which pages were touched, and reads what the policy asks for. `at` is the input's index among those that
+    /// are watched.
     fn look(&mut self, at: usize, touches: Option<&Touches>) -> LookResult {
         let mut read = false;
         let before = self.policy.touched();
@@ -434,7 +439,7 @@ impl Input {
             if MIN_LONG_READ <= bytes.end - bytes.start && self.policy.may_overshoot() {
                 self.due.push_back(bytes);
             } else {
-                ask_for(&self.file, bytes);
+                request_ahead(&self.file, bytes);
             }
         }
         any
@@ -453,7 +458,7 @@ impl Input {
         match self.in_order.as_ref().and_then(|file| file.read_at(&mut scratch[..length], bytes.start).ok()) {
             Some(read) if 0 < read => bytes.start += read as u64,
             _ => {
-                ask_for(&self.file, bytes.clone());
+                request_ahead(&self.file, bytes.clone());
                 bytes.start = bytes.end;
             }
         }

@@ -242,14 +242,14 @@ impl ReadaheadPolicy {
         for at in waiting..all.len() {
             let mut stream = std::mem::replace(&mut all[at], Stream::empty());
             let others: u64 = all[forgotten..].iter().map(Stream::waiting).sum();
-            let most = if stream.step < MAX_STEP { STEPS_AHEAD } else { LONG_STEPS_AHEAD };
-            let wanted = stream.step * most as u64;
+            let max = if stream.step < MAX_STEP { STEPS_AHEAD } else { LONG_STEPS_AHEAD };
+            let wanted = stream.step * max as u64;
             let mut room = MAX_AHEAD.saturating_sub(others);
             while room < wanted && forgotten < waiting {
                 room += all[forgotten].waiting();
                 forgotten += 1;
             }
-            let steps = usize::try_from(room / stream.step).unwrap_or(most).clamp(1, most);
+            let steps = usize::try_from(room / stream.step).unwrap_or(max).clamp(1, max);
             due.extend(self.advance(&mut stream, steps));
             all[at] = stream;
         }

@@ -106,7 +106,8 @@ fn input_used_whole_before_is_read_from_the_start() {
     let mut whole = Whole::default();
     for known in [false, true] {
         let Some((file, range)) = cold() else { return };
-        let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore]);
+        let ahead =
+            ReadAhead::over([(&file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore]);
         ahead.read_exactly();
         let watch = ahead.start_expecting(Expected { whole, turn: None });
         watch.runs_in(std::process::id());
@@ -165,7 +166,8 @@ fn cached_inputs_are_not_read_again() {
     let mut tries = 20;
     let ahead = loop {
         (0..to_index(range.bytes)).step_by(4096).for_each(|at| assert_eq!(byte(&warm, at), right(at)));
-        let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore]);
+        let ahead =
+            ReadAhead::over([(&file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore]);
         if !ahead.page_by_page() {
             break ahead;
         }
@@ -189,15 +191,17 @@ fn small_input_is_read_whole_without_neighbours() {
     // The inputs are adjacent. Reading one must not count as touching the other.
     let large = InputRange { bytes: 32 << 20, ..large };
     let small = InputRange { source: 0, file_offset: 40 << 20, bytes: 300_000, address_phase: 0 };
-    let ahead =
-        ReadAhead::over([(&file, &small), (&file, &large)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore]);
+    let ahead = ReadAhead::over(
+        [(&file, &small), (&file, &large)].into_iter(),
+        &[CacheQuery::CacheStat, CacheQuery::MinCore],
+    );
     ahead.read_exactly();
     let watch = ahead.start();
     let _map = mapped(&file, &small, true);
     watch.stop();
     if let Some(pages) = cached_pages(file.as_fd()) {
         let page = rustix::param::page_size() as u64;
-        let most = small.bytes.div_ceil(page) + crate::recorded::READAHEAD_WINDOW / page;
-        assert!(0 < pages && pages <= most, "{pages} pages");
+        let max = small.bytes.div_ceil(page) + crate::recorded::READAHEAD_WINDOW / page;
+        assert!(0 < pages && pages <= max, "{pages} pages");
     }
 }

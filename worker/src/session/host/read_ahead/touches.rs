@@ -120,7 +120,8 @@ mod tests {
             mmap(std::ptr::null_mut(), 255 * page, ProtFlags::READ, MapFlags::PRIVATE, &file, page as u64)
         }
         .expect("mapped");
-        let touches = Touches::of(std::process::id(), &mapped()).expect("a process can read its own page tables");
+        let touches =
+            Touches::of(std::process::id(), &mapped()).expect("a process can read its own page tables");
         assert!(touches.touched(0, 0..250) == 0, "nothing was touched");
         // SAFETY: within the mapping, whose second page is the file's third.
         unsafe { start.cast::<u8>().add((4 - 1 + 7) * page).read_volatile() };

@@ -84,8 +84,8 @@ impl Source for Piece {
     }
 
     fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()> {
-        for (place, slot) in into.iter_mut().enumerate() {
-            let at = at.get() + place as u64;
+        for (index, slot) in into.iter_mut().enumerate() {
+            let at = at.get() + index as u64;
             *slot = byte(self.constant, at) ^ u8::from(self.spoiled && at + 1 == length(self.constant));
         }
         Ok(())
@@ -117,11 +117,11 @@ impl Caller for Reading<'_> {
         Ok(self.truth.get(step).map(|set| (name(step), set.iter().map(|&it| need(it)).collect())))
     }
 
-    fn call(&mut self, step: usize, places: &[ReadySlot]) -> Result<(), Wrong> {
+    fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<(), Wrong> {
         self.called.lock().expect("nobody panics").push(step);
-        for (place, &constant) in places.iter().zip(&self.truth[step]) {
+        for (slot, &constant) in slots.iter().zip(&self.truth[step]) {
             let mut seen = vec![0; to_index(length(constant))];
-            self.arena.read_exact_at(&mut seen, place.address + u64::from(place.phase)).expect("read");
+            self.arena.read_exact_at(&mut seen, slot.address + u64::from(slot.phase)).expect("read");
             if seen != contents(constant, length(constant)) {
                 return Err(Wrong(format!("weight_{constant} has other bytes")));
             }
@@ -349,8 +349,8 @@ impl Source for SlowPiece<'_> {
             }
             std::thread::yield_now();
         }
-        for (place, slot) in into.iter_mut().enumerate() {
-            *slot = byte(9, at.get() + place as u64);
+        for (index, slot) in into.iter_mut().enumerate() {
+            *slot = byte(9, at.get() + index as u64);
         }
         Ok(())
     }

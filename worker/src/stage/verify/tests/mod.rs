@@ -238,9 +238,9 @@ fn verify_reports_figures_of_every_entry() {
         Script { peak_owed: Bytes::mib(2), ..quiet },
     ];
     let task = task(&[0, 1, 2]);
-    let told = std::cell::RefCell::new(Vec::new());
+    let progress_reports = std::cell::RefCell::new(Vec::new());
     let backend = ScriptedBackend::playing(&scripts);
-    let progress = |entries, total, bytes| told.borrow_mut().push((entries, total, bytes));
+    let progress = |entries, total, bytes| progress_reports.borrow_mut().push((entries, total, bytes));
     let mut head = Head::passed();
     let body = run(&backend, &progress, &task, &mut head).expect("no trouble");
     let report = Report { head, body };
@@ -252,7 +252,7 @@ fn verify_reports_figures_of_every_entry() {
     let sizes: Vec<Bytes> = task.entries.iter().map(|entry| entry.numbers.file).collect();
     assert_eq!(report.body.bytes_validated, sizes.iter().copied().sum());
     let so_far = |count: usize| sizes.iter().take(count).copied().sum::<Bytes>();
-    assert_eq!(*told.borrow(), [(1, 3, so_far(1)), (2, 3, so_far(2)), (3, 3, so_far(3))]);
+    assert_eq!(*progress_reports.borrow(), [(1, 3, so_far(1)), (2, 3, so_far(2)), (3, 3, so_far(3))]);
     assert_eq!(report.body.reads.page_by_page, 1, "the groups' report on reads");
     assert_eq!(report.body.max_absolute_error, 0.0);
 }
