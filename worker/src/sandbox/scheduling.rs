@@ -17,7 +17,7 @@ pub(crate) enum Scheduling {
 
 /// Applies `scheduling` to the thread with this number; 0 is the calling thread.
 pub(crate) fn set_scheduling(thread: u32, scheduling: Scheduling) -> Result<(), Errno> {
-    let attributes = match turns {
+    let attributes = match scheduling {
         Scheduling::Short => {
             SchedulingAttributes { runtime: SHORT_SLICE_NS, ..SchedulingAttributes::default() }
         }

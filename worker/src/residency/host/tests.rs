@@ -172,7 +172,7 @@ fn invalid_requests_are_refused() {
 fn failed_copy_poisons_the_device() {
     let arena = HostDevice::create(Bytes::mib(1)).expect("an arena");
     let unwritable = arena.reader().expect("a reader");
-    let mut device = HostDevice::over(unwritable, Bytes::mib(1), Bytes::mib(1)).expect("an arena");
+    let mut device = HostDevice::from_arena(unwritable, Bytes::mib(1), Bytes::mib(1)).expect("an arena");
     let buffer = device.allocate(Bytes::kib(4)).expect("room");
     let slot = device.slot(Bytes::kib(4)).expect("a slot");
     let event = device.upload(slot, Bytes::kib(4), &buffer, Bytes::ZERO).expect("queued");

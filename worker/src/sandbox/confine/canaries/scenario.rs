@@ -81,10 +81,10 @@ pub(super) fn as_every_user<Test: FnOnce()>(test: Test) {
         .uid(ORDINARY_USER)
         .output()
         .expect("the test executable starts as an ordinary user");
-    let output = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && output.contains("1 passed"),
-        "as an ordinary user: {output}{}",
+        output.status.success() && stdout.contains("1 passed"),
+        "as an ordinary user: {stdout}{}",
         String::from_utf8_lossy(&output.stderr)
     );
 }
