@@ -14,9 +14,9 @@ const CAPTURES: &str = "captures/torch_nn_functional_relu";
 const OTHER_PROCESSES: usize = 30;
 
 /// Idle processes of a user. Dropping the value kills them.
-struct Others(Vec<Child>);
+struct IdleProcesses(Vec<Child>);
 
-impl Others {
+impl IdleProcesses {
     fn start(user: User) -> Self {
         let start = |_| {
             let mut command = Command::new("sleep");
@@ -28,7 +28,7 @@ impl Others {
     }
 }
 
-impl Drop for Others {
+impl Drop for IdleProcesses {
     fn drop(&mut self) {
         for child in &mut self.0 {
             let _ = child.kill();
@@ -63,7 +63,7 @@ fn four_threads_run_beside_thirty_other_processes_of_the_user() {
         );
         let program = user.program(&scenario);
         user.owns(&scenario);
-        let others = Others::start(user);
+        let idle = IdleProcesses::start(user);
         let arguments = ["run", "plan.toml"];
         let mut command = scenario.command_of(&program, &arguments);
         user.becomes(&mut command);

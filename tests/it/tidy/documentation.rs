@@ -11,7 +11,7 @@ use super::{Text, assert_none, read, root, texts};
 const TEST_COMMAND_MARK: &str = "<!-- the test command -->";
 
 /// The lines of the code block that follows `mark`.
-fn fenced(text: &str, mark: &str) -> Vec<String> {
+fn code_block(text: &str, mark: &str) -> Vec<String> {
     let after = text.split(mark).nth(1).unwrap_or_else(|| panic!("{mark} is gone"));
     let block = after.split("```").nth(1).expect("a fence");
     block.lines().skip(1).filter(|line| !line.trim().is_empty()).map(str::to_owned).collect()
@@ -19,7 +19,7 @@ fn fenced(text: &str, mark: &str) -> Vec<String> {
 
 #[test]
 fn readme_and_checks_use_the_same_test_command() {
-    let command = fenced(&read("README.md"), TEST_COMMAND_MARK);
+    let command = code_block(&read("README.md"), TEST_COMMAND_MARK);
     let [command] = command.as_slice() else { panic!("one line, not {command:?}") };
     let checks = read(".ci/run");
     let same = checks.lines().filter(|line| line == command).count();

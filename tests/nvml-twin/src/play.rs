@@ -42,7 +42,7 @@ impl Scene {
 fn look(index: usize, device: &Device, seen: &mut BTreeMap<(usize, usize, u32), Seen>) -> DeviceNow {
     let mut now = DeviceNow { listed: Vec::new(), used_mib: device.held_mib };
     for (number, process) in device.processes.iter().enumerate() {
-        for pid in meant(&process.who) {
+        for pid in pids_of(&process.who) {
             let first = Seen { since: Instant::now(), died: None };
             seen.entry((index, number, pid)).or_insert(first);
         }
@@ -86,7 +86,7 @@ fn ms(from: Instant, to: Instant) -> u64 {
     u64::try_from(to.duration_since(from).as_millis()).unwrap_or(u64::MAX)
 }
 
-fn meant(who: &Who) -> Vec<u32> {
+fn pids_of(who: &Who) -> Vec<u32> {
     match who {
         Who::Pid(pid) => vec![*pid],
         Who::Context => {

@@ -35,13 +35,13 @@ fn take(expected: f64, actual: f64, bounds: Bounds) -> (f64, f64, f64) {
     let tolerance = bounds.atol + bounds.rtol * magnitude;
     // If 0 is expected, there is no relative error.
     let relative = if magnitude == 0.0 { bounds.absolute } else { bounds.relative * magnitude };
-    let bound = lesser(lesser(tolerance, relative), bounds.absolute);
+    let bound = smaller(smaller(tolerance, relative), bounds.absolute);
     (difference - bound, difference * difference, expected * expected)
 }
 
 /// The smaller number, in a single instruction. `f64::min` needs more, because it handles NaN.
 #[inline(always)]
-fn lesser(left: f64, right: f64) -> f64 {
+fn smaller(left: f64, right: f64) -> f64 {
     if left < right { left } else { right }
 }
 

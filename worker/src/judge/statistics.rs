@@ -68,20 +68,20 @@ pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
 /// The assumed share by which a process may differ from others with the same kernel; a single process cannot show it.
 /// The guess is generous: too large a value keeps a candidate longer than necessary, too small a value could drop the
 /// winner.
-const UNSEEN: f64 = 0.1;
+const UNSEEN_SPREAD: f64 = 0.1;
 
 /// The median ratio of the pairs of a single process, with an interval that is rather too wide than too narrow. `None`
 /// without pairs, or if a ratio is not positive and finite.
 ///
 /// In logarithms, the half-width is `√(m² + u²)`: m is the larger of the distances of the smallest and the largest pair
-/// from the median, and u is `UNSEEN`.
+/// from the median, and u is `UNSEEN_SPREAD`.
 pub fn over_pairs(ratios: &[f64]) -> Option<Estimate> {
     if !ratios.iter().all(|&ratio| ratio > 0.0 && ratio.is_finite()) {
         return None;
     }
     let value = quantile_of(ratios, 0.5)?;
     let farthest = ratios.iter().map(|ratio| (ratio / value).ln().abs()).fold(0.0, f64::max);
-    let half = farthest.hypot(UNSEEN.ln_1p());
+    let half = farthest.hypot(UNSEEN_SPREAD.ln_1p());
     Some(Estimate { value, ci_low: value * (-half).exp(), ci_high: value * half.exp() })
 }
 

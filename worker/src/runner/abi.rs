@@ -197,7 +197,7 @@ impl Arguments {
     }
 
     /// Sets the `self` argument, through which a module of an interpreter gets its state for this entry.
-    pub(crate) fn belong_to(&mut self, this: *mut c_void) {
+    pub(crate) fn set_self(&mut self, this: *mut c_void) {
         self.this = this;
     }
 

@@ -244,7 +244,7 @@ fn prepare(
     let given = Given { artifact, libraries, interpreter, calls, arity };
     let loaded = load::load(&setup, given, page).map_err(|text| Ending::Reply(Reply::LoadFailed { text }))?;
     for (entry, this) in entries.iter_mut().zip(&loaded.entries) {
-        entry.arguments.belong_to(*this);
+        entry.arguments.set_self(*this);
     }
     send_reply(socket, &Reply::Loaded { has_plan: loaded.plan.is_some(), returned: loaded.returned })?;
     Ok(Runner { loaded, on_device, entries, last: None })

@@ -162,9 +162,9 @@ unsafe extern "C" {
 }
 
 /// The zygote's own arguments, as process listings show them.
-const OWN_NAME: &[u8] = b"opt-zygote\0__zygote\0";
+const ZYGOTE_ARGUMENTS: &[u8] = b"opt-zygote\0__zygote\0";
 /// A runner's arguments, with the same length.
-const RUNNERS_NAME: &[u8; OWN_NAME.len()] = b"opt-runner\0__runner\0";
+const RUNNER_ARGUMENTS: &[u8; ZYGOTE_ARGUMENTS.len()] = b"opt-runner\0__runner\0";
 
 /// In a copy: changes the name in process listings to a runner's.
 fn rename_to_runner() {
@@ -172,8 +172,8 @@ fn rename_to_runner() {
     // the same lengths.
     unsafe {
         let name = program_invocation_name;
-        if !name.is_null() && std::slice::from_raw_parts(name, OWN_NAME.len()) == OWN_NAME {
-            std::ptr::copy_nonoverlapping(RUNNERS_NAME.as_ptr(), name, RUNNERS_NAME.len());
+        if !name.is_null() && std::slice::from_raw_parts(name, ZYGOTE_ARGUMENTS.len()) == ZYGOTE_ARGUMENTS {
+            std::ptr::copy_nonoverlapping(RUNNER_ARGUMENTS.as_ptr(), name, RUNNER_ARGUMENTS.len());
         }
     }
 }

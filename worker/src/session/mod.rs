@@ -59,7 +59,7 @@ pub(crate) trait Backend {
 
     /// Returns false if a candidate has broken something that all sessions need, so that no other session can be
     /// started.
-    fn goes_on(&self) -> bool {
+    fn can_start_sessions(&self) -> bool {
         true
     }
 

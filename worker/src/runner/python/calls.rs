@@ -87,7 +87,7 @@ pub(in crate::runner) fn load(
             texts,
         ];
         if method.is_null() || arguments.iter().any(|argument| argument.is_null()) {
-            return Err(OUT_OF_OBJECTS.to_owned());
+            return Err(OUT_OF_MEMORY_TEXT.to_owned());
         }
         for (at, (call, _)) in entries.iter().enumerate() {
             (api.set_item)(texts, length(at), text(&call.text));
@@ -98,7 +98,7 @@ pub(in crate::runner) fn load(
         }
         if answer.is_null() {
             (api.forget_error)();
-            return Err(OUT_OF_OBJECTS.to_owned());
+            return Err(OUT_OF_MEMORY_TEXT.to_owned());
         }
         read_answer(api, answer, entries)
     }
@@ -115,7 +115,7 @@ fn read(artifact: &File) -> io::Result<Vec<u8>> {
     Ok(source)
 }
 
-const OUT_OF_OBJECTS: &str = "the interpreter has no memory left to load the module";
+const OUT_OF_MEMORY_TEXT: &str = "the interpreter has no memory left to load the module";
 
 /// # Safety
 /// The lock must be held, and `answer` must be what the driver's `load` returned. It is kept, because entries refer

@@ -205,7 +205,7 @@ impl HostSession<'_> {
             view.prepare(offsets.iter().copied());
         }
         let mut seen = Vec::with_capacity(offsets.len());
-        let timed = self.prioritised(block, &offsets, &mut seen, inputs);
+        let timed = self.with_priority(block, &offsets, &mut seen, inputs);
         let Some(view) = &self.view else { return timed };
         let changed = match &timed {
             // The runner is stopped, so the outputs do not change any more.
@@ -226,7 +226,7 @@ impl HostSession<'_> {
     }
 
     /// Times one block, with the priority that the plan asks for. Before and after it, the priority is normal.
-    fn prioritised(
+    fn with_priority(
         &mut self,
         block: &BlockOrder<'_>,
         offsets: &[u64],
@@ -234,16 +234,16 @@ impl HostSession<'_> {
         inputs: &mut Written<'_>,
     ) -> Result<Response<Block>, RunnerError> {
         if self.watch.priority == Priority::None {
-            return self.stamped(block, offsets, seen, inputs);
+            return self.time_block(block, offsets, seen, inputs);
         }
-        // Its threads can only be listed completely while it is stopped.
+        // The threads of the runner can only be listed completely while it is stopped.
         if !self.stop_and_read_cpu_time()? {
             return Ok(Response::Died);
         }
         let raised = set_scheduling(0, Scheduling::RealTime(OWN_PRIORITY)).map_err(RunnerError::Priority);
         let timed = raised
             .and_then(|()| self.runner.set_scheduling(Scheduling::RealTime(RUNNER_PRIORITY)))
-            .and_then(|()| self.stamped(block, offsets, seen, inputs));
+            .and_then(|()| self.time_block(block, offsets, seen, inputs));
         let lowered = self.runner.set_scheduling(Scheduling::Short);
         set_scheduling(0, Scheduling::Short).map_err(RunnerError::Priority)?;
         let timed = timed?;
@@ -252,7 +252,7 @@ impl HostSession<'_> {
     }
 
     /// Times one block. Fills `seen` with the elements at `offsets`, read at the second reading of the clock.
-    fn stamped(
+    fn time_block(
         &mut self,
         block: &BlockOrder<'_>,
         offsets: &[u64],

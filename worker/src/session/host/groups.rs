@@ -160,7 +160,7 @@ impl Opener {
                 placed.page_by_page = ahead.page_by_page();
                 let mut watch = ahead.start_expecting(expected.take().unwrap_or_default());
                 turn = watch.take_turn().or(turn.take());
-                placed.watched_by(watch);
+                placed.set_watch(watch);
             }
             placed
         });

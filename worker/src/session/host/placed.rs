@@ -290,14 +290,14 @@ impl Placed {
         self.materialised_bytes
     }
 
-    pub(super) fn watched_by(&mut self, watch: Watch) {
+    pub(super) fn set_watch(&mut self, watch: Watch) {
         *self.watch.get_mut() = Some(watch);
     }
 
     /// Sets the process whose touches of the inputs are watched.
-    pub(super) fn runs_in(&self, pid: u32) {
+    pub(super) fn set_runner(&self, pid: u32) {
         if let Some(watch) = &*self.watch.borrow() {
-            watch.runs_in(pid);
+            watch.set_runner(pid);
         }
     }
 

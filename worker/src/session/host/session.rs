@@ -79,7 +79,7 @@ impl<'b> HostSession<'b> {
             .and_then(|runner| Self::announce_entries(runner, callable, entries, &outputs, varied))
             .map_err(|error| callable.error(error))?;
         for entry in entries {
-            entry.runs_in(runner.pid());
+            entry.set_runner(runner.pid());
         }
         let watch = Stopwatch::new(callable.leaves_a_cpu());
         Ok(Self {

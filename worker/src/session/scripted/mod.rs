@@ -128,7 +128,7 @@ impl Backend for ScriptedBackend {
         }))
     }
 
-    fn goes_on(&self) -> bool {
+    fn can_start_sessions(&self) -> bool {
         self.count(|it| matches!(it, Asked::Start(..))) < self.lost_after
     }
 

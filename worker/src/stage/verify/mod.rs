@@ -61,14 +61,14 @@ pub(crate) fn run<B: Backend>(
             Err((at, fault)) => (verification.unplaced(range.start + at, fault)?, Vec::new()),
         };
         groups.give_back(placed);
-        if enough || !backend.goes_on() {
+        if enough || !backend.can_start_sessions() {
             break;
         }
     }
     let Verification { failed, mut report, lacking, .. } = verification;
     report.reads = groups.finish();
     report.device = backend.device_points();
-    head.context_lost = !backend.goes_on();
+    head.context_lost = !backend.can_start_sessions();
     if let Some(detail) = lacking.filter(|_| failed == 0) {
         head.end_as(Status::Unsupported, detail);
         head.blamed = Some(Blame::Host);

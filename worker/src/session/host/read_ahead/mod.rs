@@ -224,7 +224,7 @@ pub struct Watch {
 
 impl Watch {
     /// Sets the process that touches the inputs. Before this call, touches are inferred from new pages in the cache.
-    pub fn runs_in(&self, pid: u32) {
+    pub fn set_runner(&self, pid: u32) {
         if let Some((_, tell)) = &self.thread {
             let _ = tell.send(Command::Runner(pid));
         }

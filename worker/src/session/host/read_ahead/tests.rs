@@ -110,7 +110,7 @@ fn input_used_whole_before_is_read_from_the_start() {
             ReadAhead::over([(&file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore]);
         ahead.read_exactly();
         let watch = ahead.start_expecting(Expected { whole, turn: None });
-        watch.runs_in(std::process::id());
+        watch.set_runner(std::process::id());
         let mapped = mapped(&file, &range, true);
         for at in (0..to_index(range.bytes)).step_by(512) {
             assert_eq!(byte(&mapped, at), right(at));
