@@ -69,7 +69,7 @@ fn four_threads_run_beside_thirty_other_processes_of_the_user() {
         user.becomes(&mut command);
         let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let outcome = scenario.finish(child, &arguments);
-        drop(others);
+        drop(idle);
         let summary = Summary::read(&scenario.run_folder(), &outcome);
         let candidate = summary.candidate("job", "relu");
         outcome.expect_equal(

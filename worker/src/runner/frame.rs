@@ -157,8 +157,8 @@ pub struct WireOutput {
     pub dtype: WireType,
     pub shape: Vec<i64>,
     pub stride: Vec<i64>,
-    /// The indices of the arguments that show the slot of a call, if the call changes them. Empty for an output that is
-    /// an argument of its own.
+    /// The indices of the arguments that the call changes in place: they point to the slot of the call. Empty if the
+    /// output is passed as a separate argument.
     pub arguments: Vec<u32>,
     /// The regions that contain its slots, which are numbered across all of them. Regions may map the same bytes at two
     /// addresses.

@@ -104,8 +104,8 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
         // The worker must be able to read a runner's /proc files until it locks down, and a copy inherits this
         // setting.
         let _ = set_dumpable_behavior(Dumpable);
-        // SAFETY: the process has one thread, as checked above, and only this code has run since. The copy gives up
-        // below what it shares with us.
+        // SAFETY: the process has one thread, as checked above, and only this code has run since. Below, the copy
+        // closes what it shares with the zygote.
         let cloned = unsafe {
             interpreter
                 .around_clone(|| clone_sibling(namespaces), |cloned| matches!(cloned, Ok(Sibling::Copy)))
@@ -137,7 +137,7 @@ fn move_to_final_numbers(descriptors: Vec<OwnedFd>) {
     // must get.
     let received: Vec<RawFd> = descriptors.into_iter().map(IntoRawFd::into_raw_fd).collect();
     let kept_descriptors: Vec<RawFd> = numbers.filter_map(|number| RawFd::try_from(number).ok()).collect();
-    // SAFETY: descriptors of a process that has just started, by number. The copy needs no other descriptor of the
+    // SAFETY: this process has just started, and these are its descriptors. The copy needs no other descriptor of the
     // zygote. Their owners are neither used nor dropped, because this function's caller never returns to the zygote's
     // code.
     unsafe {
