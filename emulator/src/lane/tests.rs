@@ -87,13 +87,14 @@ fn check_modes(op: FloatOp, ty: Type, values: [u64; 3]) -> Result<(), TestCaseEr
     Ok(())
 }
 
-/// The bits of the half nearest to a number; of two equally near halves, the one whose last bit is zero. `f16::from_f64`
-/// does not serve, because it rounds to `f32` first on some processors and drops bits on others.
+/// The bits of the half nearest to a number; of two equally near halves, the one whose last bit is zero.
+/// `f16::from_f64` does not serve, because it rounds to `f32` first on some processors and drops bits on others.
 fn nearest_half(number: f64) -> u64 {
     if number.is_nan() {
         return F16.nan;
     }
-    // Positive halves are in the order of their bits. Infinity stands for the number that would follow the largest half.
+    // Positive halves are in the order of their bits. Infinity stands for the number that would follow the largest
+    // half.
     let infinity = f16::INFINITY.to_bits();
     let value = |bits: u16| if bits == infinity { 65536.0 } else { f16::from_bits(bits).to_f64() };
     let mut below = 0_u16;

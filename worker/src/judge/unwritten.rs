@@ -1,9 +1,9 @@
 //! Detects elements that were never written: after two calls with two different poisons, each call has left its poison
 //! in them.
 //!
-//! Owns poisons and the search for them. The caller fills the buffers and makes the two calls. A single call proves
-//! nothing, because a kernel may compute the poison's value. If two calls leave two different poisons in the same
-//! element, the kernel does not write it.
+//! Owns the poisons and the search for elements that still contain them. The caller fills the buffers and makes the two
+//! calls. A single call proves nothing, because a kernel may compute the poison's value. If two calls leave two
+//! different poisons in the same element, the kernel does not write it.
 
 use opt_shared::capture::DType;
 use opt_shared::units::Bytes;

@@ -41,7 +41,7 @@ fn confinement() -> Confinement {
     }
 }
 
-pub(super) fn play(segment: i32, parent: i32) -> i32 {
+pub(super) fn run(segment: i32, parent: i32) -> i32 {
     // The standard library would turn the overflow at the end into an abort.
     // SAFETY: the default action of a signal needs no handler.
     unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };

@@ -112,9 +112,9 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
 
     /// Serves every step in order: reports when its constants are ready, prefetches for later steps, and waits until
     /// the step is over before it changes that step's slots. Ends when the receiver is gone, or at the first error.
-    pub fn serve(mut self, over: &Receiver<()>, ready: &Sender<Ready>) -> Moved {
+    pub fn serve(mut self, done_steps: &Receiver<()>, ready: &Sender<Ready>) -> Moved {
         for (number, moves) in self.plan.steps.iter().enumerate() {
-            if 0 < number && over.recv().is_err() {
+            if 0 < number && done_steps.recv().is_err() {
                 break;
             }
             let message = self.carry_out(&moves.before).and_then(|()| self.ready_slots(number));
@@ -124,13 +124,13 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
             }
             if let Err(error) = self.carry_out(&moves.during) {
                 // The error is reported in place of the next step, which cannot start.
-                let _ = over.recv();
+                let _ = done_steps.recv();
                 let _ = ready.send(Err(error));
                 break;
             }
         }
         // The last step still uses its slots.
-        while over.recv().is_ok() {}
+        while done_steps.recv().is_ok() {}
         self.close()
     }
 

@@ -16,7 +16,7 @@ use crate::residency::device::Device;
 #[derive(Debug, thiserror::Error)]
 pub enum StepsError<E: std::error::Error + 'static> {
     #[error(transparent)]
-    Parted(#[from] Disagreement),
+    Disagreement(#[from] Disagreement),
     #[error("step {step}: its tensors could not be loaded into the pool")]
     Pool {
         step: usize,
@@ -68,13 +68,13 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
     pool: Pool<'_, D, S>,
     caller: &mut C,
 ) -> Result<Done, StepsError<C::Error>> {
-    let (step_done, over) = channel();
-    let (say_ready, ready) = channel::<Ready>();
+    let (step_done, done_steps) = channel();
+    let (ready_sender, ready) = channel::<Ready>();
     let started = Instant::now();
     std::thread::scope(|scope| {
         let queue = std::thread::Builder::new()
             .name("pool".to_owned())
-            .spawn_scoped(scope, move || pool.serve(&over, &say_ready))
+            .spawn_scoped(scope, move || pool.serve(&done_steps, &ready_sender))
             .map_err(StepsError::Thread)?;
         let mut cursor = Cursor::new(recording);
         let mut steps = Vec::with_capacity(plan.steps.len());
@@ -85,8 +85,8 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
                     // If the pool has ended, it reports the reason instead.
                     let _ = step_done.send(());
                 }
-                let asked = caller.needs(step).map_err(|source| StepsError::Call { step, source })?;
-                let Some((name, needs)) = asked else { break };
+                let needs_of_step = caller.needs(step).map_err(|source| StepsError::Call { step, source })?;
+                let Some((name, needs)) = needs_of_step else { break };
                 let constants = cursor.step(&name, &needs)?;
                 let waits = Instant::now();
                 let slots = ready.recv().unwrap_or(Err(PoolError::Ended));
