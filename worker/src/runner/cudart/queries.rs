@@ -214,7 +214,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaDeviceGetAttribute(
         // SAFETY: see the caller's contract.
         Some(value) => unsafe { give(to, value) },
         None => {
-            runtime().unsupported(&format!("the emulated device does not know its attribute {attribute}"))
+            runtime().unsupported(&format!("the emulated device has no attribute {attribute}"))
         }
     }
 }

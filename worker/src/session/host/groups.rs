@@ -3,8 +3,8 @@
 //!
 //! While one group is called, a thread opens the entries of the next one, so that disk and candidate work at the same
 //! time. Another thread drops the pages that the previous group left in the page cache. Two kinds of entries are opened
-//! only in their group's turn. Entries with materialised values cost memory. Entries of a store share files, which are
-//! watched for pages that the current group adds.
+//! only in their group's turn: entries with materialised values, because they cost memory, and entries of a store,
+//! because they share files, which are watched for pages that the current group adds.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub(super) struct HostGroups<'b> {
     reading: Option<EntryGuards>,
     /// The guards of the previous group. Its runner is dead, and its pages are dropped while the next group is
     /// called.
-    over: Option<EntryGuards>,
+    previous: Option<EntryGuards>,
     releasing: Option<JoinHandle<ReadReport>>,
     whole: Whole,
     reads: ReadReport,
@@ -221,7 +221,7 @@ impl<'b> HostGroups<'b> {
             watched: matches!(wanted.lifetime, Lifetime::Entry { .. }),
             ahead: None,
             reading: None,
-            over: None,
+            previous: None,
             releasing: None,
             whole: Whole::default(),
             reads: ReadReport::default(),
@@ -273,14 +273,14 @@ impl<'b> HostGroups<'b> {
     /// Drops the pages that the previous group added to the page cache, on another thread.
     fn release_in_the_background(&mut self) {
         self.await_release();
-        let Some(guards) = self.over.take() else { return };
+        let Some(guards) = self.previous.take() else { return };
         let thread = std::thread::Builder::new().name("release".to_owned());
         // If no thread can be started, the pages stay in the cache.
         self.releasing = thread.spawn(move || guards.release()).ok();
     }
 
     fn release(&mut self) {
-        if let Some(guards) = self.over.take() {
+        if let Some(guards) = self.previous.take() {
             self.reads.absorb(&guards.release());
         }
     }
@@ -341,7 +341,7 @@ impl Groups<Placed> for HostGroups<'_> {
             whole = seen;
         }
         self.whole = whole;
-        self.over = self.reading.take();
+        self.previous = self.reading.take();
         // No thread of this process may work while candidates are timed.
         if !self.watched {
             self.release();
@@ -357,7 +357,7 @@ impl Groups<Placed> for HostGroups<'_> {
             self.reads.absorb(&guards.release());
         }
         self.release();
-        self.over = self.reading.take();
+        self.previous = self.reading.take();
         self.release();
         self.reads
     }
