@@ -55,7 +55,7 @@ fn doctor_works_for_every_user() {
         user.owns(&scenario);
         let mut command = Command::new(program);
         command.args(DOCTOR).current_dir(scenario.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        user.becomes(&mut command);
+        user.apply_to(&mut command);
         let child = command.spawn().expect("the program starts");
         let outcome = scenario.finish(child, &DOCTOR);
         let document = outcome.json();

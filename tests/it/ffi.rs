@@ -57,7 +57,7 @@ fn run_as(user: User, scenario: &Scenario) -> (Outcome, Summary) {
     user.owns(scenario);
     let arguments = ["run", "plan.toml"];
     let mut command = scenario.command_of(&program, &arguments);
-    user.becomes(&mut command);
+    user.apply_to(&mut command);
     let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let outcome = scenario.finish(child, &arguments);
     let summary = Summary::read(&scenario.run_folder(), &outcome);

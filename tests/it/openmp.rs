@@ -21,7 +21,7 @@ impl IdleProcesses {
         let start = |_| {
             let mut command = Command::new("sleep");
             command.arg("3600").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            user.becomes(&mut command);
+            user.apply_to(&mut command);
             command.spawn().expect("`sleep` starts")
         };
         Self((0..OTHER_PROCESSES).map(start).collect())
@@ -66,7 +66,7 @@ fn four_threads_run_beside_thirty_other_processes_of_the_user() {
         let idle = IdleProcesses::start(user);
         let arguments = ["run", "plan.toml"];
         let mut command = scenario.command_of(&program, &arguments);
-        user.becomes(&mut command);
+        user.apply_to(&mut command);
         let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let outcome = scenario.finish(child, &arguments);
         drop(idle);

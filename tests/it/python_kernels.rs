@@ -68,7 +68,7 @@ fn interpreter_of(user: User) -> Option<PathBuf> {
     let python = interpreter()?;
     let mut command = Command::new(&python);
     command.args(["-c", "import torch"]).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
-    user.becomes(&mut command);
+    user.apply_to(&mut command);
     if command.status().is_ok_and(|status| status.success()) {
         return Some(python);
     }

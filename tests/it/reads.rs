@@ -72,7 +72,7 @@ fn reads(user: User) {
         return;
     };
     let mut command = scenario.command_of(&program, &["run", "plan.toml"]);
-    user.becomes(&mut command);
+    user.apply_to(&mut command);
     let outcome = scenario.finish(command.spawn().expect("started"), &["run", "plan.toml"]).expect_exit(0);
     let summary = Summary::read(&scenario.run_folder(), &outcome);
     for candidate in list(&summary.job("reads")["candidates"]) {

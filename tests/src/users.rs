@@ -58,7 +58,7 @@ impl User {
         }
     }
 
-    pub fn becomes(self, command: &mut Command) {
+    pub fn apply_to(self, command: &mut Command) {
         if let Self::Ordinary(number) = self {
             // If the parent is root, `uid` also drops supplementary groups.
             command.uid(number).gid(number);

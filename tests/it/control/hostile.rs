@@ -194,7 +194,7 @@ fn run_ctl_as(scenario: &Scenario, other: User, socket: &str) -> opt_tests::Outc
     }
     let arguments = ["ctl", "--socket", socket, "status"];
     let mut command = scenario.command_of(&program, &arguments);
-    other.becomes(&mut command);
+    other.apply_to(&mut command);
     let child = command.spawn().expect("the program starts");
     scenario.finish(child, &arguments)
 }

@@ -57,7 +57,7 @@ fn run(scenario: &Scenario, user: User, machine: Machine) -> (Outcome, Summary) 
     user.owns(scenario);
     let arguments = ["run", "plan.toml"];
     let mut command = scenario.command_of(&program, &arguments);
-    user.becomes(&mut command);
+    user.apply_to(&mut command);
     if machine == Machine::RefusesCopies {
         refuse_copies(&mut command);
     }

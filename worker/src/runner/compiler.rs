@@ -47,7 +47,7 @@ fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     };
     std::env::set_current_dir(&order.work).map_err(|error| format!("entering the work folder: {error}"))?;
     let descriptors = Descriptors { worker: socket, artifact: None, libraries: &[] };
-    confine::lock_down(&policy::beyond_present(order.confinement), &descriptors)
+    confine::lock_down(&policy::add_present_usage(order.confinement), &descriptors)
         .map_err(|error| opt_shared::causes::chain(&error))?;
     if order.is_nvrtc {
         return super::nvrtc::compile(&order.program, &order.arguments);

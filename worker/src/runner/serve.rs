@@ -229,7 +229,7 @@ fn prepare(
     page.phase.store(Phase::Mapped as u32, Ordering::SeqCst);
     let mut lines =
         vec![Protection::new("sealed_inputs", unsealed.is_none(), unsealed.unwrap_or_default()).line()];
-    let confinement = policy::beyond_present(setup.confinement.clone());
+    let confinement = policy::add_present_usage(setup.confinement.clone());
     let kept_libraries: Vec<BorrowedFd<'_>> = libraries.iter().map(AsFd::as_fd).collect();
     let descriptors =
         Descriptors { worker: socket, artifact: Some(artifact.as_fd()), libraries: &kept_libraries };

@@ -1,7 +1,7 @@
 //! Turns a plan's limits into the confinement that a runner applies in its own main.
 //!
 //! Memory limits from this module are added to the memory that the runner uses when it locks down, which only the
-//! runner itself knows (`beyond_present`).
+//! runner itself knows (`add_present_usage`).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -164,7 +164,7 @@ fn user_tasks() -> u32 {
 }
 
 /// Adds the memory that this process (a runner) already uses to its memory limits.
-pub(crate) fn beyond_present(mut confinement: Confinement) -> Confinement {
+pub(crate) fn add_present_usage(mut confinement: Confinement) -> Confinement {
     let (size, data) = present();
     confinement.limits.data += data;
     if let Some(address_space) = &mut confinement.limits.address_space {

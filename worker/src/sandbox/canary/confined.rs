@@ -53,7 +53,7 @@ pub(super) fn run(segment: i32, parent: i32) -> i32 {
     // SAFETY: `proof` put the socket there, and nothing closes it.
     let worker = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
     let descriptors = Descriptors { worker, artifact: None, libraries: &[] };
-    match confine::lock_down(&policy::beyond_present(confinement), &descriptors) {
+    match confine::lock_down(&policy::add_present_usage(confinement), &descriptors) {
         Ok(protections) => {
             for protection in protections {
                 println!("protection {}", protection.line());

@@ -58,7 +58,7 @@ pub(crate) fn run<B: Backend>(
     while let Some(Group { range, placed }) = groups.next()? {
         let (enough, placed) = match placed {
             Ok(placed) => (verification.group(&placed, range.start)?, placed),
-            Err((at, fault)) => (verification.unplaced(range.start + at, fault)?, Vec::new()),
+            Err((at, fault)) => (verification.record_unusable_entry(range.start + at, fault)?, Vec::new()),
         };
         groups.give_back(placed);
         if enough || !backend.can_start_sessions() {
@@ -141,9 +141,9 @@ struct Outcome {
 
 impl<B: Backend> Verification<'_, B> {
     /// Records an entry whose capture cannot be used. Returns true if enough entries have failed.
-    fn unplaced(&mut self, at: usize, fault: InputFault) -> Result<bool, SessionError> {
+    fn record_unusable_entry(&mut self, at: usize, fault: InputFault) -> Result<bool, SessionError> {
         let failure = Some(of_the_capture(&self.task.entries[at].name, fault)?);
-        Ok(self.settle(at, Outcome { failure, ..Outcome::default() }))
+        Ok(self.record_outcome(at, Outcome { failure, ..Outcome::default() }))
     }
 
     /// Verifies entries that share a session. `first` is the index of the first of them among all entries. Returns true
@@ -152,19 +152,19 @@ impl<B: Backend> Verification<'_, B> {
         let mut settled = 0;
         let mut doubted = None;
         if 1 < placed.len() {
-            let shared = self.shared(placed, first)?;
+            let shared = self.run_shared_session(placed, first)?;
             if shared.enough {
                 return Ok(true);
             }
             (settled, doubted) = (shared.settled, shared.doubted);
         }
         for (at, entry) in placed.iter().enumerate().skip(settled) {
-            let mut outcome = self.alone(entry)?;
+            let mut outcome = self.run_separate_session(entry)?;
             // Only the first entry is repeated, because the shared session stopped at it.
             if let Some(doubted) = doubted.take().filter(|_| outcome.failure.is_none()) {
                 outcome.failure = Some(*marked_order_dependent(doubted));
             }
-            if self.settle(first + at, outcome) {
+            if self.record_outcome(first + at, outcome) {
                 return Ok(true);
             }
         }
@@ -172,13 +172,13 @@ impl<B: Backend> Verification<'_, B> {
     }
 
     /// Calls several entries in one session, up to the first one that might end differently in a separate session.
-    fn shared(&mut self, placed: &[B::Placed], first: usize) -> Result<Shared, SessionError> {
+    fn run_shared_session(&mut self, placed: &[B::Placed], first: usize) -> Result<Shared, SessionError> {
         let mut session = self.backend.start(self.candidate, placed)?;
         let mut shared = Shared { settled: 0, enough: false, doubted: None };
         let loaded = session.load(self.load_timeout())?;
         let mut died = loaded == Answer::Died;
         if let Answer::Done(Loaded::Ready { has_plan, returned }) = loaded {
-            self.returns(returned);
+            self.record_returned(returned);
             for (at, entry) in placed.iter().enumerate() {
                 let outcome =
                     match self.call_in_shared_session(&mut *session, at, entry.as_ref(), has_plan)? {
@@ -193,20 +193,20 @@ impl<B: Backend> Verification<'_, B> {
                         }
                     };
                 shared.settled += 1;
-                shared.enough = self.settle(first + at, outcome);
+                shared.enough = self.record_outcome(first + at, outcome);
                 if shared.enough {
                     break;
                 }
             }
         }
         let ending = session.finish()?;
-        self.note(&ending);
+        self.record_ending(&ending);
         // If the host has problems, no other runner is started at once. The core decides what to do next.
         if died && ending.verdict.status == Status::InfraError {
             let Verdict { status, detail } = ending.verdict;
             let failure = Some(of(placed[shared.settled].as_ref(), status, detail));
             let outcome = Outcome { failure, end: kept(ending.end), checked: Checked::default() };
-            shared.enough = self.settle(first + shared.settled, outcome);
+            shared.enough = self.record_outcome(first + shared.settled, outcome);
             shared.settled += 1;
         }
         Ok(shared)
@@ -237,7 +237,7 @@ impl<B: Backend> Verification<'_, B> {
     }
 
     /// Calls one entry in a separate session.
-    fn alone(&mut self, entry: &B::Placed) -> Result<Outcome, SessionError> {
+    fn run_separate_session(&mut self, entry: &B::Placed) -> Result<Outcome, SessionError> {
         let recorded: &Recorded = entry.as_ref();
         let tolerances = match self.tolerances(recorded)? {
             Ok(tolerances) => tolerances,
@@ -248,7 +248,7 @@ impl<B: Backend> Verification<'_, B> {
         let mut calls = EntryCalls::new(&self.task.verify, recorded, &tolerances, 0);
         let over = match session.load(self.load_timeout())? {
             Answer::Done(Loaded::Ready { has_plan, returned }) => {
-                self.returns(returned);
+                self.record_returned(returned);
                 entry::drive(&mut calls, &mut *session, has_plan)?
             }
             Answer::Done(Loaded::Refused { text }) => {
@@ -259,7 +259,7 @@ impl<B: Backend> Verification<'_, B> {
         };
         let checked = calls.checked;
         let ending = session.finish()?;
-        self.note(&ending);
+        self.record_ending(&ending);
         let (failure, end) = match over {
             None => (None, None),
             Some(EntryEnd::Failed(failure)) => (Some(*failure), None),
@@ -296,20 +296,20 @@ impl<B: Backend> Verification<'_, B> {
     }
 
     /// Records whether the loaded candidate returns its outputs.
-    fn returns(&mut self, returned: bool) {
+    fn record_returned(&mut self, returned: bool) {
         if returned {
             self.report.output = OutputForm::Returned;
         }
     }
 
     /// Adds to the report what every session provides, independently of the results of its calls.
-    fn note(&mut self, ending: &Ending) {
+    fn record_ending(&mut self, ending: &Ending) {
         self.head.record_peak(ending.peak_owed);
         self.head.output_truncated |= ending.end.output_truncated;
     }
 
     /// Adds an entry to the report. Returns true if enough entries have failed.
-    fn settle(&mut self, at: usize, outcome: Outcome) -> bool {
+    fn record_outcome(&mut self, at: usize, outcome: Outcome) -> bool {
         let entry = &self.task.entries[at];
         let report = &mut self.report;
         report.entries_run += 1;
