@@ -43,8 +43,10 @@ half = "2"
 libc = "0.2"
 nix = { version = "0.31", features = ["process", "signal"] }
 opt-shared = { path = "$root/shared" }
+postcard = { version = "1", default-features = false, features = ["use-std"] }
 rand = { version = "0.9", default-features = false, features = ["std", "std_rng", "small_rng"] }
 rustix = { version = "1", features = ["event", "fs", "mm", "process", "thread", "time", "param"] }
+serde = { version = "1", features = ["derive"] }
 thiserror = "2"
 
 [dev-dependencies]

@@ -49,6 +49,8 @@ fn link_error(error: LinkError) -> WorkerError {
 struct Host {
     device: WorkerDevice,
     zygotes: Rc<Zygotes>,
+    /// What varies in the job whose candidate was profiled last.
+    decisions: profile::Decisions,
 }
 
 /// Entry point behind the hidden argument.
@@ -65,7 +67,11 @@ pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     // The first clone finds out which namespaces are available. Missing ones are reported in the runners' protections.
     let namespaces = Namespaces::ALL;
     let link = Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
-    let mut host = Host { device: WorkerDevice::new(device), zygotes: Rc::default() };
+    let mut host = Host {
+        device: WorkerDevice::new(device),
+        zygotes: Rc::default(),
+        decisions: profile::Decisions::default(),
+    };
     while let Some(task) = link.next_task() {
         let lease = task.lease;
         let report = perform(&link, &mut host, &task);
@@ -133,19 +139,20 @@ fn attempt(
     head: &mut Head,
 ) -> Result<Body, Box<dyn std::error::Error>> {
     let Task { lease, ref work } = *task;
+    let decisions = &mut host.decisions;
     match work {
         Work::Build(build) => Ok(Body::Build(build::run(link, lease, build, head)?)),
         Work::Verify(verify)
             if host.device.runs_device_code() && verify.callee.launcher == Launcher::Kernel =>
         {
-            call(&CudaBackend::new(host.device.hold()?, verify.device_cap)?, link, task, head)
+            call(&CudaBackend::new(host.device.hold()?, verify.device_cap)?, link, task, head, decisions)
         }
         // Timing on a device is not supported; the backend refuses it.
         Work::Profile(_) if host.device.runs_device_code() => {
-            call(&CudaBackend::new(host.device.hold()?, Bytes::ZERO)?, link, task, head)
+            call(&CudaBackend::new(host.device.hold()?, Bytes::ZERO)?, link, task, head, decisions)
         }
         Work::Verify(_) | Work::Profile(_) | Work::Replay(_) => {
-            call(&HostBackend::new(link, lease, &host.zygotes), link, task, head)
+            call(&HostBackend::new(link, lease, &host.zygotes), link, task, head, decisions)
         }
     }
 }
@@ -156,6 +163,7 @@ fn call<B: Backend>(
     link: &Link,
     task: &Task,
     head: &mut Head,
+    decisions: &mut profile::Decisions,
 ) -> Result<Body, Box<dyn std::error::Error>> {
     let progress = |done, total, bytes| {
         // If the supervisor is gone, the next receive ends this worker.
@@ -164,7 +172,7 @@ fn call<B: Backend>(
     Ok(match &task.work {
         Work::Build(_) => return Err("a build calls no candidate".into()),
         Work::Verify(verify) => Body::Verify(verify::run(backend, &progress, verify, head)?),
-        Work::Profile(profile) => Body::Profile(profile::run(backend, &progress, profile, head)?),
+        Work::Profile(profile) => Body::Profile(profile::run(backend, &progress, profile, head, decisions)?),
         Work::Replay(replay) => Body::Replay(replay::run(backend, &progress, replay, head)),
     })
 }

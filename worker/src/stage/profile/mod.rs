@@ -32,10 +32,12 @@ use self::entry::{Timing, no_figures};
 use self::idle::Draw;
 use self::pair::{Context, Draws, Made};
 use self::rotate::Rotation;
+pub(crate) use self::vary::Decisions;
 use self::vary::Variation;
 use super::failure::{of, of_the_capture};
 use super::{Progress, kept};
-use crate::recorded::Recorded;
+use crate::judge::Tolerance;
+use crate::recorded::{Recorded, RecordedError};
 use crate::session::{
     Answer, Backend, Candidate, Ending, Group, Lifetime, Loaded, Session, SessionError, TimedSession,
     VariantMemory, Variants, Varied, Verdict, Wanted,
@@ -50,7 +52,9 @@ pub(crate) fn run<B: Backend>(
     progress: Progress<'_>,
     task: &ProfileTask,
     head: &mut Head,
+    decisions: &mut Decisions,
 ) -> Result<Profiled, SessionError> {
+    decisions.start(task);
     let candidate = backend.open(&task.callee)?;
     let baseline = task.baseline.as_ref().map(|callee| backend.open(callee)).transpose()?;
     let shares: Vec<Share<'_>> = task.entries.iter().map(EntryRef::share).collect();
@@ -85,6 +89,7 @@ pub(crate) fn run<B: Backend>(
         candidates,
         blind: false,
         draws: StdRng::from_seed(task.seed),
+        decisions,
     };
     while profile.head.status == Status::Passed
         && let Some(Group { range, placed }) = groups.next()?
@@ -147,6 +152,8 @@ struct Profile<'a, B: Backend> {
     blind: bool,
     /// A random number generator with the candidate's seed. Each pair of runners derives its own from it.
     draws: StdRng,
+    /// What varies in the entries of this job, as far as it has been decided.
+    decisions: &'a mut Decisions,
 }
 
 impl<B: Backend> Profile<'_, B> {
@@ -171,9 +178,7 @@ impl<B: Backend> Profile<'_, B> {
                 source: source.into(),
             })?;
         }
-        let prober = self.candidates[self.candidates.len() - 1];
-        let variations = vary::decide(self.backend, prober, placed, self.task, &tolerances, self.memory)?;
-        let mut variations = match variations {
+        let mut variations = match self.variations(placed, first, &tolerances)? {
             Ok(variations) => variations,
             Err((at, error)) => {
                 let recorded: &Recorded = placed[at].as_ref();
@@ -220,6 +225,26 @@ impl<B: Backend> Profile<'_, B> {
             );
         }
         self.conclude(placed, &contexts, &timings, &mut variations, first)
+    }
+
+    /// Returns what varies in each entry of a batch, as decided for an earlier candidate of the job or now. An unreadable
+    /// capture is reported with the index of its entry.
+    fn variations(
+        &mut self,
+        placed: &[B::Placed],
+        first: usize,
+        tolerances: &[Vec<Tolerance>],
+    ) -> Result<Result<Vec<Variation>, (usize, RecordedError)>, SessionError> {
+        let known = self.decisions.of(first).and_then(|known| vary::recall(placed, self.task, known));
+        if let Some(variations) = known {
+            return Ok(Ok(variations));
+        }
+        let prober = self.candidates[self.candidates.len() - 1];
+        let decided = vary::decide(self.backend, prober, placed, self.task, tolerances, self.memory)?;
+        if let Ok(variations) = &decided {
+            self.decisions.keep(first, variations);
+        }
+        Ok(decided)
     }
 
     /// Times one runner of each side on all unfinished entries of the batch. Returns false if a side stopped.

@@ -13,7 +13,9 @@ fn profile_reports_each_entry_with_its_own_weight_and_how_far_it_is() {
         }
         let told = std::cell::RefCell::new(Vec::new());
         let progress = |done, total, _| told.borrow_mut().push((done, total));
-        let body = run(&alone(honest(3000 * US)), &progress, &task, &mut Head::passed()).expect("no trouble");
+        let body =
+            run(&alone(honest(3000 * US)), &progress, &task, &mut Head::passed(), &mut Decisions::default())
+                .expect("no trouble");
         let found: Vec<(&str, u64)> = body.entries.iter().map(|it| (it.entry.as_str(), it.weight)).collect();
         assert_eq!(found, [("entry_000000", 3), ("entry_000001", 4), ("entry_000002", 5)]);
         assert_eq!(*told.borrow(), [(1, 3), (2, 3), (3, 3)]);
@@ -34,7 +36,8 @@ fn profile_reports_how_many_captured_bytes_are_timed() {
     task.entries[1].numbers.inputs = Bytes::new(36);
     let told = std::cell::RefCell::new(Vec::new());
     let progress = |_, _, bytes: Bytes| told.borrow_mut().push(bytes.get());
-    run(&alone(honest(3000 * US)), &progress, &task, &mut Head::passed()).expect("no trouble");
+    run(&alone(honest(3000 * US)), &progress, &task, &mut Head::passed(), &mut Decisions::default())
+        .expect("no trouble");
     assert_eq!(*told.borrow(), [64, 100]);
 }
 
@@ -44,7 +47,8 @@ fn profile_has_no_figures_if_a_runners_calls_took_no_time() {
     let nothing = instant(40 * US);
     let runners = [("fast", honest(100 * US)), ("fast", nothing.clone()), ("fast", honest(100 * US))];
     let backend = ScriptedBackend::playing_each(&runners);
-    let found = run(&backend, &|_, _, _| {}, &task(&[0], false), &mut Head::passed());
+    let found =
+        run(&backend, &|_, _, _| {}, &task(&[0], false), &mut Head::passed(), &mut Decisions::default());
     assert!(matches!(found, Err(SessionError::NoFigures { .. })), "{found:?}");
     // A screen leaves this to a full profile.
     let report = profile(&with_baseline(nothing, Script { handoff: 40 * US, ..honest(200 * US) }), &screen());

@@ -1,6 +1,7 @@
 //! Tests of profiles with scripted sessions: every answer of a candidate and of its baseline, and the resulting times.
 
 mod blocks;
+mod decisions;
 mod figures;
 mod trial;
 mod varied;
@@ -68,15 +69,21 @@ struct Report {
 }
 
 fn profile(backend: &ScriptedBackend, task: &ProfileTask) -> Report {
+    profile_after(&mut Decisions::default(), backend, task)
+}
+
+/// A profile in a worker that has decided what varies in earlier tasks.
+fn profile_after(decisions: &mut Decisions, backend: &ScriptedBackend, task: &ProfileTask) -> Report {
     let mut head = Head::passed();
-    let body = run(backend, &|_, _, _| {}, task, &mut head).expect("the worker returned no error");
+    let body = run(backend, &|_, _, _| {}, task, &mut head, decisions).expect("the worker returned no error");
     assert!(backend.is_over(), "a session was not started: {:?}", backend.asked.borrow());
     Report { head, body }
 }
 
 fn trouble(script: Script) -> SessionError {
     let backend = alone(script);
-    run(&backend, &|_, _, _| {}, &task(&[0], false), &mut Head::passed()).expect_err("trouble")
+    run(&backend, &|_, _, _| {}, &task(&[0], false), &mut Head::passed(), &mut Decisions::default())
+        .expect_err("trouble")
 }
 
 fn honest(per_call: Duration) -> Script {
@@ -420,7 +427,7 @@ fn profile_goes_through_batches_and_stops_at_the_first_failure() {
     let failing = ("fast", Script { peak_owed: Bytes::mib(8), ..playing(|_| Play::code(1)) });
     let backend = ScriptedBackend::playing_each(&[first.clone(), first.clone(), first, failing]);
     let mut head = Head::passed();
-    let body = run(&backend, &progress, &task, &mut head).expect("no trouble");
+    let body = run(&backend, &progress, &task, &mut head, &mut Decisions::default()).expect("no trouble");
     assert_eq!((head.status, body.entries.len()), (Status::RuntimeError, 1));
     assert_eq!(head.peak_owed, Some(Bytes::mib(8)));
     assert_eq!(*told.borrow(), [(1, 3)]);

@@ -3,6 +3,7 @@
 //! Decides which inputs of an entry vary. The capture's header, the plan and the contents of the input must allow it
 //! (`source`, `structure`), and the reference kernel must still work (`trial`). `layout` places the variants.
 
+mod decisions;
 mod fresh;
 mod layout;
 mod source;
@@ -19,9 +20,11 @@ use opt_shared::units::Bytes;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
+use self::decisions::Decision;
+pub(crate) use self::decisions::Decisions;
 use self::layout::{Extent, lay_out};
 use self::source::{Kept, Source};
-pub(super) use self::trial::decide;
+pub(super) use self::trial::{decide, recall};
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
 use crate::session::{SessionError, VariantMemory, Variants};
 
@@ -35,16 +38,25 @@ pub(super) struct Variation {
     pub(super) names: Vec<String>,
     /// The reason why no input varies; empty if one does.
     pub(super) unvaried: Option<String>,
+    /// The decision that other candidates of the job can reuse. None if a process ended before it was certain.
+    decision: Option<Decision>,
 }
 
 impl Variation {
     fn none(why: impl Into<String>) -> Self {
+        let why = why.into();
         Self {
             variants: Variants::default(),
             sources: Vec::new(),
             names: Vec::new(),
-            unvaried: Some(why.into()),
+            unvaried: Some(why.clone()),
+            decision: Some(Decision::Unvaried(why)),
         }
+    }
+
+    /// No input varies, but a process ended before this was certain.
+    fn none_for_now(why: impl Into<String>) -> Self {
+        Self { decision: None, ..Self::none(why) }
     }
 
     pub(super) fn varies(&self) -> bool {

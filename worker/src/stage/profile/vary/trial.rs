@@ -10,6 +10,7 @@ use opt_shared::message::ProfileTask;
 use opt_shared::settings::Vary;
 
 use super::super::looks::offset_of;
+use super::decisions::Decision;
 use super::{Eligible, Variation, eligible, unvaried_because, variation_of};
 use crate::judge::element::{differs, is_not_finite};
 use crate::judge::{BytesSource, Tolerance};
@@ -50,6 +51,8 @@ struct Open {
     choices: std::vec::IntoIter<Vec<usize>>,
     /// The reason why the last choice was dropped.
     dropped: Option<&'static str>,
+    /// True if a choice was dropped because the process died. It may have died for another reason.
+    uncertain: bool,
 }
 
 /// Decides what varies in each entry of a batch. An unreadable capture is reported with the index of its entry.
@@ -65,12 +68,7 @@ pub(in super::super) fn decide<B: Backend>(
     let mut open = Vec::new();
     for (number, entry) in placed.iter().enumerate() {
         let recorded: &Recorded = entry.as_ref();
-        if task.profile.vary == Vary::None || memory.is_none() || recorded.has_no_elements() {
-            let why = if task.profile.vary == Vary::None {
-                "the plan says vary = \"none\""
-            } else {
-                "no input may vary"
-            };
+        if let Some(why) = without_trial(recorded, task, memory.is_some()) {
             decided.push(Some(Variation::none(why)));
             continue;
         }
@@ -78,7 +76,7 @@ pub(in super::super) fn decide<B: Backend>(
         match eligible(recorded, task) {
             Ok((eligible, kept)) => {
                 let choices = choices(&eligible).into_iter();
-                open.push(Open { number, eligible, kept, choices, dropped: None });
+                open.push(Open { number, eligible, kept, choices, dropped: None, uncertain: false });
             }
             Err(error) => return Ok(Err((number, error))),
         }
@@ -98,6 +96,7 @@ pub(in super::super) fn decide<B: Backend>(
                     layouts[it.number] = variants;
                     tried.push((it, choice));
                 }
+                None if it.uncertain => decided[it.number] = Some(Variation::none_for_now(why_not(&it))),
                 None => decided[it.number] = Some(Variation::none(why_not(&it))),
             }
         }
@@ -112,8 +111,8 @@ pub(in super::super) fn decide<B: Backend>(
         if !alive {
             // The kernel does not load. Its timing will report the reason.
             for (it, _) in tried.drain(..) {
-                decided[it.number] =
-                    Some(Variation::none("the kernel that other values are tried with does not load"));
+                let why = "the kernel that other values are tried with does not load";
+                decided[it.number] = Some(Variation::none_for_now(why));
             }
         }
         for (mut it, choice) in tried {
@@ -129,9 +128,13 @@ pub(in super::super) fn decide<B: Backend>(
             let ground =
                 Ground { recorded, number: it.number, task, tolerances: &tolerances[it.number], has_plan };
             match ground.test(&mut *session, &mut variation, memory)? {
-                Trial::Works => decided[it.number] = Some(variation),
+                Trial::Works => {
+                    variation.decision = Some(Decision::Varies(choice)).filter(|_| !it.uncertain);
+                    decided[it.number] = Some(variation);
+                }
                 trial => {
                     alive = !matches!(trial, Trial::Died);
+                    it.uncertain |= !alive;
                     it.dropped = Some(match trial {
                         Trial::Fails(why) => why,
                         _ => "the baseline does not survive other values",
@@ -144,6 +147,39 @@ pub(in super::super) fn decide<B: Backend>(
         session.finish()?;
     }
     Ok(Ok(decided.into_iter().flatten().collect()))
+}
+
+/// Repeats what was decided for an earlier candidate of the job. Returns `None` if the decisions do not fit the entries,
+/// so that they have to be made anew.
+pub(in super::super) fn recall(
+    placed: &[impl AsRef<Recorded>],
+    task: &ProfileTask,
+    decisions: &[Decision],
+) -> Option<Vec<Variation>> {
+    let recall = |(entry, decision): (&_, &Decision)| {
+        let recorded: &Recorded = AsRef::as_ref(entry);
+        let choice = match decision {
+            Decision::Unvaried(why) => return Some(Variation::none(why)),
+            Decision::Varies(choice) => choice,
+        };
+        let (eligible, kept) = eligible(recorded, task).ok()?;
+        let fits = choice.iter().all(|&at| at < eligible.len());
+        let variants = fits.then(|| variation_of(recorded, &eligible, choice)).flatten()?;
+        let none = Vec::new().into_iter();
+        let mut it = Open { number: 0, eligible, kept, choices: none, dropped: None, uncertain: false };
+        let variation = chosen(&mut it, choice, variants);
+        Some(Variation { decision: Some(decision.clone()), ..variation })
+    };
+    (placed.len() == decisions.len()).then(|| placed.iter().zip(decisions).map(recall).collect())?
+}
+
+/// The reason why no input of an entry varies, if that is known without a trial.
+fn without_trial(recorded: &Recorded, task: &ProfileTask, has_memory: bool) -> Option<&'static str> {
+    match task.profile.vary {
+        Vary::None => Some("the plan says vary = \"none\""),
+        _ if !has_memory || recorded.has_no_elements() => Some("no input may vary"),
+        _ => None,
+    }
 }
 
 fn why_not(it: &Open) -> String {
@@ -175,7 +211,7 @@ fn chosen(it: &mut Open, choice: &[usize], variants: Variants) -> Variation {
         || super::Source::Shuffled { captured: Vec::new(), order: Vec::new(), width: 1, fresh: false };
     let sources = choice.iter().map(|&at| std::mem::replace(&mut it.eligible[at].source, empty())).collect();
     let names = choice.iter().map(|&at| it.eligible[at].name.clone()).collect();
-    Variation { variants, sources, names, unvaried: None }
+    Variation { variants, sources, names, unvaried: None, decision: None }
 }
 
 /// … and back, if the choice failed.

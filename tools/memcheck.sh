@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Runs the unit tests of modules with `unsafe` code under valgrind's memcheck, which reports reads and writes outside of
+# an allocation and uses of uninitialised memory. Needs the tests' usual build, and valgrind. Tests that start sandboxed
+# runners are left out: a runner may not make the system calls that valgrind needs.
+#
+#     tools/memcheck.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# For each package, the modules whose tests are run. All of them map memory, pass pointers to a library, or cast bytes.
+readonly MODULES=(
+    "opt-shared cache child"
+    "opt-worker heap memfd runner::abi runner::control runner::cudart runner::map sandbox::handle residency::host"
+    "opt-worker session::host::evict session::host::read_ahead session::host::view session::cuda::tests::twin"
+    "opt-worker session::cuda::driver"
+)
+
+# Prints the program with the unit tests of a package, building it if necessary.
+test_program() {
+    cargo test --quiet --locked -p "$1" --lib --no-run --message-format=json \
+        | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
+}
+
+for row in "${MODULES[@]}"; do
+    read -r package modules <<<"$row"
+    program="$(test_program "$package")"
+    # Tests use paths relative to their package, as under `cargo test`.
+    folder="$(dirname "$(cargo locate-project --quiet --message-format plain --manifest-path "${package#opt-}/Cargo.toml")")"
+    echo "memcheck: $package: $modules"
+    # shellcheck disable=SC2086 # one argument for each module
+    (cd "$folder" && valgrind --quiet --error-exitcode=9 --leak-check=no --num-callers=20 "$program" --test-threads=1 $modules)
+done
