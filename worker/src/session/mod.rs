@@ -272,7 +272,7 @@ pub(crate) const UNSUPPORTED: i32 = -2;
 
 /// A store outside an output that did not cause a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Trespass {
+pub(crate) struct StrayWrite {
     /// The index of the output.
     pub(crate) output: usize,
     /// The distance past its end, in bytes; negative if before its start.
@@ -319,7 +319,7 @@ pub(crate) trait Session {
     fn output(&self, entry: usize, output: usize, slot: u32) -> Box<dyn BytesSource + '_>;
 
     /// Returns the first byte beside an output that is no longer `poison`. Used only in verification.
-    fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<Trespass>, SessionError>;
+    fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<StrayWrite>, SessionError>;
 
     /// Fills the slots that a block of `calls` calls will write.
     fn poison(&mut self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError>;

@@ -8,7 +8,7 @@ use super::failure::{self, Calls};
 use crate::judge::check::{OutputCheck, is_capture_fault};
 use crate::judge::{BytesSource, Tolerance};
 use crate::recorded::Recorded;
-use crate::session::{Answer, Called, Session, SessionError, Trespass};
+use crate::session::{Answer, Called, Session, SessionError, StrayWrite};
 
 /// An entry that is called in a session.
 pub(crate) struct EntryCalls<'a> {
@@ -75,8 +75,8 @@ impl<'a> EntryCalls<'a> {
             Ok(called) => called,
             Err(over) => return Ok(CallEnd::Ended(over)),
         };
-        if let Some(trespass) = session.damage(self.number, slot, poison)? {
-            return Ok(CallEnd::Ended(self.trespassed(trespass)));
+        if let Some(stray_write) = session.damage(self.number, slot, poison)? {
+            return Ok(CallEnd::Ended(self.end_for_stray_write(stray_write)));
         }
         Ok(match self.compare(session, slot, poison)? {
             Ok(None) => CallEnd::Right(called),
@@ -177,7 +177,7 @@ impl<'a> EntryCalls<'a> {
         }
     }
 
-    fn trespassed(&self, Trespass { output, past }: Trespass) -> EntryEnd {
+    fn end_for_stray_write(&self, StrayWrite { output, past }: StrayWrite) -> EntryEnd {
         let path = &self.recorded.outputs[output].path;
         let side = if past < 0 { "before the start" } else { "past the end" };
         let detail = match if past < 0 { -past } else { past + 1 } {

@@ -19,7 +19,7 @@ use crate::judge::BytesSource;
 use crate::memfd;
 use crate::recorded::allocated_bytes;
 use crate::runner::frame::{OutputRegion, WireOutput};
-use crate::session::Trespass;
+use crate::session::StrayWrite;
 
 /// The size, in bytes, of the buffer through which poison and slack are written and read.
 const CHUNK: usize = 64 * 1024;
@@ -194,18 +194,18 @@ impl Outputs {
     }
 
     /// Returns the first slack byte that is no longer poison. Only for `AgainstGuards`.
-    pub(crate) fn damaged_slack(&self, slot: u32, pattern: u8) -> io::Result<Option<Trespass>> {
+    pub(crate) fn damaged_slack(&self, slot: u32, pattern: u8) -> io::Result<Option<StrayWrite>> {
         for (index, output_span) in self.output_spans.iter().enumerate() {
             let Some(region) = output_span.regions.get(slot as usize) else { continue };
             let data = region.data_offset;
             let end = data + output_span.extent;
             if let Some(at) = self.first_difference(output_span.file_offset, 0, data, pattern)? {
-                return Ok(Some(Trespass { output: index, past: signed_offset(at) - signed_offset(data) }));
+                return Ok(Some(StrayWrite { output: index, past: signed_offset(at) - signed_offset(data) }));
             }
             if let Some(at) =
                 self.first_difference(output_span.file_offset, end, output_span.span, pattern)?
             {
-                return Ok(Some(Trespass { output: index, past: signed_offset(at) - signed_offset(end) }));
+                return Ok(Some(StrayWrite { output: index, past: signed_offset(at) - signed_offset(end) }));
             }
         }
         Ok(None)

@@ -24,7 +24,7 @@ use crate::link::Link;
 use crate::runner::control::{FLAG_PLAN, FLAG_VERIFY};
 use crate::sandbox::timeout;
 use crate::session::{
-    Answer, Called, Candidate, Clock, Ending, Loaded, Session, SessionError, Trespass, Varied,
+    Answer, Called, Candidate, Clock, Ending, Loaded, Session, SessionError, StrayWrite, Varied,
 };
 
 pub(super) struct HostSession<'b> {
@@ -248,7 +248,7 @@ impl Session for HostSession<'_> {
         Box::new(self.outputs[entry].source(output, slot))
     }
 
-    fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<Trespass>, SessionError> {
+    fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<StrayWrite>, SessionError> {
         self.outputs[entry]
             .damaged_slack(slot, poison)
             .map_err(|source| outputs_error(self.entries, entry, source))

@@ -25,7 +25,7 @@ pub(crate) use self::plays::{Asked, AskedBlock, AskedInputs, BlockPlay, Play, Sc
 pub(crate) use self::tasks::{callee, entries_of, verify_settings};
 use super::{
     Answer, Backend, Called, Candidate, Clock, Ending, Group, Groups, InputFault, Lifetime, Loaded, PoolSlot,
-    Session, SessionError, TimedSession, Trespass, VariantMemory, Varied, Verdict, Wanted,
+    Session, SessionError, StrayWrite, TimedSession, VariantMemory, Varied, Verdict, Wanted,
 };
 use crate::judge::BytesSource;
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
@@ -217,7 +217,7 @@ impl ScriptedBackend {
             timed,
             varied,
             outputs: BTreeMap::new(),
-            trespass: None,
+            stray_write: None,
             unreadable: false,
             planned: Vec::new(),
             calls: 0,
@@ -276,7 +276,7 @@ struct ScriptedSession<'b> {
     varied: Option<Varied<'b, ScriptedVariants>>,
     /// Keyed by entry, output and slot. In verification, all slots share the same memory.
     outputs: BTreeMap<(usize, usize, u32), Vec<u8>>,
-    trespass: Option<Trespass>,
+    stray_write: Option<StrayWrite>,
     unreadable: bool,
     /// The new inputs at the last plan call.
     planned: Vec<Values>,
@@ -333,8 +333,8 @@ impl ScriptedSession<'_> {
             Play::Right | Play::Remembered | Play::OffBy(_) => (usize::MAX, false),
             Play::WrongFrom(element) => (element, true),
             Play::UnwrittenFrom(element) => (element, false),
-            Play::Beside(trespass) => {
-                self.trespass = Some(trespass);
+            Play::WritesBeside(stray_write) => {
+                self.stray_write = Some(stray_write);
                 (usize::MAX, false)
             }
             Play::Unreadable => {
@@ -408,7 +408,7 @@ impl Session for ScriptedSession<'_> {
         assert!(!self.dead, "a dead candidate is called");
         self.asked.borrow_mut().push(Asked::Call(entry, slot, poison));
         self.fill(entry, slot, poison);
-        self.trespass = None;
+        self.stray_write = None;
         let play = nth(&self.script.calls, self.calls);
         self.calls += 1;
         Ok(self.play(entry, slot, play, false)?.map_or(Answer::Died, Answer::Done))
@@ -426,8 +426,8 @@ impl Session for ScriptedSession<'_> {
         Box::new(Memory(&self.outputs[&(entry, output, self.memory_of(slot))]))
     }
 
-    fn damage(&self, _: usize, _: u32, _: u8) -> Result<Option<Trespass>, SessionError> {
-        Ok(self.trespass)
+    fn damage(&self, _: usize, _: u32, _: u8) -> Result<Option<StrayWrite>, SessionError> {
+        Ok(self.stray_write)
     }
 
     fn poison(&mut self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError> {

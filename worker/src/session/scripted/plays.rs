@@ -5,7 +5,7 @@ use std::time::Duration;
 use opt_shared::outcome::{RunnerEnd, Status};
 use opt_shared::units::Bytes;
 
-use crate::session::{Answer, Called, Loaded, Trespass};
+use crate::session::{Answer, Called, Loaded, StrayWrite};
 
 /// The effect of a call.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(crate) enum Play {
     /// Writes the recorded output, but leaves all elements from this one on unwritten.
     UnwrittenFrom(usize),
     /// Writes the recorded output, and bytes beside an output.
-    Beside(Trespass),
+    WritesBeside(StrayWrite),
     /// Writes nothing, and makes these claims.
     Claims(Called),
     /// Writes the recorded output, and the worker's read of it fails.

@@ -10,7 +10,7 @@ use crate::recorded::{Recorded, allocated_bytes};
 use crate::session::scripted::{
     Asked, Play, Script, ScriptedBackend, callee, done as called, entries_of, verify_settings,
 };
-use crate::session::{Answer, Called, Loaded, Trespass};
+use crate::session::{Answer, Called, Loaded, StrayWrite};
 
 fn task(folder: &tempfile::TempDir, numbers: &[u32]) -> ReplayTask {
     task_over("torch_nn_functional_linear", folder, numbers)
@@ -189,7 +189,7 @@ fn replay_names_every_answer_of_a_step() {
         ),
         (
             "writes beside",
-            Script::of(&[Play::Beside(Trespass { output: 0, past: -1 })]),
+            Script::of(&[Play::WritesBeside(StrayWrite { output: 0, past: -1 })]),
             Status::OutOfBounds,
             "wrote 1 byte before the start",
         ),

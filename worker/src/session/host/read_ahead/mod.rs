@@ -44,7 +44,7 @@ const MIN_LONG_READ: u64 = 4 << 20;
 const SCRATCH: usize = 1 << 20;
 /// The number of windows that are checked for changes with one request.
 const GROUP: usize = 64;
-/// The shortest and the longest pause between two looks: while pages enter the cache, and while none do.
+/// The shortest and the longest pause between two checks: while pages enter the cache, and while none do.
 const BUSY_PAUSE: Duration = Duration::from_micros(500);
 const IDLE_PAUSE: Duration = Duration::from_millis(20);
 /// The pause while a stream waits for the candidate. The candidate needs several times as long for half of the pages
@@ -52,8 +52,8 @@ const IDLE_PAUSE: Duration = Duration::from_millis(20);
 const STREAM_PAUSE: Duration = Duration::from_millis(4);
 /// The number of times that a runner's mappings are searched for the inputs before the thread gives up.
 const MAX_TRIES: u32 = 200;
-/// Looks take at most this fraction (1/n) of the time.
-const LOOKING_PART: u32 = 8;
+/// Checks take at most this fraction (1/n) of the time.
+const CHECKING_PART: u32 = 8;
 
 /// The inputs of one entry, examined before its runner maps them.
 pub struct ReadAhead {
@@ -289,17 +289,17 @@ impl Watcher {
             self.begin_expected();
             self.find_touches();
             let touches = self.touches.as_ref();
-            let looks: Vec<LookResult> =
-                self.inputs.iter_mut().enumerate().map(|(at, input)| input.look(at, touches)).collect();
-            // While a stream advances, the disk waits for this thread, so pauses are short. Otherwise looks must stay
+            let results: Vec<CheckResult> =
+                self.inputs.iter_mut().enumerate().map(|(at, input)| input.check(at, touches)).collect();
+            // While a stream advances, the disk waits for this thread, so pauses are short. Otherwise checks must stay
             // cheap.
-            pause = if looks.contains(&LookResult::Read) {
+            pause = if results.contains(&CheckResult::Read) {
                 BUSY_PAUSE
             } else {
-                let quiet = if looks.contains(&LookResult::Touched) { BUSY_PAUSE } else { pause * 2 };
+                let quiet = if results.contains(&CheckResult::Touched) { BUSY_PAUSE } else { pause * 2 };
                 let streams = self.inputs.iter().any(|input| input.policy.has_streams());
                 let max = if streams || self.expected.is_some() { STREAM_PAUSE } else { IDLE_PAUSE };
-                quiet.max(start.elapsed() * LOOKING_PART).min(max)
+                quiet.max(start.elapsed() * CHECKING_PART).min(max)
             };
             if self.read_some(&mut scratch) {
                 pause = Duration::ZERO;
@@ -307,7 +307,7 @@ impl Watcher {
                 self.done = None;
             }
         }
-        // Pages that entered the cache after the last look count too, but nothing more is read.
+        // Pages that entered the cache after the last check count too, but nothing more is read.
         let touches = self.touches.as_ref();
         self.inputs.iter_mut().for_each(|input| input.policy.end());
         self.inputs.iter_mut().enumerate().for_each(|(at, input)| input.count(at, touches));
@@ -365,9 +365,9 @@ impl Watcher {
     }
 }
 
-/// What a look at an input has found, and whether it led to reads.
+/// What a check of an input has found, and whether it led to reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum LookResult {
+enum CheckResult {
     Unchanged,
     Touched,
     Read,
@@ -376,7 +376,7 @@ enum LookResult {
 impl Input {
     /// Checks which pages were touched, and reads what the policy asks for. `at` is the input's index among those that
     /// are watched.
-    fn look(&mut self, at: usize, touches: Option<&Touches>) -> LookResult {
+    fn check(&mut self, at: usize, touches: Option<&Touches>) -> CheckResult {
         let mut read = false;
         let before = self.policy.touched();
         let due = self.follow(at, touches);
@@ -386,9 +386,9 @@ impl Input {
             read |= self.read(due);
         }
         match (read, before < self.policy.touched()) {
-            (true, _) => LookResult::Read,
-            (false, true) => LookResult::Touched,
-            (false, false) => LookResult::Unchanged,
+            (true, _) => CheckResult::Read,
+            (false, true) => CheckResult::Touched,
+            (false, false) => CheckResult::Unchanged,
         }
     }
 

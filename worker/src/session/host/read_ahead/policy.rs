@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use opt_shared::units::to_index;
 
-/// The size of a window, the unit of looks and reads, in bytes.
+/// The size of a window, the unit of checks and reads, in bytes.
 const WINDOW_BYTES: u64 = 512 << 10;
 /// The longest step of a stream, in windows: 8 MiB.
 const MAX_STEP: u64 = 16;

@@ -54,7 +54,7 @@ fn verify_repeats_a_death_alone_before_blaming_the_candidate() {
 #[test]
 fn verify_blames_what_is_wrong_only_after_other_entries() {
     let raised = Play::code(4);
-    let beside = Play::Beside(Trespass { output: 0, past: 3 });
+    let beside = Play::WritesBeside(StrayWrite { output: 0, past: 3 });
     for (play, status) in [
         (Play::WrongFrom(0), Status::Nondeterministic),
         (Play::UnwrittenFrom(0), Status::Nondeterministic),

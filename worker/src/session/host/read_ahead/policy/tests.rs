@@ -7,7 +7,7 @@ const PAGE: u64 = 4096;
 const PAGES: u64 = 32_768;
 const MIB: u64 = 256;
 
-/// A simulated cache and candidate. The policy looks after every `set_interval`th touch.
+/// A simulated cache and candidate. The policy checks after every `set_interval`th touch.
 struct Bench {
     policy: ReadaheadPolicy,
     cached: Vec<bool>,
@@ -107,7 +107,7 @@ fn each_access_pattern_stays_within_its_read_limits() {
         Case {
             name: "from front to back",
             touches: (0..PAGES).collect(),
-            // Half a window until the first look, and then one tripwire for each step.
+            // Half a window until the first check, and then one tripwire for each step.
             misses: 64 + 64 + 30,
             resident: PAGES,
             turned: true,
@@ -249,7 +249,7 @@ fn pages_cached_before_do_not_count_as_touches() {
 fn read_and_touched_pages_add_up_to_the_input() {
     for touches in [0..PAGES, 5..6 * MIB, 3..9] {
         let mut bench = Bench::run(cold(), 1, touches);
-        // Pages that came in after the last look.
+        // Pages that came in after the last check.
         let _ = bench.policy.follow(|tripwire| bench.cached[to_index(tripwire.page)]);
         let read_windows = bench.policy.touched() + bench.policy.ahead();
         assert!(read_windows <= bench.resident() && bench.resident() <= read_windows + 64, "{read_windows}");
