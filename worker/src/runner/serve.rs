@@ -26,7 +26,7 @@ use super::frame::{
     EntrySetup, FrameError, InputRange, Reply, Setup, ToRunner, VariantRange, WireOutput,
     receive_from_worker, send_reply,
 };
-use super::load::{self, Given, Loaded};
+use super::load::{self, LoadInputs, Loaded};
 use super::map::{MapError, Mapped, map_input, map_output, map_slot, map_variants};
 use super::python::{self, Interpreter};
 use crate::sandbox::confine::{self, Descriptors};
@@ -241,7 +241,7 @@ fn prepare(
     }
     fault::report_faults_in(page, watched);
     send_reply(socket, &Reply::Locked { protections: lines.join("\n") })?;
-    let given = Given { artifact, libraries, interpreter, calls, arity };
+    let given = LoadInputs { artifact, libraries, interpreter, calls, arity };
     let loaded = load::load(&setup, given, page).map_err(|text| Ending::Reply(Reply::LoadFailed { text }))?;
     for (entry, this) in entries.iter_mut().zip(&loaded.entries) {
         entry.arguments.set_self(*this);

@@ -1,4 +1,4 @@
-//! Shared libraries: opened by descriptor, their functions looked up by name.
+//! Loads shared libraries: opens them by descriptor, and looks up their functions by name.
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};

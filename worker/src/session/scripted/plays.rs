@@ -100,13 +100,13 @@ pub(crate) struct Script {
     pub(crate) slots: u32,
     pub(crate) handoff: Duration,
     pub(crate) blocks: Vec<BlockPlay>,
-    /// True if this process may spin beside it.
+    /// True if a CPU is left on which this process may spin.
     pub(crate) leaves_room: bool,
-    /// CPU time in idle rounds; `None` if it dies in one.
+    /// The candidate's CPU time in idle rounds; `None` if it dies in one.
     pub(crate) idle: Vec<Option<Duration>>,
     /// The duration of an idle round.
     pub(crate) idle_takes: Duration,
-    /// The verdict on its death.
+    /// The verdict on the candidate's death.
     pub(crate) death: (Status, &'static str),
     pub(crate) end: RunnerEnd,
     pub(crate) peak_owed: Bytes,
