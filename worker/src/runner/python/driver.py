@@ -76,8 +76,8 @@ def explain(error):
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
         frames = traceback.extract_tb(error.__traceback__)
         shown = [frame for frame in frames if frame.filename != "<string>"][-MAX_FRAMES:]
-        places = "; ".join(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in shown)
-        return encodable(f"{text} (at {places})" if places else text)
+        locations = "; ".join(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in shown)
+        return encodable(f"{text} (at {locations})" if locations else text)
     except BaseException:
         return encodable(type(error).__name__)
 
@@ -169,20 +169,20 @@ def takes_outputs(function, symbol, inputs, outputs):
     except (TypeError, ValueError):
         return False
     positional = [it for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
-    least = sum(it.default is it.empty for it in positional)
-    most = None if any(it.kind is it.VAR_POSITIONAL for it in parameters) else len(positional)
+    min_count = sum(it.default is it.empty for it in positional)
+    max_count = None if any(it.kind is it.VAR_POSITIONAL for it in parameters) else len(positional)
 
     def fits(count):
-        return least <= count and (most is None or count <= most)
+        return min_count <= count and (max_count is None or count <= max_count)
 
-    if least == inputs + outputs:
+    if min_count == inputs + outputs:
         return True
     if fits(inputs):
         return False
     if fits(inputs + outputs):
         return True
     raise TypeError(
-        f"`{symbol}` takes {least if least == most else f'{least} to {most}'} positional arguments; it must take the {inputs} of "
+        f"`{symbol}` takes {min_count if min_count == max_count else f'{min_count} to {max_count}'} positional arguments; it must take the {inputs} of "
         f"the captures, or {inputs + outputs} if the outputs follow them"
     )
 
@@ -233,7 +233,7 @@ class CallSource:
 
     def __init__(self, tensors):
         self.values = {}
-        self.place_of = {place: index for index, place in enumerate(tensors)}
+        self.index_of = {tensor: index for index, tensor in enumerate(tensors)}
 
     def value(self, value):
         name = f"v{len(self.values)}"
@@ -246,7 +246,7 @@ class CallSource:
             return "None"
         ((kind, it),) = part.items()
         if kind == "tensor":
-            return f"tensor(t{self.place_of[it]})"
+            return f"tensor(t{self.index_of[it]})"
         if kind == "list":
             return "[" + ", ".join(map(self.part, it)) + "]"
         if kind == "tuple":
