@@ -97,7 +97,7 @@ impl Allocation {
         }
     }
 
-    /// Reads 32 words, all of which must lie inside the allocation.
+    /// Reads 32 words, all of which must be inside.
     pub fn load_row(&self, offset: u64, row: &mut [u32; 32]) {
         let from = (offset / 4) as usize;
         match &self.words {

@@ -1,7 +1,7 @@
 """Problems in KernelBench's form: a file with a class ``Model``, ``get_inputs()`` and ``get_init_inputs()``.
 
 The captured call is the model's whole ``forward``. Its arguments come first, followed by parameters and buffers with
-their names, such as ``self.conv.weight``. Kernels in any language therefore get everything that they need.
+their names, such as ``self.conv.weight``. A kernel that does not use Python therefore gets everything that it needs.
 """
 
 from __future__ import annotations

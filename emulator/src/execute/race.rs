@@ -49,7 +49,7 @@ struct Cell {
     readers: [Stamp; 2],
 }
 
-/// An earlier access that is not ordered before the current one, which is a race.
+/// An earlier access that is not ordered before the current one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub thread: u32,
@@ -358,9 +358,8 @@ impl Races {
         (access.at >> self.shift) as usize..((access.at + access.bytes - 1) >> self.shift) as usize + 1
     }
 
-    /// Records the reads of several lanes, if each reads one part that no thread has written since the last barrier for
-    /// all threads, which is usual. Returns false if they must be recorded one by one, which also finds the lane of a
-    /// race.
+    /// Records the reads of several lanes if each is of one part that nobody has written since the last barrier for
+    /// all, as most are. Returns false if they must be recorded one by one, which also finds the lane of a race.
     pub fn reads_orderly(&mut self, row: Row, addresses: &[u64; 32]) -> bool {
         let old = Stamp::new(self.base, 0, 0);
         let first = Stamp::new(self.now, row.pc, 32 * row.warp);

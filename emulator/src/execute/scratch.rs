@@ -113,7 +113,7 @@ impl Scratch {
         }
     }
 
-    /// Like `load`, but returns `None` if the element is misaligned or lies outside.
+    /// Like `load`, but returns `None` if the element is misaligned or not inside.
     #[inline(always)]
     pub fn get(&self, at: u64, bytes: u32) -> Option<(u64, State)> {
         let inside = at < self.len() && u64::from(bytes) <= self.len() - at && at & u64::from(bytes - 1) == 0;

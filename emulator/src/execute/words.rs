@@ -35,7 +35,7 @@ fn pattern(addresses: &[u64; 32], active: u32, bytes: u32) -> Pattern {
 }
 
 impl Warp {
-    /// Tries the fast path. Returns false if the access needs the slow path.
+    /// Tries to do the access. Returns false if the slow path has to do it.
     pub fn all_at_once(
         &mut self,
         block: &mut BlockState<'_>,

@@ -1,4 +1,4 @@
-//! Functions that only `gpu-check` calls, not the worker's backend: pools, copies within the device, and event times.
+//! Functions that the backend does not call, but `gpu-check` does: pools, copies within the device, and event times.
 //!
 //! Times are those of the host's clock.
 

@@ -32,7 +32,7 @@ impl SmallDisk {
         mounted.then_some(Self { path })
     }
 
-    /// Fills the remaining space. Returns the path of the file that does this.
+    /// Fills all room that is left.
     fn fill(&self) -> PathBuf {
         let filler = self.path.join("filler");
         let mut file = File::create(&filler).expect("created");
@@ -49,7 +49,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Returns true if the run waits until the database accepts rows, or can do nothing more.
+/// Returns whether the run waits for the database to accept rows, or cannot do any more.
 fn needs_room(run: &LiveRun<'_>) -> bool {
     let status = run.ctl(&["status", "--json"]).expect_exit(0).json();
     status["waiting"]["for"].as_str().is_some_and(|what| what.contains("database"))
@@ -66,7 +66,7 @@ fn run_on_a_full_disk_waits_for_room_and_blames_no_candidate() {
     fs::remove_file(filler).expect("removed");
     let folder = run.folder().to_owned();
     let outcome = run.finish_any();
-    // Candidates that were built in time may have passed. The others have no verdict, and the host is to blame.
+    // What was built in time may have passed. All other candidates have no verdict, because of the host.
     let first = Summary::read(&folder, &outcome);
     for candidate in list(&first.job(SOFTMAX)["candidates"]) {
         let status = candidate["status"].as_str();
@@ -80,7 +80,7 @@ fn run_on_a_full_disk_waits_for_room_and_blames_no_candidate() {
 #[test]
 fn run_without_free_inodes_ends_with_the_reason() {
     let scenario = scenario();
-    // The folders, database and log of a run need more than eight files.
+    // The folders, database and log of a run need more files than that.
     let Some(_disk) = SmallDisk::on_runs_of(&scenario, "size=8m,nr_inodes=8") else { return };
     let outcome = scenario.run(&["run", "plan.toml", "--quiet"]).expect_exit(3);
     outcome.expect_stderr(&["No space left on device"]);

@@ -39,7 +39,7 @@ pub(crate) enum SessionError {
         "timing {entry}: whole blocks took less than starting one, {handoff:?} (run it again when the machine is calmer)"
     )]
     NoTime { entry: String, handoff: Duration },
-    #[error("timing {entry}: no figures could be computed from its blocks")]
+    #[error("timing {entry}: no figures could be made of its blocks")]
     NoFigures { entry: String },
     #[error(
         "timing {entry}: CPU time was used in {exceeded} of {rounds} rounds with nothing to do, too few to blame the candidate and too many to trust its times (run it again when the machine is calmer)"

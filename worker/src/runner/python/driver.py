@@ -168,21 +168,21 @@ def takes_outputs(function, symbol, inputs, outputs):
         parameters = inspect.signature(called).parameters.values()
     except (TypeError, ValueError):
         return False
-    positional = [it for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
-    min_count = sum(it.default is it.empty for it in positional)
-    max_count = None if any(it.kind is it.VAR_POSITIONAL for it in parameters) else len(positional)
+    by_place = [it for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
+    least = sum(it.default is it.empty for it in by_place)
+    most = None if any(it.kind is it.VAR_POSITIONAL for it in parameters) else len(by_place)
 
     def fits(count):
-        return min_count <= count and (max_count is None or count <= max_count)
+        return least <= count and (most is None or count <= most)
 
-    if min_count == inputs + outputs:
+    if least == inputs + outputs:
         return True
     if fits(inputs):
         return False
     if fits(inputs + outputs):
         return True
     raise TypeError(
-        f"`{symbol}` takes {min_count if min_count == max_count else f'{min_count} to {max_count}'} positional arguments; it must take the {inputs} of "
+        f"`{symbol}` takes {least if least == most else f'{least} to {most}'} positional arguments; it must take the {inputs} of "
         f"the captures, or {inputs + outputs} if the outputs follow them"
     )
 
@@ -228,7 +228,7 @@ def raise_mismatch(returned, path, dtype, shape):
     raise WrongResult(f"opt.Raised: `{path}` has the layout {returned.layout}, expected torch.strided")
 
 
-class CallSource:
+class Text:
     """Builds the source of a function that makes the call of one entry, and the values that the source refers to."""
 
     def __init__(self, tensors):
@@ -271,7 +271,7 @@ class CallSource:
 
 def caller(function, entry, destination, kept=True):
     """Returns a function that makes the call of an entry. If `kept` is true, the returned values are its outputs."""
-    text = CallSource(entry["tensors"])
+    text = Text(entry["tensors"])
     arguments = text.arguments(entry["call"])
     outputs = entry["outputs"]
     given = [f"t{index}" for index in range(len(entry["tensors"]))] + [f"o{index}" for index in range(len(outputs))]
