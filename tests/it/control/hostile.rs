@@ -27,7 +27,7 @@ struct RandomNumbers(u64);
 impl RandomNumbers {
     fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).expect("31 bits") % sides
+        usize::try_from(self.0 >> 33).expect("31 bits") % limit
     }
 }
 
