@@ -33,13 +33,17 @@ impl Scene {
     pub(crate) fn now() -> Option<Self> {
         let script = Script::read()?;
         let mut seen = SEEN.lock().ok()?;
-        let devices =
-            script.devices.iter().enumerate().map(|(index, device)| look(index, device, &mut seen)).collect();
+        let devices = script
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(index, device)| device_now(index, device, &mut seen))
+            .collect();
         Some(Self { script, devices })
     }
 }
 
-fn look(index: usize, device: &Device, seen: &mut BTreeMap<(usize, usize, u32), Seen>) -> DeviceNow {
+fn device_now(index: usize, device: &Device, seen: &mut BTreeMap<(usize, usize, u32), Seen>) -> DeviceNow {
     let mut now = DeviceNow { listed: Vec::new(), used_mib: device.held_mib };
     for (number, process) in device.processes.iter().enumerate() {
         for pid in pids_of(&process.who) {
