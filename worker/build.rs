@@ -1,8 +1,9 @@
 //! Makes an executable that links this crate export the allocation functions of `sandbox/interpose.rs`, and the CUDA
 //! runtime of `runner/cudart`.
 //!
-//! Owns the list of the first, and reads that of the second. The test executable of this crate gets the linker arguments from here. Crates that link
-//! the real executable read the list as `DEP_OPT_INTERPOSE_SYMBOLS` in their build scripts.
+//! Owns the list of allocation functions, and reads that of the CUDA functions from a file. The test executable of this
+//! crate gets the linker arguments from here. Crates that link the real executable read the list as
+//! `DEP_OPT_INTERPOSE_SYMBOLS` in their build scripts.
 
 /// The functions that `sandbox/interpose.rs` defines.
 const SYMBOLS: [&str; 11] = [
@@ -19,7 +20,7 @@ const SYMBOLS: [&str; 11] = [
     "mmap64",
 ];
 
-/// The names of the functions of the CUDA runtime in `runner/cudart`, one a line, without their prefix.
+/// The names of the functions of the CUDA runtime in `runner/cudart`, one per line, without their prefix.
 const CUDA_FUNCTIONS: &str = include_str!("src/runner/cudart/functions.txt");
 
 fn main() {

@@ -258,7 +258,7 @@ pub enum MemoryAction {
     },
 }
 
-/// How an access takes part in the order of the accesses of several threads.
+/// The memory-ordering semantics of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryOrder {
     Weak,
@@ -270,7 +270,7 @@ pub enum MemoryOrder {
 }
 
 impl MemoryOrder {
-    /// Whether the access must not be torn.
+    /// Returns true for a strong access, which must not be torn.
     pub fn is_strong(self) -> bool {
         self != Self::Weak
     }
@@ -408,7 +408,7 @@ impl WarpOp {
 pub enum BarrierMode {
     Sync,
     Arrive,
-    /// Combines a predicate over all threads, like the next two.
+    /// This barrier and the next two combine a predicate over all threads.
     And,
     Or,
     Count,

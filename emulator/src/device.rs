@@ -1,4 +1,4 @@
-//! The device: memory, modules, launches, and the sticky fault after which every call fails.
+//! The device: memory, modules, launches, and the sticky fault with which every later call fails.
 
 mod process_memory;
 
@@ -26,7 +26,7 @@ pub struct Config {
     pub check_uninitialised: bool,
     /// Whether reading global memory that was never written is a fault.
     pub check_uninitialised_global: bool,
-    /// Whether two accesses to shared memory that nothing orders are a fault.
+    /// Whether a race (two unordered accesses to shared memory) is a fault.
     pub check_races: bool,
 }
 
@@ -235,7 +235,7 @@ impl Device {
         }
     }
 
-    /// Remembers a sticky fault.
+    /// Stores the fault if it is sticky, and returns it.
     fn failed(&mut self, fault: Fault) -> Fault {
         if fault.is_sticky() {
             self.sticky = Some(fault.clone());
@@ -243,7 +243,8 @@ impl Device {
         fault
     }
 
-    /// Allocates bytes. Their address is a multiple of 256 and is not soon reused. Their contents are undefined.
+    /// Allocates memory, and returns its address, which is a multiple of 256 and is not soon reused. The contents are
+    /// undefined.
     ///
     /// # Errors
     /// Not enough memory (2), a size of 0 (1), an injected fault or an earlier sticky fault.
@@ -409,7 +410,7 @@ impl Device {
         };
         if limits::STATE_BYTES < job.block_bytes() {
             return Err(Fault::new(FaultKind::LaunchLimits(format!(
-                "a block takes {} bytes of registers, local and shared memory, of {} allowed",
+                "a block takes {} bytes of registers, local and shared memory, but at most {} are allowed",
                 job.block_bytes(),
                 limits::STATE_BYTES
             ))));
@@ -428,7 +429,7 @@ fn check_target(source: &Source<'_>, device: u32) -> Result<(), LoadError> {
     match digits.parse::<u32>() {
         Ok(target) if device < target => Err(LoadError::unsupported(
             1,
-            format!("`{}`, because it is a device of sm_{device}", source.target),
+            format!("the target `{}`, because its architecture is sm_{device}", source.target),
         )),
         Ok(_) => Ok(()),
         Err(_) => Err(LoadError::syntax(1, "there is no `.target`".to_owned())),
@@ -449,7 +450,7 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(Vec<u8>, u64), Fault> {
         return wrong(format!("a grid of {:?} blocks of {:?} threads", launch.grid, launch.block));
     }
     let threads = launch.block.iter().fold(1_u32, |all, size| all.saturating_mul(*size));
-    let too_large = |sizes: [u32; 3], most: [u32; 3]| sizes.iter().zip(most).any(|(size, most)| most < *size);
+    let too_large = |sizes: [u32; 3], max: [u32; 3]| sizes.iter().zip(max).any(|(size, max)| max < *size);
     if too_large(launch.grid, limits::GRID) {
         return wrong(format!("a grid of {:?} blocks", launch.grid));
     }
@@ -461,10 +462,10 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(Vec<u8>, u64), Fault> {
     {
         return wrong(format!("`{}` requires blocks of {required:?} threads", kernel.name));
     }
-    if let Some(most) = kernel.largest_block
-        && most.iter().fold(1_u32, |all, size| all.saturating_mul(*size)) < threads
+    if let Some(max) = kernel.largest_block
+        && max.iter().fold(1_u32, |all, size| all.saturating_mul(*size)) < threads
     {
-        return limited(format!("`{}` allows blocks of at most {most:?} threads", kernel.name));
+        return limited(format!("`{}` allows blocks of at most {max:?} threads", kernel.name));
     }
     let shared_bytes = kernel.static_shared.saturating_add(launch.shared_bytes);
     if limits::SHARED_BYTES < shared_bytes {

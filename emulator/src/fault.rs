@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a PTX text was not loaded.
+/// The reason why a PTX text was not loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     #[error("PTX line {line}: {what}")]
@@ -123,7 +123,8 @@ pub enum FaultKind {
     ReadOnly(Access),
     /// A read of bytes that were never written.
     Uninitialised(Access),
-    /// A read of bytes in shared memory that a copy has not yet written, because the copy's thread has not waited for it.
+    /// A read of bytes in shared memory that a copy has not yet written, because the copy's thread has not waited for
+    /// it.
     Pending(Access),
     /// An access to shared memory and an earlier one that no barrier or fence orders. At least one of them writes.
     Race {
@@ -300,13 +301,13 @@ impl fmt::Display for FaultKind {
             Self::Trap => f.write_str("trap"),
             Self::Assert(what) => write!(f, "assertion failed: {what}"),
             Self::LaunchLimits(what) => write!(f, "the launch exceeds a limit of the device: {what}"),
-            Self::Timeout(what) => write!(f, "the launch did not end within {what}"),
+            Self::Timeout(what) => write!(f, "the launch exceeded its limit of {what}"),
             Self::OutOfMemory { wanted, free } => {
                 write!(f, "out of device memory: {wanted} bytes requested, {free} free")
             }
             Self::InvalidValue(what) => write!(f, "invalid value: {what}"),
             Self::Unsupported(what) => write!(f, "the emulated device does not support {what}"),
-            Self::Injected { call, code } => write!(f, "{call} was ordered to fail with error {code}"),
+            Self::Injected { call, code } => write!(f, "a test made {call} fail with error {code}"),
         }
     }
 }

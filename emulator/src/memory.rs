@@ -1,5 +1,5 @@
-//! The device's global memory. The threads that run blocks share it. Addresses of freed allocations are reused as late
-//! as possible.
+//! The device's global memory, which the host threads that run blocks share. Addresses of freed allocations are reused
+//! as late as possible.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -53,10 +53,10 @@ impl Words {
             Self::Owned(words) => &words[index],
             Self::Mapped { base, from, to } => {
                 assert!(*from <= index && index < *to, "a word outside its allocation");
-                let place = std::ptr::with_exposed_provenance::<AtomicU32>(base.wrapping_add(4 * index));
+                let pointer = std::ptr::with_exposed_provenance::<AtomicU32>(base.wrapping_add(4 * index));
                 // SAFETY: the caller of `Heap::map` guarantees that the word is aligned and stays mapped. Read-only
                 // memory is only loaded from.
-                unsafe { &*place }
+                unsafe { &*pointer }
             }
         }
     }
@@ -80,7 +80,7 @@ impl Allocation {
         (inside < self.bytes && bytes <= self.bytes - inside).then_some(inside + self.start % ALIGNMENT)
     }
 
-    /// Whether it is memory of the process.
+    /// Whether this is mapped memory of the process.
     fn is_mapped(&self) -> bool {
         matches!(self.words, Words::Mapped { .. })
     }
@@ -290,8 +290,8 @@ impl Heap {
     ) -> Result<u64, Fault> {
         let memory = memory.expose_provenance();
         let lead = memory as u64 % phase.clamp(4, ALIGNMENT);
-        let place = self.find_gap(bytes.saturating_add(ALIGNMENT));
-        let Some(aligned) = place.filter(|_| 0 < bytes) else {
+        let gap = self.find_gap(bytes.saturating_add(ALIGNMENT));
+        let Some(aligned) = gap.filter(|_| 0 < bytes) else {
             return Err(Fault::invalid(format!("a mapping of {bytes} bytes")));
         };
         let start = aligned + lead;

@@ -17,7 +17,7 @@ from .errors import NotRecordable
 from .names import OpName
 from .values import overlaps, storage_key, tensors
 
-#: The advice for a write that was not expected, so that there is no earlier copy.
+#: The reason why an unexpected write cannot be recorded, and advice.
 STATE_ADVICE = "there is no copy of its value before the call (record the model in eval mode)"
 
 
@@ -64,7 +64,7 @@ def treat(op: OpName, given: Mapping[str, Any], out: object, *, in_place: bool =
 
 
 def updated_state(op: OpName, given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The parameters with a state that the call updates in addition to its result.
+    """Returns the parameters whose tensors the call updates besides computing its result.
 
     >>> updated_state(OpName("torch.nn.functional.embedding"), {"weight": torch.ones(2, 2), "max_norm": 1.0})
     ('weight',)
@@ -79,7 +79,7 @@ def updated_state(op: OpName, given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _mutating(values: dict[str, Any], names: tuple[str, ...]) -> Treatment:
-    """Treats a call that changes these parameters.
+    """Returns the treatment of a call that changes these parameters.
 
     Raises:
         NotRecordable: one of them shares memory with another argument.

@@ -21,14 +21,14 @@ from .sinks import FileSink
 from .summary import Summary
 from .values import Holder, check
 
-#: The number of calls that are recorded of a definition: its first workloads.
+#: The number of workloads of each definition that are recorded: the first ones.
 DEFAULT_CALLS = 5
 #: Random integers are smaller than this, so that they are valid ids of a small table.
 LARGEST_INTEGER = 128
 BASELINE = "reference"
 #: A file with the data set's workload of each entry, for `opt-supervisor report --workloads`.
 WORKLOADS = "workloads.json"
-#: Code that is appended to a module whose function may return its outputs by name.
+#: Code that is appended to a module, because its function may return a dictionary of outputs.
 BY_NAME = """
 
 def _in_order(function, names=%r):
@@ -44,9 +44,9 @@ def _in_order(function, names=%r):
 
 %s = _in_order(%s)
 """
-#: The largest header of a file with tensors, in bytes.
+#: The largest header of a safetensors file, in bytes.
 LARGEST_HEAD = 64 << 20
-#: The dtypes by their names in a file with tensors.
+#: The dtypes by their names in a safetensors file.
 STORED_DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -113,7 +113,7 @@ def _documents(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
 
 
 def _record(folder: Path, definition: dict[str, Any], sink: FileSink, calls: int, seed: int) -> dict[str, Any]:
-    """Records the reference on its first workloads. Returns these by the names of their entries."""
+    """Records the reference on its first workloads. Returns the workloads by the names of their entries."""
     name = definition["name"]
     module = types.ModuleType("reference")
     exec(compile(definition["reference"], f"{name}/reference.py", "exec"), module.__dict__)

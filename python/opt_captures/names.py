@@ -36,7 +36,7 @@ NOT_COMPUTING = frozenset({"clone", "detach", "contiguous", "to", "empty_like", 
 
 @dataclass(frozen=True)
 class OpName:
-    """The name of a function, with a flag that says if this form of it writes to its first argument."""
+    """The name of a function, and whether this form of the function writes to its first argument."""
 
     name: str
     in_place: bool = False
@@ -73,7 +73,7 @@ class Patch:
 
 
 def canonical(name: str) -> OpName | None:
-    """Finds the op with a name in PyTorch's spelling. None if there is no callable function with that name.
+    """Returns the op for a function's name in PyTorch. None if there is no callable function with that name.
 
     >>> canonical("torch.Tensor.add_")
     OpName(name='torch.add', in_place=True, form=1)
@@ -106,7 +106,7 @@ def function_of(name: str) -> Callable[..., Any]:
 
 
 def in_place_name(op: OpName) -> str:
-    """The name of the function that does the same in place.
+    """Returns the name of the function that does the same in place.
 
     >>> in_place_name(OpName("torch.add", in_place=True))
     'torch.Tensor.add_'
@@ -118,7 +118,7 @@ def in_place_name(op: OpName) -> str:
 
 
 def schema_name(name: str) -> str:
-    """The name of a function's operator in ATen.
+    """Returns the name of a function's operator in ATen.
 
     >>> schema_name("torch.linalg.norm"), schema_name("torch.nn.functional.gelu")
     ('aten::linalg_norm', 'aten::gelu')

@@ -1,4 +1,4 @@
-"""The state of one op while recording: its signature, its classes with their true counts, and what was left out."""
+"""The state of one op while recording: its signature, the classes of its calls, and the calls that were left out."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class OpRecord:
         return self._next
 
     def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """True if a call has this form of the function."""
+        """True if a call fits the signature of this form of the function."""
         if self._signature is None:
             return False
         try:

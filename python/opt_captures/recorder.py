@@ -1,4 +1,4 @@
-"""The recorder, which observes calls while a block runs and passes the calls to keep to a sink."""
+"""The recorder. It observes calls while a block runs, chooses which to keep, and passes those to a sink."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .signatures import OUT, signature_for
 from .sinks import FileSink, Sink
 from .store import StoreSink
 from .summary import Summary
-from .surroundings import put_right
+from .surroundings import install_workarounds
 from .values import Holder, check, span_bytes, storage_key, tensors
 
 #: The largest number of kept calls of an op, in all of its classes.
@@ -30,8 +30,8 @@ DEFAULT_PER_OP = 64
 #: The largest number of kept calls that have the same shapes, strides, dtypes and plain values.
 DEFAULT_PER_CLASS = 4
 DEFAULT_MAX_BYTES = 4 << 30
-#: Functions that print a tensor. The calls that they make are not the model's work.
-SHOWING = (torch.Tensor.__repr__, torch.Tensor.__format__)
+#: Functions that format a tensor as text. The calls that they make are not the model's work.
+PRINTING_FUNCTIONS = (torch.Tensor.__repr__, torch.Tensor.__format__)
 
 
 class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(...)`
@@ -83,16 +83,16 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             raise RecordError("setting up a recorder: `per_class`, `per_op` and `max_bytes` are at least 1")
         self._wanted = selected(ops)
         self._per_class, self._per_op, self._seed, self._in_place = per_class, per_op, seed, in_place
-        self._left = max_bytes
+        self._bytes_left = max_bytes
         self._names = Names()
         self._ops: dict[str, list[OpRecord]] = {}
         self._notes: list[str] = []
         self._patches: list[Patch] = []
         self._running: list[tuple[OpName, Any]] = []
         self._thread: int | None = None
-        self._around = ExitStack()
-        self._elsewhere = 0
-        self._working = False
+        self._workarounds = ExitStack()
+        self._calls_in_other_threads = 0
+        self._in_own_code = False
         self._failure: Exception | None = None
         self._sink: Sink = StoreSink(Path(folder)) if store else FileSink(Path(folder))
         self.summary = self._summary()
@@ -104,8 +104,8 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         record._current = self
         self._thread = threading.get_ident()
         self._patches = patches(self._names, self._wanted)
-        self._put_on()
-        put_right(self._around, self._aside)
+        self._install_wrappers()
+        install_workarounds(self._workarounds, self._unpatched)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -114,10 +114,10 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
     ) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self._thread = record._current = None
-        self._around.close()
-        self._take_off()
-        if self._elsewhere:
-            self._notes.append(f"{self._elsewhere} calls from other threads were not recorded")
+        self._workarounds.close()
+        self._remove_wrappers()
+        if self._calls_in_other_threads:
+            self._notes.append(f"calls from other threads, which were not recorded: {self._calls_in_other_threads}")
         self.summary = self._summary()
         self._sink.close(self.summary)
         if self._failure is not None and kind is None:
@@ -130,11 +130,11 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         ops = [form for forms in self._ops.values() for form in forms]
         return Summary(self._sink.folder, self._sink.place, self._seed, ops, self._notes)
 
-    def _put_on(self) -> None:
+    def _install_wrappers(self) -> None:
         for patch in self._patches:
             setattr(patch.owner, patch.attribute, self._wrapper(patch))
 
-    def _take_off(self) -> None:
+    def _remove_wrappers(self) -> None:
         for patch in self._patches:
             if patch.owner is torch.Tensor:
                 delattr(patch.owner, patch.attribute)
@@ -142,22 +142,22 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
                 setattr(patch.owner, patch.attribute, patch.original)
 
     @contextmanager
-    def _aside(self) -> Iterator[None]:
-        """Restores PyTorch's own functions, for code in the block that inspects them."""
-        if self._working:  # Our functions are not installed now.
+    def _unpatched(self) -> Iterator[None]:
+        """Restores PyTorch's own functions while a block runs, for code that inspects them."""
+        if self._in_own_code:  # The wrappers are removed already, or do nothing.
             yield
             return
-        self._take_off()
+        self._remove_wrappers()
         try:
-            with self._quietly():
+            with self._recording_nothing():
                 yield
         finally:
-            self._put_on()
+            self._install_wrappers()
 
     def _wrapper(self, patch: Patch) -> Callable[..., Any]:
         @functools.wraps(patch.original)
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            return self._seen(patch.op, patch.original, args, kwargs)
+            return self._handle_call(patch.op, patch.original, args, kwargs)
 
         setattr(recorded, RECORDED, patch.original)
         return recorded
@@ -165,20 +165,20 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # A composite function passes the function that it finds under its own name, which may be our wrapper.
         func = getattr(func, RECORDED, func)
-        if func in SHOWING:
-            with self._quietly():
+        if func in PRINTING_FUNCTIONS:
+            with self._recording_nothing():
                 return func(*args, **(kwargs or {}))
         op = self._names.of(func)
         if op is None or (self._wanted is not None and op.name not in self._wanted):
             return func(*args, **(kwargs or {}))
-        return self._seen(op, func, args, kwargs or {})
+        return self._handle_call(op, func, args, kwargs or {})
 
-    def _seen(self, op: OpName, func: Any, args: Any, kwargs: Any) -> Any:
-        """Handles a call of a function: from the model, from another function, or from the recorder itself."""
-        if self._working or self._thread is None:
+    def _handle_call(self, op: OpName, func: Any, args: Any, kwargs: Any) -> Any:
+        """Makes a call, and records it unless another function or the recorder itself made it."""
+        if self._in_own_code or self._thread is None:
             return func(*args, **kwargs)
         if self._thread != threading.get_ident():
-            self._elsewhere += 1
+            self._calls_in_other_threads += 1
             return func(*args, **kwargs)
         if self._running:
             outer, outer_func = self._running[-1]
@@ -192,18 +192,18 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             self._running.pop()
 
     def _call(self, op: OpName, func: Any, args: Any, kwargs: Any) -> Any:
-        kept: _Kept | None = self._ours(op, lambda: self._before(op, args, kwargs))
+        kept: _Kept | None = self._run_own_code(op, lambda: self._before(op, args, kwargs))
         watch = Watch(kept.treatment.given) if kept is not None else None
         with watch or nullcontext():
             result = func(*args, **kwargs)
         if kept is not None and watch is not None:
-            self._ours(op, lambda: self._after(kept, watch, result))
+            self._run_own_code(op, lambda: self._after(kept, watch, result))
         return result
 
-    def _ours(self, op: OpName, work: Callable[[], Any]) -> Any:
+    def _run_own_code(self, op: OpName, work: Callable[[], Any]) -> Any:
         """Runs the recorder's own code: its calls are not recorded, and its failures do not stop the model."""
         try:
-            with self._quietly(), torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+            with self._recording_nothing(), torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
                 return work()
         except OSError as error:
             self._failure = self._failure or error
@@ -212,18 +212,18 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         return None
 
     @contextmanager
-    def _quietly(self) -> Iterator[None]:
-        """Prevents calls in the block from being recorded."""
-        before, self._working = self._working, True
+    def _recording_nothing(self) -> Iterator[None]:
+        """Prevents calls from being recorded while a block runs."""
+        before, self._in_own_code = self._in_own_code, True
         try:
             yield
         finally:
-            self._working = before
+            self._in_own_code = before
 
     def _before(self, op: OpName, args: Any, kwargs: Any) -> _Kept | None:
         """Counts the call and, if it will be kept, copies its arguments."""
         if self._wanted is None and next(tensors([*args, *kwargs.values()]), None) is None:
-            return None  # It creates tensors, but does not take any.
+            return None  # A function that only creates tensors is not recorded.
         out = kwargs.get(OUT)
         named = {name: value for name, value in kwargs.items() if name != OUT}
         record_of_op = self._form(op, args, named)
@@ -238,7 +238,9 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             if slot is None or self._failure is not None:
                 return None
             treatment = treat(op, given, out, in_place=self._in_place)
-            if self._left < self._sink.least([span_bytes(tensor) for tensor in tensors(list(given.values()))]):
+            if self._bytes_left < self._sink.min_bytes(
+                [span_bytes(tensor) for tensor in tensors(list(given.values()))]
+            ):
                 raise NotRecordable("`max_bytes` is used up")
             return _Kept(record_of_op, slot, treatment, Holder(treatment.written).hold(list(treatment.given.values())))
         except NotRecordable as reason:
@@ -246,7 +248,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             return None
 
     def _form(self, op: OpName, args: Any, kwargs: Any) -> OpRecord:
-        """Returns the op of this call's form of the function. The first such call creates it."""
+        """Returns the record of the form of the function that this call has. The first such call creates the record."""
         name = in_place_name(op) if self._in_place and op.in_place else op.name
         forms = self._ops.setdefault(name, [])
         found = next((form for form in forms if form.fits(args, kwargs)), None)
@@ -287,7 +289,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             if mutates:
                 capture["mutates"] = {name: after.hold(value) for name, value in mutates.items()}
             added = self._sink.write(kept.op.op.folder, f"entry_{kept.slot.entry:06}.pt", capture)
-            self._left -= added
+            self._bytes_left -= added
             kept.op.keep(kept.slot, added, kept.treatment.note)
         except NotRecordable as reason:
             kept.op.leave_out(str(reason))

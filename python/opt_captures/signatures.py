@@ -1,7 +1,7 @@
 """The parameters of a function, which give names to a call's values.
 
 Functions written in Python state their parameters. For functions written in C, the parameters come from the schema of
-the ATen operator or, if there is none, from the substitute that PyTorch has for each function in its own tests.
+the ATen operator or, if there is none, from the stand-in that PyTorch's own tests have for each function.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Signature:
         Raises:
             NotRecordable: the call does not fit this signature.
         """
-        by_place = [name for name in self.params if self.kinds[name] != "KEYWORD_ONLY"]
-        args = self._gathered(args, by_place)
-        if len(args) > len(by_place):
-            raise NotRecordable(f"it was given {len(args)} values without a name, but takes {len(by_place)}")
-        given = dict(zip(by_place, args, strict=False))
+        positional = [name for name in self.params if self.kinds[name] != "KEYWORD_ONLY"]
+        args = self._with_list_gathered(args, positional)
+        if len(args) > len(positional):
+            raise NotRecordable(f"it was given {len(args)} positional values, but takes {len(positional)}")
+        given = dict(zip(positional, args, strict=False))
         for name, value in kwargs.items():
-            name = self._spelled(name)
+            name = self._parameter_name(name)
             if name not in self.params or name in given:
                 raise NotRecordable(
                     f"its signature has no `{name}`" if name not in given else f"`{name}` was given twice"
@@ -64,15 +64,17 @@ class Signature:
                 raise NotRecordable(f"`{name}` is a tensor")
         return {name: given[name] if name in given else self.defaults[name] for name in self.params}
 
-    def _gathered(self, args: Sequence[Any], by_place: Sequence[str]) -> Sequence[Any]:
+    def _with_list_gathered(self, args: Sequence[Any], positional: Sequence[str]) -> Sequence[Any]:
         """`x.reshape(2, 3)` means `x.reshape((2, 3))`, and `einsum(text, a, b)` means `einsum(text, [a, b])`."""
-        last = len(by_place) - 1
+        last = len(positional) - 1
         rest = args[last:]
         numbers = len(rest) > 1 and all(isinstance(value, int) for value in rest)
-        several = last >= 0 and by_place[last] in self.lists and all(isinstance(value, torch.Tensor) for value in rest)
+        several = (
+            last >= 0 and positional[last] in self.lists and all(isinstance(value, torch.Tensor) for value in rest)
+        )
         return [*args[:last], list(rest)] if last >= 0 and rest and (numbers or several) else args
 
-    def _spelled(self, name: str) -> str:
+    def _parameter_name(self, name: str) -> str:
         if name not in self.params:
             aliases = {"self": "input", "axis": "dim", "x": "input", "keepdims": "keepdim"}
             return aliases.get(name, name)
@@ -102,7 +104,7 @@ def _signatures(name: str) -> list[Signature]:
         stand_in = get_testing_overrides().get(function)
         found = [_of_python(stand_in) if stand_in is not None else None]
         schemas = [_of_schema(schema) for schema in torch._C._jit_get_schemas_for_operator(schema_name(name))]
-        # A Python function that takes anything has other defaults than its operator. A C function has the same ones.
+        # A Python function with `*args` may have other defaults than its operator. A C function has the same defaults.
         found = [*found, *schemas] if isinstance(function, types.FunctionType) else [*schemas, *found]
     return [signature for signature in found if signature is not None]
 

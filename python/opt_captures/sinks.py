@@ -18,7 +18,7 @@ INDEX = "recorded.json"
 
 
 class Sink(Protocol):
-    """Takes captures one by one."""
+    """A destination to which captures are written one by one."""
 
     folder: Path
 
@@ -28,7 +28,7 @@ class Sink(Protocol):
     def place(self, op_folder: str) -> Path:
         """The path of an op's captures, as a plan names it."""
 
-    def least(self, inputs: Sequence[int]) -> int:
+    def min_bytes(self, inputs: Sequence[int]) -> int:
         """The smallest number of bytes that a call with inputs of these sizes adds on disk."""
 
     def write(self, op_folder: str, entry: str, capture: dict[str, Any]) -> int:
@@ -38,7 +38,7 @@ class Sink(Protocol):
         """Writes the summary of the recording."""
 
 
-def refuse_used(folder: Path) -> None:
+def refuse_nonempty_folder(folder: Path) -> None:
     """Refuses a folder that is not empty.
 
     Raises:
@@ -46,8 +46,8 @@ def refuse_used(folder: Path) -> None:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RecordError(
-            f"recording into {folder}: something is there already, and nothing is overwritten (name another "
-            "folder, or remove it)"
+            f"recording into {folder}: the folder is not empty, and nothing is overwritten (name another "
+            "folder, or remove this one)"
         )
 
 
@@ -65,13 +65,13 @@ class FileSink:
         self.folder = folder
 
     def open(self) -> None:
-        refuse_used(self.folder)
+        refuse_nonempty_folder(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def place(self, op_folder: str) -> Path:
         return self.folder / op_folder
 
-    def least(self, inputs: Sequence[int]) -> int:
+    def min_bytes(self, inputs: Sequence[int]) -> int:
         return sum(inputs)
 
     def write(self, op_folder: str, entry: str, capture: dict[str, Any]) -> int:

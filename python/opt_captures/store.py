@@ -1,8 +1,8 @@
-"""Records into a store, which has every repeated tensor on disk only once.
+"""Records into a capture store, which has every repeated tensor on disk only once.
 
 Each call is first written to memory. It is then passed to ``opt-supervisor captures add``, which writes only the
-tensors that the store does not have yet. The disk therefore never has a tensor twice. Memory has one more call than
-the model itself needs.
+tensors that the store does not have yet. A tensor is therefore never on disk twice. The recorder needs memory for one
+call in addition to what the model needs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .errors import RecordError
-from .sinks import INDEX, refuse_used, replace
+from .sinks import INDEX, refuse_nonempty_folder, replace
 from .summary import Summary
 
 NAME = "opt-supervisor"
@@ -27,7 +27,7 @@ NAME = "opt-supervisor"
 VARIABLE = "OPT_SUPERVISOR"
 #: Path relative to the folder of the recording.
 STORE = "store"
-#: Time limit for one call, in seconds. In this time, a disk that writes 10 MB a second writes 36 GB.
+#: Time limit for adding one call, in seconds. In this time, a disk that writes 10 MB per second writes 36 GB.
 ADD_SECONDS = 3600
 
 
@@ -63,13 +63,13 @@ class StoreSink:
 
     def open(self) -> None:
         self._program = program()
-        refuse_used(self.folder)
+        refuse_nonempty_folder(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def place(self, op_folder: str) -> Path:
         return self.folder / STORE / "entries" / op_folder
 
-    def least(self, inputs: Sequence[int]) -> int:
+    def min_bytes(self, inputs: Sequence[int]) -> int:
         # The store may already have all of them. At most one call can exceed the limit.
         return 1
 

@@ -1,6 +1,6 @@
-"""Code that bypasses PyTorch's functions, and how recording deals with it.
+"""Workarounds for code that bypasses PyTorch's functions.
 
-Code made by ``torch.compile`` does not call any function that could be observed, so functions run as they were written.
+Code made by ``torch.compile`` does not call any function that could be observed, so functions are not compiled.
 ``DataParallel`` calls copies of a model in its own threads, and is refused. ``torch.jit`` reads the source of
 functions, so it gets PyTorch's original functions.
 """
@@ -18,15 +18,15 @@ import torch
 from .errors import RecordError
 
 
-def put_right(stack: ExitStack, aside: Callable[[], AbstractContextManager[None]]) -> None:
-    """Installs all workarounds until the stack is closed. Inside `aside`, PyTorch's own functions are restored."""
+def install_workarounds(stack: ExitStack, unpatched: Callable[[], AbstractContextManager[None]]) -> None:
+    """Installs all workarounds until the stack is closed. Inside `unpatched`, PyTorch's own functions are restored."""
     if "torch._dynamo" in sys.modules:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
     else:
         # Its module takes 150 MB, so it is not imported here. Only programs that compile something need it.
         _replace(stack, torch, "compile", _compile_eagerly(stack, torch.compile))
-    _replace(stack, torch.jit, "trace", _within(aside, torch.jit.trace))
-    _replace(stack, torch.jit, "script", _within(aside, torch.jit.script, frames_up=1))
+    _replace(stack, torch.jit, "trace", _within(unpatched, torch.jit.trace))
+    _replace(stack, torch.jit, "script", _within(unpatched, torch.jit.script, frames_up=1))
     _replace(stack, torch.nn.DataParallel, "forward", _refuse_data_parallel)
 
 
@@ -36,14 +36,14 @@ def _replace(stack: ExitStack, owner: Any, name: str, function: Callable[..., An
 
 
 def _within(
-    aside: Callable[[], AbstractContextManager[None]], original: Callable[..., Any], **more: int
+    unpatched: Callable[[], AbstractContextManager[None]], original: Callable[..., Any], **more: int
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def within(*args: Any, **kwargs: Any) -> Any:
         # `script` looks up names in the frame of its caller, which is now one frame further up.
         for name, count in more.items():
             kwargs["_" + name] = kwargs.get("_" + name, 0) + count
-        with aside():
+        with unpatched():
             return original(*args, **kwargs)
 
     return within

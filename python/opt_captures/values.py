@@ -1,4 +1,4 @@
-"""Arguments and results of a call. Checks whether a capture can contain them, and copies them against later changes."""
+"""Checks whether a capture can contain the arguments and results of a call, and copies them before they can change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .errors import NotRecordable
 PLAIN = (bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
 #: A view is saved with its whole storage, unless at least this many bytes of the storage are unused.
 SPARE_BYTES = 4096
-#: The deepest nesting of arguments. No kernel could be written for a deeper one.
+#: The deepest nesting of arguments that is recorded.
 MAX_DEPTH = 8
 
 
@@ -36,7 +36,7 @@ def storage_key(tensor: torch.Tensor) -> tuple[str, int]:
 
 
 def overlaps(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """True if two tensors may have bytes in common: the first and the last byte of each decide.
+    """True if two tensors may have bytes in common: their ranges from the first to the last byte intersect.
 
     >>> x = torch.zeros(4)
     >>> overlaps(x[:2], x[1:]), overlaps(x[:2], x[2:])
@@ -48,11 +48,11 @@ def overlaps(one: torch.Tensor, other: torch.Tensor) -> bool:
     return max(a, c) < min(b, d)
 
 
-def refuse_strange(tensor: torch.Tensor, path: str) -> None:
-    """Refuses every tensor that is not dense or does not have its own bytes.
+def refuse_unsupported(tensor: torch.Tensor, path: str) -> None:
+    """Refuses every tensor that a capture cannot contain: one that is not dense, or has no bytes of its own.
 
     Raises:
-        NotRecordable: says what the argument is.
+        NotRecordable: the message names the argument and its type.
     """
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         what = f"a {type(tensor).__name__}"
@@ -82,10 +82,10 @@ def check(value: object, path: str, depth: int = 0) -> None:
     """Refuses a value that a capture cannot contain.
 
     Raises:
-        NotRecordable: says what the argument is.
+        NotRecordable: the message names the argument and its type.
     """
     if isinstance(value, torch.Tensor):
-        refuse_strange(value, path)
+        refuse_unsupported(value, path)
     elif isinstance(value, (list, tuple)) and depth < MAX_DEPTH:
         for index, part in enumerate(value):
             check(part, f"{path}[{index}]", depth + 1)
@@ -126,8 +126,8 @@ def short_dtype(dtype: torch.dtype) -> str:
 class Holder:
     """Converts the values of one call to values to save.
 
-    They are on the CPU and without gradients. They have no more of a storage than the call used. Tensors that share a
-    storage keep sharing it.
+    They are on the CPU and without gradients. They include no more of a storage than the call used. Tensors that share
+    a storage still share it.
     """
 
     def __init__(self, written: frozenset[tuple[str, int]] = frozenset()) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from .errors import RefusedError, SupervisorError
 
-#: Time limit in seconds. It does not apply to results, which may take any time.
+#: Time limit for an answer, in seconds. Waiting for a candidate's result has a separate limit.
 ANSWER_SECONDS = 30.0
 
 
@@ -67,8 +67,8 @@ class Connection:
         except TimeoutError as error:
             raise SupervisorError(f"waiting for `{method}`: no answer in {self._socket.gettimeout():g} s") from error
         except (OSError, ValueError) as error:
-            raise SupervisorError(f"asking for `{method}` at {self.path}: {error}") from error
-        raise SupervisorError(f"asking for `{method}`: the run closed the connection (it may have ended)")
+            raise SupervisorError(f"calling `{method}` at {self.path}: {error}") from error
+        raise SupervisorError(f"calling `{method}`: the run closed the connection (it may have ended)")
 
 
 def _result(answer: dict[str, Any]) -> dict[str, Any]:

@@ -81,7 +81,10 @@ def evaluate_all(
     job: str | None = None,
     timeout: float = DEFAULT_SECONDS,
 ) -> list[Result]:
-    """Evaluates several candidates. Results are in their order. If no run is open, one is started for all of them."""
+    """Evaluates several candidates. Results are in the order of the paths.
+
+    If no run is open, one is started for all of them.
+    """
     from .session import Session
 
     run = find_run(plan)

@@ -25,7 +25,7 @@ FIXTURE = "opt_result"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Called by pytest."""
+    """A hook of pytest."""
     group = parser.getgroup("opt-supervisor")
     group.addoption("--opt-plan", metavar="PLAN", help="plan for tests that use opt_result")
     group.addoption("--opt-candidates", metavar="PATTERN", help="candidates for tests that use opt_result")
@@ -34,14 +34,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Called by pytest."""
+    """A hook of pytest."""
     config.addinivalue_line(
         "markers", 'opt(*patterns, plan="plan.toml", job=None): candidates for which the test is run, and their plan'
     )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Called by pytest. Makes one test for each candidate."""
+    """A hook of pytest: makes one test for each candidate."""
     if FIXTURE not in metafunc.fixturenames:
         return
     config = metafunc.config
@@ -66,7 +66,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def opt_sessions() -> Iterator[dict[Path, Session]]:
-    """Open runs, by plan. They end with the tests."""
+    """The open sessions, by plan. They are closed after the last test."""
     sessions: dict[Path, Session] = {}
     yield sessions
     for session in sessions.values():
@@ -86,7 +86,7 @@ def opt_result(request: pytest.FixtureRequest, opt_sessions: dict[Path, Session]
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[None]:
-    """Called by pytest. A test that fails shows the candidate's feedback."""
+    """A hook of pytest: adds the candidate's feedback to the report of its test."""
     outcome = yield
     result = getattr(item, FIXTURE, None)
     if result is not None and call.when == "call":

@@ -19,11 +19,11 @@ from .runs import OpenRun, open_runs
 START_SECONDS = 120.0
 #: Time limit in seconds until a run has ended after it was asked to end.
 END_SECONDS = 60.0
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 
 
 class Session:
-    """Starts ``opt-supervisor run PLAN --keep-open``, and ends the run with the block.
+    """Starts ``opt-supervisor run PLAN --keep-open``, and ends the run when the ``with`` block is left.
 
     Workers and the baseline stay warm, so an answer takes little longer than compiling, checking and timing one kernel.
 
@@ -41,19 +41,23 @@ class Session:
         self._run: OpenRun | None = None
 
     def __enter__(self) -> Session:
-        self._said = tempfile.TemporaryFile()
+        self._stderr_file = tempfile.TemporaryFile()
         command = [str(program()), "run", str(self.plan), "--keep-open", "--quiet"]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._said, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._stderr_file,
+            start_new_session=True,
         )
         until = time.monotonic() + START_SECONDS
         while self._run is None:
             if self._process.poll() is not None or time.monotonic() > until:
                 self._process.kill()
                 self._process.wait()
-                raise ProgramError(f"starting a run of {self.plan}: {self._last_words()}")
+                raise ProgramError(f"starting a run of {self.plan}: {self._stderr_text()}")
             self._run = next((run for run in open_runs() if run.pid == self._process.pid), None)
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         return self
 
     def __exit__(
@@ -102,9 +106,9 @@ class Session:
             process.terminate()
             process.wait()
         finally:
-            self._said.close()
+            self._stderr_file.close()
 
-    def _last_words(self) -> str:
-        self._said.seek(0)
-        words = self._said.read().decode("utf-8", "replace").strip()
-        return words or "it did not answer and wrote nothing"
+    def _stderr_text(self) -> str:
+        self._stderr_file.seek(0)
+        text = self._stderr_file.read().decode("utf-8", "replace").strip()
+        return text or "it did not answer, and its standard error is empty"

@@ -167,7 +167,7 @@ class Effects(RecordingTest):
         self.assertFalse(torch.equal(entry["kwargs"]["running_var"], entry["mutates"]["running_var"]))
         self.assertIn("running_mean, running_var", self.index()["batch_norm"]["notes"][0])
 
-    def test_in_place_call_is_recorded_as_such_if_asked(self) -> None:
+    def test_in_place_call_is_recorded_in_place_on_request(self) -> None:
         x, y = torch.tensor([-1.0, 2.0]), torch.ones(2)
         with self.record(in_place=True):
             functional.relu(x, inplace=True)
@@ -313,7 +313,7 @@ class ModelBehaviour(RecordingTest):
             other = threading.Thread(target=torch.nn.Linear(2, 2), args=(torch.ones(1, 2),))
             other.start()
             other.join()
-        self.assertEqual(list(recorder.summary.notes), ["1 calls from other threads were not recorded"])
+        self.assertEqual(list(recorder.summary.notes), ["calls from other threads, which were not recorded: 1"])
 
 
 class Mistakes(RecordingTest):
@@ -324,7 +324,7 @@ class Mistakes(RecordingTest):
     def test_existing_files_are_not_overwritten(self) -> None:
         self.captures.mkdir()
         (self.captures / "mine").write_text("x")
-        with self.assertRaisesRegex(RecordError, "something is there already"), self.record(["relu"]):
+        with self.assertRaisesRegex(RecordError, "the folder is not empty"), self.record(["relu"]):
             pass
         self.assertEqual((self.captures / "mine").read_text(), "x")
 

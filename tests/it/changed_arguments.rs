@@ -1,6 +1,6 @@
 //! Captures of calls that change their arguments: each call of a kernel gets a writable copy with the value before the
-//! call, and the value after it is judged like an output. Kernels in C, in Python, over PyTorch's tensors, and on
-//! the emulated device.
+//! call, and the value after it is judged like an output. There are kernels in C, in Python, over PyTorch's tensors,
+//! and on the emulated device.
 
 use std::path::Path;
 
@@ -69,7 +69,10 @@ fn changed_argument_is_judged_like_an_output() {
         let it = summary.candidate(job, name);
         let detail = it["detail"].as_str().unwrap_or_default();
         outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
-        outcome.expect(detail.contains(says), format_args!("{name} says {says:?}; it says {detail:?}"));
+        outcome.expect(
+            detail.contains(says),
+            format_args!("the detail of {name} contains {says:?}: {detail:?}"),
+        );
     }
 }
 
@@ -142,7 +145,10 @@ fn kernels_with_torch_change_arguments_in_place() {
         let it = summary.candidate(job, name);
         let detail = it["detail"].as_str().unwrap_or_default();
         outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
-        outcome.expect(detail.contains(says), format_args!("{name} says {says:?}; it says {detail:?}"));
+        outcome.expect(
+            detail.contains(says),
+            format_args!("the detail of {name} contains {says:?}: {detail:?}"),
+        );
     }
 }
 

@@ -164,7 +164,7 @@ fn verifier_recycled_during_a_lease_changes_no_verdict() {
     let recycled: Vec<&Value> = workers.iter().filter(|it| it["recycled_because"] == "requested").collect();
     assert_eq!(recycled.len(), 1, "{workers:#?}");
     let kills = summary.policy("kill_worker");
-    assert!(kills.iter().any(|row| row["reason"] == "requested"), "the intent is on record: {kills:?}");
+    assert!(kills.iter().any(|row| row["reason"] == "requested"), "the reason is recorded: {kills:?}");
     let again = list(&summary.document["jobs"][0]["candidates"])
         .iter()
         .flat_map(|it| list(&it["attempts"]))

@@ -26,7 +26,7 @@ const LAUNCHERS: [(&str, &str, &str, &[&str]); 26] = [
     ("relu", "loops_on_the_host", "TIMEOUT", &["2s"]),
     ("relu", "loops_on_the_device", "TIMEOUT", &["2s"]),
     ("relu", "misaligned", "CRASHED", &["misaligned", "PTX line"]),
-    ("relu", "too_many_threads", "RUNTIME_ERROR", &["refused it in launch 1", "2048"]),
+    ("relu", "too_many_threads", "RUNTIME_ERROR", &["refused the request in launch 1", "2048"]),
     ("relu", "uses_a_graph", "UNSUPPORTED", &["cudaGraphCreate"]),
     ("relu", "captures_a_stream", "UNSUPPORTED", &["cudaStreamBeginCapture"]),
     ("relu", "launches_a_cluster", "UNSUPPORTED", &["a launch of clusters"]),
@@ -91,14 +91,17 @@ fn every_host_launcher_ends_as_expected() {
         let detail = it["detail"].as_str().unwrap_or_default();
         outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
         for part in parts {
-            outcome.expect(detail.contains(part), format_args!("{name} says {part:?}; it says {detail:?}"));
+            outcome.expect(
+                detail.contains(part),
+                format_args!("the detail of {name} contains {part:?}: {detail:?}"),
+            );
         }
         let blame = match status {
             "PASSED" => None,
             "UNSUPPORTED" => Some("host"),
             _ => Some("candidate"),
         };
-        outcome.expect_equal(it["blame"].as_str(), blame, format_args!("who is blamed for {name}"));
+        outcome.expect_equal(it["blame"].as_str(), blame, format_args!("the blame of {name}"));
         outcome.expect_equal(it["tier"].as_str(), Some("C"), format_args!("{name}'s tier"));
         outcome.expect(it["profile"].is_null(), format_args!("{name} is not timed"));
         outcome.expect_equal(

@@ -34,7 +34,7 @@ fn cycles(verifiers: u32) {
     outcome.expect_equal(
         evidence.both,
         0,
-        format_args!("samples with both at work, such as {:#?}", evidence.told),
+        format_args!("samples with both at work, such as {:#?}", evidence.violations),
     );
     for role in ["verifier", "profiler"] {
         let idle = evidence.idle.get(role).copied().unwrap_or(0);

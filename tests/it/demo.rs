@@ -88,10 +88,10 @@ fn every_candidate_of_the_demo_ends_as_expected() {
             rank.as_u64().unwrap_or_else(|| outcome.fail(format_args!("{job}/{name} has the rank {rank}")))
         };
         let ranks: Vec<u64> = names.iter().map(|name| rank(name)).collect();
-        outcome.expect(ranks.contains(&1), format_args!("somebody of {job} is first: {ranks:?}"));
+        outcome.expect(ranks.contains(&1), format_args!("{job} has a candidate of rank 1: {ranks:?}"));
         outcome.expect(
             rank("fast") <= rank("naive"),
-            format_args!("{job}'s fast is not ranked below its naive"),
+            format_args!("in {job}, `fast` is not ranked below `naive`"),
         );
     }
     for (name, status) in BAD {

@@ -16,9 +16,9 @@ const MIB: u64 = 1 << 20;
 const GOOD: (&str, &str) = ("naive", "relu.ptx");
 const ENDLESS: (&str, &str) = ("loops_forever", "bad.ptx");
 const TRAPS: (&str, &str) = ("traps", "bad.ptx");
-/// The device memory of a context in these scripts, in MiB.
+/// The device memory that a context uses in these scripts, in MiB.
 const HELD: u64 = 300;
-/// More than the ceiling.
+/// Device memory beyond the ceiling, in MiB.
 const TOO_MUCH: u64 = 3000;
 const GPU_IS_LOST: u32 = 15;
 
@@ -132,8 +132,8 @@ fn growth_beyond_the_ceiling_is_killed_with_its_reason_on_disk() {
         summary.policy("kill_worker").into_iter().filter(|row| row["reason"] == "device_ceiling").collect();
     outcome.expect_equal((workers.len(), reasons.len()), (2, 2), "workers and reasons to kill them");
     for (worker, reason) in workers.iter().zip(reasons) {
-        let (said, ended) = (reason["t"].as_str(), worker["ended"].as_str());
-        outcome.expect(said.is_some() && said < ended, format_args!("{reason} before {worker}"));
+        let (killed, ended) = (reason["t"].as_str(), worker["ended"].as_str());
+        outcome.expect(killed.is_some() && killed < ended, format_args!("{reason} before {worker}"));
         outcome.expect_equal(reason["numbers"]["ceiling_bytes"].as_u64(), Some(1 << 30), "the ceiling");
     }
     let peak = summary.document["memory"]["device_peak_bytes"].as_u64();
@@ -160,7 +160,7 @@ fn card_that_keeps_memory_is_quarantined_and_the_run_goes_on() {
     outcome.expect_equal(summary.verdict("relu", TRAPS.0), (Some("CRASHED"), Some("candidate")), "traps");
     outcome.expect_equal(summary.verdict("relu", GOOD.0), (Some("INFRA_ERROR"), Some("host")), "the next");
     let rows = summary.policy("device_not_returned");
-    outcome.expect_equal(rows.len(), 1, "said once");
+    outcome.expect_equal(rows.len(), 1, "policy rows");
     outcome.expect_equal(
         rows[0]["numbers"]["device_bytes"].as_u64(),
         Some(HELD * MIB),
@@ -177,7 +177,7 @@ fn other_processes_on_the_card_are_reported() {
     let (outcome, summary) = run(&scenario, &script(vec![test_process, with_context(&[(0, HELD)])]), 0);
     outcome.expect_equal(summary.verdict("relu", GOOD.0).0, Some("PASSED"), "its verdict");
     let rows = summary.policy("device_in_use");
-    outcome.expect_equal(rows.len(), 1, "said once");
+    outcome.expect_equal(rows.len(), 1, "policy rows");
     outcome.expect_equal(rows[0]["numbers"]["device_bytes"].as_u64(), Some(200 * MIB), "theirs");
     let peak = summary.document["memory"]["device_peak_bytes"].as_u64();
     // The kernel may be done between two samples. Memory of other processes would make the peak larger.
@@ -194,7 +194,7 @@ fn lost_card_ends_what_ran_on_it() {
     let lost = ("nvmlDeviceGetMemoryInfo_v2".to_owned(), GPU_IS_LOST);
     twin.play(&Script { fails: [lost].into(), ..script }).expect("written");
     let (outcome, summary) = finish(&scenario, child, 3);
-    outcome.expect_equal(summary.policy("device_lost").len(), 1, "said once");
+    outcome.expect_equal(summary.policy("device_lost").len(), 1, "policy rows");
     for (candidate, _) in [ENDLESS, GOOD] {
         let verdict = summary.verdict("relu", candidate);
         outcome.expect_equal(verdict, (Some("INFRA_ERROR"), Some("host")), candidate);
@@ -214,8 +214,8 @@ fn two_runs_take_turns_on_a_card() {
         std::fs::read_to_string(&log).is_ok_and(|text| text.contains(" for Twin 8G ("))
     });
     let killed = Instant::now();
-    first.kill().expect("a child of ours");
-    first.wait().expect("a child of ours");
+    first.kill().expect("the child is not reaped yet");
+    first.wait().expect("the child is not reaped yet");
     let outcome = scenario.finish(second, &["run", "plan.toml"]).expect_exit(0);
     println!("the second run ended {:?} after the first", killed.elapsed());
     let summary = Summary::read(&scenario.path().join("runs/second"), &outcome);

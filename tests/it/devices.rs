@@ -52,8 +52,8 @@ fn doctor_names_a_lost_device_and_the_reason_for_having_none() {
     let lost = ("nvmlDeviceGetMemoryInfo_v2".to_owned(), LOST);
     let script = Script { devices: vec![device()], fails: [lost].into() };
     let (outcome, nvml) = doctor(&script);
-    let trouble = nvml["devices"][0]["trouble"].as_str().unwrap_or_default();
-    outcome.expect(trouble.contains("the device is lost"), trouble);
+    let problem = nvml["devices"][0]["trouble"].as_str().unwrap_or_default();
+    outcome.expect(problem.contains("the device is lost"), problem);
     let script = Script { fails: [("*".to_owned(), UNKNOWN)].into(), ..script };
     let (outcome, nvml) = doctor(&script);
     outcome.expect(nvml["devices"].as_array().is_some_and(Vec::is_empty), &nvml);

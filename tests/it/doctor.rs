@@ -27,15 +27,15 @@ fn check(outcome: &Outcome, document: &Value) {
     outcome.expect_equal(&document["rungs"], &document["protections"], "the list under its old name");
     let mut missed = Vec::new();
     for it in list(&document["protections"]) {
-        let said = |field: &str| it[field].as_str().is_some_and(|text| !text.is_empty());
+        let has_text = |field: &str| it[field].as_str().is_some_and(|text| !text.is_empty());
         outcome.expect(
-            said("proof") && said("stops"),
-            format_args!("says what it stops and how that is proved: {it}"),
+            has_text("proof") && has_text("stops"),
+            format_args!("the protection has a purpose and a proof: {it}"),
         );
         if it["present"] == false {
             outcome.expect(
-                said("detail") && said("remedy"),
-                format_args!("says why it is missing and what to do: {it}"),
+                has_text("detail") && has_text("remedy"),
+                format_args!("the missing protection has a reason and advice: {it}"),
             );
             if it["needed"] == true {
                 missed.push(it["name"].clone());
@@ -55,7 +55,7 @@ fn doctor_works_for_every_user() {
         user.owns(&scenario);
         let mut command = Command::new(program);
         command.args(DOCTOR).current_dir(scenario.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        user.becomes(&mut command);
+        user.apply_to(&mut command);
         let child = command.spawn().expect("the program starts");
         let outcome = scenario.finish(child, &DOCTOR);
         let document = outcome.json();
@@ -140,8 +140,8 @@ fn run_reports_the_protections_of_the_doctor() {
     }
     // Each missing protection is printed once.
     for it in list(&host["protections"]).iter().filter(|it| it["present"] == false) {
-        let said = format!("not enforced on this machine: {} ", it["name"].as_str().unwrap_or_default());
-        outcome.expect_equal(outcome.stderr.matches(&said).count(), 1, said);
+        let warning = format!("not enforced on this machine: {} ", it["name"].as_str().unwrap_or_default());
+        outcome.expect_equal(outcome.stderr.matches(&warning).count(), 1, warning);
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::control::client::LiveRun;
 use crate::results::plans::{Plan, SOFTMAX};
 
-/// A plan whose last candidate takes a second, so that faults can be made while it runs.
+/// A plan whose last candidate takes a second, so that faults can be injected while it runs.
 pub fn scenario() -> Scenario {
     let plan = Plan {
         extra: "verify = { call_timeout = \"1s\" }\n".to_owned(),
@@ -24,7 +24,7 @@ pub fn scenario() -> Scenario {
     Scenario::with_plan(&plan.text())
 }
 
-/// Starts a run of [`scenario`] and waits until `fast` was verified.
+/// Starts a run of [`scenario`] and waits until `fast` is verified.
 fn started(scenario: &Scenario) -> LiveRun<'_> {
     let run = LiveRun::start(scenario, &["--quiet"]);
     until("a candidate was verified", || {

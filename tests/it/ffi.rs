@@ -57,7 +57,7 @@ fn run_as(user: User, scenario: &Scenario) -> (Outcome, Summary) {
     user.owns(scenario);
     let arguments = ["run", "plan.toml"];
     let mut command = scenario.command_of(&program, &arguments);
-    user.becomes(&mut command);
+    user.apply_to(&mut command);
     let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let outcome = scenario.finish(child, &arguments);
     let summary = Summary::read(&scenario.run_folder(), &outcome);
@@ -70,7 +70,10 @@ fn expect(outcome: &Outcome, summary: &Summary, candidate: &str, status: &str, s
     outcome.expect_equal(found["status"].as_str(), Some(status), candidate);
     let detail = found["detail"].as_str().unwrap_or_default();
     for part in says {
-        outcome.expect(detail.contains(part), format_args!("{candidate} says {part:?}; it says {detail:?}"));
+        outcome.expect(
+            detail.contains(part),
+            format_args!("the detail of {candidate} contains {part:?}: {detail:?}"),
+        );
     }
 }
 
@@ -115,7 +118,7 @@ fn load_failure_has_the_loaders_message_and_advice() {
     build(&nowhere, &kernel("stand_in.c"), &["-Wl,-soname,libnowhere.so"]);
     let links = ["-L", here.as_str(), "-Wl,--no-as-needed", "-lnowhere"];
     build(&scenario.path().join("needs_another.so"), &kernel("works.c"), &links);
-    std::fs::remove_file(&nowhere).expect("it was built");
+    std::fs::remove_file(&nowhere).expect("the library was built");
     build(&scenario.path().join("lacks_a_symbol.so"), &kernel("works.c"), &["-Wl,-z,undefs"]);
     scenario.write("no_library.so", "this is text");
     scenario.write("plan.toml", plan(&["needs_another.so", "lacks_a_symbol.so", "no_library.so"], ""));

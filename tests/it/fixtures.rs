@@ -45,12 +45,12 @@ fn every_fixture_is_inspected_as_expected() {
 fn difference(outcome: &Outcome, expected: &Value) -> Option<String> {
     let found = outcome.json();
     let wanted = expected["outcome"].as_str().expect("an expectation has an outcome");
-    let said = found["outcome"].as_str().unwrap_or_default();
-    let code = if said == "ok" { 0 } else { 1 };
+    let found_outcome = found["outcome"].as_str().unwrap_or_default();
+    let code = if found_outcome == "ok" { 0 } else { 1 };
     if outcome.code != Some(code) {
-        return Some(format!("outcome {said} with exit code {:?}", outcome.code));
+        return Some(format!("outcome {found_outcome} with exit code {:?}", outcome.code));
     }
-    match (said, wanted) {
+    match (found_outcome, wanted) {
         ("ok", "ok" | "either") => first_difference("storages", &found["storages"], &expected["storages"])
             .or_else(|| first_difference("root", &found["root"], &expected["root"])),
         ("error", "error" | "either") => {
@@ -58,7 +58,7 @@ fn difference(outcome: &Outcome, expected: &Value) -> Option<String> {
             (!kinds.contains(&found["error_kind"]))
                 .then(|| format!("error kind {}, expected one of {kinds:?}", found["error_kind"]))
         }
-        _ => Some(format!("outcome {said}, expected {wanted}")),
+        _ => Some(format!("outcome {found_outcome}, expected {wanted}")),
     }
 }
 
@@ -79,7 +79,7 @@ fn first_difference(path: &str, found: &Value, expected: &Value) -> Option<Strin
             }
             let mut pairs = left.iter().zip(right).enumerate();
             pairs
-                .find_map(|(place, (left, right))| first_difference(&format!("{path}[{place}]"), left, right))
+                .find_map(|(index, (left, right))| first_difference(&format!("{path}[{index}]"), left, right))
         }
         _ => (found != expected).then(|| format!("{path} is {found}, expected {expected}")),
     }

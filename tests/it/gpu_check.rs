@@ -23,12 +23,12 @@ fn run(scenario: &Scenario, mut command: Command, arguments: &[&str]) -> Outcome
     scenario.finish(child, arguments)
 }
 
-/// Runs it over the twins, of which libcuda's misbehaves as ordered.
-fn on_twins(scenario: &Scenario, arguments: &[&str], mischief: &str) -> Outcome {
+/// Runs `gpu-check` over the twins. `misbehaviour` makes functions of libcuda's twin hang, crash or do nothing.
+fn on_twins(scenario: &Scenario, arguments: &[&str], misbehaviour: &str) -> Outcome {
     let devices = vec![Device { processes: vec![with_context(&[(0, 300)])], ..device() }];
     let twin = twin(scenario, &Script { devices, ..Script::default() });
     let mut command = scenario.command_of(&program(), arguments);
-    on_a_card(scenario, &twin, &mut command).env("OPT_CUDA_TWIN_MISCHIEF", mischief);
+    on_a_card(scenario, &twin, &mut command).env("OPT_CUDA_TWIN_MISBEHAVIOUR", misbehaviour);
     run(scenario, command, arguments)
 }
 
@@ -37,7 +37,7 @@ fn document(scenario: &Scenario) -> Value {
     serde_json::from_slice(&text).expect("JSON")
 }
 
-/// The rows of a step, each as its judgement and all of its text.
+/// The rows of a step: the judgement and the whole text of each.
 fn rows(document: &Value, step: &str) -> Vec<(String, String)> {
     let found = list(&document["steps"]).iter().find(|it| it["step"] == step);
     let found = found.unwrap_or_else(|| panic!("no step {step}"));
@@ -115,8 +115,8 @@ fn wrong_kernel_hang_and_crash_cost_their_own_rows() {
     let scenario = Scenario::create();
     let steps = "relu,relu-f16,pool,nvml,device-copies,launches";
     let arguments = ["--dry-run", "--json", "results.json", "--steps", steps];
-    let mischief = "skips:packed,hangs:cuMemPoolCreate,crashes:cuMemcpyDtoDAsync_v2";
-    let outcome = on_twins(&scenario, &arguments, mischief);
+    let misbehaviour = "skips:packed,hangs:cuMemPoolCreate,crashes:cuMemcpyDtoDAsync_v2";
+    let outcome = on_twins(&scenario, &arguments, misbehaviour);
     let document = document(&scenario);
     for (step, judgement, words) in [
         ("relu", "passed", "relu/naive"),
@@ -127,7 +127,7 @@ fn wrong_kernel_hang_and_crash_cost_their_own_rows() {
         ("launches", "measured", "a launch among many"),
     ] {
         let found = rows(&document, step);
-        let is_found = found.iter().any(|(said, row)| said == judgement && row.contains(words));
+        let is_found = found.iter().any(|(found, row)| found == judgement && row.contains(words));
         outcome.expect(is_found, format_args!("{step}: {found:?}"));
     }
     outcome.expect_equal(document["is_good"].as_bool(), Some(false), "all is well");

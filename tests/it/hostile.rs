@@ -9,12 +9,12 @@ use opt_tests::waiting::LONG;
 fn readers_handle_every_input_of_the_corpora() {
     for target in &TARGETS {
         let inputs = corpus(target);
-        assert!(!inputs.is_empty(), "{} has a corpus", target.name);
+        assert!(!inputs.is_empty(), "{} has no corpus", target.name);
         let (answered, answers) = mpsc::channel();
         let asking = std::thread::spawn(move || {
             for (number, input) in inputs.iter().enumerate() {
                 (target.run)(input);
-                answered.send(number).expect("the receiver lives");
+                answered.send(number).expect("the receiver is alive");
             }
         });
         let mut next = 0;

@@ -87,7 +87,7 @@ const AGAINST_THE_RUN: &[Expected] = &[
     ends("works_three_times.c", NONDETERMINISTIC, ""),
     ends("works_every_other_time.c", NONDETERMINISTIC, ""),
     ends("copies_its_first_result.c", NONDETERMINISTIC, ""),
-    // At this point it knows the addresses of the inputs, but not their values.
+    // When it is woken, it knows the addresses of the inputs, but not their values.
     ends("works_when_nobody_looks.c", &["DEFERRED_WORK", "NONDETERMINISTIC"], ""),
     ends("works_after_it_returned.c", &["DEFERRED_WORK"], ""),
 ];

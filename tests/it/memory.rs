@@ -67,10 +67,10 @@ fn run_fits_its_ceiling_or_is_refused_before_anything_starts() {
         outcome.expect_equal(kills, 0, "number of kills");
     }
     assert!(200 * MIB < peak, "the samples include the workspace: {peak}");
-    let most = (peak + peak / 10).max(peak + SLACK);
+    let max = (peak + peak / 10).max(peak + SLACK);
     assert!(
-        smallest <= most,
-        "`check` names {smallest}, at most {most} is allowed for a measured peak of {peak}"
+        smallest <= max,
+        "`check` names {smallest}, at most {max} is allowed for a measured peak of {peak}"
     );
 
     // With one MiB less, one candidate does not fit and is refused. The baseline still runs, and the exit code reports
@@ -118,7 +118,7 @@ fn low_ceiling_reduces_the_memory_of_compilers() {
     std::fs::write(scenario.path().join("large.c"), large).expect("written");
     let (outcome, summary) = scenario.run_plan(0, &[]);
     outcome.expect_equal(summary.verdict("relu", "small").0, Some("PASSED"), "a compiler of 60 MiB fits");
-    outcome.expect_equal(summary.policy("shrink_build").len(), 1, "said once");
+    outcome.expect_equal(summary.policy("shrink_build").len(), 1, "policy rows");
     outcome.expect_equal(summary.verdict("relu", "large"), (Some("DOES_NOT_FIT"), Some("plan")), "refused");
     let detail = summary.candidate("relu", "large")["detail"].as_str().unwrap_or_default();
     outcome.expect(detail.contains("[memory] host_ceiling") && detail.contains("4.00 GiB"), detail);

@@ -14,21 +14,21 @@ const CAPTURES: &str = "captures/torch_nn_functional_relu";
 const OTHER_PROCESSES: usize = 30;
 
 /// Idle processes of a user. Dropping the value kills them.
-struct Others(Vec<Child>);
+struct IdleProcesses(Vec<Child>);
 
-impl Others {
+impl IdleProcesses {
     fn start(user: User) -> Self {
         let start = |_| {
             let mut command = Command::new("sleep");
             command.arg("3600").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            user.becomes(&mut command);
+            user.apply_to(&mut command);
             command.spawn().expect("`sleep` starts")
         };
         Self((0..OTHER_PROCESSES).map(start).collect())
     }
 }
 
-impl Drop for Others {
+impl Drop for IdleProcesses {
     fn drop(&mut self) {
         for child in &mut self.0 {
             let _ = child.kill();
@@ -63,13 +63,13 @@ fn four_threads_run_beside_thirty_other_processes_of_the_user() {
         );
         let program = user.program(&scenario);
         user.owns(&scenario);
-        let others = Others::start(user);
+        let idle = IdleProcesses::start(user);
         let arguments = ["run", "plan.toml"];
         let mut command = scenario.command_of(&program, &arguments);
-        user.becomes(&mut command);
+        user.apply_to(&mut command);
         let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let outcome = scenario.finish(child, &arguments);
-        drop(others);
+        drop(idle);
         let summary = Summary::read(&scenario.run_folder(), &outcome);
         let candidate = summary.candidate("job", "relu");
         outcome.expect_equal(

@@ -50,12 +50,12 @@ fn errors(outcome: &Outcome) -> usize {
 
 #[test]
 fn every_mistake_is_reported_once_with_its_position() {
-    for (mistake, place, said) in MISTAKES {
+    for (mistake, position, expected) in MISTAKES {
         let scenario = Scenario::with_plan(&(job() + mistake));
         for command in ["run", "check"] {
             let outcome = refused(&scenario, &[command, "plan.toml"]);
-            outcome.expect_stderr(&[&format!("plan.toml:{place}")]);
-            outcome.expect_stderr(said);
+            outcome.expect_stderr(&[&format!("plan.toml:{position}")]);
+            outcome.expect_stderr(expected);
             outcome.expect_equal(errors(&outcome), 1, "number of errors");
         }
     }
@@ -82,7 +82,7 @@ fn all_mistakes_are_reported_at_once() {
 #[test]
 fn command_line_is_checked_too() {
     let scenario = Scenario::with_plan(&job());
-    for (arguments, said) in [
+    for (arguments, expected) in [
         (&["run", "no-such-plan.toml"][..], "no-such-plan.toml"),
         (&["run", "plan.toml", "--only", "softmax/none"], "softmax/none"),
         (&["run", "plan.toml", "--min-speedup", "0"], "--min-speedup"),
@@ -96,7 +96,7 @@ fn command_line_is_checked_too() {
         (&["repro", "no-such-run", "x", "--entry", "y"], "no-such-run"),
     ] {
         let outcome = scenario.run(arguments);
-        outcome.expect_stderr(&[said]);
+        outcome.expect_stderr(&[expected]);
         outcome.expect(matches!(outcome.code, Some(1..=3)), "the exit code is that of an error");
         outcome.expect(!scenario.path().join("runs").exists(), "no run folder was made");
     }

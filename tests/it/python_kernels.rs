@@ -51,7 +51,7 @@ const BAD: [(&str, &str, &str); 22] = [
     ("does_not_do_this", "UNSUPPORTED", "not supported"),
     ("imports_what_is_not_there", "LOAD_ERROR", "No module named 'a_module_that_nobody_has'"),
     ("has_another_name", "LOAD_ERROR", "no `run` and no `ModelNew`"),
-    ("takes_too_few", "LOAD_ERROR", "`run` takes 1 arguments by place; it has to take the 4"),
+    ("takes_too_few", "LOAD_ERROR", "`run` takes 1 positional arguments; it must take the 4"),
 ];
 
 pub fn interpreter() -> Option<PathBuf> {
@@ -68,7 +68,7 @@ fn interpreter_of(user: User) -> Option<PathBuf> {
     let python = interpreter()?;
     let mut command = Command::new(&python);
     command.args(["-c", "import torch"]).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
-    user.becomes(&mut command);
+    user.apply_to(&mut command);
     if command.status().is_ok_and(|status| status.success()) {
         return Some(python);
     }
@@ -109,7 +109,10 @@ fn expect_every_verdict(outcome: &Outcome, summary: &Summary) {
         let it = found(name);
         let detail = it["detail"].as_str().unwrap_or_default();
         outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
-        outcome.expect(detail.contains(says), format_args!("{name} says {says:?}; it says {detail:?}"));
+        outcome.expect(
+            detail.contains(says),
+            format_args!("the detail of {name} contains {says:?}: {detail:?}"),
+        );
         let feedback = it["feedback"].as_str().unwrap_or_default();
         outcome.expect(
             feedback.contains(says),
@@ -179,7 +182,7 @@ fn capture_of_a_function_outside_torch_is_refused() {
     let it = summary.candidate("softmax", "torch");
     let detail = it["detail"].as_str().unwrap_or_default();
     outcome.expect_equal(it["status"].as_str(), Some("LOAD_ERROR"), detail);
-    outcome.expect(detail.contains("no function of torch"), detail);
+    outcome.expect(detail.contains("not a function of this version of torch"), detail);
 }
 
 #[test]

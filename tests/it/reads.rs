@@ -72,7 +72,7 @@ fn reads(user: User) {
         return;
     };
     let mut command = scenario.command_of(&program, &["run", "plan.toml"]);
-    user.becomes(&mut command);
+    user.apply_to(&mut command);
     let outcome = scenario.finish(command.spawn().expect("started"), &["run", "plan.toml"]).expect_exit(0);
     let summary = Summary::read(&scenario.run_folder(), &outcome);
     for candidate in list(&summary.job("reads")["candidates"]) {
@@ -87,7 +87,7 @@ fn reads(user: User) {
         );
     }
     let rows = summary.policy("read_ahead");
-    outcome.expect_equal(rows.len(), 2, "a row for each verification");
+    outcome.expect_equal(rows.len(), 2, "rows, one for each verification");
     let number = |row: usize, name: &str| {
         let number = rows[row]["numbers"][name].as_u64();
         number.unwrap_or_else(|| outcome.fail(format_args!("{} has no {name}", rows[row])))

@@ -40,7 +40,7 @@ fn large_job_ends_the_verifier_before_profiling() {
         .into_iter()
         .map(|phase| time(&outcome, phase, "started"))
         .min()
-        .unwrap_or_else(|| outcome.fail("something was profiled"));
+        .unwrap_or_else(|| outcome.fail("nothing was profiled"));
     let validated: Vec<&Value> = workers(&summary, "verifier")
         .into_iter()
         .filter(|worker| phases(&summary, "verify").iter().any(|phase| phase["worker"] == worker["id"]))
@@ -76,7 +76,7 @@ fn large_job_ends_the_verifier_before_profiling() {
         let decided = decided
             .iter()
             .find(|row| row["numbers"]["worker"] == verifier["id"])
-            .unwrap_or_else(|| outcome.fail("the decision to recycle is in the policy log"));
+            .unwrap_or_else(|| outcome.fail("the policy log has no decision to recycle"));
         let bytes = decided["numbers"]["validated_bytes"].as_u64();
         outcome.expect(
             bytes.is_some_and(|bytes| 1024 <= bytes),

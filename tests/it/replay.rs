@@ -192,14 +192,14 @@ fn wrong_schedule_leaves_no_result() {
     let mut changed = recorded.clone();
     changed[recorded.len() / 2] ^= 1;
     std::fs::write(&path, &changed).expect("written");
-    expect_refused(&scenario, &["cannot be relied upon"]);
+    expect_refused(&scenario, &["cannot be used (remove it"]);
 
     // Swap two uses and adjust the rest of the recording, so that it is consistent.
     let mut swapped = Recording::decode(&recorded).expect("a recording");
     let at = swapped.uses.iter().position(|it| it.step == 3).expect("a use in step 3") - 1;
     let (one, other) = (swapped.uses[at], swapped.uses[at + 1]);
-    for (place, from) in [(at, other), (at + 1, one)] {
-        let it = &mut swapped.uses[place];
+    for (index, from) in [(at, other), (at + 1, one)] {
+        let it = &mut swapped.uses[index];
         (it.constant, it.name, it.bytes, it.epoch) = (from.constant, from.name, from.bytes, from.epoch);
     }
     assert!(Recording::decode(&swapped.encode()).is_ok(), "the recording can be decoded");

@@ -33,7 +33,7 @@ fn folder_without_a_run_is_a_usage_error() {
     scenario.write("empty/file", "mine");
     scenario.write(
         "damaged/run.sqlite",
-        "no database at all, but long enough to be looked into as if it were one",
+        "this is not a database, but it is long enough to be opened like a database",
     );
     for folder in ["nowhere", "empty"] {
         for command in [
@@ -95,8 +95,9 @@ fn every_format_agrees_with_the_summary() {
         lines.stdout.lines().map(|line| serde_json::from_str(line).expect("a line is a document")).collect();
     for candidate in candidates {
         let of: Vec<&Value> = traces.iter().filter(|trace| trace["solution"] == candidate["name"]).collect();
-        let told = list(&candidate["profile"]["entries"]).len() + list(&candidate["failures"]).len();
-        lines.expect_equal(of.len(), told.max(1), format_args!("lines of {}", candidate["name"]));
+        let expected_lines =
+            list(&candidate["profile"]["entries"]).len() + list(&candidate["failures"]).len();
+        lines.expect_equal(of.len(), expected_lines.max(1), format_args!("lines of {}", candidate["name"]));
         lines.expect(of.iter().all(|it| it["evaluation"]["status"].is_string()), "every line has a verdict");
     }
 
@@ -170,7 +171,10 @@ fn two_runs_can_be_compared() {
     let (outcome, first) = scenario.run_plan(0, &[]);
     let drawn = first.policy("seed");
     outcome.expect_equal(drawn.len(), 1, "seeds drawn for the first run");
-    outcome.expect(drawn[0]["numbers"]["seed"].as_u64().is_some_and(|seed| seed != 0), "told");
+    outcome.expect(
+        drawn[0]["numbers"]["seed"].as_u64().is_some_and(|seed| seed != 0),
+        "the drawn seed is reported",
+    );
     let second = Plan::softmax(&["fast", "bad/segfaults"]).text();
     scenario.write("plan.toml", &second);
     let run = ["run", "plan.toml", "--dir", "runs/second", "--quiet", "--set", "verify.seed=7"];

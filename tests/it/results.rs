@@ -317,7 +317,7 @@ fn real_time_priority_is_reported_or_refused_before_the_run() {
     let reached = if std::thread::available_parallelism().is_ok_and(|cpus| 1 < cpus.get()) {
         "realtime"
     } else {
-        // The only CPU is left to the supervisor.
+        // On a machine with one CPU, the supervisor keeps it.
         "none"
     };
     for entry in timed(&summary, "fast") {

@@ -24,7 +24,7 @@ fn fixture() -> Fixture {
     Fixture::create(binary()).expect("a fixture")
 }
 
-fn must(checked: Checked) {
+fn require(checked: Checked) {
     if let Err(trouble) = checked {
         panic!("{trouble}");
     }
@@ -54,9 +54,9 @@ fn everything_is_in_order(fixture: &Fixture) -> Checked {
 fn measure(create: fn() -> Fixture) -> Duration {
     let fixture = create();
     let started = Instant::now();
-    must(fixture.run_to(fixture.start(&[]).expect("started"), 0));
+    require(fixture.run_to(fixture.start(&[]).expect("started"), 0));
     let took = started.elapsed();
-    must(everything_is_in_order(&fixture));
+    require(everything_is_in_order(&fixture));
     took
 }
 
@@ -68,12 +68,12 @@ fn killed_supervisor_loses_nothing() {
         let fixture = fixture();
         let moments = [chance.moment(span), chance.moment(span)];
         println!("run {number}: killed after {moments:?} of {span:?}");
-        must(survive(&fixture, &moments, number % 2 == 0));
+        require(kill_and_finish(&fixture, &moments, number % 2 == 0));
     }
 }
 
 /// Kills the supervisor at each moment, then lets the run finish.
-fn survive(fixture: &Fixture, moments: &[Duration], wait: bool) -> Checked {
+fn kill_and_finish(fixture: &Fixture, moments: &[Duration], wait: bool) -> Checked {
     let mut before = Record::default();
     for &moment in moments {
         let mut child = fixture.resume()?;
@@ -120,7 +120,7 @@ fn kills_change_no_verdict(create: fn() -> Fixture, victims: &[&str], kills: usi
             Ok(None) => span = span.mul_f64(0.8),
             Err(trouble) => panic!("{trouble}"),
         }
-        must(everything_is_in_order(&fixture));
+        require(everything_is_in_order(&fixture));
         println!("{} attempts were repeated", fixture.retried().expect("a summary"));
     }
 }
@@ -131,20 +131,20 @@ fn first_interrupt_drains_and_the_second_kills() {
         let fixture = fixture();
         let mut child = fixture.start(&[]).expect("started");
         let role = if asked == Signal::INT { "verifier" } else { "profiler" };
-        must(fixture.until("the worker has a runner", || is_at_work(&fixture, role)));
+        require(fixture.until("the worker has a runner", || is_at_work(&fixture, role)));
         signal(&child, asked);
         let status = fixture.end(&mut child).expect("it ends");
         assert_eq!(status.code(), Some(4), "{}", fixture.state());
-        must(fixture.no_process_is_left());
-        must(fixture.no_file_is_left());
+        require(fixture.no_process_is_left());
+        require(fixture.no_file_is_left());
         // Attempts that were running have finished.
         let record = Record::read(&fixture.run);
         let unfinished = |it: &record::Attempt| it.status.as_deref().is_none_or(|it| it == "INFRA_ERROR");
         assert!(!record.attempts.values().flatten().any(unfinished), "{record:?}");
         assert_eq!(fixture.summary().expect("a summary")["run"]["status"], "INTERRUPTED");
-        must(fixture.run_to(fixture.resume().expect("started"), 0));
-        must(Record::read(&fixture.run).kept_from(&record));
-        must(everything_is_in_order(&fixture));
+        require(fixture.run_to(fixture.resume().expect("started"), 0));
+        require(Record::read(&fixture.run).kept_from(&record));
+        require(everything_is_in_order(&fixture));
     }
 }
 
@@ -160,7 +160,7 @@ fn two_interrupts_kill_at_once() {
         std::fs::write(&kernel, endless).expect("written");
         let mut child = fixture.start(&["--set", "verify.call_timeout=\"1h\""]).expect("started");
         // No other candidate is verified at that time, so this is the runner of the endless candidate.
-        must(fixture.until("the endless call has begun", || {
+        require(fixture.until("the endless call has begun", || {
             let record = Record::read(&fixture.run);
             let open = |it: &record::Attempt| it.stage == "verify" && it.status.is_none();
             record.attempts.get("fast").is_some_and(|its| its.iter().any(open))
@@ -168,17 +168,17 @@ fn two_interrupts_kill_at_once() {
         }));
         // The kernel merges pending signals of one kind, so wait until the first was handled before sending the second.
         signal(&child, asked);
-        must(fixture.until("the first signal is handled", || pending(child.id()) == Some(0)));
+        require(fixture.until("the first signal is handled", || pending(child.id()) == Some(0)));
         assert!(child.try_wait().expect("a child").is_none(), "one drains: {}", fixture.state());
         signal(&child, asked);
         let status = fixture.end(&mut child).expect("it ends");
         assert_eq!(status.code(), Some(4), "{}", fixture.state());
-        must(fixture.no_process_is_left());
-        must(fixture.no_file_is_left());
+        require(fixture.no_process_is_left());
+        require(fixture.no_file_is_left());
         std::fs::write(&kernel, good).expect("written");
         let resumed = fixture.start(&["--resume", "--set", "verify.call_timeout=\"1h\""]).expect("started");
-        must(fixture.run_to(resumed, 0));
-        must(everything_is_in_order(&fixture));
+        require(fixture.run_to(resumed, 0));
+        require(everything_is_in_order(&fixture));
     }
 }
 
@@ -192,32 +192,32 @@ fn pending(pid: u32) -> Option<u64> {
 #[test]
 fn resume_continues_the_same_run_or_is_refused() {
     let fixture = fixture();
-    must(fixture.run_to(fixture.start(&[]).expect("started"), 0));
+    require(fixture.run_to(fixture.start(&[]).expect("started"), 0));
     let record = Record::read(&fixture.run);
-    let said = || std::fs::read_to_string(fixture.folder.join("stderr")).expect("a log");
+    let stderr = || std::fs::read_to_string(fixture.folder.join("stderr")).expect("a log");
 
     // A run without `--resume` does not overwrite the folder.
-    must(fixture.run_to(fixture.start(&[]).expect("started"), 2));
-    assert!(said().contains("--resume"), "{}", said());
+    require(fixture.run_to(fixture.start(&[]).expect("started"), 2));
+    assert!(stderr().contains("--resume"), "{}", stderr());
     assert_eq!(Record::read(&fixture.run), record);
 
     // Resuming a finished run does nothing.
-    must(fixture.run_to(fixture.resume().expect("started"), 0));
+    require(fixture.run_to(fixture.resume().expect("started"), 0));
     assert_eq!(Record::read(&fixture.run), record);
-    must(everything_is_in_order(&fixture));
+    require(everything_is_in_order(&fixture));
 
     // A run with another plan cannot be resumed.
-    must(fixture.run_to(fixture.start(&["--resume", "--set", "verify.repeats=3"]).expect("started"), 2));
-    assert!(said().contains("verify.repeats"), "{}", said());
+    require(fixture.run_to(fixture.start(&["--resume", "--set", "verify.repeats=3"]).expect("started"), 2));
+    assert!(stderr().contains("verify.repeats"), "{}", stderr());
     assert_eq!(Record::read(&fixture.run), record);
-    must(fixture.verdicts_are_right());
+    require(fixture.verdicts_are_right());
 
     // A candidate with changed sources is evaluated again, and the others keep their results.
     let changed = "wrong_by_nine_percent";
     let source = fixture.folder.join(format!("kernels/{changed}.c"));
     let text = std::fs::read_to_string(&source).expect("a kernel");
     std::fs::write(&source, format!("{text}\n/* still wrong */\n")).expect("written");
-    must(fixture.run_to(fixture.resume().expect("started"), 0));
+    require(fixture.run_to(fixture.resume().expect("started"), 0));
     let mut now = Record::read(&fixture.run);
     let mut before = record;
     let (old, new) = (before.attempts.remove(changed), now.attempts.remove(changed));
@@ -225,18 +225,18 @@ fn resume_continues_the_same_run_or_is_refused() {
     let (old, new) = (old.expect("attempts"), new.expect("attempts"));
     assert_eq!(new.len(), 2 * old.len(), "{new:?}");
     assert!(new[..old.len()].iter().all(|it| it.superseded), "{new:?}");
-    must(everything_is_in_order(&fixture));
+    require(everything_is_in_order(&fixture));
 }
 
 #[test]
 fn second_supervisor_of_a_run_is_refused() {
     let fixture = fixture();
     let first = fixture.start(&[]).expect("started");
-    must(fixture.until("a worker", || fixture.marked().iter().any(|it| it.is_worker("verifier"))));
+    require(fixture.until("a worker", || fixture.marked().iter().any(|it| it.is_worker("verifier"))));
     let second = fixture.start(&["--resume"]).expect("started");
-    must(fixture.run_to(second, 3));
-    let said = std::fs::read_to_string(fixture.folder.join("stderr")).expect("a log");
-    assert!(said.contains("another supervisor works in"), "{said}");
-    must(fixture.run_to(first, 0));
-    must(everything_is_in_order(&fixture));
+    require(fixture.run_to(second, 3));
+    let stderr = std::fs::read_to_string(fixture.folder.join("stderr")).expect("a log");
+    assert!(stderr.contains("another supervisor works in"), "{stderr}");
+    require(fixture.run_to(first, 0));
+    require(everything_is_in_order(&fixture));
 }

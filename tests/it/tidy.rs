@@ -26,7 +26,7 @@ struct Text {
 }
 
 /// Folders with build outputs, runs, dependencies, or git's own files.
-const NOT_OURS: [&str; 4] = [".git", "target", "runs", "node_modules"];
+const EXCLUDED_FOLDERS: [&str; 4] = [".git", "target", "runs", "node_modules"];
 
 /// Every file below `folder` with one of these endings, sorted by path.
 fn texts(folder: &str, endings: &[&str]) -> Vec<Text> {
@@ -39,7 +39,7 @@ fn texts(folder: &str, endings: &[&str]) -> Vec<Text> {
         for entry in entries {
             let path = entry.expect("an entry of a folder").path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if path.is_symlink() || NOT_OURS.contains(&name.as_str()) {
+            if path.is_symlink() || EXCLUDED_FOLDERS.contains(&name.as_str()) {
                 continue;
             }
             if path.is_dir() {
@@ -73,6 +73,6 @@ impl Text {
 }
 
 /// Panics with all findings unless there are none.
-fn none(what: &str, found: &[String]) {
+fn assert_none(what: &str, found: &[String]) {
     assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
 }

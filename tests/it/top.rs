@@ -49,12 +49,12 @@ impl View {
         let keys = File::from(ours);
         let mut screen = keys.try_clone().expect("a descriptor");
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&seen);
+        let output = Arc::clone(&seen);
         let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             // Reading from a pseudo-terminal whose other end is closed is an error, which ends the loop.
             while let Ok(count @ 1..) = screen.read(&mut buffer) {
-                heard.lock().expect("what was seen").extend_from_slice(&buffer[..count]);
+                output.lock().expect("what was seen").extend_from_slice(&buffer[..count]);
             }
         });
         Self { child, keys, terminal, seen, reader }
@@ -90,7 +90,7 @@ impl View {
     fn until(&mut self, what: &str) {
         let mut ended = None;
         let in_time = holds_within(LONG, || {
-            ended = self.child.try_wait().expect("a child of ours");
+            ended = self.child.try_wait().expect("the child can be waited for");
             self.seen().contains(what) || ended.is_some()
         });
         assert!(in_time && self.seen().contains(what), "never {what:?} ({ended:?}):\n{}", self.seen());
@@ -102,8 +102,8 @@ impl View {
 
     /// Waits for its end and checks that the terminal is restored. Returns the exit code and all output.
     fn finish(mut self) -> (Option<i32>, String) {
-        assert!(ends_within(&self.child, LONG), "it does not end:\n{}", self.seen());
-        let status = self.child.wait().expect("a child of ours");
+        assert!(ends_within(&self.child, LONG), "`top` does not end:\n{}", self.seen());
+        let status = self.child.wait().expect("the child can be waited for");
         let modes = tcgetattr(&self.terminal).expect("modes").local_modes;
         drop(self.terminal);
         self.reader.join().expect("a reader");
@@ -186,10 +186,10 @@ fn top_shows_and_controls_a_run() {
 fn top_without_a_terminal_or_a_run_says_so() {
     let scenario = Scenario::create();
     scenario.run(&["top"]).expect_exit(2).expect_stderr(&["needs a terminal", "ctl status"]);
-    let (code, said) = View::start(&scenario, &["top", "--run", "."]).finish();
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("there is no live run in ."), "{said}");
-    let (code, said) = View::start(&scenario, &["top", "--socket", "nowhere.sock"]).finish();
-    assert_eq!(code, Some(3), "{said}");
-    assert!(!said.contains("\u{1b}[?1049h"), "the alternate screen was not entered: {said}");
+    let (code, output) = View::start(&scenario, &["top", "--run", "."]).finish();
+    assert_eq!(code, Some(2), "{output}");
+    assert!(output.contains("there is no live run in ."), "{output}");
+    let (code, output) = View::start(&scenario, &["top", "--socket", "nowhere.sock"]).finish();
+    assert_eq!(code, Some(3), "{output}");
+    assert!(!output.contains("\u{1b}[?1049h"), "the alternate screen was not entered: {output}");
 }

@@ -14,7 +14,7 @@ const KERNELS: [(&str, &str, &str); 6] = [
     (
         "takes_too_few",
         "LOAD_ERROR",
-        "`launch` has 2 parameters; it has to take the 4 arguments of the captures, or 5",
+        "`launch` has 2 parameters; it must take the 4 arguments of the captures, or 5",
     ),
     ("has_another_name", "COMPILE_ERROR", "the one that `symbol` names"),
 ];
@@ -44,7 +44,10 @@ fn every_torch_extension_ends_as_expected() {
         let it = summary.candidate("softmax", name);
         let detail = it["detail"].as_str().unwrap_or_default();
         outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
-        outcome.expect(detail.contains(says), format_args!("{name} says {says:?}; it says {detail:?}"));
+        outcome.expect(
+            detail.contains(says),
+            format_args!("the detail of {name} contains {says:?}: {detail:?}"),
+        );
     }
     for (name, output) in [("returns", "returned"), ("writes", "written")] {
         let it = summary.candidate("softmax", name);

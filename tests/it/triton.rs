@@ -56,7 +56,10 @@ fn every_triton_kernel_ends_as_expected() {
         let it = summary.candidate("softmax", name);
         let detail = it["detail"].as_str().unwrap_or_default();
         outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
-        outcome.expect(detail.contains(says), format_args!("{name} says {says:?}; it says {detail:?}"));
+        outcome.expect(
+            detail.contains(says),
+            format_args!("the detail of {name} contains {says:?}: {detail:?}"),
+        );
         outcome.expect_equal(it["tier"].as_str(), Some("B"), name);
     }
     let compiler = &summary.candidate("softmax", "rows")["build"]["compiler"];
@@ -98,7 +101,7 @@ fn job_with_only_triton_kernels_passes_without_times() {
     outcome.expect_equal(job["status"].as_str(), Some("PASSED"), "the job");
     outcome.expect(
         job["detail"].as_str().is_some_and(|it| it.contains("nothing was timed: Triton's interpreter")),
-        format_args!("the job says why: {}", job["detail"]),
+        format_args!("the job's detail has the reason: {}", job["detail"]),
     );
 }
 

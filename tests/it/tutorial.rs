@@ -76,14 +76,14 @@ fn has_torch(scenario: &Scenario) -> bool {
 #[test]
 fn tutorial_runs_as_printed() {
     let scenario = Scenario::create();
-    let records = has_torch(&scenario);
+    let can_record = has_torch(&scenario);
     let mut last = None;
     for step in steps("docs/tutorial.md") {
         match step {
             Step::File { name, text } => {
                 scenario.write(&name, text);
             }
-            Step::Record { commands } if records => {
+            Step::Record { commands } if can_record => {
                 shell(&scenario, &commands).expect_exit(0);
             }
             Step::Record { .. } => {
@@ -92,7 +92,7 @@ fn tutorial_runs_as_printed() {
             }
             Step::Run { commands, code } => last = Some(shell(&scenario, &commands).expect_exit(code)),
             // File sizes depend on the version of torch.
-            Step::Output { .. } if records => {}
+            Step::Output { .. } if can_record => {}
             Step::Output { text } => {
                 let outcome = last.as_ref().expect("a command before its output");
                 let printed: Vec<&str> = outcome.stdout.lines().map(str::trim).collect();

@@ -145,14 +145,14 @@ fn frame(bytes: &[u8]) {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .expect("two sockets")
     };
-    for hear in [
+    for receive in [
         |socket: &std::os::fd::OwnedFd| drop(receive_reply(std::os::fd::AsFd::as_fd(socket), Duration::ZERO)),
         |socket: &std::os::fd::OwnedFd| drop(receive_from_worker(std::os::fd::AsFd::as_fd(socket))),
     ] {
         let (one, other) = pair();
         // An empty packet would mean the end of the stream, and a longer packet cannot be sent.
         if !bytes.is_empty() && send(&one, bytes, SendFlags::NOSIGNAL).is_ok() {
-            hear(&other);
+            receive(&other);
         }
     }
 }

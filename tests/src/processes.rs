@@ -41,7 +41,7 @@ pub fn left(supervisor: u32, folder: &Path) -> Vec<Process> {
 /// Kills all processes of a command that did not end in time.
 pub fn kill_left(supervisor: u32, folder: &Path) {
     for process in alive(supervisor, folder) {
-        kill_if(process.pid, || look(process.pid).as_ref() == Some(&process));
+        kill_if(process.pid, || read_process(process.pid).as_ref() == Some(&process));
     }
 }
 
@@ -85,7 +85,7 @@ fn alive(supervisor: u32, folder: &Path) -> Vec<Process> {
 
 /// All live processes that `/proc` shows.
 fn all() -> Vec<Process> {
-    pids().filter_map(look).collect()
+    pids().filter_map(read_process).collect()
 }
 
 pub fn pids() -> impl Iterator<Item = u32> {
@@ -94,7 +94,7 @@ pub fn pids() -> impl Iterator<Item = u32> {
 }
 
 /// Reads a live process; `None` if it has ended. A zombie counts as ended, because its parent still has to reap it.
-pub fn look(pid: u32) -> Option<Process> {
+pub fn read_process(pid: u32) -> Option<Process> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may contain any character. The fields after it are the state and the parent.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();

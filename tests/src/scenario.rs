@@ -109,7 +109,7 @@ impl Scenario {
         if !in_time {
             let _ = child.kill();
         }
-        let status = child.wait().expect("a child of ours can be waited for");
+        let status = child.wait().expect("the child can be waited for");
         if !in_time {
             processes::kill_left(child.id(), self.path());
         }

@@ -17,7 +17,7 @@ use rustix::process::{Resource, Rlimit};
 
 use crate::devices;
 use crate::paths::{files_below, repository};
-use crate::processes::{Process, kill_if, look, pids};
+use crate::processes::{Process, kill_if, pids, read_process};
 use crate::waiting::{LONG, holds_within};
 
 type Verdicts = &'static [(&'static str, &'static str, Option<&'static str>)];
@@ -234,11 +234,11 @@ impl Fixture {
 
     /// The live processes of this fixture.
     pub fn marked(&self) -> Vec<Process> {
-        pids().filter(|&pid| carries(pid, self.mark)).filter_map(look).collect()
+        pids().filter(|&pid| has_mark(pid, self.mark)).filter_map(read_process).collect()
     }
 
     pub fn kill(&self, process: &Process) -> bool {
-        kill_if(process.pid, || carries(process.pid, self.mark))
+        kill_if(process.pid, || has_mark(process.pid, self.mark))
     }
 
     /// Runs the plan once and kills the first process of this kind that is alive at or after the given moment. Returns
@@ -371,7 +371,7 @@ impl Drop for Fixture {
     }
 }
 
-fn carries(pid: u32, mark: u64) -> bool {
+fn has_mark(pid: u32, mark: u64) -> bool {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max file locks"));
     line.and_then(|line| line.split_ascii_whitespace().next()).is_some_and(|it| it == mark.to_string())

@@ -13,7 +13,7 @@ use crate::scenario::Scenario;
 /// The first of a range of user ids that no system assigns, so no other process has such an id.
 const FIRST: u32 = 61_000;
 /// The number of ids for one test process. Concurrent test processes very likely use different ids.
-const OF_A_PROCESS: u32 = 16;
+const IDS_PER_PROCESS: u32 = 16;
 const PROCESSES: u32 = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +32,11 @@ impl User {
     /// A user that no other test uses; `None` if this process cannot switch users.
     pub fn ordinary() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed) % OF_A_PROCESS;
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) % IDS_PER_PROCESS;
         let block = std::process::id() % PROCESSES;
-        rustix::process::geteuid().is_root().then_some(Self::Ordinary(FIRST + block * OF_A_PROCESS + number))
+        rustix::process::geteuid()
+            .is_root()
+            .then_some(Self::Ordinary(FIRST + block * IDS_PER_PROCESS + number))
     }
 
     /// The built program at a path from which the user can start it.
@@ -56,7 +58,7 @@ impl User {
         }
     }
 
-    pub fn becomes(self, command: &mut Command) {
+    pub fn apply_to(self, command: &mut Command) {
         if let Self::Ordinary(number) = self {
             // If the parent is root, `uid` also drops supplementary groups.
             command.uid(number).gid(number);

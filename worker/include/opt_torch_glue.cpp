@@ -271,7 +271,7 @@ void call(R (*function)(P...), const OptAny *args, int32_t count, std::index_seq
     // A named variable, because a parameter may be a reference. Braces, so that arguments are converted in order.
     [[maybe_unused]] std::tuple<Held<P>...> values{As<Plain<P>>::of(args[I])...};
     if constexpr (std::is_void_v<R>) {
-        if (count != parameters) refuse("it returns nothing and takes no outputs: return them, or take them behind the inputs");
+        if (count != parameters) refuse("it returns nothing and takes no outputs: return them, or take them after the inputs");
         function(passed<P>(std::get<I>(values))...);
     } else if (count == parameters) {
         // It has written its outputs, so the returned value is ignored.

@@ -30,7 +30,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_blocks_are_returned_also_after_larger_ones() {
+    fn freed_blocks_are_returned_even_after_larger_ones() {
         const KIB: u64 = 8 << 10;
         return_large_blocks();
         // With glibc's own limits, freeing the first block makes the allocator keep the second.

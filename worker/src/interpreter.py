@@ -1,4 +1,4 @@
-"""Prints where an interpreter's parts lie and whether it has torch, as JSON for the worker. Imports as little as possible."""
+"""Prints the paths of an interpreter's parts, and its versions of torch and Triton, as JSON for the worker. Imports only a few small modules."""
 
 import glob
 import importlib.metadata

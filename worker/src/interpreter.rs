@@ -16,7 +16,7 @@ use opt_shared::child;
 use serde::Deserialize;
 
 const QUERY: &str = include_str!("interpreter.py");
-/// The query imports next to nothing, so a timeout means that the disk is slow to wake up.
+/// The query imports only a few small modules, so a timeout means that the disk is slow to wake up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_ANSWER: u64 = 256 << 10;
 /// The number of characters of its standard error that are reported.
@@ -144,10 +144,10 @@ fn ask(program: &Path) -> Result<Interpreter, String> {
         Err(error) => return Err(format!("it cannot be waited for: {error}")),
     }
     let (stdout, complaint) = (drain(child.stdout.take()), drain(child.stderr.take()));
-    let last = complaint.trim().lines().last().unwrap_or("it said nothing");
+    let last = complaint.trim().lines().last().unwrap_or("it printed nothing");
     let complaint: String = last.chars().take(MAX_COMPLAINT).collect();
     let answer: Answer = serde_json::from_str(&stdout)
-        .map_err(|_| format!("it does not answer as Python does: {complaint}"))?;
+        .map_err(|_| format!("its answer is not that of a Python interpreter: {complaint}"))?;
     interpreter_of(program, answer)
 }
 
@@ -226,7 +226,7 @@ mod tests {
         };
         let missing = here.join("missing.so");
         for (answer, part) in [
-            ("hello".to_owned(), "it does not answer as Python does: no such option"),
+            ("hello".to_owned(), "its answer is not that of a Python interpreter: no such option"),
             (answer("[3, 11, 7]", false, &library, "null"), "it has no torch"),
             (answer("[3, 8, 0]", false, &library, r#""2.4""#), "3.9 is the oldest"),
             (answer("[3, 14, 0]", true, &library, r#""2.4""#), "global lock"),

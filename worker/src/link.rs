@@ -36,8 +36,8 @@ pub(crate) enum LinkError {
     Silent,
 }
 
-/// The supervisor's permission to reap a runner, with what it knows about its end.
-pub(crate) struct ReapWord {
+/// The supervisor's permission to reap a runner, with what the supervisor knows about the runner's end.
+pub(crate) struct ReapPermission {
     pub(crate) killed: Option<KillReason>,
     pub(crate) peak_owed: Bytes,
 }
@@ -198,11 +198,11 @@ impl Link {
     }
 
     /// Reports a runner's death and waits for the permission to reap it.
-    pub(crate) fn runner_died(&self, pid: u32) -> Result<ReapWord, LinkError> {
+    pub(crate) fn runner_died(&self, pid: u32) -> Result<ReapPermission, LinkError> {
         self.send(FromWorker::RunnerDied { pid })?;
         self.wait_for(|message| match message {
             ToWorker::MayReap { pid: dead, killed, peak_owed } if *dead == pid => {
-                Some(ReapWord { killed: *killed, peak_owed: *peak_owed })
+                Some(ReapPermission { killed: *killed, peak_owed: *peak_owed })
             }
             _ => None,
         })

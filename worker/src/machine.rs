@@ -1,4 +1,4 @@
-//! Tells which CPUs a worker may use, and on which one it is running.
+//! Finds the CPUs that a worker may use, and moves threads between them.
 
 use std::sync::OnceLock;
 
@@ -14,7 +14,7 @@ pub(crate) fn cpus() -> Vec<u32> {
                 .filter(|&cpu| set.is_set(cpu))
                 .filter_map(|cpu| u32::try_from(cpu).ok())
                 .collect(),
-            // There are more CPUs than the fixed set holds; the first one can always be requested.
+            // The machine has more CPUs than the fixed-size set can contain, so only the first one is used.
             Err(_) => vec![0],
         })
         .clone()

@@ -119,7 +119,7 @@ mod tests {
         let mut guards = EntryGuards::watch(&entries, false);
         guards.guard(Arc::new(File::open(&path).expect("open")));
         assert_eq!(guards.guards.len(), 1);
-        assert!(guards.watches(&folder.path().join("entry_000001.pt")), "another name of it");
+        assert!(guards.watches(&folder.path().join("entry_000001.pt")), "another name of the same file");
         assert!(!guards.watches(folder.path()));
         // A file that was just written is in the cache, and counts once. Older kernels do not report this.
         if let Some(before) = guards.release().cached_before_bytes {

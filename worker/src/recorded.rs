@@ -38,7 +38,7 @@ pub(crate) enum RecordedError {
     #[error("reading the capture {name}")]
     Capture { name: String, source: CaptureError },
     #[error(
-        "the capture {name} has {now} now and had {then} when the plan was checked (do not write captures during a run)"
+        "the capture {name} now has {now}; it had {then} when the plan was checked (do not write captures during a run)"
     )]
     Changed { name: String, now: Bytes, then: Bytes },
     #[error(
@@ -49,9 +49,9 @@ pub(crate) enum RecordedError {
         "the capture {name} was written or replaced while it was used (do not write captures during a run)"
     )]
     Written { name: String },
-    #[error("the capture {name}")]
+    #[error("opening the capture {name}")]
     Entry { name: String, source: opt_shared::arguments::EntryError },
-    #[error("the arguments of {name}")]
+    #[error("binding the arguments of {name}")]
     Bind { name: String, source: opt_shared::arguments::BindError },
     #[error("sampling the recorded output of {name}")]
     Scale { name: String, source: CompareError },
@@ -106,7 +106,7 @@ impl Recorded {
     }
 
     /// Returns an error if the file was replaced or written since it was opened.
-    pub(crate) fn is_as_it_was_opened(&self) -> Result<(), RecordedError> {
+    pub(crate) fn check_unchanged(&self) -> Result<(), RecordedError> {
         if FileIdentity::of(&self.path) == self.identity {
             Ok(())
         } else {
@@ -130,7 +130,7 @@ impl Recorded {
     /// Returns true if every input can be mapped from the capture's own file. This excludes capture stores, and lazy
     /// conjugates and negatives.
     pub(crate) fn is_in_place(&self) -> bool {
-        !self.capture.is_packed() && !self.tensors().any(is_written_out)
+        !self.capture.is_packed() && !self.tensors().any(is_materialised)
     }
 
     /// Checks the CRCs of all recorded data, which reads the file once. Succeeds if the writer computed none.
@@ -149,7 +149,7 @@ impl Recorded {
             start: range.start,
             end: range.end,
             file,
-            asked: 0,
+            requested: 0,
         }
     }
 
@@ -160,7 +160,7 @@ impl Recorded {
         output: &OutputTensor,
         mut each: impl FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
-        let argument = output.arguments.first().and_then(|&place| self.arguments.get(place));
+        let argument = output.arguments.first().and_then(|&index| self.arguments.get(index));
         let Some(ArgumentValue::Tensor(tensor)) = argument.map(|argument| &argument.value) else {
             return Ok(());
         };
@@ -191,11 +191,11 @@ impl Recorded {
         self.outputs.iter().all(|output| output.tensor.elements() == 0)
     }
 
-    /// A short text for each argument.
+    /// Returns a short description of each argument.
     pub(crate) fn describe(&self) -> Vec<String> {
         self.arguments
             .iter()
-            .map(|argument| format!("{}: {}", argument.path, brief(&argument.value)))
+            .map(|argument| format!("{}: {}", argument.path, short_text(&argument.value)))
             .collect()
     }
 }
@@ -206,13 +206,13 @@ pub(crate) fn allocated_bytes(tensor: &Tensor) -> u64 {
 }
 
 /// Returns true if the tensor's values differ from the stored bytes and so must be computed and stored for a kernel.
-pub(crate) fn is_written_out(tensor: &Tensor) -> bool {
+pub(crate) fn is_materialised(tensor: &Tensor) -> bool {
     tensor.elements() != 0 && (tensor.conjugate || tensor.negative)
 }
 
 /// Requests these bytes from the disk without waiting, window by window: the kernel silently limits a larger
 /// request to one window.
-pub(crate) fn ask_for(file: &File, bytes: Range<u64>) {
+pub(crate) fn request_ahead(file: &File, bytes: Range<u64>) {
     let mut at = bytes.start;
     while at < bytes.end {
         let length = READAHEAD_WINDOW.min(bytes.end - at);
@@ -233,29 +233,29 @@ pub(crate) struct ExpectedSource<'a> {
     /// The location of the storage, for requesting the next piece.
     file: Option<(Arc<File>, u64)>,
     /// Everything before this offset has been requested.
-    asked: u64,
+    requested: u64,
 }
 
 impl ExpectedSource<'_> {
     /// Requests the next piece from the disk while this one is compared, but nothing beyond the output.
-    fn ask_for_next(&mut self, from: u64) {
+    fn request_next(&mut self, from: u64) {
         let to = self.end.min(from.saturating_add(NEXT_PIECE));
-        let from = from.max(self.asked);
+        let from = from.max(self.requested);
         if let Some((file, base)) = self.file.as_ref().filter(|_| from < to) {
-            ask_for(file, base + from..base + to);
-            self.asked = to;
+            request_ahead(file, base + from..base + to);
+            self.requested = to;
         }
     }
 }
 
 impl BytesSource for ExpectedSource<'_> {
     fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.ask_for_next(self.start + offset + buffer.len() as u64);
+        self.request_next(self.start + offset + buffer.len() as u64);
         self.capture.read_range(self.storage, self.start + offset, buffer).map_err(io::Error::other)
     }
 }
 
-fn brief(value: &ArgumentValue) -> String {
+fn short_text(value: &ArgumentValue) -> String {
     match value {
         ArgumentValue::Tensor(tensor) => {
             let strided =

@@ -30,13 +30,13 @@ const EXECUTABLE_FD: i32 = 0;
 pub enum WorkerError {
     #[error("{0} is not set: a worker is started by the supervisor, not by hand")]
     Environment(&'static str),
-    #[error("arranging to end with the supervisor")]
+    #[error("arranging that this worker ends with the supervisor")]
     ParentDeath(#[source] std::io::Error),
     #[error("the supervisor ended before this worker was ready")]
     Orphaned,
-    #[error("taking over this program's own file from standard input")]
+    #[error("moving this program's executable away from standard input")]
     Executable(#[source] std::io::Error),
-    #[error("the link to the supervisor")]
+    #[error("communicating with the supervisor")]
     Link(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 

@@ -1,4 +1,4 @@
-//! Copies to shared memory in the background, and operations on small matrices that a warp holds in its registers.
+//! Asynchronous copies to shared memory, and operations on small matrices that a warp holds in its registers.
 
 use super::{Guard, MemorySpace, Slot};
 
@@ -28,7 +28,7 @@ pub enum CopyOp {
         bytes: u32,
         source: SourceBytes,
     },
-    /// Closes the group of the copies that were started since the last commit.
+    /// Closes the group of copies that were started since the last commit.
     Commit,
     /// Waits until at most this number of the newest groups is pending.
     WaitForGroups(u32),
@@ -54,8 +54,8 @@ pub enum Accumulator {
     S32 { saturate: bool },
 }
 
-/// `mma`: a matrix of 16 × depth times a matrix of depth × 8, plus a matrix of 16 × 8. The arrays hold rows of registers,
-/// of which only the first ones are used.
+/// `mma`: a matrix of 16 × depth times a matrix of depth × 8, plus a matrix of 16 × 8. The arrays hold rows of
+/// registers, of which only the first ones are used.
 #[derive(Clone, Copy, Debug)]
 pub struct Product {
     pub factor: Factor,

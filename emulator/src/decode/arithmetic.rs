@@ -229,12 +229,12 @@ fn float<'a>(
         rounding: rounding.unwrap_or(Rounding::NearestEven),
         flush: flush && is_f32,
         saturate: qualifiers.take("sat"),
-        nan_wins: qualifiers.take("NaN"),
+        propagates_nan: qualifiers.take("NaN"),
         xor_sign: qualifiers.take("xorsign") && qualifiers.take("abs"),
         ..FloatFunction::new(op, ty)
     };
     let is_extreme = matches!(op, F::Min | F::Max);
-    if (function.nan_wins || function.xor_sign) && !is_extreme {
+    if (function.propagates_nan || function.xor_sign) && !is_extreme {
         return Err(qualifiers.unsupported());
     }
     // An operation that changes only the sign keeps subnormal numbers, unless they are flushed.
@@ -259,7 +259,7 @@ fn float<'a>(
 fn fast_float(function: &FloatFunction, to: Slot, from: &[Slot]) -> Option<Op> {
     let plain = function.rounding == Rounding::NearestEven
         && !function.saturate
-        && !function.nan_wins
+        && !function.propagates_nan
         && !function.xor_sign;
     if !plain {
         return None;
@@ -321,11 +321,11 @@ fn half<'a>(
         flush: qualifiers.take("ftz"),
         saturate: qualifiers.take("sat"),
         relu: qualifiers.take("relu"),
-        nan_wins: qualifiers.take("NaN"),
+        propagates_nan: qualifiers.take("NaN"),
         xor_sign: qualifiers.take("xorsign") && qualifiers.take("abs"),
         ..HalfFunction::new(op, ty)
     };
-    if (function.nan_wins || function.xor_sign) && !matches!(op, H::Min | H::Max) {
+    if (function.propagates_nan || function.xor_sign) && !matches!(op, H::Min | H::Max) {
         return Err(qualifiers.unsupported());
     }
     let [to, from @ ..] = operands else { return Err(qualifiers.wrong_operands()) };

@@ -154,9 +154,9 @@ fn flags<'a>(
     Ok(())
 }
 
-fn small(operand: Option<&Operand<'_>>, most: u64) -> Option<u32> {
+fn small(operand: Option<&Operand<'_>>, max: u64) -> Option<u32> {
     match operand {
-        Some(Operand::Number(Number::Integer(value))) if *value <= most => Some(low(*value)),
+        Some(Operand::Number(Number::Integer(value))) if *value <= max => Some(low(*value)),
         _ => None,
     }
 }

@@ -72,7 +72,7 @@ pub struct Builder<'s, 'a> {
     symbols: &'s Symbols<'a>,
     pub kernel: Kernel,
     pub frames: Vec<Frame<'a>>,
-    /// The rest of `limits::DECODED`.
+    /// The part of the budget `limits::DECODED` that is left.
     pub left: usize,
     /// The functions that are being inlined, outermost first.
     pub called: Vec<&'a str>,
@@ -134,10 +134,10 @@ impl<'s, 'a> Builder<'s, 'a> {
         self.guard = guard;
     }
 
-    /// Subtracts `amount` from the rest of `limits::DECODED`.
+    /// Subtracts `amount` from the budget `limits::DECODED`.
     pub fn spend(&mut self, amount: usize) -> Result<(), LoadError> {
         self.left = self.left.checked_sub(amount).ok_or_else(|| {
-            let what = "the kernels are too large, with everything that they inline".to_owned();
+            let what = "the kernels are too large after inlining".to_owned();
             LoadError::limit(self.line, what)
         })?;
         Ok(())
@@ -416,7 +416,7 @@ impl<'s, 'a> Builder<'s, 'a> {
         }
         if limits::STATIC_SHARED_BYTES < self.kernel.static_shared {
             let what = format!(
-                "`{}` declares {} bytes of shared memory, of {} allowed",
+                "`{}` declares {} bytes of shared memory, but at most {} are allowed",
                 self.kernel.name,
                 self.kernel.static_shared,
                 limits::STATIC_SHARED_BYTES

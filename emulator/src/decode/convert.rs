@@ -270,7 +270,7 @@ fn is_in_space<'a>(
     Ok(())
 }
 
-/// A row for a temporary value.
+/// Allocates a row for a temporary value.
 pub fn temporary(builder: &mut Builder<'_, '_>, bits: u32) -> Slot {
     builder.new_row(if bits == 64 { RegisterClass::Wide } else { RegisterClass::Narrow(bits) })
 }

@@ -34,9 +34,8 @@ pub type Symbols<'a> = HashMap<&'a str, u64>;
 
 /// Decodes one entry of a module.
 ///
-/// # Errors
-/// The first statement that is wrong, unsupported or beyond a limit. `left` is the rest of `limits::DECODED` for the
-/// kernels of this module.
+/// # Errors The first statement that is wrong, unsupported or beyond a limit. `left` is the remaining budget
+/// `limits::DECODED` for the kernels of this module.
 pub fn kernel<'a>(
     source: &Source<'a>,
     entry: &Function<'a>,

@@ -157,13 +157,13 @@ impl<'a> Builder<'_, 'a> {
         if size == 64 {
             Slot { file: File::Wide, row: self.wide_constant(bits), bits: 64 }
         } else {
-            Slot { file: File::Narrow, row: self.narrow_constant(low(ty.cut(bits))), bits: size }
+            Slot { file: File::Narrow, row: self.narrow_constant(low(ty.truncate(bits))), bits: size }
         }
     }
 
     fn constant_bits(&self, number: Number, ty: Type) -> Result<u64, LoadError> {
         match (number, ty) {
-            (Number::Integer(bits), ty) if !matches!(ty, Type::F32 | Type::F64) => Ok(ty.cut(bits)),
+            (Number::Integer(bits), ty) if !matches!(ty, Type::F32 | Type::F64) => Ok(ty.truncate(bits)),
             (Number::Single(bits), ty) if ty.bits() == 32 => Ok(u64::from(bits)),
             (Number::Single(bits), Type::F64) => Ok(f64::from(f32::from_bits(bits)).to_bits()),
             (Number::Double(bits), Type::F64 | Type::B64) => Ok(bits),

@@ -1,4 +1,4 @@
-//! Decodes copies to shared memory in the background, and operations on matrices.
+//! Decodes asynchronous copies to shared memory, and operations on matrices.
 
 use super::builder::{Builder, index_of};
 use super::memory::{CACHE, address};
@@ -8,7 +8,7 @@ use crate::fault::LoadError;
 use crate::lane::Type;
 use crate::ptx::syntax::{Number, Operand, Space};
 
-/// The group to which a refused instruction belongs, if its name alone does not say it.
+/// The family of a refused instruction, if the instruction's name alone does not explain it.
 pub fn family(opcode: &[&str]) -> Option<&'static str> {
     Some(match opcode {
         ["cp", "async", "bulk", "tensor" | "prefetch", ..]
@@ -18,7 +18,7 @@ pub fn family(opcode: &[&str]) -> Option<&'static str> {
             "bulk copies"
         }
         ["mbarrier", ..] | ["cp", "async", "mbarrier", ..] => "barriers in memory",
-        ["wgmma", ..] => "matrix products of several warps",
+        ["wgmma", ..] => "matrix products of a warp group",
         ["tcgen05", ..] => "tensor cores of the fifth generation",
         ["wmma", ..] => "matrix products whose layout in registers is not documented",
         ["mapa" | "getctarank" | "clusterlaunchcontrol", ..] | ["barrier", "cluster", ..] => "clusters",

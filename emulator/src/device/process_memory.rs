@@ -1,11 +1,11 @@
-//! Memory of the process on the device, for a program whose buffers lie outside the device's own memory.
+//! Makes memory of this process accessible on the device, for programs whose buffers lie outside the device's memory.
 
 use super::Device;
 use crate::fault::Fault;
 
 impl Device {
-    /// Makes memory of the process accessible to kernels, and returns its address on the device. The address has the same
-    /// remainder as `memory` modulo `phase` (4 to 256, a power of two).
+    /// Makes memory of the process accessible to kernels, and returns its address on the device. The address has the
+    /// same remainder as `memory` modulo `phase` (4 to 256, a power of two).
     ///
     /// # Safety
     /// The words of 4 bytes that contain the memory must stay readable, and writable unless it is `read_only`, as long

@@ -66,7 +66,7 @@ impl Warp {
     }
 }
 
-/// Whether threads that waited at barriers may continue.
+/// The threads that barriers have released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
     None,

@@ -26,7 +26,7 @@ pub struct BlockState<'j> {
     pub host: Host,
     /// The number of copies to shared memory that have not arrived.
     pub pending_copies: u64,
-    /// The search for races in shared memory, if it is on.
+    /// The race detector for shared memory, if it is enabled.
     pub races: Option<Box<Races>>,
     /// A read of shared memory that was never written. It is reported at the next barrier of all threads. If a write
     /// before that barrier races with the read, the race is reported instead, because it explains the read better.
@@ -70,7 +70,7 @@ impl<'j> BlockState<'j> {
         }
     }
 
-    /// The value of the clock, which counts instructions.
+    /// The value of the `clock` register, which counts instructions.
     pub fn clock(&self, of_turn: u32) -> u64 {
         self.steps + u64::from(of_turn)
     }

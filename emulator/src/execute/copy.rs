@@ -1,5 +1,5 @@
-//! Copies to shared memory in the background. A copy arrives when its thread waits for it, as late as possible. Until then,
-//! the bytes that it will write are marked, so that a read that does not wait is reported.
+//! Asynchronous copies to shared memory. A copy completes when its thread waits for it, as late as possible. Until
+//! then, the bytes that it will write are marked, so that a read without a wait is reported.
 
 use super::access::{Reach, Target};
 use super::block::BlockState;
@@ -8,7 +8,7 @@ use super::{Stop, lanes};
 use crate::code::{CopyOp, MemorySpace, SourceBytes};
 use crate::fault::{AccessKind, FaultKind, Memory};
 
-/// A copy that has not arrived.
+/// A copy that is not complete.
 #[derive(Debug)]
 pub struct PendingCopy {
     lane: u8,
@@ -103,7 +103,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Reads up to 4 bytes of a copy's source. The bytes behind them are zeros.
+    /// Reads up to 4 bytes of a copy's source. The bytes after them are zeros.
     fn word(
         &self,
         block: &BlockState<'_>,

@@ -44,7 +44,7 @@ pub struct Job<'k> {
     pub block: [u32; 3],
     pub params: Vec<u8>,
     pub dynamic_shared: u64,
-    /// All shared memory, with the part that the kernel declares.
+    /// The size of all shared memory, static and dynamic.
     pub shared_bytes: u64,
     pub limit: Limit,
     pub threads: usize,
@@ -128,7 +128,7 @@ impl Job<'_> {
         self.block.iter().product()
     }
 
-    /// Whether races in shared memory are looked for.
+    /// Whether races in shared memory are detected.
     pub fn watches_races(&self) -> bool {
         self.checks_races
             && self.shared_bytes != 0
@@ -192,7 +192,7 @@ fn fault(job: &Job<'_>, block: [u32; 3], found: BlockFault) -> Fault {
     Fault { kind: *found.stop.kind, site: Some(Box::new(site)) }
 }
 
-/// The place of a thread's instruction, without its source line.
+/// Returns the location of a thread's instruction, without the source line.
 pub fn site(job: &Job<'_>, block: [u32; 3], thread: u32, pc: u32) -> FaultSite {
     let kernel = job.kernel;
     let [x, y, _] = job.block;

@@ -47,7 +47,7 @@ impl Warp {
         }
     }
 
-    /// Looks for races of the rows that the first lanes read.
+    /// Checks the rows that the first lanes read for races.
     fn watch_matrices(
         &mut self,
         block: &mut BlockState<'_>,
@@ -66,7 +66,8 @@ impl Warp {
         Ok(())
     }
 
-    /// The lanes 0 to 7 have the addresses of the rows of the first matrix, the lanes 8 to 15 those of the second, and so on.
+    /// The lanes 0 to 7 have the addresses of the rows of the first matrix, the lanes 8 to 15 those of the second, and
+    /// so on.
     fn load_matrices(
         &mut self,
         block: &BlockState<'_>,
@@ -145,8 +146,8 @@ impl Warp {
         matrix
     }
 
-    /// The sums are computed in `f64`, in which products are exact, and rounded once. A card rounds in an order and with a
-    /// precision that are not documented.
+    /// The sums are computed in `f64`, in which products are exact, and rounded once. A card rounds in an order and
+    /// with a precision that are not documented.
     fn product_of_floats(&mut self, op: &Product) {
         let decode = |value: u32, part: u32| match op.factor {
             Factor::Bf16 => f64::from(f32::from_bits((value >> (16 * part)) << 16)),

@@ -1,10 +1,10 @@
-//! Finds races in shared memory: two accesses to the same bytes, at least one of them a write, that nothing orders.
+//! Detects races in shared memory: two unordered accesses to the same bytes, at least one of them a write.
 //!
 //! Accesses are ordered as PTX defines it: by barriers of a block or a warp, and by fences together with accesses that
-//! are not weak. The lock step of a warp's lanes does not order accesses, and neither do shuffles and votes.
+//! are strong. The lock step of a warp's lanes does not order accesses, and neither do shuffles and votes.
 //! Whenever threads are ordered, a counter called the *tick* advances. Each part of shared memory remembers the
 //! thread, the instruction and the tick of its last write and of two reads. Two reads are enough to find that a
-//! writer has not waited for the readers, because at least one of the two is by another thread. Where it is not
+//! writer has not waited for the readers, because at least one of the two is by another thread. If it is not
 //! certain whether two accesses are ordered, they count as ordered, so every race that is reported is one.
 
 mod orderly;
@@ -75,25 +75,26 @@ pub struct Races {
     now: u32,
     /// Accesses with a smaller tick are ordered before all that follow.
     base: u32,
-    /// For each pair of threads: the accesses of the second thread with a smaller tick are ordered before what the
-    /// first one does now. Empty until some threads, but not all, are ordered.
+    /// For each pair of threads: the second thread's accesses with a smaller tick are ordered before everything that
+    /// the first one does from now on. Empty until some threads, but not all, are ordered.
     known: Vec<u32>,
     /// Whether threads of different warps were ordered other than by a barrier for all.
     crosses_warps: bool,
-    /// For each barrier and each thread: the tick up to which the threads that have arrived know its accesses.
+    /// For each barrier and each thread: all threads that have arrived are ordered after this thread's accesses with a
+    /// smaller tick.
     arrived: Vec<Vec<u32>>,
-    /// What threads have published: a fence and then a write that is not weak, or a write that releases.
+    /// The ticks that threads have published with a release: a fence followed by a strong write, or a release write.
     published: Vec<u32>,
     /// The tick of each thread's last fence, or 0.
     fenced: Vec<u32>,
-    /// Whether each thread has read since its last fence what another may have published.
+    /// Whether each thread has, since its last fence, read a value that another may have published.
     observed: Vec<bool>,
     uses_fences: bool,
     /// Whether the kernel has barriers at which threads arrive without waiting.
     pub has_arrivals: bool,
 }
 
-/// The host memory that the search for races needs for one block, in bytes.
+/// The host memory that the race detector needs for one block, in bytes.
 pub fn state_bytes(kernel: &Kernel, shared_bytes: u64, threads: u64) -> u64 {
     let stamps = (shared_bytes >> grain_shift(kernel)) * 3 * size_of::<Stamp>() as u64;
     stamps + 4 * threads * (threads + limits::BARRIERS as u64 + 3)
@@ -133,7 +134,7 @@ fn strength(kernel: &Kernel, pc: u32) -> (Strength, bool) {
     (strength, is_atomic)
 }
 
-/// Whether two accesses may happen in any order. Volatile accesses of one warp's lanes may not: kernels that rely on the
+/// Whether two unordered accesses are a race. Volatile accesses of one warp's lanes are not: kernels that rely on the
 /// lanes' lock step use them.
 fn may_meet(kernel: &Kernel, a: (u32, u32), b: (u32, u32)) -> bool {
     let ((first, _), (second, _)) = (strength(kernel, a.1), strength(kernel, b.1));
@@ -227,7 +228,7 @@ impl Races {
 
     /// Lanes of a warp arrive at a barrier for `needed` threads.
     pub fn arrive(&mut self, barrier: usize, warp: u32, mask: u32, needed: u32) {
-        // Threads that merely arrive, and barriers for some threads, order less than a barrier for all.
+        // Arrivals without a wait, and barriers for some threads, order fewer accesses than a barrier for all threads.
         if !self.has_arrivals && self.threads <= needed as usize {
             return;
         }
@@ -269,7 +270,7 @@ impl Races {
         self.advance();
     }
 
-    /// Notes an access that is not weak, and what it orders.
+    /// Records a strong access, and the order that it creates.
     pub fn synchronize(&mut self, order: MemoryOrder, kind: AccessKind, warp: u32, mask: u32) {
         if !self.uses_fences {
             return;
@@ -311,7 +312,7 @@ impl Races {
         self.published = published;
     }
 
-    /// Whether an access is ordered before what a thread does now.
+    /// Whether an access is ordered before everything that a thread does from now on.
     #[inline(always)]
     fn is_ordered(&self, stamp: Stamp, thread: u32) -> bool {
         let other = stamp.thread();
@@ -352,7 +353,7 @@ impl Races {
         (self.writers[part], [self.readers[0][part], self.readers[1][part]])
     }
 
-    /// Records a read. Its bytes must be inside.
+    /// Records a read. Its bytes must lie inside shared memory.
     #[inline(always)]
     pub fn read(&mut self, kernel: &Kernel, access: SharedAccess) -> Option<Conflict> {
         let stamp = Stamp::new(self.now, access.pc, access.thread);
@@ -380,14 +381,14 @@ impl Races {
         None
     }
 
-    /// Records a write. Its bytes must be inside. `changes` says whether it writes other values than were there before.
+    /// Records a write. Its bytes must lie inside shared memory. `changes` is true if it changes their values.
     pub fn write(&mut self, kernel: &Kernel, access: SharedAccess, changes: bool) -> Option<Conflict> {
         let stamp = Stamp::new(self.now, access.pc, access.thread);
         let old = Stamp::new(self.base, 0, 0);
         for part in self.parts(access) {
             let (writer, readers) = self.stamps(part);
             if !changes {
-                // Threads that write the same value do not disturb each other, nor those that read it.
+                // Threads that write the same value race neither with each other nor with threads that read it.
                 if !self.is_ordered(writer, access.thread) {
                     self.writers[part] = Stamp(writer.0 | JOINT);
                 }

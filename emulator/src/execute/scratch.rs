@@ -93,7 +93,7 @@ impl Scratch {
         }
     }
 
-    /// Reads an element, which must be inside, and returns its value and its state.
+    /// Reads an element, which must lie inside this memory, and returns its value and its state.
     #[inline(always)]
     pub fn load(&self, at: u64, bytes: u32) -> (u64, State) {
         let (from, to) = (at as usize, at as usize + bytes as usize);
@@ -182,7 +182,7 @@ impl Scratch {
         state != State::Written || old != value
     }
 
-    /// Marks bytes, which must be inside, as the target of a pending copy.
+    /// Marks bytes, which must lie inside this memory, as the target of a pending copy.
     pub fn mark_pending(&mut self, at: u64, bytes: u64) {
         self.written[at as usize..(at + bytes) as usize].fill(PENDING);
     }

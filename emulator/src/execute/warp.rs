@@ -136,7 +136,7 @@ impl Warp {
         }
     }
 
-    /// Puts lanes back, merging them with lanes at the same position.
+    /// Adds lanes that can run at a position, merging them with lanes that are there already.
     pub fn put(&mut self, pc: u32, mask: u32) {
         if mask == 0 {
             return;
@@ -147,7 +147,8 @@ impl Warp {
         }
     }
 
-    /// Waits for missing lanes, or continues with the lanes that were waiting here.
+    /// Lets a part wait at a collective instruction for missing lanes, or continues together with the lanes that wait
+    /// there.
     fn gather(&mut self, part: Part, members: u32) {
         let known = self.gathering.iter().position(|(waiting, _)| waiting.pc == part.pc);
         let waiting = known.map_or(0, |index| self.gathering.swap_remove(index).0.mask);

@@ -1,4 +1,4 @@
-//! Reports the accesses of a warp to shared memory to the search for races, before they are executed.
+//! Reports a warp's accesses to shared memory to the race detector, before they are executed.
 
 use super::block::BlockState;
 use super::race::SharedAccess;
@@ -10,7 +10,7 @@ use crate::decode::SHARED_WINDOW;
 use crate::fault::AccessKind;
 
 impl Warp {
-    /// Looks for races of a load, store or atomic operation. Leaves out accesses that are misaligned or outside of
+    /// Checks a load, store or atomic operation for races. Leaves out accesses that are misaligned or outside
     /// shared memory: they are refused later.
     pub fn watch(
         &self,
@@ -63,7 +63,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Notes that an access that is not weak orders what several threads do.
+    /// Records the order that a strong access creates between threads.
     pub fn note_order(&self, block: &mut BlockState<'_>, op: &MemoryOp, active: u32) {
         let Some(races) = &mut block.races else { return };
         let kind = match op.action {
@@ -74,7 +74,7 @@ impl Warp {
         races.synchronize(op.order, kind, self.index, active);
     }
 
-    /// Notes that lanes have executed an operation together. Only `bar.warp.sync` orders accesses.
+    /// Records that lanes have executed an operation together. Only `bar.warp.sync` orders accesses.
     pub fn note_collective(&self, block: &mut BlockState<'_>, op: &WarpOp, active: u32) {
         let (WarpOp::Sync { members }, Some(races)) = (op, &mut block.races) else { return };
         let members = self.registers.narrow[*members as usize];
@@ -95,7 +95,7 @@ impl Warp {
         }
     }
 
-    /// Looks for a race of one lane's write or read of shared memory, which must be inside.
+    /// Checks one lane's read or write for a race. It must lie inside shared memory.
     pub fn watch_lane(
         &self,
         block: &mut BlockState<'_>,

@@ -32,11 +32,11 @@ impl Conversion {
         if matches!(self.to, Type::F16x2 | Type::Bf16x2) {
             return self.one(a) << 16 | self.one(b) & 0xffff;
         }
-        self.frequent(a).unwrap_or_else(|| self.one(a))
+        self.fast_path(a).unwrap_or_else(|| self.one(a))
     }
 
     /// A fast path for plain conversions between 16-bit and 32-bit floats.
-    fn frequent(&self, a: u64) -> Option<u64> {
+    fn fast_path(&self, a: u64) -> Option<u64> {
         if self.saturate || self.relu || self.integral || self.flush {
             return None;
         }
@@ -65,8 +65,8 @@ impl Conversion {
         match (format(self.from), format(self.to)) {
             (None, None) => {
                 let number = self.from.number(a);
-                let (least, most) = bounds(self.to);
-                let number = if self.saturate { number.clamp(least, most) } else { number };
+                let (min, max) = bounds(self.to);
+                let number = if self.saturate { number.clamp(min, max) } else { number };
                 self.extended(number as u64)
             }
             (None, Some(to)) => {
@@ -74,8 +74,8 @@ impl Conversion {
                 self.finished(bits, to)
             }
             (Some(from), None) => {
-                let (least, most) = bounds(self.to);
-                match self.source(a, from).to_integer(self.rounding, least, most) {
+                let (min, max) = bounds(self.to);
+                match self.source(a, from).to_integer(self.rounding, min, max) {
                     Some(number) => self.extended(number as u64),
                     None if self.from == Type::F64 || self.to.bits() == 64 => {
                         self.extended(1 << (self.to.bits() - 1))
@@ -118,7 +118,7 @@ impl Conversion {
 
     /// A register may be wider than the type, so the value is sign-extended.
     fn extended(&self, bits: u64) -> u64 {
-        if self.to.is_signed() { self.to.signed(bits) as u64 } else { self.to.cut(bits) }
+        if self.to.is_signed() { self.to.signed(bits) as u64 } else { self.to.truncate(bits) }
     }
 }
 

@@ -51,7 +51,7 @@ pub struct FloatFunction {
     pub flush: bool,
     pub saturate: bool,
     /// For `min` and `max`: the result is NaN if one operand is NaN.
-    pub nan_wins: bool,
+    pub propagates_nan: bool,
     /// For `min` and `max`: compares magnitudes, and the result has the product of the signs.
     pub xor_sign: bool,
 }
@@ -64,7 +64,7 @@ impl FloatFunction {
             rounding: Rounding::NearestEven,
             flush: false,
             saturate: false,
-            nan_wins: false,
+            propagates_nan: false,
             xor_sign: false,
         }
     }
@@ -191,12 +191,12 @@ impl FloatFunction {
     }
 
     fn extreme(&self, a: u64, b: u64, format: Format) -> u64 {
-        extreme(self.op == FloatOp::Max, self.nan_wins, self.xor_sign, a, b, format)
+        extreme(self.op == FloatOp::Max, self.propagates_nan, self.xor_sign, a, b, format)
     }
 }
 
 /// The smaller or larger of two numbers. -0 is less than +0.
-pub fn extreme(larger: bool, nan_wins: bool, xor_sign: bool, a: u64, b: u64, format: Format) -> u64 {
+pub fn extreme(larger: bool, propagates_nan: bool, xor_sign: bool, a: u64, b: u64, format: Format) -> u64 {
     let sign = 1_u64 << (format.exponent_bits + format.fraction_bits);
     let infinity = ((1_u64 << format.exponent_bits) - 1) << format.fraction_bits;
     let is_nan = |value: u64| infinity < value & (sign - 1);
@@ -208,7 +208,7 @@ pub fn extreme(larger: bool, nan_wins: bool, xor_sign: bool, a: u64, b: u64, for
     };
     let picked = match (is_nan(a), is_nan(b)) {
         (true, true) => return format.nan,
-        (true, _) | (_, true) if nan_wins => return format.nan,
+        (true, _) | (_, true) if propagates_nan => return format.nan,
         (true, false) => second,
         (false, true) => first,
         (false, false) if (order(first) < order(second)) == larger => second,

@@ -27,7 +27,7 @@ pub struct HalfFunction {
     pub saturate: bool,
     /// Negative results become zero.
     pub relu: bool,
-    pub nan_wins: bool,
+    pub propagates_nan: bool,
     pub xor_sign: bool,
 }
 
@@ -40,7 +40,7 @@ impl HalfFunction {
             flush: false,
             saturate: false,
             relu: false,
-            nan_wins: false,
+            propagates_nan: false,
             xor_sign: false,
         }
     }
@@ -82,7 +82,7 @@ impl HalfFunction {
             HalfOp::Neg => a ^ 0x8000,
             HalfOp::Abs => a & 0x7fff,
             HalfOp::Min | HalfOp::Max => {
-                extreme(self.op == HalfOp::Max, self.nan_wins, self.xor_sign, a, b, format)
+                extreme(self.op == HalfOp::Max, self.propagates_nan, self.xor_sign, a, b, format)
             }
             HalfOp::Add | HalfOp::Sub | HalfOp::Mul | HalfOp::Fma => {
                 self.in_f64(a, b, c, format).unwrap_or_else(|| self.exactly(x, y, z, format))

@@ -108,20 +108,24 @@ pub fn apply(op: IntegerOp, ty: Type, [a, b, c, d]: [u64; 4]) -> Results {
         Op::Mad24Low => (product24(ty, a, b) as u64).wrapping_add(c),
         Op::Mad24High => ((product24(ty, a, b) >> 16) as u64).wrapping_add(c),
         Op::AddCarry => {
-            return carried(u128::from(ty.cut(a)) + u128::from(ty.cut(b)) + u128::from(c & 1), bits);
+            return carried(
+                u128::from(ty.truncate(a)) + u128::from(ty.truncate(b)) + u128::from(c & 1),
+                bits,
+            );
         }
         Op::SubCarry => {
             // The carry flag holds the borrow.
-            let (first, second) = (u128::from(ty.cut(a)), u128::from(ty.cut(b)) + u128::from(c & 1));
+            let (first, second) =
+                (u128::from(ty.truncate(a)), u128::from(ty.truncate(b)) + u128::from(c & 1));
             return (first.wrapping_sub(second) as u64, u64::from(first < second));
         }
         Op::MadLowCarry => {
-            let low = ty.cut(a.wrapping_mul(b));
-            return carried(u128::from(low) + u128::from(ty.cut(c)) + u128::from(d & 1), bits);
+            let low = ty.truncate(a.wrapping_mul(b));
+            return carried(u128::from(low) + u128::from(ty.truncate(c)) + u128::from(d & 1), bits);
         }
         Op::MadHighCarry => {
-            let high = ty.cut(high(x, y, bits));
-            return carried(u128::from(high) + u128::from(ty.cut(c)) + u128::from(d & 1), bits);
+            let high = ty.truncate(high(x, y, bits));
+            return carried(u128::from(high) + u128::from(ty.truncate(c)) + u128::from(d & 1), bits);
         }
         Op::SumOfDifferences => c.wrapping_add(x.abs_diff(y) as u64),
         Op::Div => divided(ty, x, y),
@@ -148,7 +152,7 @@ pub fn apply(op: IntegerOp, ty: Type, [a, b, c, d]: [u64; 4]) -> Results {
         Op::Or => a | b,
         Op::Xor => a ^ b,
         Op::Not => !a,
-        Op::CNot => u64::from(ty.cut(a) == 0),
+        Op::CNot => u64::from(ty.truncate(a) == 0),
         Op::Shl => {
             let shift = b & 0xffff_ffff;
             if u64::from(bits) <= shift { 0 } else { a << shift }
@@ -157,10 +161,10 @@ pub fn apply(op: IntegerOp, ty: Type, [a, b, c, d]: [u64; 4]) -> Results {
         Op::FunnelLeftClamp | Op::FunnelLeftWrap | Op::FunnelRightClamp | Op::FunnelRightWrap => {
             funnel(op, a, b, c)
         }
-        Op::CountOnes => u64::from(ty.cut(a).count_ones()),
-        Op::CountLeadingZeros => u64::from(ty.cut(a).leading_zeros() - (64 - bits)),
+        Op::CountOnes => u64::from(ty.truncate(a).count_ones()),
+        Op::CountLeadingZeros => u64::from(ty.truncate(a).leading_zeros() - (64 - bits)),
         Op::FindHighest | Op::FindHighestAsShift => find_highest(ty, a, op == Op::FindHighestAsShift),
-        Op::Reverse => ty.cut(a).reverse_bits() >> (64 - bits),
+        Op::Reverse => ty.truncate(a).reverse_bits() >> (64 - bits),
         Op::Extract => extracted(ty, a, b, c),
         Op::Insert => inserted(ty, a, b, c, d),
         Op::MaskOfBits { wraps } => mask_of_bits(a, b, wraps),
@@ -204,11 +208,11 @@ fn carried(sum: u128, bits: u32) -> Results {
 
 /// Divides. Like the hardware, sets all bits of the result of a division by zero.
 fn divided(ty: Type, x: i128, y: i128) -> u64 {
-    if y == 0 { ty.cut(u64::MAX) } else { (x / y) as u64 }
+    if y == 0 { ty.truncate(u64::MAX) } else { (x / y) as u64 }
 }
 
 fn remainder(ty: Type, x: i128, y: i128) -> u64 {
-    if y == 0 { ty.cut(x as u64) } else { (x % y) as u64 }
+    if y == 0 { ty.truncate(x as u64) } else { (x % y) as u64 }
 }
 
 fn shifted_right(ty: Type, a: u64, b: u64) -> u64 {
@@ -218,7 +222,7 @@ fn shifted_right(ty: Type, a: u64, b: u64) -> u64 {
     } else if shift == 64 {
         0
     } else {
-        ty.cut(a) >> shift
+        ty.truncate(a) >> shift
     }
 }
 
@@ -235,7 +239,7 @@ fn funnel(op: IntegerOp, a: u64, b: u64, c: u64) -> u64 {
 }
 
 fn find_highest(ty: Type, a: u64, as_shift: bool) -> u64 {
-    let value = if ty.signed(a) < 0 && ty.is_signed() { ty.cut(!a) } else { ty.cut(a) };
+    let value = if ty.signed(a) < 0 && ty.is_signed() { ty.truncate(!a) } else { ty.truncate(a) };
     if value == 0 {
         return 0xffff_ffff;
     }
@@ -249,7 +253,7 @@ fn extracted(ty: Type, a: u64, b: u64, c: u64) -> u64 {
     let last = bits - 1;
     let sign_at = (from + length).saturating_sub(1).min(last);
     let negative = ty.is_signed() && length != 0 && a >> sign_at & 1 == 1;
-    let field = if bits <= from { 0 } else { ty.cut(a) >> from };
+    let field = if bits <= from { 0 } else { ty.truncate(a) >> from };
     // Bits of the field beyond the type's width are copies of the sign bit.
     let there = length.min(bits.saturating_sub(from));
     let kept = if 64 <= there { field } else { field & ((1 << there) - 1) };

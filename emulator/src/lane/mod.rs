@@ -97,7 +97,7 @@ impl Type {
     }
 
     /// Truncates a value to the bits of this type.
-    pub fn cut(self, value: u64) -> u64 {
+    pub fn truncate(self, value: u64) -> u64 {
         mask(value, self.bits())
     }
 
@@ -109,7 +109,7 @@ impl Type {
 
     /// The value as a number, signed or unsigned like the type.
     pub fn number(self, value: u64) -> i128 {
-        if self.is_signed() { i128::from(self.signed(value)) } else { i128::from(self.cut(value)) }
+        if self.is_signed() { i128::from(self.signed(value)) } else { i128::from(self.truncate(value)) }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Software floating point for rounding modes and formats that the host does not support. Values are exact until they are
-//! rounded to a format.
+//! Software floating point for rounding modes and formats that the host does not support. Values are exact until they
+//! are rounded to a format.
 
 /// How a value between two numbers of a format is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub fn from_integer(value: i128) -> Value {
 
 /// Whether the kept magnitude is rounded up. `half` is the highest discarded bit, and `more` says whether any other
 /// discarded bit is set.
-fn rises(negative: bool, kept: u128, half: bool, more: bool, rounding: Rounding) -> bool {
+fn rounds_up(negative: bool, kept: u128, half: bool, more: bool, rounding: Rounding) -> bool {
     match rounding {
         Rounding::NearestEven => half && (more || kept & 1 == 1),
         Rounding::TowardsZero => false,
@@ -97,7 +97,7 @@ fn rises(negative: bool, kept: u128, half: bool, more: bool, rounding: Rounding)
 }
 
 /// Discards the lowest `shift` bits and rounds.
-fn cut(negative: bool, mantissa: u128, shift: u32, rounding: Rounding) -> u128 {
+fn truncate(negative: bool, mantissa: u128, shift: u32, rounding: Rounding) -> u128 {
     if shift == 0 {
         return mantissa;
     }
@@ -105,7 +105,7 @@ fn cut(negative: bool, mantissa: u128, shift: u32, rounding: Rounding) -> u128 {
     let half = shift <= 128 && mantissa >> (shift - 1) & 1 == 1;
     let below = if shift <= 128 { (1_u128 << (shift - 1)) - 1 } else { u128::MAX };
     let more = mantissa & below != 0;
-    kept + u128::from(rises(negative, kept, half, more, rounding))
+    kept + u128::from(rounds_up(negative, kept, half, more, rounding))
 }
 
 impl Value {
@@ -123,7 +123,7 @@ impl Value {
                 let kept = if unit <= exponent {
                     mantissa << (exponent - unit)
                 } else {
-                    cut(negative, mantissa, (unit - exponent) as u32, rounding)
+                    truncate(negative, mantissa, (unit - exponent) as u32, rounding)
                 };
                 let field = unit + fraction_bits + format.bias();
                 let overflowed = i64::from(field) >= format.largest_exponent() as i64
@@ -131,7 +131,7 @@ impl Value {
                         >= format.infinity();
                 let magnitude = if !overflowed {
                     ((field as u64) << format.fraction_bits) + kept as u64 - (1 << format.fraction_bits)
-                } else if rises(negative, 1, true, true, rounding) {
+                } else if rounds_up(negative, 1, true, true, rounding) {
                     format.infinity()
                 } else {
                     format.infinity() - 1
@@ -145,7 +145,7 @@ impl Value {
     pub fn round_to_integer(self, rounding: Rounding) -> Self {
         match self {
             Finite { negative, mantissa, exponent } if exponent < 0 => {
-                match cut(negative, mantissa, exponent.unsigned_abs(), rounding) {
+                match truncate(negative, mantissa, exponent.unsigned_abs(), rounding) {
                     0 => Zero { negative },
                     mantissa => Finite { negative, mantissa, exponent: 0 },
                 }
@@ -155,8 +155,8 @@ impl Value {
     }
 
     /// Rounds to an integer and clamps it. `None` if this is NaN.
-    pub fn to_integer(self, rounding: Rounding, least: i128, most: i128) -> Option<i128> {
-        let clamped = |negative| if negative { least } else { most };
+    pub fn to_integer(self, rounding: Rounding, min: i128, max: i128) -> Option<i128> {
+        let clamped = |negative| if negative { min } else { max };
         match self.round_to_integer(rounding) {
             Nan => None,
             Zero { .. } => Some(0),
@@ -167,7 +167,7 @@ impl Value {
                     return Some(clamped(negative));
                 }
                 let magnitude = (mantissa << exponent) as i128;
-                Some((if negative { -magnitude } else { magnitude }).clamp(least, most))
+                Some((if negative { -magnitude } else { magnitude }).clamp(min, max))
             }
         }
     }

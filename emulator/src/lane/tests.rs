@@ -87,13 +87,14 @@ fn check_modes(op: FloatOp, ty: Type, values: [u64; 3]) -> Result<(), TestCaseEr
     Ok(())
 }
 
-/// The bits of the half nearest to a number; of two equally near halves, the one whose last bit is zero. `f16::from_f64`
-/// does not serve, because it rounds to `f32` first on some processors and drops bits on others.
+/// The bits of the half nearest to a number; of two equally near halves, the one whose last bit is zero.
+/// `f16::from_f64` does not serve, because it rounds to `f32` first on some processors and drops bits on others.
 fn nearest_half(number: f64) -> u64 {
     if number.is_nan() {
         return F16.nan;
     }
-    // Positive halves are in the order of their bits. Infinity stands for the number that would follow the largest half.
+    // Positive halves are in the order of their bits. Infinity stands for the number that would follow the largest
+    // half.
     let infinity = f16::INFINITY.to_bits();
     let value = |bits: u16| if bits == infinity { 65536.0 } else { f16::from_bits(bits).to_f64() };
     let mut below = 0_u16;
@@ -107,8 +108,8 @@ fn nearest_half(number: f64) -> u64 {
         infinity
     } else {
         let middle = f64::midpoint(value(below), value(below + 1));
-        let rises = middle < number.abs() || middle == number.abs() && below % 2 == 1;
-        below + u16::from(rises)
+        let rounds_up = middle < number.abs() || middle == number.abs() && below % 2 == 1;
+        below + u16::from(rounds_up)
     };
     u64::from(magnitude) | u64::from(number.is_sign_negative()) << 15
 }
@@ -232,9 +233,9 @@ proptest! {
         ];
         for ty in [Type::U16, Type::S16, Type::U32, Type::S32, Type::U64, Type::S64] {
             for op in ops {
-                let (first, _) = Function::Integer(op, ty).apply(values.map(|value| ty.cut(value)));
+                let (first, _) = Function::Integer(op, ty).apply(values.map(|value| ty.truncate(value)));
                 // Repeating the operation gives the same result.
-                prop_assert_eq!(Function::Integer(op, ty).apply(values.map(|value| ty.cut(value))).0, first);
+                prop_assert_eq!(Function::Integer(op, ty).apply(values.map(|value| ty.truncate(value))).0, first);
             }
         }
     }

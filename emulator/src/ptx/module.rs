@@ -82,7 +82,7 @@ pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
     Ok(source)
 }
 
-/// The indices of the selected items by name. If items have the same name, the first one counts.
+/// The indices, by name, of the items whose flag is true. If items have the same name, the first one counts.
 fn by_name<'a>(found: impl Iterator<Item = (&'a str, bool)>) -> HashMap<&'a str, usize> {
     let mut indices = HashMap::new();
     for (index, (name, counts)) in found.enumerate() {
@@ -174,8 +174,8 @@ fn performance_directive(lexer: &mut Lexer<'_>, function: &mut Function<'_>) -> 
     let line = lexer.line();
     let word = lexer.word("`{` or `;`")?;
     match word {
-        ".reqntid" => function.required_block = Some(three(lexer)?),
-        ".maxntid" => function.largest_block = Some(three(lexer)?),
+        ".reqntid" => function.required_block = Some(block_sizes(lexer)?),
+        ".maxntid" => function.largest_block = Some(block_sizes(lexer)?),
         ".minnctapersm" | ".maxnreg" | ".maxnctapersm" => {
             unsigned(lexer, word)?;
         }
@@ -192,7 +192,7 @@ fn performance_directive(lexer: &mut Lexer<'_>, function: &mut Function<'_>) -> 
     Ok(())
 }
 
-fn three(lexer: &mut Lexer<'_>) -> Result<[u32; 3], LoadError> {
+fn block_sizes(lexer: &mut Lexer<'_>) -> Result<[u32; 3], LoadError> {
     let mut sizes = [1; 3];
     for (index, size) in sizes.iter_mut().enumerate() {
         if index != 0 && !lexer.accept(',')? {

@@ -143,7 +143,7 @@ fn limits_are_named() {
 #[test]
 fn newer_devices_and_instructions_are_refused_by_name() {
     let text = kernel(0, "", "").replace("sm_80", "sm_90");
-    assert!(load_error(&text).to_string().contains("`sm_90`, because it is a device of sm_80"));
+    assert!(load_error(&text).to_string().contains("`sm_90`, because its architecture is sm_80"));
     for instruction in [
         "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%f1}, {%f1}, {%f1}, {%f1};",
         "barrier.cluster.arrive;",

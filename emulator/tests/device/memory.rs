@@ -34,8 +34,8 @@ fn store_past_the_end_names_thread_line_and_buffer() {
     assert_eq!((access.address, access.bytes), (buffer + 400, 4));
     let nearest = access.nearest.expect("a buffer is near");
     assert_eq!((nearest.start, nearest.bytes, nearest.distance), (buffer, 400, Some(0)));
-    let place = fault.site.as_ref().expect("a thread caused it");
-    assert_eq!((place.thread, place.lane, place.line), ([99, 0, 0], 3, line_of(&text, "st.global")));
+    let site = fault.site.as_ref().expect("a thread caused it");
+    assert_eq!((site.thread, site.lane, site.line), ([99, 0, 0], 3, line_of(&text, "st.global")));
     assert_eq!(fault.code(), 700);
     // As on a card, every later call fails.
     let after = bench.device.alloc(4).expect_err("the fault is sticky");

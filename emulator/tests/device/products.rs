@@ -77,8 +77,8 @@ impl Element {
     }
 }
 
-/// Where the PTX reference places an element: its row and column, given its lane and its number among the elements of the
-/// lane.
+/// The row and column of an element according to the PTX reference, given its lane and its number among the elements of
+/// the lane.
 type Layout = fn(usize, usize) -> (usize, usize);
 
 /// An instruction: its name, its depth, the types of its factors and of its result, and the layouts of its factors.
@@ -285,13 +285,13 @@ fn products_at_the_limits_of_their_types_round_saturate_or_wrap() {
     assert_eq!(uniform(name, [one, nan, 0], counts), 0x7fff_7fff);
     // Sums of integers wrap around or are limited.
     let counts = [4, 2, 4];
-    let (least, most) = (i32::MIN.cast_unsigned(), i32::MAX.cast_unsigned());
+    let (min, max) = (i32::MIN.cast_unsigned(), i32::MAX.cast_unsigned());
     let minus_one = 0xffff_ffff;
     for (name, bytes, start, wanted) in [
-        ("m16n8k32.row.col.s32.s8.s8.s32", [0x0101_0101, minus_one], least, least.wrapping_sub(32)),
-        ("m16n8k32.row.col.satfinite.s32.s8.s8.s32", [0x0101_0101, minus_one], least, least),
-        ("m16n8k32.row.col.s32.u8.u8.s32", [0x0101_0101, 0x0202_0202], most, most.wrapping_add(64)),
-        ("m16n8k32.row.col.satfinite.s32.u8.u8.s32", [0x0101_0101, 0x0202_0202], most, most),
+        ("m16n8k32.row.col.s32.s8.s8.s32", [0x0101_0101, minus_one], min, min.wrapping_sub(32)),
+        ("m16n8k32.row.col.satfinite.s32.s8.s8.s32", [0x0101_0101, minus_one], min, min),
+        ("m16n8k32.row.col.s32.u8.u8.s32", [0x0101_0101, 0x0202_0202], max, max.wrapping_add(64)),
+        ("m16n8k32.row.col.satfinite.s32.u8.u8.s32", [0x0101_0101, 0x0202_0202], max, max),
     ] {
         assert_eq!(uniform(name, [bytes[0], bytes[1], start], counts), wanted, "{name}");
     }

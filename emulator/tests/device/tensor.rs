@@ -1,4 +1,4 @@
-//! Tests of copies in the background and of matrices that are loaded from shared memory.
+//! Tests of asynchronous copies, and of matrices that are loaded from shared memory.
 
 use opt_emulator::{AccessKind, Config, Fault, FaultKind, Memory};
 
@@ -60,7 +60,8 @@ fn matrix_of_bytes_that_were_never_written_is_reported() {
     assert_eq!((site.lane, site.line), (5, line_of(&text, "ldmatrix")));
 }
 
-/// Copies 16 bytes, one instruction after another, to shared memory that contains 0xaaaaaaaa, waits, and returns the bytes.
+/// Copies 16 bytes, one instruction after another, to shared memory that contains 0xaaaaaaaa, waits, and returns the
+/// bytes.
 fn copied(instruction: &str) -> Result<Vec<u8>, Fault> {
     let declarations = format!("{THREADS} .shared .align 16 .b8 to[16];");
     let body = format!(
@@ -135,7 +136,7 @@ fn wrong_copies_are_reported() {
 }
 
 #[test]
-fn copies_arrive_when_their_group_is_awaited() {
+fn copies_complete_when_their_group_is_awaited() {
     let declarations = format!("{THREADS} .shared .align 16 .b8 to[16];");
     let start = "mov.u32 %r1, to;\n\
                  cp.async.ca.shared.global [%r1], [%a], 4; cp.async.commit_group;\n\
@@ -228,7 +229,7 @@ fn products_and_loads_need_all_lanes_of_a_warp() {
 #[test]
 fn newer_and_rarer_instructions_are_refused_by_name_and_line() {
     for (instruction, what) in [
-        ("wgmma.fence.sync.aligned", "matrix products of several warps"),
+        ("wgmma.fence.sync.aligned", "matrix products of a warp group"),
         (
             "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd2, 1, 1, 1, 0, 0",
             "several warps",

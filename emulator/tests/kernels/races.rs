@@ -1,5 +1,5 @@
-//! Runs kernels with races in shared memory, each of which must be reported with the lines of both accesses, and kernels
-//! that share memory in unusual but correct ways, which must not be reported.
+//! Runs kernels with races in shared memory, each of which must be reported with the lines of both accesses, and
+//! kernels that share memory in unusual but correct ways, which must not be reported.
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ fn races_in_shared_memory_are_reported_with_both_lines() {
 }
 
 #[test]
-fn races_are_not_looked_for_when_that_is_switched_off() {
+fn races_are_not_reported_when_the_race_detector_is_off() {
     let mut device = Device::new(Config { memory: 1 << 20, check_races: false, ..Config::default() });
     let (x, y) = (device.alloc(4096).expect("memory"), device.alloc(4096).expect("memory"));
     device.fill(x, 1, 4096).expect("a live buffer");

@@ -5,9 +5,9 @@ use crate::kit::{Arg, Bench, Format, THREE, close, numbers, real, whole};
 const TEXT: &str = include_str!("../data/kernels/rows.ptx");
 
 fn softmax(row: &[f64]) -> Vec<f64> {
-    let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let sum: f64 = row.iter().map(|v| (v - most).exp()).sum();
-    row.iter().map(|v| (v - most).exp() / sum).collect()
+    let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = row.iter().map(|v| (v - max).exp()).sum();
+    row.iter().map(|v| (v - max).exp() / sum).collect()
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of matrix products on tensor cores, with copies to shared memory in the background.
+//! Tests of matrix products on tensor cores, with asynchronous copies to shared memory.
 
 use crate::kit::{Arg, Bench, Format, close, numbers, single};
 use crate::matrices::product;

@@ -19,9 +19,9 @@ fn triton_softmax_matches_the_reference() {
     let truth: Vec<f64> = values
         .chunks(n)
         .flat_map(|row| {
-            let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let sum: f64 = row.iter().map(|v| (v - most).exp()).sum();
-            row.iter().map(move |v| (v - most).exp() / sum).collect::<Vec<_>>()
+            let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = row.iter().map(|v| (v - max).exp()).sum();
+            row.iter().map(move |v| (v - max).exp() / sum).collect::<Vec<_>>()
         })
         .collect();
     close("softmax", &bench.get(y, rows * n, Format::F32), &truth, 1e-6);

@@ -8,7 +8,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Instant;
 
 use super::clock;
-use super::mischief::misbehave;
+use super::misbehaviour::misbehave;
 use super::{
     INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, code, cuMemAlloc_v2, cuMemFree_v2, give, give_handle,
     state, twin,
@@ -16,7 +16,7 @@ use super::{
 
 /// The CUDA version in the driver's notation.
 const VERSION: c_int = 12080;
-/// An address that no machine has.
+/// A PCI address that no machine has.
 const PCI_ADDRESS: &[u8] = b"ffff:ff:1f.7\0";
 /// The offset of `maxSize` in `CUmemPoolProps`: two enumerations, a location of two numbers, and a pointer.
 const MAX_SIZE: usize = 24;
@@ -28,7 +28,7 @@ static RECORDED: LazyLock<Mutex<HashMap<usize, Instant>>> = LazyLock::new(Mutex:
 
 #[derive(Default)]
 struct Pool {
-    /// The most that may be allocated; 0 means no limit.
+    /// The maximum number of allocated bytes; 0 means no limit.
     limit: usize,
     /// Sizes by address.
     live: HashMap<u64, usize>,

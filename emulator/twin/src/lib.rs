@@ -12,7 +12,7 @@
 mod clock;
 mod further;
 mod graphs;
-mod mischief;
+mod misbehaviour;
 
 use std::alloc::Layout;
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ const INVALID_HANDLE: u32 = 400;
 const NOT_FOUND: u32 = 500;
 const NOT_READY: u32 = 600;
 const NAME: &[u8] = b"twin of a card";
-/// How long a kernel may run. A card has no limit, but in the twin the call of a launch would never return.
+/// The time limit of a kernel. A card has none, but without one a launch in the twin might never return.
 const KERNEL_TIMEOUT: Duration = Duration::from_secs(120);
 /// The prefix of a file whose name ends with a pid. The file tells the twin of NVML, which is in the same folder, that
 /// this process has a context.
@@ -419,7 +419,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
 ) -> u32 {
     let twin = twin();
     let Some(function) = twin.functions.get(&function.addr()).cloned() else { return INVALID_HANDLE };
-    if mischief::skips(function.name()) {
+    if misbehaviour::skips(function.name()) {
         return 0;
     }
     // SAFETY: `extra` has alternating names and values, and ends with a name of zero.

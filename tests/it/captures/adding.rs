@@ -91,7 +91,7 @@ fn interrupted_addition_is_continued() {
     let store = scenario.path().join("store");
     // Recreate the state after a kill: the journal has the entry, and the index is missing.
     let index = std::fs::read_to_string(store.join("captures.json")).expect("the index");
-    let index: serde_json::Value = serde_json::from_str(&index).expect("it is JSON");
+    let index: serde_json::Value = serde_json::from_str(&index).expect("the index is JSON");
     let entry = &index["entries"][0];
     let stamp = serde_json::json!({ "bytes": entry["bytes"], "modified": 0, "modified_ns": 0 });
     let line = serde_json::json!({ "stamp": stamp, "entry": entry });

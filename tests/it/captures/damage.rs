@@ -61,10 +61,10 @@ fn missing_and_superfluous_files_are_named() {
         assert!(found[0].contains("entry_000004.pt"), "{found:?}");
         std::fs::rename(&away, path).expect("moved back");
     }
-    let stranger = blake3::hash(b"nobody needs me").to_hex().to_string();
+    let unknown = blake3::hash(b"an unreferenced blob").to_hex().to_string();
     let cases = [
-        (format!("blobs/{}/{stranger}", &stranger[..2]), "no entry needs it"),
-        (format!("blobs/00/{stranger}"), "it is not a blob"),
+        (format!("blobs/{}/{unknown}", &unknown[..2]), "no entry needs it"),
+        (format!("blobs/00/{unknown}"), "it is not a blob"),
         ("blobs/notes.txt".to_owned(), "it is not a blob"),
         ("entries/entry_9.pt".to_owned(), "the index does not name it"),
         ("entries/below/entry_9.pt".to_owned(), "the index does not name it"),
@@ -72,7 +72,7 @@ fn missing_and_superfluous_files_are_named() {
         ("partial/journal".to_owned(), "packing was interrupted"),
     ];
     for (name, what) in cases {
-        scenario.write(&format!("store/{name}"), "nobody needs me");
+        scenario.write(&format!("store/{name}"), "an unreferenced blob");
         let found = checked(&store).findings;
         assert!(found.len() == 1 && found[0].contains(what), "{name}: {found:?}");
         std::fs::remove_file(store.join(&name)).expect("removed");
@@ -92,7 +92,7 @@ fn missing_and_superfluous_files_are_named() {
 
 /// A malicious store cannot make `unpack` write outside the target folder or reveal files outside the store.
 #[test]
-fn hostile_store_reaches_nothing_outside_it() {
+fn hostile_store_does_not_affect_files_outside_it() {
     let scenario = Scenario::create();
     let store = small_store(&scenario);
     let index = std::fs::read_to_string(store.join("captures.json")).expect("an index");

@@ -44,7 +44,7 @@ fn interrupted_pack_continues_to_the_same_store() {
         let mut child = scenario.command(&arguments).spawn().expect("started");
         let mut ended = None;
         until("the end, or enough files", || {
-            ended = child.try_wait().expect("a child of ours");
+            ended = child.try_wait().expect("the child can be waited for");
             ended.is_some() || target <= files_below(&store).len()
         });
         child.kill().expect("killed or dead");
@@ -120,7 +120,7 @@ fn changed_capture_is_packed_again() {
     std::fs::copy(other, set.join("entry_000001.pt")).expect("changed");
     std::fs::remove_file(set.join("entry_000000.pt")).expect("removed");
     // Recreate the state after a kill between writing an entry and writing its line in the journal.
-    std::fs::write(store.join("entries/entry_000000.pt"), "of nobody").expect("written");
+    std::fs::write(store.join("entries/entry_000000.pt"), "not in the journal").expect("written");
     scenario.run(&arguments).expect_exit(0);
     scenario.run(&["captures", "check", "store"]).expect_exit(0);
     scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(0);

@@ -85,7 +85,7 @@ fn unpack_follows_no_link() {
     let victim = scenario.write("victim", "mine");
     symlink(&victim, scenario.path().join("out/op/entry_000000.pt.part")).expect("a link");
     scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(0);
-    assert_eq!(std::fs::read(&victim).expect("it is there"), b"mine");
+    assert_eq!(std::fs::read(&victim).expect("the file exists"), b"mine");
     std::fs::create_dir_all(scenario.path().join("away")).expect("made");
     std::fs::create_dir_all(scenario.path().join("linked")).expect("made");
     symlink(scenario.path().join("away"), scenario.path().join("linked/op")).expect("a link");
@@ -118,14 +118,14 @@ fn fifos_and_links_in_a_store_are_refused() {
         .expect_exit(1)
         .expect_stderr(&["not a regular file"]);
     for file in ["captures.json", "captures.blake3"] {
-        let place = store.join(file);
-        let contents = std::fs::read(&place).expect("it is there");
-        std::fs::remove_file(&place).expect("removed");
-        fifo(&place);
+        let path = store.join(file);
+        let contents = std::fs::read(&path).expect("the file exists");
+        std::fs::remove_file(&path).expect("removed");
+        fifo(&path);
         let refused = scenario.run(&["captures", "unpack", "store", "out"]);
         refused.expect(matches!(refused.code, Some(1 | 2)), "it is refused");
-        std::fs::remove_file(&place).expect("removed");
-        std::fs::write(&place, contents).expect("written");
+        std::fs::remove_file(&path).expect("removed");
+        std::fs::write(&path, contents).expect("written");
     }
     std::fs::create_dir_all(scenario.path().join("begun/partial")).expect("made");
     std::fs::create_dir_all(scenario.path().join("begun/entries")).expect("made");

@@ -27,7 +27,7 @@ impl<'s> LiveRun<'s> {
         Self::start_as(scenario, more, |_| {})
     }
 
-    /// Like `start`, after `changed` has modified the command.
+    /// Like `start`, but lets `changed` modify the command first.
     pub fn start_as(scenario: &'s Scenario, more: &[&str], changed: impl FnOnce(&mut Command)) -> Self {
         let arguments: Vec<String> =
             ["run", "plan.toml"].iter().chain(more).map(|it| (*it).to_owned()).collect();

@@ -71,9 +71,9 @@ fn documented_python_client_can_call_every_method() {
         command.arg(format!("{method} {params}"));
     }
     let output = command.output().expect("python3 starts");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    let answers: Vec<(&str, Value)> = said
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{stdout}\n{}", String::from_utf8_lossy(&output.stderr));
+    let answers: Vec<(&str, Value)> = stdout
         .lines()
         .map(|line| {
             let (method, answer) = line.split_once(' ').unwrap_or_else(|| panic!("no answer: {line}"));
@@ -81,7 +81,7 @@ fn documented_python_client_can_call_every_method() {
         })
         .collect();
     let requests = requests();
-    assert_eq!(answers.len(), requests.len(), "{said}");
+    assert_eq!(answers.len(), requests.len(), "{stdout}");
     for ((method, answer), (wanted, _)) in answers.iter().zip(&requests) {
         assert_eq!(method, wanted);
         assert!(answer["data"]["code"].is_null(), "{method} was refused: {answer}");
@@ -120,8 +120,8 @@ fn documented_socat_command_can_call_every_method() {
             .current_dir(scenario.path())
             .output()
             .expect("sh starts");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let first = said.lines().next().unwrap_or_else(|| panic!("{method} has no answer: {output:?}"));
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        let first = stdout.lines().next().unwrap_or_else(|| panic!("{method} has no answer: {output:?}"));
         let answer: Value = serde_json::from_str(first).unwrap_or_else(|error| panic!("{first}: {error}"));
         assert!(answer["result"].is_object() && answer["id"] == 1, "{method}: {answer}");
     }

@@ -14,20 +14,20 @@ use super::client::{Client, LiveRun};
 use super::slow;
 use crate::report::browser::skipped;
 
-/// The limit on the supervisor's own memory: "the 20 MiB of law 2" in ARCHITECTURE.md. Pages of the executable are not counted, because their number
-/// depends on the machine.
+/// The limit on the supervisor's own memory: "the 20 MiB of law 2" in ARCHITECTURE.md. Pages of the executable are not
+/// counted, because their number depends on the machine.
 const MAX_KIB: u64 = 20 << 10;
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 const LINES: usize = 10_000;
 const HOSTILE_CLIENTS: u64 = 16;
 
 /// A small random number generator with the same sequence on every machine.
-struct Dice(u64);
+struct RandomNumbers(u64);
 
-impl Dice {
-    fn throw(&mut self, sides: usize) -> usize {
+impl RandomNumbers {
+    fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).expect("31 bits") % sides
+        usize::try_from(self.0 >> 33).expect("31 bits") % limit
     }
 }
 
@@ -41,22 +41,24 @@ const SEEDS: [&str; 6] = [
     r#"[{"jsonrpc":"2.0","id":5,"method":"events"}]"#,
 ];
 
-fn random_line(dice: &mut Dice) -> Vec<u8> {
-    let mut line = SEEDS[dice.throw(SEEDS.len())].as_bytes().to_vec();
-    match dice.throw(6) {
+fn random_line(random: &mut RandomNumbers) -> Vec<u8> {
+    let mut line = SEEDS[random.below(SEEDS.len())].as_bytes().to_vec();
+    match random.below(6) {
         0 => {}
-        1 => line.truncate(dice.throw(line.len())),
+        1 => line.truncate(random.below(line.len())),
         2 => {
-            for _ in 0..=dice.throw(8) {
-                let at = dice.throw(line.len());
-                line[at] = u8::try_from(dice.throw(256)).expect("a byte");
+            for _ in 0..=random.below(8) {
+                let at = random.below(line.len());
+                line[at] = u8::try_from(random.below(256)).expect("a byte");
             }
         }
-        3 => line = (0..dice.throw(400)).map(|_| u8::try_from(dice.throw(256)).expect("a byte")).collect(),
-        4 => line = "[".repeat(dice.throw(2_000)).into_bytes(),
+        3 => {
+            line = (0..random.below(400)).map(|_| u8::try_from(random.below(256)).expect("a byte")).collect()
+        }
+        4 => line = "[".repeat(random.below(2_000)).into_bytes(),
         _ => {
-            let at = dice.throw(line.len());
-            let tail = line[dice.throw(line.len())..].to_vec();
+            let at = random.below(line.len());
+            let tail = line[random.below(line.len())..].to_vec();
             line.splice(at..at, tail);
         }
     }
@@ -70,8 +72,8 @@ fn run_survives_ten_thousand_lines_and_two_hundred_clients() {
     let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     let socket = run.socket();
     // A client that subscribes to events and sends requests, but never reads the answers.
-    let mut deaf = Client::connect(&socket);
-    deaf.send(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"events\"}\n").expect("sent");
+    let mut non_reader = Client::connect(&socket);
+    non_reader.send(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"events\"}\n").expect("sent");
     let peak = std::thread::scope(|scope| {
         let (stop_sender, stop_receiver) = channel::<()>();
         let run = &run;
@@ -82,8 +84,8 @@ fn run_survives_ten_thousand_lines_and_two_hundred_clients() {
             }
             peak
         });
-        std::thread::scope(|scope| send_hostile_traffic(scope, &socket, &mut deaf));
-        crowd(run);
+        std::thread::scope(|scope| send_hostile_traffic(scope, &socket, &mut non_reader));
+        connect_two_hundred_clients(run);
         drop(stop_sender);
         watch.join().expect("the watching thread ends without a panic")
     });
@@ -102,19 +104,19 @@ fn run_survives_ten_thousand_lines_and_two_hundred_clients() {
 fn send_hostile_traffic<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     socket: &'scope Path,
-    deaf: &'scope mut Client,
+    non_reader: &'scope mut Client,
 ) {
     scope.spawn(move || {
         let line = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}\n".repeat(500);
         // The server closes the connection at some point, which ends this loop.
-        while deaf.send(&line).is_ok() {}
+        while non_reader.send(&line).is_ok() {}
     });
     for talker in 0..HOSTILE_CLIENTS {
         scope.spawn(move || {
-            let mut dice = Dice(0x5eed + talker);
+            let mut random = RandomNumbers(0x5eed + talker);
             let mut client = Client::connect(socket);
             for _ in 0..LINES / usize::try_from(HOSTILE_CLIENTS).expect("a few") {
-                let line = random_line(&mut dice);
+                let line = random_line(&mut random);
                 // An empty line or a request without an id gets no answer, so send a valid request after it.
                 let asked =
                     [&line[..], b"{\"jsonrpc\":\"2.0\",\"id\":\"end\",\"method\":\"workers\"}\n"].concat();
@@ -138,7 +140,7 @@ fn send_hostile_traffic<'scope>(
 }
 
 /// Two hundred clients at once: 32 are served, and each of the others is told that the server is busy.
-fn crowd(run: &LiveRun<'_>) {
+fn connect_two_hundred_clients(run: &LiveRun<'_>) {
     until("earlier connections are closed, and 32 are served", || {
         let mut all: Vec<Client> = (0..200).map(|_| run.client()).collect();
         let answers: Vec<Value> = all
@@ -185,14 +187,14 @@ fn refused_client_is_told_why() {
 }
 
 /// Runs `ctl` as another user, with the socket's path.
-fn by_another(scenario: &Scenario, other: User, socket: &str) -> opt_tests::Outcome {
+fn run_ctl_as(scenario: &Scenario, other: User, socket: &str) -> opt_tests::Outcome {
     let program = scenario.path().join("opt-supervisor");
     if !program.exists() {
         std::fs::copy(opt_tests::binary(), &program).expect("a copy of the program");
     }
     let arguments = ["ctl", "--socket", socket, "status"];
     let mut command = scenario.command_of(&program, &arguments);
-    other.becomes(&mut command);
+    other.apply_to(&mut command);
     let child = command.spawn().expect("the program starts");
     scenario.finish(child, &arguments)
 }
@@ -225,11 +227,11 @@ fn another_user_is_refused_by_the_sockets_mode() {
     let socket = run.socket();
     let (folder, name) = (socket.parent().expect("a folder"), socket.to_str().expect("UTF-8"));
     assert_eq!(std::fs::metadata(&socket).expect("the socket").permissions().mode() & 0o777, 0o600);
-    by_another(&scenario, other, name).expect_exit(3).expect_stderr(&["connecting", "denied"]);
+    run_ctl_as(&scenario, other, name).expect_exit(3).expect_stderr(&["connecting", "denied"]);
     // The normal mode of the folder keeps other users out as well.
     set_mode(folder, 0o700);
     set_mode(&socket, 0o666);
-    by_another(&scenario, other, name).expect_exit(3).expect_stderr(&["connecting", "denied"]);
+    run_ctl_as(&scenario, other, name).expect_exit(3).expect_stderr(&["connecting", "denied"]);
     run.ctl(&["shutdown", "--mode", "now"]).expect_exit(0);
     run.finish_any();
 }
@@ -245,7 +247,7 @@ fn another_user_is_refused_by_the_peer_check() {
     let socket = run.socket();
     set_mode(&socket, 0o666);
     let name = socket.to_str().expect("UTF-8");
-    by_another(&scenario, other, name).expect_exit(3).expect_stderr(&["forbidden", "another user"]);
+    run_ctl_as(&scenario, other, name).expect_exit(3).expect_stderr(&["forbidden", "another user"]);
     run.ctl(&["status"]).expect_exit(0);
     run.ctl(&["shutdown", "--mode", "now"]).expect_exit(0);
     run.finish_any();

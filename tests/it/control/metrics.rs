@@ -134,10 +134,10 @@ fn systemd_accepts_the_unit_file() {
         skipped("the unit was not verified: systemd-analyze is not installed");
         return;
     };
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     // systemd may also report problems of other units on this machine.
-    let ours: Vec<&str> = said.lines().filter(|line| line.contains("opt-supervisor")).collect();
-    assert!(output.status.success() && ours.is_empty(), "{said}");
+    let ours: Vec<&str> = stderr.lines().filter(|line| line.contains("opt-supervisor")).collect();
+    assert!(output.status.success() && ours.is_empty(), "{stderr}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn scenario() -> Scenario {
 }
 
 /// Returns the source of a kernel that crashes and includes a header beside it.
-fn crashing() -> String {
+fn crashing_kernel() -> String {
     kernel("bad/segfaults")
 }
 
@@ -34,7 +34,7 @@ fn ten_simultaneous_submissions_are_all_evaluated() {
     let run = LiveRun::start(&scenario, &["--jsonl", "--keep-open"]);
     let socket = run.socket();
     let source = std::fs::read_to_string(kernel("fast")).expect("a source");
-    let bad = crashing();
+    let bad = crashing_kernel();
     let results: Vec<(String, Value)> = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..10)
             .map(|number| {
@@ -117,7 +117,7 @@ fn resumed_run_keeps_its_submissions() {
     let result = client.call("result", &json!({ "candidate": first, "wait": true })).expect("a result");
     assert_eq!(result["status"], "PASSED");
     client.call("pause", &json!({})).expect("an answer");
-    let second = submit(&mut client, json!({ "sources": [crashing()], "name": "later" }));
+    let second = submit(&mut client, json!({ "sources": [crashing_kernel()], "name": "later" }));
     assert_eq!(second, "softmax/later");
     run.kill();
     let (outcome, summary) = {
@@ -160,7 +160,7 @@ fn eval_uses_an_open_run_or_makes_a_short_one() {
     let joined = scenario.run(&["eval", "plan.toml", &fast, "--json"]).expect_exit(0);
     assert_eq!(joined.json()["status"], "PASSED");
     assert!(joined.json()["speedup"]["value"].is_number(), "{}", joined.json());
-    let bad = scenario.run(&["eval", "plan.toml", &crashing()]).expect_exit(1);
+    let bad = scenario.run(&["eval", "plan.toml", &crashing_kernel()]).expect_exit(1);
     bad.expect_stdout(&["CRASHED", "SIGSEGV"]);
     scenario.run(&["eval", "plan.toml", "nowhere.c"]).expect_exit(2).expect_stderr(&["cannot find"]);
     let by_ctl = run.ctl(&["submit", &fast, "--wait"]).expect_exit(0);
@@ -179,10 +179,10 @@ fn service_manager_is_notified_when_the_run_is_ready() {
     manager.set_read_timeout(Some(std::time::Duration::from_secs(120))).expect("a time limit");
     let arguments = ["run", "plan.toml", "--quiet"];
     let child = scenario.command(&arguments).env("NOTIFY_SOCKET", &path).spawn().expect("the program starts");
-    let mut said = [0u8; 1024];
+    let mut message = [0u8; 1024];
     let mut hear = || {
-        let count = manager.recv(&mut said).expect("a word");
-        String::from_utf8_lossy(&said[..count]).into_owned()
+        let count = manager.recv(&mut message).expect("a notification");
+        String::from_utf8_lossy(&message[..count]).into_owned()
     };
     let ready = hear();
     assert!(ready.lines().any(|line| line == "READY=1"), "{ready}");

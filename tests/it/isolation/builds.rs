@@ -61,7 +61,7 @@ fn run_as(user: User, scenario: &Scenario, plan: &str) -> Run {
     user.owns(scenario);
     let arguments = ["run", "--quiet", "plan.toml"];
     let mut command = scenario.command_of(&program, &arguments);
-    user.becomes(&mut command);
+    user.apply_to(&mut command);
     let child = command.spawn().expect("the program starts");
     Run::of(scenario, scenario.finish(child, &arguments))
 }

@@ -13,7 +13,7 @@ const HIDDEN: u8 = 0xA5;
 /// The least number of distinct bytes in a marker. A window with fewer is padding that may occur anywhere.
 const MIN_DISTINCT: usize = 10;
 /// The number of markers taken from each expected output, from its start, its end and evenly in between.
-const OF_AN_OUTPUT: usize = 40;
+const MARKERS_PER_OUTPUT: usize = 40;
 
 pub(super) struct Markers {
     beside: Vec<[u8; MARKER_BYTES]>,
@@ -47,8 +47,8 @@ impl Markers {
                 .collect();
             let [input, output] = ranges.as_slice() else { panic!("{} storages", ranges.len()) };
             in_input.get_or_insert(window(&contents, input.start + input.len() / 2));
-            let step = (output.len() - MARKER_BYTES) / (OF_AN_OUTPUT - 1);
-            let of_output = (0..OF_AN_OUTPUT).map(|number| output.start + number * step);
+            let step = (output.len() - MARKER_BYTES) / (MARKERS_PER_OUTPUT - 1);
+            let of_output = (0..MARKERS_PER_OUTPUT).map(|number| output.start + number * step);
             let elsewhere = (0..contents.len() - MARKER_BYTES)
                 .step_by(MARKER_BYTES)
                 .filter(|at| ranges.iter().all(|range| at + MARKER_BYTES <= range.start || range.end <= *at));
@@ -83,7 +83,7 @@ impl Markers {
 }
 
 fn window(contents: &[u8], at: usize) -> [u8; MARKER_BYTES] {
-    contents[at..at + MARKER_BYTES].try_into().expect("as long as asked for")
+    contents[at..at + MARKER_BYTES].try_into().expect("the slice has the length of a marker")
 }
 
 fn distinct(marker: &[u8]) -> usize {

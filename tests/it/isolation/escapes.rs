@@ -124,7 +124,7 @@ fn kernels_cannot_leave_the_sandbox() {
         user.owns(&scenario);
         let arguments = ["run", "--quiet", "plan.toml"];
         let mut command = scenario.command_of(&program, &arguments);
-        user.becomes(&mut command);
+        user.apply_to(&mut command);
         let child = command.spawn().expect("the program starts");
         let run = Run::of(&scenario, scenario.finish(child, &arguments));
         if !run.has_protection("files") {

@@ -12,7 +12,7 @@ pub(super) fn plan_path(below: &str) -> String {
     data(below).display().to_string()
 }
 
-/// Generates captures of an op in `captures`.
+/// Generates captures of an op in the folder `captures`.
 pub(crate) fn generate(scenario: &Scenario, op: &str, shape: &str, entries: u32) -> PathBuf {
     gen_captures(scenario, &["op", "--name", op, "--shape", shape, "--entries", &entries.to_string()])
 }
@@ -96,12 +96,12 @@ impl Run {
         let candidate = self.candidate(name);
         let status = candidate["status"].as_str().unwrap_or("none");
         let blame = if status == "PASSED" { &Value::Null } else { &Value::from("candidate") };
-        let said = format!("{}\n{}", candidate["detail"], candidate["stderr_tail"]);
-        if statuses.contains(&status) && candidate["blame"] == *blame && said.contains(says) {
+        let texts = format!("{}\n{}", candidate["detail"], candidate["stderr_tail"]);
+        if statuses.contains(&status) && candidate["blame"] == *blame && texts.contains(says) {
             return None;
         }
         Some(format!(
-            "`{name}` must end as {statuses:?} saying `{says}`, but ended as {status}, blame {}: {said}",
+            "`{name}` must end as {statuses:?} saying `{says}`, but ended as {status}, blame {}: {texts}",
             candidate["blame"]
         ))
     }

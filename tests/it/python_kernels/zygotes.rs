@@ -57,7 +57,7 @@ fn run(scenario: &Scenario, user: User, machine: Machine) -> (Outcome, Summary) 
     user.owns(scenario);
     let arguments = ["run", "plan.toml"];
     let mut command = scenario.command_of(&program, &arguments);
-    user.becomes(&mut command);
+    user.apply_to(&mut command);
     if machine == Machine::RefusesCopies {
         refuse_copies(&mut command);
     }
@@ -152,16 +152,17 @@ fn killed_zygote_is_replaced() {
     let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let supervisor = child.id();
     let zygote = || {
-        let all = || processes::pids().filter_map(processes::look);
+        let all = || processes::pids().filter_map(processes::read_process);
         let ours = |it: &Process| it.parent == supervisor;
         all().find(|it| {
             it.arguments.get(1).is_some_and(|verb| verb == "__zygote")
-                && processes::look(it.parent).is_some_and(|worker| ours(&worker))
+                && processes::read_process(it.parent).is_some_and(|worker| ours(&worker))
         })
     };
     let killed = holds_within(TIMEOUT, || {
-        zygote()
-            .is_some_and(|it| processes::kill_if(it.pid, || processes::look(it.pid).as_ref() == Some(&it)))
+        zygote().is_some_and(|it| {
+            processes::kill_if(it.pid, || processes::read_process(it.pid).as_ref() == Some(&it))
+        })
     });
     let outcome = scenario.finish(child, &arguments);
     outcome.expect(killed, "a zygote was found and killed");

@@ -28,9 +28,9 @@ fn eval_and_repro_ignore_replays() {
 fn every_report_format_shows_replays() {
     let scenario = Scenario::create();
     captures(&scenario);
-    let (least, whole) = floor(&scenario, "lookups");
+    let (min, whole) = floor(&scenario, "lookups");
     let of = |budget: u64| plan("lookups", &[("model", &format!("{budget}B"), "")]);
-    let (outcome, summary) = run(&scenario, 0, &of(least), &[]);
+    let (outcome, summary) = run(&scenario, 0, &of(min), &[]);
     let result = &replay(&summary, "model")["result"];
     outcome.expect_stdout(&["calls by naive (lookups), naive (rows)", "replay "]);
     let report = |more: &[&str]| scenario.run(&[&["report", "runs/plan"], more].concat()).expect_exit(0);

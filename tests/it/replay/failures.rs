@@ -86,7 +86,7 @@ fn capture_damaged_after_verification_is_the_captures_fault() {
     captures(&scenario);
     let (_, summary) = run(&scenario, 0, &plan("lookups", &[("model", "64MiB", "")]), &[]);
     let first = replay(&summary, "model")["result"]["outputs_digest"].clone();
-    let mut said = Vec::new();
+    let mut details = Vec::new();
     for quarter in [1, 3] {
         let (path, whole) = damage(&scenario, 2, quarter);
         forget_result(&scenario);
@@ -97,12 +97,12 @@ fn capture_damaged_after_verification_is_the_captures_fault() {
         outcome.expect_equal(&it["attempts"], &json!(1), "attempts: a damaged capture is not tried again");
         outcome.expect(it["result"].is_null(), "no result");
         outcome.expect_stdout(&["replay model: CAPTURE_ERROR (capture)"]);
-        said.push(it["detail"].as_str().unwrap_or_default().to_owned());
+        details.push(it["detail"].as_str().unwrap_or_default().to_owned());
         std::fs::write(path, whole).expect("repaired");
     }
     // A damaged input is noticed when it is loaded, a damaged output when it is compared.
-    for wanted in ["not those that were recorded", "seen after the candidate ended as INCORRECT_NUMERICAL"] {
-        assert!(said.iter().any(|detail| detail.contains(wanted)), "{wanted}: {said:?}");
+    for wanted in ["differ from the recorded ones", "seen after the candidate ended as INCORRECT_NUMERICAL"] {
+        assert!(details.iter().any(|detail| detail.contains(wanted)), "{wanted}: {details:?}");
     }
     // The capture is damaged before the recording, so the loaded bytes agree with the recording. The candidate is
     // still not blamed.

@@ -14,7 +14,7 @@ pub struct Browser {
 }
 
 /// A page after the browser has loaded it.
-pub struct Shown {
+pub struct LoadedPage {
     pub dom: String,
     outcome: Outcome,
 }
@@ -29,7 +29,7 @@ impl Browser {
     }
 
     /// Opens a page. Background downloads are switched off, and the browser stores its files in the scenario's folder.
-    pub fn open(&self, scenario: &Scenario, page: &Path) -> Shown {
+    pub fn open(&self, scenario: &Scenario, page: &Path) -> LoadedPage {
         let home = scenario.path().join("browser");
         std::fs::create_dir_all(&home).expect("folder");
         let arguments = [
@@ -58,11 +58,11 @@ impl Browser {
             .spawn()
             .unwrap_or_else(|error| panic!("{} does not start: {error}", self.program.display()));
         let outcome = scenario.finish(child, &arguments).expect_exit(0);
-        Shown { dom: outcome.stdout.clone(), outcome }
+        LoadedPage { dom: outcome.stdout.clone(), outcome }
     }
 }
 
-impl Shown {
+impl LoadedPage {
     /// The messages in the browser's console.
     pub fn console(&self) -> Vec<&str> {
         self.outcome.stderr.lines().filter(|line| line.contains("CONSOLE")).collect()
@@ -81,7 +81,7 @@ pub fn skipped(what: &str) {
 
 /// Errors on a page reach the console; otherwise the test of the report could not fail.
 #[test]
-fn console_error_is_seen() {
+fn console_errors_are_reported() {
     let Some(browser) = Browser::find() else {
         skipped("no browser was tried: chromium is not installed");
         return;

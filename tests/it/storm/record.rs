@@ -66,11 +66,11 @@ impl Record {
     /// Checks that no stage of a candidate succeeded twice, unless its first result was superseded.
     pub fn no_stage_succeeded_twice(&self) -> Result<(), String> {
         for (name, attempts) in &self.attempts {
-            let mut standing = BTreeSet::new();
+            let mut succeeded_stages = BTreeSet::new();
             for attempt in attempts.iter().filter(|it| !it.superseded) {
-                let stands = attempt.status.as_deref().is_some_and(|status| status != "INFRA_ERROR");
-                if stands && !standing.insert(&attempt.stage) {
-                    return Err(format!("{name}: {} stands twice: {attempts:?}", attempt.stage));
+                let succeeded = attempt.status.as_deref().is_some_and(|status| status != "INFRA_ERROR");
+                if succeeded && !succeeded_stages.insert(&attempt.stage) {
+                    return Err(format!("{name}: {} succeeded twice: {attempts:?}", attempt.stage));
                 }
             }
         }

@@ -6,10 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{none, texts};
+use super::{assert_none, texts};
 
-/// Circles that still exist: the crate, the level, and the members. A circle may have fewer members than listed.
-const STILL_THERE: [(&str, &str, &[&str]); 12] = [
+/// Known circular dependencies: the crate, the level, and the members. A circle may have fewer members than listed.
+const KNOWN_CIRCLES: [(&str, &str, &[&str]); 12] = [
     ("supervisor", "core", &["event", "spec"]),
     ("supervisor", "core", &["job", "supply"]),
     ("supervisor", "driver", &["answer", "candidate_facts", "error", "folder", "run", "survey"]),
@@ -42,12 +42,12 @@ fn modules_do_not_depend_on_each_other() {
                 (*crate_, *at) == (library, level.as_str())
                     && circle.iter().all(|it| members.contains(&it.as_str()))
             };
-            if !STILL_THERE.iter().any(known) {
+            if !KNOWN_CIRCLES.iter().any(known) {
                 wrong.push(format!("{library}/src/{level}: {}", circle.join(", ")));
             }
         }
     }
-    none("modules that depend on each other", &wrong);
+    assert_none("modules that depend on each other", &wrong);
 }
 
 /// The check finds a circle through a re-export and a circle between folders, and none between a child and its
@@ -148,14 +148,14 @@ impl Library {
         }
     }
 
-    /// The module that defines the item at `path`, followed through at most `most` re-exports.
-    fn home(&self, path: &[String], most: u32) -> Path {
+    /// The module that defines the item at `path`, followed through at most `max` re-exports.
+    fn home(&self, path: &[String], max: u32) -> Path {
         let longest_module =
             (0..=path.len()).rev().find(|&length| self.modules.contains_key(&path[..length]));
         let (module, rest) = path.split_at(longest_module.unwrap_or(0));
         let elsewhere = rest.first().and_then(|name| self.names.get(&(module.to_vec(), name.clone())));
         match elsewhere {
-            Some(target) if 0 < most => self.home(&[target, &rest[1..]].concat(), most - 1),
+            Some(target) if 0 < max => self.home(&[target, &rest[1..]].concat(), max - 1),
             _ => module.to_vec(),
         }
     }

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use opt_shared::capture::DType;
 
-use super::{Text, none, read, root, texts};
+use super::{Text, assert_none, read, root, texts};
 
 /// The code block after this line of the README contains the command that runs all tests.
 const TEST_COMMAND_MARK: &str = "<!-- the test command -->";
 
 /// The lines of the code block that follows `mark`.
-fn fenced(text: &str, mark: &str) -> Vec<String> {
+fn code_block(text: &str, mark: &str) -> Vec<String> {
     let after = text.split(mark).nth(1).unwrap_or_else(|| panic!("{mark} is gone"));
     let block = after.split("```").nth(1).expect("a fence");
     block.lines().skip(1).filter(|line| !line.trim().is_empty()).map(str::to_owned).collect()
@@ -19,7 +19,7 @@ fn fenced(text: &str, mark: &str) -> Vec<String> {
 
 #[test]
 fn readme_and_checks_use_the_same_test_command() {
-    let command = fenced(&read("README.md"), TEST_COMMAND_MARK);
+    let command = code_block(&read("README.md"), TEST_COMMAND_MARK);
     let [command] = command.as_slice() else { panic!("one line, not {command:?}") };
     let checks = read(".ci/run");
     let same = checks.lines().filter(|line| line == command).count();
@@ -70,7 +70,7 @@ fn every_key_of_a_plan_is_documented() {
     };
     let defaults = keys_with_defaults();
     let missing: Vec<String> = defaults.difference(&documented).cloned().collect();
-    none("keys that docs/reference/plan.md does not name", &missing);
+    assert_none("keys that are missing in docs/reference/plan.md", &missing);
     // For tables that have defaults, every documented key must exist.
     let tables: BTreeSet<&str> = defaults.iter().filter_map(|key| key.split('.').next()).collect();
     let unknown: Vec<String> = documented
@@ -78,7 +78,7 @@ fn every_key_of_a_plan_is_documented() {
         .filter(|key| key.split('.').next().is_some_and(|table| tables.contains(table)))
         .cloned()
         .collect();
-    none("keys in docs/reference/plan.md that do not exist", &unknown);
+    assert_none("keys in docs/reference/plan.md that do not exist", &unknown);
 }
 
 /// The anchor of a heading. mdBook and GitHub build it in the same way.
@@ -120,7 +120,7 @@ fn links_lead_to_pages_and_headings() {
             }
         }
     }
-    none("links that lead nowhere", &wrong);
+    assert_none("links that lead nowhere", &wrong);
 }
 
 /// The book contains only pages of `docs/`, so a link to another folder would be broken in the book.
@@ -134,7 +134,7 @@ fn pages_of_the_book_link_only_to_each_other() {
             links(&file).filter(|(_, page)| leaves(page)).map(|(link, _)| format!("{}: {link}", file.path)),
         );
     }
-    none("links out of the book", &wrong);
+    assert_none("links out of the book", &wrong);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn every_page_is_in_the_table_of_contents_once() {
         .filter(|page| *page != "SUMMARY.md" && summary.matches(&format!("({page})")).count() != 1)
         .map(str::to_owned)
         .collect();
-    none("pages that docs/SUMMARY.md does not name once", &wrong);
+    assert_none("pages that docs/SUMMARY.md does not name once", &wrong);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn every_dtype_of_a_capture_is_documented() {
         .map(|dtype| format!("`{dtype}`"))
         .filter(|name| !page.contains(name.as_str()))
         .collect();
-    none("dtypes that docs/reference/capture-files.md does not name", &missing);
+    assert_none("dtypes that docs/reference/capture-files.md does not name", &missing);
 }
 
 /// Files and tests that ARCHITECTURE.md names.
@@ -181,7 +181,7 @@ fn files_and_tests_in_the_architecture_exist() {
             Err(error) => wrong.push(format!("ARCHITECTURE.md: {path}: {error}")),
         }
     }
-    none("names of files and tests that do not exist", &wrong);
+    assert_none("names of files and tests that do not exist", &wrong);
 }
 
 #[test]
@@ -194,5 +194,5 @@ fn every_law_names_a_test() {
     assert_eq!(rows.len(), 10, "rows, one for each of the ten laws: {rows:#?}");
     let wrong: Vec<String> =
         rows.iter().filter(|row| !row.contains("::")).map(|row| (*row).to_owned()).collect();
-    none("laws without a test", &wrong);
+    assert_none("laws without a test", &wrong);
 }

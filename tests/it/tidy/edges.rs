@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{none, root, texts};
+use super::{assert_none, root, texts};
 
 /// Every allowed dependency between crates. A dependency that is not listed is an error; a listed one may be unused.
 const CRATES: [(&str, &[&str]); 8] = [
@@ -140,7 +140,7 @@ fn crates_depend_on_allowed_crates_only() {
             }
         }
     }
-    none("crates with a dependency that is not allowed", &wrong);
+    assert_none("crates with a dependency that is not allowed", &wrong);
     assert_eq!(packages.len(), CRATES.len(), "the table has a crate that does not exist");
 }
 
@@ -156,12 +156,12 @@ fn supervisor_library_does_not_use_the_worker() {
                 .collect::<Vec<_>>()
         })
         .collect();
-    none("only main.rs may use the worker", &wrong);
+    assert_none("only main.rs may use the worker", &wrong);
 }
 
 #[test]
 fn supervisor_modules_meet_in_the_driver_only() {
-    none(
+    assert_none(
         "modules with a dependency that is not allowed",
         &forbidden_uses("supervisor/src", &SUPERVISOR_MODULES),
     );
@@ -169,7 +169,10 @@ fn supervisor_modules_meet_in_the_driver_only() {
 
 #[test]
 fn worker_modules_use_allowed_modules_only() {
-    none("modules with a dependency that is not allowed", &forbidden_uses("worker/src", &WORKER_MODULES));
+    assert_none(
+        "modules with a dependency that is not allowed",
+        &forbidden_uses("worker/src", &WORKER_MODULES),
+    );
 }
 
 #[test]
@@ -184,7 +187,7 @@ fn policy_uses_no_process() {
             }
         }
     }
-    none("stages that use processes", &wrong);
+    assert_none("stages that use processes", &wrong);
 }
 
 /// The lines in which a module of `source` uses another module that `table` does not allow.
@@ -197,7 +200,7 @@ fn forbidden_uses(source: &str, table: &[(&str, &[&str])]) -> Vec<String> {
         .collect();
     let mut wrong = Vec::new();
     for (module, may) in table {
-        assert!(modules.contains(*module), "the module {module} is gone");
+        assert!(modules.contains(*module), "the module {module} does not exist");
         for file in &files {
             let below = below(&file.path);
             // Tests of a backend run policy over it.
@@ -237,5 +240,5 @@ fn core_uses_no_clock_thread_file_or_log() {
             }
         }
     }
-    none("files of the core that use a clock, thread, file or log", &wrong);
+    assert_none("files of the core that use a clock, thread, file or log", &wrong);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{none, read, texts};
+use super::{assert_none, read, texts};
 
 /// The lines of a hunk that the file must contain, with the name of the file.
 fn hunks(patch: &str) -> Vec<(String, String)> {
@@ -36,10 +36,10 @@ fn patches_that_remove_defences_match_the_sources() {
             }
         }
     }
-    none("patches that no longer apply: change them with the source", &wrong);
+    assert_none("patches that no longer apply: change them with the source", &wrong);
 }
 
-/// A patch without a row would be a defence that nobody shows to be needed.
+/// The table shows for each defence that it is needed, so every patch must have a row.
 #[test]
 fn every_patch_is_in_the_table_of_the_documentation() {
     let documented = read("docs/explanation/timing.md");
@@ -51,5 +51,5 @@ fn every_patch_is_in_the_table_of_the_documentation() {
         .filter(|name| *name != "switch" && !documented.contains(&format!("| `{name}` |")))
         .map(str::to_owned)
         .collect();
-    none("patches that docs/explanation/timing.md does not name", &wrong);
+    assert_none("patches that docs/explanation/timing.md does not name", &wrong);
 }

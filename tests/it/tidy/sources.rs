@@ -1,13 +1,13 @@
 //! Checks the form of every source file: documentation, length, name, and comments.
 
-use super::{none, read, texts};
+use super::{assert_none, read, texts};
 
 /// The maximum length of a source file. `MAY_BE_LONGER` lists exceptions with their reasons.
 const MAX_LINES: usize = 500;
 const MAY_BE_LONGER: [(&str, &str); 0] = [];
 
 /// File names that say nothing about the contents.
-const EMPTY_NAMES: [&str; 5] = ["utils", "util", "helpers", "common", "misc"];
+const MEANINGLESS_NAMES: [&str; 5] = ["utils", "util", "helpers", "common", "misc"];
 
 #[test]
 fn every_file_begins_with_its_documentation() {
@@ -16,7 +16,7 @@ fn every_file_begins_with_its_documentation() {
         .filter(|file| !file.text.starts_with("//! "))
         .map(|file| file.path.clone())
         .collect();
-    none("files that do not open with `//!`", &wrong);
+    assert_none("files that do not begin with `//!`", &wrong);
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn no_file_is_too_long() {
         })
         .map(|(file, lines)| format!("{}: {lines}", file.path))
         .collect();
-    none("files longer than 500 lines: divide them by what they own", &wrong);
+    assert_none("files longer than 500 lines: divide them by what they own", &wrong);
     for (path, reason) in MAY_BE_LONGER {
         assert!(!reason.is_empty(), "{path} has no reason");
         assert!(files.iter().any(|file| file.path == path), "{path} is gone");
@@ -38,13 +38,13 @@ fn no_file_is_too_long() {
 }
 
 #[test]
-fn no_file_has_an_empty_name() {
+fn no_file_has_a_meaningless_name() {
     let wrong: Vec<String> = texts("", &[".rs"])
         .iter()
         .map(|file| file.path.clone())
-        .filter(|path| path.split(['/', '.']).any(|part| EMPTY_NAMES.contains(&part)))
+        .filter(|path| path.split(['/', '.']).any(|part| MEANINGLESS_NAMES.contains(&part)))
         .collect();
-    none("files whose name says nothing", &wrong);
+    assert_none("files whose name does not describe the contents", &wrong);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn comments_contain_no_todo() {
                 .collect::<Vec<_>>()
         })
         .collect();
-    none("comments about open work, which belongs in an issue", &wrong);
+    assert_none("comments about open work, which belongs in an issue", &wrong);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn repository_refers_to_nothing_outside_it() {
                 found.map(|(index, _)| format!("{}:{}", file.path, index + 1)).collect::<Vec<_>>()
             })
             .collect();
-    none("paths and hosts of one particular machine", &wrong);
+    assert_none("paths and hosts of one particular machine", &wrong);
 }
 
 /// Every dependency has a comment above it that states its purpose. A comment applies up to the next blank line.
@@ -107,7 +107,7 @@ fn every_dependency_states_its_purpose() {
             _ => {}
         }
     }
-    none("dependencies without a comment above them", &wrong);
+    assert_none("dependencies without a comment above them", &wrong);
     // Versions belong in the workspace's `Cargo.toml` alone.
     let members = ["emulator", "emulator/twin", "shared", "supervisor", "worker", "tests", "tools"];
     let own_versions: Vec<String> = members
@@ -128,5 +128,5 @@ fn every_dependency_states_its_purpose() {
                 .collect::<Vec<_>>()
         })
         .collect();
-    none("dependencies whose version is not in the workspace's Cargo.toml", &own_versions);
+    assert_none("dependencies whose version is not in the workspace's Cargo.toml", &own_versions);
 }

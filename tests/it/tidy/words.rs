@@ -1,6 +1,6 @@
 //! Checks that no file uses a word that was given up. The glossary in CONTRIBUTING.md lists these words.
 
-use super::{none, read, texts};
+use super::{assert_none, read, texts};
 
 /// The heading of the table whose rows have a word or phrase and its replacement.
 const HEADING: &str = "### Words that were given up";
@@ -79,7 +79,7 @@ fn given_up_words_are_not_used() {
             wrong.extend(found.map(|(word, _)| format!("{}:{}: {word}", file.path, number + 1)));
         }
     }
-    none("words that were given up (CONTRIBUTING.md says what to write instead)", &wrong);
+    assert_none("words that were given up (CONTRIBUTING.md says what to write instead)", &wrong);
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn code(answer: Answer) -> nvmlReturn_t {
     answer.err().unwrap_or(SUCCESS)
 }
 
-/// The present state of the devices, or the error that the script has for this function.
+/// The current state of the devices, or the error that the script has for this function.
 fn scene(function: &str) -> Result<Scene, nvmlReturn_t> {
     let scene = Scene::now().ok_or(UNINITIALIZED)?;
     match scene.script.fails.get(function).or_else(|| scene.script.fails.get("*")) {
@@ -38,8 +38,8 @@ fn with_device<T>(
     then: impl FnOnce(&Device, &DeviceNow) -> Result<T, nvmlReturn_t>,
 ) -> Result<T, nvmlReturn_t> {
     let scene = scene(function)?;
-    let place = handle.addr().checked_sub(1).ok_or(INVALID_ARGUMENT)?;
-    match (scene.script.devices.get(place), scene.devices.get(place)) {
+    let index = handle.addr().checked_sub(1).ok_or(INVALID_ARGUMENT)?;
+    match (scene.script.devices.get(index), scene.devices.get(index)) {
         (Some(device), Some(now)) => then(device, now),
         _ => Err(INVALID_ARGUMENT),
     }
@@ -78,7 +78,7 @@ pub extern "C" fn nvmlShutdown() -> nvmlReturn_t {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlErrorString(_: nvmlReturn_t) -> *const c_char {
-    const TEXT: &CStr = c"as the script says";
+    const TEXT: &CStr = c"an error from the script";
     TEXT.as_ptr()
 }
 
@@ -92,11 +92,11 @@ pub extern "C" fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> nvmlReturn_t {
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, handle: *mut nvmlDevice_t) -> nvmlReturn_t {
     let answer = scene("nvmlDeviceGetHandleByIndex_v2").and_then(|scene| {
-        let place = index as usize;
-        if scene.devices.len() <= place {
+        let index = index as usize;
+        if scene.devices.len() <= index {
             return Err(INVALID_ARGUMENT);
         }
-        store(handle, ptr::without_provenance_mut(place + 1))
+        store(handle, ptr::without_provenance_mut(index + 1))
     });
     code(answer)
 }
@@ -162,7 +162,7 @@ fn list(processes: &[(u32, u64)], count: *mut c_uint, to: *mut nvmlProcessInfo_t
     if room < processes.len() {
         return Err(INSUFFICIENT_SIZE);
     }
-    for (place, &(pid, mib)) in processes.iter().enumerate() {
+    for (index, &(pid, mib)) in processes.iter().enumerate() {
         let info = nvmlProcessInfo_t {
             pid,
             usedGpuMemory: mib << 20,
@@ -170,7 +170,7 @@ fn list(processes: &[(u32, u64)], count: *mut c_uint, to: *mut nvmlProcessInfo_t
             computeInstanceId: u32::MAX,
         };
         // SAFETY: there is room for as many elements as the caller's count said, which is at least this number.
-        unsafe { to.add(place).write(info) };
+        unsafe { to.add(index).write(info) };
     }
     Ok(())
 }

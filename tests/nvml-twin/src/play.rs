@@ -16,7 +16,7 @@ struct Seen {
     died: Option<Instant>,
 }
 
-/// The present state of a script's devices.
+/// The current state of a script's devices.
 pub(crate) struct Scene {
     pub(crate) script: Script,
     pub(crate) devices: Vec<DeviceNow>,
@@ -33,20 +33,24 @@ impl Scene {
     pub(crate) fn now() -> Option<Self> {
         let script = Script::read()?;
         let mut seen = SEEN.lock().ok()?;
-        let devices =
-            script.devices.iter().enumerate().map(|(place, device)| look(place, device, &mut seen)).collect();
+        let devices = script
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(index, device)| device_now(index, device, &mut seen))
+            .collect();
         Some(Self { script, devices })
     }
 }
 
-fn look(place: usize, device: &Device, seen: &mut BTreeMap<(usize, usize, u32), Seen>) -> DeviceNow {
+fn device_now(index: usize, device: &Device, seen: &mut BTreeMap<(usize, usize, u32), Seen>) -> DeviceNow {
     let mut now = DeviceNow { listed: Vec::new(), used_mib: device.held_mib };
     for (number, process) in device.processes.iter().enumerate() {
-        for pid in meant(&process.who) {
+        for pid in pids_of(&process.who) {
             let first = Seen { since: Instant::now(), died: None };
-            seen.entry((place, number, pid)).or_insert(first);
+            seen.entry((index, number, pid)).or_insert(first);
         }
-        for (&(_, _, pid), it) in seen.range_mut((place, number, 0)..=(place, number, u32::MAX)) {
+        for (&(_, _, pid), it) in seen.range_mut((index, number, 0)..=(index, number, u32::MAX)) {
             if it.died.is_none() && !is_alive(pid) {
                 it.died = Some(Instant::now());
             }
@@ -86,7 +90,7 @@ fn ms(from: Instant, to: Instant) -> u64 {
     u64::try_from(to.duration_since(from).as_millis()).unwrap_or(u64::MAX)
 }
 
-fn meant(who: &Who) -> Vec<u32> {
+fn pids_of(who: &Who) -> Vec<u32> {
     match who {
         Who::Pid(pid) => vec![*pid],
         Who::Context => {

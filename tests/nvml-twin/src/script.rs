@@ -39,10 +39,10 @@ pub struct Process {
     /// Pairs of a time in milliseconds since the process was first seen and the MiB that it holds from then on, in
     /// ascending order. The process is not listed before the first time.
     pub mib_from_ms: Vec<(u64, u64)>,
-    /// How long the process is listed after its death, with the memory that it held.
+    /// The time for which the process is listed after its death, with the memory that it held.
     #[serde(default)]
     pub listed_after_death_ms: u64,
-    /// How long its memory stays in use afterwards, without a process.
+    /// The time for which its memory stays in use afterwards, without a process.
     #[serde(default)]
     pub held_after_death_ms: u64,
 }

@@ -1,5 +1,5 @@
-//! Reads from the record of a run with many cycles which workers owed memory at the same time, and how long each
-//! switch took.
+//! Reads the record of a run with many cycles: which workers owed memory at the same time, and how long each switch
+//! took.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,11 +25,12 @@ pub struct Evidence {
     /// The number of moments at which a worker of this role had a runner, or owed more than the ledger charges for
     /// an idle worker.
     pub at_work: BTreeMap<String, usize>,
-    /// The most that a worker of this role owed in a sample outside its phases, in bytes.
+    /// The largest number of bytes that a worker of this role owed in a sample outside its phases.
     pub idle: BTreeMap<String, u64>,
     /// The number of moments at which workers of both roles were at work. Must be 0.
     pub both: usize,
-    pub told: Vec<String>,
+    /// The first of these moments, with the bytes that each role owed.
+    pub violations: Vec<String>,
     /// The times from the end of a job's last verification to the lease of its first profile, in microseconds.
     pub switches: Vec<u64>,
     /// The times from a worker's start until it was ready, in milliseconds, by role.
@@ -172,8 +173,8 @@ fn idle(at: u64, workers: &BTreeMap<u32, Worker>, evidence: &mut Evidence) {
     for worker in workers.values().filter(|it| 0 < it.own && it.runners.is_empty()) {
         let near = |&(from, to): &(u64, u64)| from <= at + MARGIN && at <= to + MARGIN;
         if !worker.phases.iter().any(near) {
-            let most = evidence.idle.entry(worker.role.clone()).or_default();
-            *most = worker.own.max(*most);
+            let max = evidence.idle.entry(worker.role.clone()).or_default();
+            *max = worker.own.max(*max);
         }
     }
 }
@@ -191,8 +192,8 @@ fn side_by_side(at: u64, workers: &BTreeMap<u32, Worker>, evidence: &mut Evidenc
     }
     if 1 < at_work.len() {
         evidence.both += 1;
-        if evidence.told.len() < MAX_REPORTED {
-            evidence.told.push(format!("{at}: {at_work:?}"));
+        if evidence.violations.len() < MAX_REPORTED {
+            evidence.violations.push(format!("{at}: {at_work:?}"));
         }
     }
 }

@@ -22,8 +22,8 @@ pub struct Cycles {
 /// The number of candidates per job that are correct and therefore timed.
 pub const TIMED: u32 = 2;
 
-/// A relu that touches its scratch memory once. Each value of `VARIANT` gives a different artifact, and `RIGHT`
-/// decides whether the kernel is correct.
+/// A relu that fills 16 MiB of scratch memory in its first call. Each value of `VARIANT` gives a different artifact,
+/// and `RIGHT` decides whether the kernel is correct.
 const KERNEL: &str = r#"
 #include <string.h>
 #include "opt_candidate.h"
@@ -81,8 +81,8 @@ pub fn prepare(folder: &Path, cycles: Cycles) -> Result<PathBuf, String> {
 
 fn run_to_success(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| format!("starting {command:?}: {error}"))?;
-    let said = || format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    if output.status.success() { Ok(()) } else { Err(said()) }
+    let failure = || format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    if output.status.success() { Ok(()) } else { Err(failure()) }
 }
 
 fn text(cycles: Cycles) -> String {

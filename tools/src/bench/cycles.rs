@@ -140,7 +140,7 @@ fn row(run: &Run, cycles: Cycles, pair: u32) -> Result<(Value, bool)> {
     let row = json!({
         "pair": pair, "spare": cycles.spare, "seconds": (seconds * 10.0).round() / 10.0,
         "switch": switch.to_json("us"), "samples": evidence.moments, "at_work": evidence.at_work,
-        "both_at_work": evidence.both, "such_as": evidence.told, "sample_width_ms": evidence.width,
+        "both_at_work": evidence.both, "such_as": evidence.violations, "sample_width_ms": evidence.width,
         "candidates_right": cycles.count * TIMED, "candidates_passed": evidence.candidates_passed,
         "idle_owed_bytes": evidence.idle, "ready": ready, "settled_after_cycles": settled, "supervisor": stays,
     });

@@ -211,7 +211,7 @@ fn eagerly(device: HostDevice, load: &Load<'_, usize>, watch: &Watch<'_>) -> Res
     for (storage, (_, origin)) in load.storages.iter().enumerate() {
         let uses = load.tensors.iter().filter(|&&it| it == storage).count();
         for _ in 0..uses.max(1) {
-            on.take_source(origin.held());
+            on.add_source(origin.held());
             sources.push(origin.open()?);
             buffers.push(on.allocate(Kind::Weight, origin.bytes())?);
         }

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use opt_shared::units::Bytes;
 use opt_worker::sandbox::confine::{
-    Confinement, Descriptors, Reach, ResourceLimits, SandboxKind, lock_down, restrict_calls, restrict_files,
+    Confinement, Descriptors, FileAccess, ResourceLimits, SandboxKind, lock_down, restrict_calls,
+    restrict_files,
 };
 
 use crate::Arguments;
@@ -145,10 +146,10 @@ fn confinement() -> Confinement {
             locked_memory: Bytes::mib(64),
         },
         user_number: 0,
-        reach: Reach {
+        file_access: FileAccess {
             readable: present(vec!["/proc".into(), "/sys".into()]),
             writable: nodes.collect(),
-            ..Reach::default()
+            ..FileAccess::default()
         },
     }
 }

@@ -1,5 +1,5 @@
-//! Compares one recorded output with one slot. Wraps the judge's `compare` with the facts of the attempt: tolerances,
-//! poison, strides.
+//! Compares one recorded output with one slot. Calls the judge's `compare` with the parameters of the attempt:
+//! tolerance, poison and strides.
 
 use opt_shared::capture::Tensor;
 use opt_shared::causes::is_shortage;
@@ -12,7 +12,7 @@ use super::scale::estimate_scale;
 use super::tolerance::Tolerance;
 use super::unwritten::Poison;
 
-/// The tolerance of an output; computed once per tensor, before any comparison.
+/// Returns the tolerance of an output. It is computed once per tensor, before any comparison.
 pub(crate) fn tolerance_of(
     expected: &mut dyn BytesSource,
     tensor: &Tensor,
@@ -31,7 +31,7 @@ pub(crate) struct OutputCheck<'a> {
     pub(crate) tensor: &'a Tensor,
     pub(crate) settings: &'a VerifySettings,
     pub(crate) tolerance: Tolerance,
-    /// The poison that filled the slot before the call, if it did.
+    /// The poison with which the slot was filled before the call; `None` if it was not filled.
     pub(crate) poison: Option<u8>,
     /// True if a kernel wrote the expected values too. They are then compared as stored, and the flags of the captured
     /// tensor are ignored.
@@ -66,7 +66,7 @@ impl OutputCheck<'_> {
 }
 
 /// Returns true if the comparison failed because of the recorded data. The capture is then at fault, not the worker.
-pub(crate) fn is_the_captures(error: &CompareError) -> bool {
+pub(crate) fn is_capture_fault(error: &CompareError) -> bool {
     matches!(
         error,
         CompareError::ExpectedNotFinite { .. } | CompareError::Read { side: ByteSource::Expected, .. }

@@ -85,7 +85,7 @@ pub enum CompareError {
         #[source]
         source: std::io::Error,
     },
-    #[error("cannot allocate {chunk} to compare with (lower the number of verifiers, or the memory in use)")]
+    #[error("cannot allocate {chunk} for a comparison (use fewer verifiers, or free memory)")]
     Memory {
         chunk: Bytes,
         #[source]
@@ -93,11 +93,11 @@ pub enum CompareError {
     },
     /// The capture is at fault: its output is not finite.
     #[error(
-        "expected {output} holds {value} at {index:?}, so with `nonfinite = \"reject\"` nothing can pass \
+        "the expected {output} contains {value} at {index:?}, so no output can pass with `nonfinite = \"reject\"` \
          (capture it again, or write `nonfinite = \"match\"`)"
     )]
     ExpectedNotFinite { output: String, index: Vec<u64>, value: String },
-    #[error("cannot look for unwritten elements: both calls were poisoned alike (use two different bytes)")]
+    #[error("cannot detect unwritten elements: both calls had the same poison (use two different bytes)")]
     SamePoison,
 }
 
@@ -203,10 +203,11 @@ pub fn compare<'s>(
     let mut feed = Feed::new(walk, size, sources, rules.chunk)?;
     let mut tally = Tally::new(subject, rules);
     feed.each_tile(|walk, tile, bytes| tally.take_tile(walk, tile, bytes))?;
-    let (mut comparison, place) = tally.into_comparison(feed.walk().elements());
+    let (mut comparison, shown_position) = tally.into_comparison(feed.walk().elements());
     let exact = is_exact(subject.dtype);
     if !comparison.passed || (exact && comparison.failed > 0) {
-        let (mismatch, relative_l2) = evidence::gather(&mut feed, subject, rules, &comparison, place)?;
+        let (mismatch, relative_l2) =
+            evidence::gather(&mut feed, subject, rules, &comparison, shown_position)?;
         if exact {
             // The first pass does not compute the norms of exact types.
             comparison.relative_l2 = relative_l2;

@@ -1,4 +1,4 @@
-//! Gathers facts about a wrong output for its reader: positions, values, counts, ranges, and the pattern of the errors.
+//! Gathers facts about a wrong output for people: positions, values, counts, ranges, and the pattern of the errors.
 //!
 //! This is a second pass over the same bytes, element by element. It runs only after a failure, so it may be
 //! slow. It does not change the verdict.
@@ -19,7 +19,7 @@ const BLOCK_ELEMENTS: usize = 256;
 
 /// Counts and ranges of one side's numbers.
 #[derive(Clone, Copy)]
-struct Census {
+struct ValueSummary {
     nan: u64,
     infinite: u64,
     /// Smallest and largest finite part.
@@ -28,7 +28,7 @@ struct Census {
     wholes: (i128, i128),
 }
 
-impl Census {
+impl ValueSummary {
     const EMPTY: Self = Self {
         nan: 0,
         infinite: 0,
@@ -57,14 +57,14 @@ impl Census {
     }
 
     fn range(self, dtype: DType) -> Option<[String; 2]> {
-        let (least, greatest) = self.floats;
-        if least <= greatest {
-            return Some([least, greatest].map(|value| Number::of_part(dtype, value).to_string()));
+        let (min, max) = self.floats;
+        if min <= max {
+            return Some([min, max].map(|value| Number::of_part(dtype, value).to_string()));
         }
-        let (least, greatest) = self.wholes;
+        let (min, max) = self.wholes;
         let show =
             |value: i128| if dtype == DType::Bool { (value != 0).to_string() } else { value.to_string() };
-        (least <= greatest).then(|| [show(least), show(greatest)])
+        (min <= max).then(|| [show(min), show(max)])
     }
 }
 
@@ -114,18 +114,18 @@ impl Bad {
     }
 }
 
-/// The mismatch, and the relative L2 error over all finite pairs. `place` is the position of the element to show if
-/// none fails.
+/// The mismatch, and the relative L2 error over all finite pairs. `fallback_position` is the position of the element to
+/// show if none fails.
 pub(super) fn gather(
     feed: &mut Feed<'_>,
     subject: &Subject<'_>,
     rules: &Rules,
     comparison: &Comparison,
-    place: u64,
+    fallback_position: u64,
 ) -> Result<(Mismatch, f64), CompareError> {
     let dtype = subject.dtype;
     let size = dtype.element_len();
-    let mut census = [Census::EMPTY; 2];
+    let mut summaries = [ValueSummary::EMPTY; 2];
     let (mut difference, mut reference) = (SquareSum::default(), SquareSum::default());
     let mut bad = Bad::default();
     let mut shown: Option<(u64, Number, Number)> = None;
@@ -143,8 +143,11 @@ pub(super) fn gather(
                 bad.written = bad.written || !rules.poison.is_some_and(|poison| poison.is_in(pair[1]));
             }
             // If only the norm is too large, no element fails, and the worst one is shown.
-            let wanted =
-                if fails { shown.is_none_or(|(earlier, ..)| position < earlier) } else { position == place };
+            let wanted = if fails {
+                shown.is_none_or(|(earlier, ..)| position < earlier)
+            } else {
+                position == fallback_position
+            };
             if wanted {
                 let expected = Number::read(dtype, pair[0]).signed(subject.signs(), dtype);
                 shown = Some((position, expected, Number::read(dtype, pair[1])));
@@ -159,8 +162,8 @@ pub(super) fn gather(
                     let expected = Number::read(dtype, pair.0).signed(subject.signs(), dtype).whole();
                     let actual = Number::read(dtype, pair.1).whole();
                     let (expected, actual) = (expected.unwrap_or(0), actual.unwrap_or(0));
-                    census[0].take_whole(expected);
-                    census[1].take_whole(actual);
+                    summaries[0].take_whole(expected);
+                    summaries[1].take_whole(actual);
                     if judge_whole(expected, actual, rules, &mut on_part).fails {
                         note(true, inside, [pair.0, pair.1]);
                     }
@@ -174,8 +177,8 @@ pub(super) fn gather(
             decode_parts(dtype, pair.1, Signs::default(), actual);
             let numbers = expected.chunks_exact(parts).zip(actual.chunks_exact(parts));
             for ((inside, pair), (expected, actual)) in (block..).zip(elements).zip(numbers) {
-                census[0].take_parts(expected);
-                census[1].take_parts(actual);
+                summaries[0].take_parts(expected);
+                summaries[1].take_parts(actual);
                 let fails = judge_parts(expected, actual, rules, &mut on_part).fails;
                 if fails || show_all {
                     note(fails, inside, [pair.0, pair.1]);
@@ -195,7 +198,7 @@ pub(super) fn gather(
         output: subject.output.to_owned(),
         dtype,
         shape: subject.shape.to_vec(),
-        index: walk.coordinates(shown.map_or(place, |(position, ..)| position)),
+        index: walk.coordinates(shown.map_or(fallback_position, |(position, ..)| position)),
         expected: text(shown.map(|(_, expected, _)| expected)),
         actual: text(shown.map(|(.., actual)| actual)),
         absolute_error,
@@ -203,12 +206,12 @@ pub(super) fn gather(
         relative_l2,
         elements: comparison.elements,
         failed: comparison.failed,
-        actual_nan: census[1].nan,
-        actual_inf: census[1].infinite,
-        expected_nan: census[0].nan,
-        expected_inf: census[0].infinite,
-        expected_range: census[0].range(dtype),
-        actual_range: census[1].range(dtype),
+        actual_nan: summaries[1].nan,
+        actual_inf: summaries[1].infinite,
+        expected_nan: summaries[0].nan,
+        expected_inf: summaries[0].infinite,
+        expected_range: summaries[0].range(dtype),
+        actual_range: summaries[1].range(dtype),
         bad_indices: bad.first.iter().map(|&position| walk.coordinates(position)).collect(),
         pattern: bad.pattern(subject.shape, comparison.elements),
         tolerance: rules.tolerance.used,

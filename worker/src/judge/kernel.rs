@@ -35,13 +35,13 @@ fn take(expected: f64, actual: f64, bounds: Bounds) -> (f64, f64, f64) {
     let tolerance = bounds.atol + bounds.rtol * magnitude;
     // If 0 is expected, there is no relative error.
     let relative = if magnitude == 0.0 { bounds.absolute } else { bounds.relative * magnitude };
-    let bound = lesser(lesser(tolerance, relative), bounds.absolute);
+    let bound = smaller(smaller(tolerance, relative), bounds.absolute);
     (difference - bound, difference * difference, expected * expected)
 }
 
 /// The smaller number, in a single instruction. `f64::min` needs more, because it handles NaN.
 #[inline(always)]
-fn lesser(left: f64, right: f64) -> f64 {
+fn smaller(left: f64, right: f64) -> f64 {
     if left < right { left } else { right }
 }
 
@@ -81,7 +81,7 @@ mod tests {
     const BOUNDS: Bounds = Bounds { rtol: 0.1, atol: 0.01, absolute: 0.05, relative: 0.05 };
 
     #[test]
-    fn block_is_remarkable_for_each_reason_at_any_position() {
+    fn block_needs_examination_for_each_reason_at_any_position() {
         for (expected, actual, needs_elements) in [
             (1.0, 1.04, false),
             (0.0, 0.009, false),
@@ -95,11 +95,11 @@ mod tests {
             (0.0, f32::INFINITY, true),
             (0.0, f32::NAN, true),
         ] {
-            for place in 0..19 {
+            for index in 0..19 {
                 let mut block = ([1.0_f32; 19], [1.0_f32; 19]);
-                (block.0[place], block.1[place]) = (expected, actual);
+                (block.0[index], block.1[index]) = (expected, actual);
                 let sums = examine(&block.0, &block.1, BOUNDS);
-                assert_eq!(sums.needs_elements, needs_elements, "{expected} {actual} at {place}");
+                assert_eq!(sums.needs_elements, needs_elements, "{expected} {actual} at {index}");
             }
         }
     }

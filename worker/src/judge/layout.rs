@@ -62,12 +62,12 @@ impl Tile {
     }
 
     /// The stride of each axis within the tile.
-    fn places(&self) -> Vec<u64> {
-        let mut places = vec![1; self.extent.len()];
-        for axis in (1..places.len()).rev() {
-            places[axis - 1] = places[axis] * self.extent[axis];
+    fn tile_strides(&self) -> Vec<u64> {
+        let mut tile_strides = vec![1; self.extent.len()];
+        for axis in (1..tile_strides.len()).rev() {
+            tile_strides[axis - 1] = tile_strides[axis] * self.extent[axis];
         }
-        places
+        tile_strides
     }
 }
 
@@ -151,18 +151,18 @@ impl Walk {
         order
     }
 
-    /// Row-major position of an element of a tile.
-    pub(super) fn position(&self, tile: &Tile, mut place: u64) -> u64 {
+    /// The row-major position of an element of a tile.
+    pub(super) fn position(&self, tile: &Tile, mut index: u64) -> u64 {
         let mut position = 0;
         for (axis, (&origin, &extent)) in self.axes.iter().zip(tile.origin.iter().zip(&tile.extent)).rev() {
-            let (rest, inside) = if extent == 1 { (place, 0) } else { (place / extent, place % extent) };
+            let (rest, inside) = if extent == 1 { (index, 0) } else { (index / extent, index % extent) };
             position += (origin + inside) * axis.logical;
-            place = rest;
+            index = rest;
         }
         position
     }
 
-    /// Coordinates of a row-major position.
+    /// The coordinates of a row-major position.
     pub(super) fn coordinates(&self, mut position: u64) -> Vec<u64> {
         let mut coordinates = vec![0; self.shape.len()];
         for (coordinate, &size) in coordinates.iter_mut().zip(&self.shape).rev() {
@@ -185,23 +185,23 @@ impl Walk {
     ) -> Result<(), ReadError> {
         let width = size as u64;
         let strides: Vec<u64> = self.axes.iter().map(|axis| axis.stride[side]).collect();
-        let places = tile.places();
+        let tile_strides = tile.tile_strides();
         let start: u64 = tile.origin.iter().zip(&strides).map(|(&at, &stride)| at * stride).sum();
         let direct_all =
-            (0..strides.len()).all(|axis| tile.extent[axis] == 1 || strides[axis] == places[axis]);
+            (0..strides.len()).all(|axis| tile.extent[axis] == 1 || strides[axis] == tile_strides[axis]);
         if direct_all {
             return read(source, start * width, out);
         }
         let step = self.read_extent(side, tile, width, scratch.len() as u64);
         for piece in Boxes::new(tile.extent.clone(), step, false) {
             let from = start + dot(&piece.origin, &strides);
-            let place = dot(&piece.origin, &places);
+            let offset = dot(&piece.origin, &tile_strides);
             let span =
                 1 + piece.extent.iter().zip(&strides).map(|(&e, &stride)| (e - 1) * stride).sum::<u64>();
             let in_order =
-                (0..strides.len()).all(|axis| piece.extent[axis] == 1 || strides[axis] == places[axis]);
+                (0..strides.len()).all(|axis| piece.extent[axis] == 1 || strides[axis] == tile_strides[axis]);
             // Both are offsets within buffers, whose lengths are `usize`.
-            let at = to_index(place) * size;
+            let at = to_index(offset) * size;
             let length = to_index(span) * size;
             if in_order && span == piece.elements() {
                 read(source, from * width, &mut out[at..at + length])?;
@@ -209,11 +209,11 @@ impl Walk {
                 let window = &mut scratch[..length];
                 read(source, from * width, window)?;
                 match size {
-                    1 => scatter::<1>(window, out, at, &piece.extent, &strides, &places),
-                    2 => scatter::<2>(window, out, at, &piece.extent, &strides, &places),
-                    4 => scatter::<4>(window, out, at, &piece.extent, &strides, &places),
-                    8 => scatter::<8>(window, out, at, &piece.extent, &strides, &places),
-                    _ => scatter::<16>(window, out, at, &piece.extent, &strides, &places),
+                    1 => scatter::<1>(window, out, at, &piece.extent, &strides, &tile_strides),
+                    2 => scatter::<2>(window, out, at, &piece.extent, &strides, &tile_strides),
+                    4 => scatter::<4>(window, out, at, &piece.extent, &strides, &tile_strides),
+                    8 => scatter::<8>(window, out, at, &piece.extent, &strides, &tile_strides),
+                    _ => scatter::<16>(window, out, at, &piece.extent, &strides, &tile_strides),
                 }
             }
         }
@@ -306,19 +306,19 @@ fn scatter<const SIZE: usize>(
     at: usize,
     extent: &[u64],
     strides: &[u64],
-    places: &[u64],
+    tile_strides: &[u64],
 ) {
     // The longest rows are copied in the inner loop. A piece has at least one axis; otherwise it would have been
     // read directly.
     let inner = (0..extent.len()).rev().max_by_key(|&axis| extent[axis]).unwrap_or(0);
     let (row, row_stride, row_place) =
-        (to_index(extent[inner]), to_index(strides[inner]) * SIZE, to_index(places[inner]) * SIZE);
+        (to_index(extent[inner]), to_index(strides[inner]) * SIZE, to_index(tile_strides[inner]) * SIZE);
     let mut outer = extent.to_vec();
     outer[inner] = 1;
     let mut index = vec![0_u64; extent.len()];
     loop {
         let mut from = to_index(dot(&index, strides)) * SIZE;
-        let mut to = at + to_index(dot(&index, places)) * SIZE;
+        let mut to = at + to_index(dot(&index, tile_strides)) * SIZE;
         for _ in 0..row {
             out[to..to + SIZE].copy_from_slice(&window[from..from + SIZE]);
             from += row_stride;
@@ -421,16 +421,16 @@ mod tests {
             for side in 0..2 {
                 walk.fetch(side, &tile, to_index(size), &mut sources[side], &mut scratch, &mut out)
                     .expect("memory can be read");
-                for place in 0..tile.elements() {
-                    let index = walk.coordinates(walk.position(&tile, place));
+                for element in 0..tile.elements() {
+                    let index = walk.coordinates(walk.position(&tile, element));
                     let from = dot(&index, strides[side]) * size;
                     for byte in 0..size {
-                        assert_eq!(out[to_index(place * size + byte)], Counting::byte(from + byte));
+                        assert_eq!(out[to_index(element * size + byte)], Counting::byte(from + byte));
                     }
                 }
             }
-            for place in 0..tile.elements() {
-                let position = to_index(walk.position(&tile, place));
+            for element in 0..tile.elements() {
+                let position = to_index(walk.position(&tile, element));
                 assert!(!std::mem::replace(&mut seen[position], true), "visited twice");
             }
         }

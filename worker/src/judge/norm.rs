@@ -3,7 +3,7 @@
 //! Squares of f64 overflow long before the values do. As in LAPACK 3.10's `dnrm2` (Blue's algorithm), values are
 //! squared in one of three bins by magnitude, and each bin has its own scale. The caller chooses the values.
 
-/// Values of at least this go to the large bin, values below its inverse to the small one. Squares of the values in
+/// Values of at least `LARGE` go to the large bin, values below `SMALL` to the small one. Squares of the values in
 /// between are at most 2^960, so 2^63 of them can be summed.
 const LARGE: f64 = power_of_two(480);
 const SMALL: f64 = power_of_two(-480);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_squares_and_merged_sums_count_alike() {
+    fn plain_squares_and_merged_sums_give_the_same_norm() {
         let mut plain = SquareSum::default();
         plain.add_squares(9.0);
         plain.merge(sum(&[4.0]));

@@ -48,7 +48,7 @@ pub fn estimate_scale(
         let samples = elements.min(MAX_SAMPLES);
         let mut wanted = (0..samples).map(|sample| sample_at(sample, samples, elements)).peekable();
         let mut visited = 0;
-        // A feed walks two tensors. Here both have the same walk, and the second one is not used.
+        // A feed reads two tensors. Only one is needed here, so the second source does nothing.
         let mut nothing = Nothing;
         let sources: [(&mut dyn BytesSource, ByteSource); 2] =
             [(source, ByteSource::Expected), (&mut nothing, ByteSource::Expected)];

@@ -65,22 +65,23 @@ pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
     Some(Estimate { value, ci_low: value * (-half).exp(), ci_high: value * half.exp() })
 }
 
-/// The share by which a process may differ from others with the same kernel; a single process cannot show it. The guess
-/// is generous: too large a value keeps a candidate longer than necessary, too small a value could drop the winner.
-const UNSEEN: f64 = 0.1;
+/// The assumed share by which a process may differ from others with the same kernel; a single process cannot show it.
+/// The guess is generous: too large a value keeps a candidate longer than necessary, too small a value could drop the
+/// winner.
+const UNSEEN_SPREAD: f64 = 0.1;
 
 /// The median ratio of the pairs of a single process, with an interval that is rather too wide than too narrow. `None`
 /// without pairs, or if a ratio is not positive and finite.
 ///
 /// In logarithms, the half-width is `√(m² + u²)`: m is the larger of the distances of the smallest and the largest pair
-/// from the median, and u is `UNSEEN`.
+/// from the median, and u is `UNSEEN_SPREAD`.
 pub fn over_pairs(ratios: &[f64]) -> Option<Estimate> {
     if !ratios.iter().all(|&ratio| ratio > 0.0 && ratio.is_finite()) {
         return None;
     }
     let value = quantile_of(ratios, 0.5)?;
     let farthest = ratios.iter().map(|ratio| (ratio / value).ln().abs()).fold(0.0, f64::max);
-    let half = farthest.hypot(UNSEEN.ln_1p());
+    let half = farthest.hypot(UNSEEN_SPREAD.ln_1p());
     Some(Estimate { value, ci_low: value * (-half).exp(), ci_high: value * half.exp() })
 }
 
@@ -134,15 +135,15 @@ fn sorted(samples: &[f64]) -> Option<Vec<f64>> {
 /// not be empty.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
-    let place = share * (sorted.len() - 1) as f64;
+    let rank = share * (sorted.len() - 1) as f64;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "between 0 and the last index"
     )]
-    let below = place as usize;
+    let below = rank as usize;
     let above = (below + 1).min(sorted.len() - 1);
-    sorted[below] + (sorted[above] - sorted[below]) * place.fract()
+    sorted[below] + (sorted[above] - sorted[below]) * rank.fract()
 }
 
 /// Percentile bootstrap of the median. `sorted` must not be empty.
@@ -310,9 +311,9 @@ mod tests {
             figures in prop::collection::vec(1e-6_f64..1e4, 2..20),
         ) {
             let found = over_runners(&figures).expect("positive");
-            let least = figures.iter().copied().fold(f64::INFINITY, f64::min);
-            let most = figures.iter().copied().fold(0.0, f64::max);
-            prop_assert!(least * (1.0 - 1e-9) <= found.value && found.value <= most * (1.0 + 1e-9));
+            let min = figures.iter().copied().fold(f64::INFINITY, f64::min);
+            let max = figures.iter().copied().fold(0.0, f64::max);
+            prop_assert!(min * (1.0 - 1e-9) <= found.value && found.value <= max * (1.0 + 1e-9));
             prop_assert!(found.ci_low <= found.value && found.value <= found.ci_high);
         }
     }

@@ -15,7 +15,7 @@ use super::kernel::{BlockSums, Bounds, examine};
 use super::layout::{Tile, Walk};
 use super::norm::SquareSum;
 
-/// Numbers per call of the hot loop: both sides, decoded, fit the first-level cache.
+/// The number of values per call of the hot loop. The decoded values of both tensors fit the first-level cache.
 const BLOCK_PARTS: usize = 1024;
 
 /// The smallest plain sum of squares that is accurate: underflow is negligible in a sum this large.
@@ -79,7 +79,7 @@ impl Norms {
 }
 
 impl Chunks {
-    /// How many more elements the current chunk can take; never 0.
+    /// The number of elements that still fit the current chunk; never 0.
     fn room(&self) -> u64 {
         L2_CHUNK_ELEMENTS - self.elements
     }
@@ -96,7 +96,7 @@ impl Chunks {
 
     fn close(&mut self, norms: Option<Norms>) {
         let relative = norms.map_or(0.0, Norms::relative);
-        // The error is too large for f64 and so the worst of all. As NaN it would be ignored by `max`.
+        // The error is too large for f64, so it is the worst of all. As a NaN, `max` would ignore it.
         self.worst = if relative.is_nan() { f64::INFINITY } else { self.worst.max(relative) };
     }
 
@@ -152,20 +152,20 @@ impl<'a> Tally<'a> {
         let elements = bytes[0].len() / size;
         let exact = is_exact(self.subject.dtype);
         let block = BLOCK_PARTS / parts_of(self.subject.dtype);
-        let mut place = 0;
-        while place < elements {
+        let mut index = 0;
+        while index < elements {
             let room = usize::try_from(self.chunks.room()).unwrap_or(usize::MAX);
-            let count = block.min(elements - place).min(room);
-            let range = place * size..(place + count) * size;
+            let count = block.min(elements - index).min(room);
+            let range = index * size..(index + count) * size;
             let pair = [&bytes[0][range.clone()], &bytes[1][range]];
             let seen = if exact { self.sum_exact_block(pair) } else { self.sum_block(pair, count) };
             let norms = match seen {
                 Some(norms) => norms,
-                None => self.judge_each_element(walk, tile, place as u64, pair)?,
+                None => self.judge_each_element(walk, tile, index as u64, pair)?,
             };
             self.whole.merge(norms);
             self.chunks.take(count as u64, norms);
-            place += count;
+            index += count;
         }
         Ok(())
     }
@@ -215,7 +215,7 @@ impl<'a> Tally<'a> {
         &mut self,
         walk: &Walk,
         tile: &Tile,
-        first_place: u64,
+        first_index: u64,
         pair: [&[u8]; 2],
     ) -> Result<Norms, CompareError> {
         let dtype = self.subject.dtype;
@@ -223,7 +223,7 @@ impl<'a> Tally<'a> {
         let mut norms = Norms::default();
         if is_exact(dtype) {
             let elements = pair[0].chunks_exact(size).zip(pair[1].chunks_exact(size));
-            for (place, (expected, actual)) in (first_place..).zip(elements) {
+            for (index, (expected, actual)) in (first_index..).zip(elements) {
                 let expected = Number::read(dtype, expected).signed(self.signs, dtype).whole();
                 let actual = Number::read(dtype, actual).whole();
                 // Both are integers, because the type is exact.
@@ -232,7 +232,7 @@ impl<'a> Tally<'a> {
                 let verdict = judge_whole(expected, actual, self.rules, |value, difference| {
                     record = self.records.take(value, difference);
                 });
-                self.count(verdict, record, || walk.position(tile, place));
+                self.count(verdict, record, || walk.position(tile, index));
             }
             return Ok(norms);
         }
@@ -248,19 +248,19 @@ impl<'a> Tally<'a> {
         {
             return Err(CompareError::ExpectedNotFinite {
                 output: self.subject.output.to_owned(),
-                index: walk.coordinates(walk.position(tile, first_place + (part / parts) as u64)),
+                index: walk.coordinates(walk.position(tile, first_index + (part / parts) as u64)),
                 value: Number::of_part(dtype, expected[part]).to_string(),
             });
         }
         let elements = expected.chunks_exact(parts).zip(actual.chunks_exact(parts));
-        for (place, (expected, actual)) in (first_place..).zip(elements) {
+        for (index, (expected, actual)) in (first_index..).zip(elements) {
             let mut record = false;
             let verdict = judge_parts(expected, actual, self.rules, |value, difference| {
                 record |= self.records.take(value, difference);
                 norms.difference.add(difference);
                 norms.expected.add(value);
             });
-            self.count(verdict, record, || walk.position(tile, place));
+            self.count(verdict, record, || walk.position(tile, index));
         }
         self.wide = wide;
         Ok(norms)

@@ -23,7 +23,7 @@ pub struct Tolerance {
     pub required_matched_ratio: f64,
 }
 
-/// An entry of the table.
+/// A row of the table.
 #[derive(Clone, Copy)]
 struct Row {
     rtol: f64,
@@ -167,7 +167,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn figures_are_those_of_the_design() {
+    fn figures_equal_the_documented_table() {
         use ToleranceProfile::{Gpu, Kernelforge, Standard, Torch};
         let none = f64::INFINITY;
         for (profile, dtype, scale, rtol, atol, rel_l2) in [

@@ -1,9 +1,9 @@
 //! Detects elements that were never written: after two calls with two different poisons, each call has left its poison
 //! in them.
 //!
-//! Owns poisons and the search for them. The caller fills the buffers and makes the two calls. A single call proves
-//! nothing, because a kernel may compute the poison's value. If two calls leave two different poisons in the same
-//! element, the kernel does not write it.
+//! Owns the poisons and the search for elements that still contain them. The caller fills the buffers and makes the two
+//! calls. A single call proves nothing, because a kernel may compute the poison's value. If two calls leave two
+//! different poisons in the same element, the kernel does not write it.
 
 use opt_shared::capture::DType;
 use opt_shared::units::Bytes;
@@ -77,16 +77,16 @@ pub fn scan_unwritten<'s>(
     let mut feed = Feed::new(walk, dtype.size(), sources, chunk)?;
     let size = dtype.element_len();
     let mut count = 0;
-    let mut least: Option<u64> = None;
+    let mut min: Option<u64> = None;
     feed.each_tile(|walk, tile, bytes| {
         let found = count_both(bytes, poisons, size);
         if found > 0 {
             count += found;
             let elements = bytes[0].chunks_exact(size).zip(bytes[1].chunks_exact(size));
-            for (place, (one, other)) in (0..).zip(elements) {
+            for (index, (one, other)) in (0..).zip(elements) {
                 if one == poisons[0] && other == poisons[1] {
-                    let position = walk.position(tile, place);
-                    least = Some(least.map_or(position, |least| least.min(position)));
+                    let position = walk.position(tile, index);
+                    min = Some(min.map_or(position, |min| min.min(position)));
                 }
             }
         }
@@ -95,7 +95,7 @@ pub fn scan_unwritten<'s>(
     Ok(Unwritten {
         elements: feed.walk().elements(),
         count,
-        first: least.map(|position| feed.walk().coordinates(position)),
+        first: min.map(|position| feed.walk().coordinates(position)),
     })
 }
 

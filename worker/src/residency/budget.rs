@@ -36,8 +36,8 @@ impl Budget {
         self.capacity - self.marks.placed
     }
 
-    /// Rounds `bytes` up to whole grains. Returns an error if that much is not free.
-    pub fn whole(&self, bytes: Bytes) -> Result<Bytes, DeviceError> {
+    /// Rounds `bytes` up to whole grains. Returns an error if the result exceeds the free bytes.
+    pub fn round_up(&self, bytes: Bytes) -> Result<Bytes, DeviceError> {
         let (asked, free) = (whole_grains(bytes, self.grain), self.free());
         if free < asked {
             return Err(DeviceError::NoRoom { device: self.device, asked, free, capacity: self.capacity });
@@ -45,7 +45,7 @@ impl Budget {
         Ok(asked)
     }
 
-    /// Counts an allocation of `bytes`, which must be whole grains that were free.
+    /// Counts an allocation of `bytes`, a result of `round_up`.
     pub fn place(&mut self, bytes: Bytes) {
         self.marks.placed += bytes;
         self.marks.placed_peak = self.marks.placed_peak.max(self.marks.placed);

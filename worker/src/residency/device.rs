@@ -8,7 +8,7 @@ use std::io;
 
 use opt_shared::units::Bytes;
 
-/// Memory of a device, to be returned by `Device::release`. It cannot be cloned, so a released buffer cannot be
+/// Allocated memory of a device. `Device::release` frees it. A buffer cannot be cloned, so a released one cannot be
 /// used.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Buffer {
@@ -43,7 +43,7 @@ impl Buffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Event(pub u64);
 
-/// A device's own count of its allocated bytes, now and at their peak.
+/// A device's own count of its allocated bytes: the current values and the peaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     pub placed: Bytes,
@@ -56,20 +56,20 @@ pub struct Marks {
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     #[error(
-        "placing {asked} on {device}, which has {free} of {capacity} left (release something, or raise its budget)"
+        "placing {asked} on {device}, which has {free} of {capacity} left (release buffers, or raise its budget)"
     )]
     NoRoom { device: &'static str, asked: Bytes, free: Bytes, capacity: Bytes },
     #[error("placing {asked} on {device}: {free} are left, but no piece is large enough")]
     NoPlace { device: &'static str, asked: Bytes, free: Bytes },
-    #[error("taking {asked} of host memory to copy from")]
+    #[error("allocating {asked} of host memory for copies")]
     NoStaging {
         asked: Bytes,
         #[source]
         source: io::Error,
     },
-    #[error("copying {bytes} at byte {at} of a buffer of {size}, out of a slot of {slot}")]
+    #[error("copying {bytes} between a slot of {slot} and byte {at} of a buffer of {size}")]
     OutOfRange { bytes: Bytes, at: Bytes, size: Bytes, slot: Bytes },
-    #[error("a buffer at {address} that {device} does not know")]
+    #[error("there is no buffer at {address} on {device}")]
     Unknown { device: &'static str, address: u64 },
     #[error("{what} on {device}")]
     Failed {

@@ -17,7 +17,7 @@ impl FreeList {
     }
 
     /// Takes the first range that is long enough; `None` for length 0.
-    pub(super) fn take(&mut self, length: u64) -> Option<u64> {
+    pub(super) fn allocate(&mut self, length: u64) -> Option<u64> {
         if length == 0 {
             return None;
         }
@@ -29,14 +29,14 @@ impl FreeList {
         Some(at)
     }
 
-    pub(super) fn give(&mut self, at: u64, length: u64) {
+    pub(super) fn free(&mut self, at: u64, length: u64) {
         let (mut at, mut length) = (at, length);
-        if let Some((&before, &reach)) = self.free.range(..at).next_back()
-            && before + reach == at
+        if let Some((&before, &its_length)) = self.free.range(..at).next_back()
+            && before + its_length == at
         {
             self.free.remove(&before);
             at = before;
-            length += reach;
+            length += its_length;
         }
         if let Some(after) = self.free.remove(&(at + length)) {
             length += after;
@@ -62,24 +62,24 @@ mod tests {
             for (length, which, give) in steps {
                 if give && !taken.is_empty() {
                     let (at, length) = taken.swap_remove(which.index(taken.len()));
-                    free_list.give(at, length);
-                } else if let Some(at) = free_list.take(length) {
+                    free_list.free(at, length);
+                } else if let Some(at) = free_list.allocate(length) {
                     prop_assert!(at + length <= 500);
                     prop_assert!(taken.iter().all(|&(other, long)| at + length <= other || other + long <= at));
                     taken.push((at, length));
                 }
             }
             for (at, length) in taken.drain(..) {
-                free_list.give(at, length);
+                free_list.free(at, length);
             }
-            prop_assert_eq!(free_list.take(500), Some(0));
+            prop_assert_eq!(free_list.allocate(500), Some(0));
         }
     }
 
     #[test]
     fn empty_range_is_not_allocated() {
-        assert_eq!(FreeList::new(0).take(1), None);
-        assert_eq!(FreeList::new(10).take(0), None);
-        assert_eq!(FreeList::new(10).take(11), None);
+        assert_eq!(FreeList::new(0).allocate(1), None);
+        assert_eq!(FreeList::new(10).allocate(0), None);
+        assert_eq!(FreeList::new(10).allocate(11), None);
     }
 }

@@ -45,7 +45,7 @@ pub struct HostDevice {
     returned: VecDeque<Pages>,
     failed: Option<String>,
     orders: Option<Sender<Order>>,
-    ends: Receiver<End>,
+    ends: Receiver<Completion>,
     copier: Option<JoinHandle<()>>,
 }
 
@@ -70,7 +70,7 @@ enum Work {
     Fill(u8),
 }
 
-struct End {
+struct Completion {
     event: Event,
     slot: Option<Pages>,
     result: io::Result<()>,
@@ -92,19 +92,19 @@ impl HostDevice {
     fn with_addresses(capacity: Bytes, addresses: Bytes) -> Result<Self, DeviceError> {
         let grain = Bytes::from(rustix::param::page_size());
         let addresses = whole_grains(addresses, grain);
-        let arena =
-            memfd::fixed("opt-arena", addresses).map_err(|errno| failed("making an arena", errno.into()))?;
-        Self::over(File::from(arena), capacity, addresses)
+        let arena = memfd::fixed("opt-arena", addresses)
+            .map_err(|errno| failed("creating an arena", errno.into()))?;
+        Self::from_arena(File::from(arena), capacity, addresses)
     }
 
-    fn over(arena: File, capacity: Bytes, addresses: Bytes) -> Result<Self, DeviceError> {
+    fn from_arena(arena: File, capacity: Bytes, addresses: Bytes) -> Result<Self, DeviceError> {
         let arena = Arc::new(arena);
-        let (orders, todo) = channel();
+        let (orders, queue) = channel();
         let (finished, ends) = channel();
         let arena_of_reader = Arc::clone(&arena);
         let copier = std::thread::Builder::new()
             .name("copies".to_owned())
-            .spawn(move || copy_all(&arena_of_reader, &todo, &finished))
+            .spawn(move || copy_all(&arena_of_reader, &queue, &finished))
             .map_err(|source| failed("starting a copy queue", source))?;
         Ok(Self {
             arena,
@@ -131,15 +131,14 @@ impl HostDevice {
     /// The memory that the kernel counts for the arena.
     pub fn counted(&self) -> Result<Bytes, DeviceError> {
         use std::os::unix::fs::MetadataExt;
-        let metadata =
-            self.arena.metadata().map_err(|source| failed("asking for the arena's size", source))?;
+        let metadata = self.arena.metadata().map_err(|source| failed("querying the arena's size", source))?;
         Ok(Bytes::new(metadata.blocks()).saturating_mul(512))
     }
 
-    fn order(&mut self, buffer: &Buffer, at: Bytes, bytes: Bytes, work: Work) -> Result<Event, DeviceError> {
-        self.usable()?;
+    fn queue(&mut self, buffer: &Buffer, at: Bytes, bytes: Bytes, work: Work) -> Result<Event, DeviceError> {
+        self.check_usable()?;
         let event = Event(self.queued.0 + 1);
-        let lends = matches!(work, Work::Up(_) | Work::Down(_));
+        let has_slot = matches!(work, Work::Up(_) | Work::Down(_));
         let out_of_range = || DeviceError::OutOfRange {
             bytes,
             at,
@@ -157,7 +156,7 @@ impl HostDevice {
             return Err(out_of_range());
         }
         if buffer.placed() != Bytes::ZERO {
-            self.known(buffer)?.last = event;
+            self.find(buffer)?.last = event;
         }
         let order = Order { event, at: buffer.address() + at.get(), bytes: bytes.to_usize(), work };
         let sent = self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok());
@@ -165,11 +164,11 @@ impl HostDevice {
             return Err(self.poison("its copy queue has ended".to_owned()));
         }
         self.queued = event;
-        self.lent += u64::from(lends);
+        self.lent += u64::from(has_slot);
         Ok(event)
     }
 
-    fn known(&mut self, buffer: &Buffer) -> Result<&mut Placed, DeviceError> {
+    fn find(&mut self, buffer: &Buffer) -> Result<&mut Placed, DeviceError> {
         let address = buffer.address();
         self.placed
             .get_mut(&address)
@@ -177,7 +176,7 @@ impl HostDevice {
             .ok_or(DeviceError::Unknown { device: NAME, address })
     }
 
-    fn take_in(&mut self, end: End) {
+    fn complete(&mut self, end: Completion) {
         self.done = self.done.max(end.event);
         if let Some(slot) = end.slot {
             self.lent -= 1;
@@ -189,15 +188,15 @@ impl HostDevice {
     }
 
     /// Waits for the next completed operation.
-    fn next_end(&mut self) -> Result<(), DeviceError> {
+    fn wait_for_next(&mut self) -> Result<(), DeviceError> {
         match self.ends.recv() {
-            Ok(end) => self.take_in(end),
+            Ok(end) => self.complete(end),
             Err(_) => return Err(self.poison("its copy queue has ended".to_owned())),
         }
-        self.usable()
+        self.check_usable()
     }
 
-    fn usable(&self) -> Result<(), DeviceError> {
+    fn check_usable(&self) -> Result<(), DeviceError> {
         match &self.failed {
             Some(why) => Err(DeviceError::Poisoned { device: NAME, why: why.clone() }),
             None => Ok(()),
@@ -231,12 +230,12 @@ impl Device for HostDevice {
     }
 
     fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError> {
-        self.usable()?;
-        let placed = self.budget.whole(bytes)?;
+        self.check_usable()?;
+        let placed = self.budget.round_up(bytes)?;
         if placed == Bytes::ZERO {
             return Ok(Buffer::new(0, bytes, placed));
         }
-        let address = self.free_list.take(placed.get());
+        let address = self.free_list.allocate(placed.get());
         let address =
             address.ok_or(DeviceError::NoPlace { device: NAME, asked: placed, free: self.budget.free() })?;
         self.placed.insert(address, Placed { bytes, placed, last: Event(0) });
@@ -248,13 +247,13 @@ impl Device for HostDevice {
         if buffer.placed() == Bytes::ZERO {
             return Ok(());
         }
-        let last = self.known(&buffer)?.last;
+        let last = self.find(&buffer)?.last;
         self.wait(last)?;
         let (at, placed) = (buffer.address(), buffer.placed());
         fallocate(&*self.arena, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, placed.get())
-            .map_err(|errno| failed("giving pages back", errno.into()))?;
+            .map_err(|errno| failed("freeing the pages of a buffer", errno.into()))?;
         self.placed.remove(&at);
-        self.free_list.give(at, placed.get());
+        self.free_list.free(at, placed.get());
         self.budget.release(placed);
         Ok(())
     }
@@ -270,7 +269,7 @@ impl Device for HostDevice {
     }
 
     fn upload(&mut self, slot: Pages, bytes: Bytes, to: &Buffer, at: Bytes) -> Result<Event, DeviceError> {
-        self.order(to, at, bytes, Work::Up(slot))
+        self.queue(to, at, bytes, Work::Up(slot))
     }
 
     fn download(
@@ -280,34 +279,34 @@ impl Device for HostDevice {
         from: &Buffer,
         at: Bytes,
     ) -> Result<Event, DeviceError> {
-        self.order(from, at, bytes, Work::Down(slot))
+        self.queue(from, at, bytes, Work::Down(slot))
     }
 
     fn fill(&mut self, buffer: &Buffer, value: u8) -> Result<Event, DeviceError> {
-        self.order(buffer, Bytes::ZERO, buffer.bytes(), Work::Fill(value))
+        self.queue(buffer, Bytes::ZERO, buffer.bytes(), Work::Fill(value))
     }
 
     fn reclaim(&mut self) -> Result<Option<Pages>, DeviceError> {
         while self.returned.is_empty() && 0 < self.lent {
-            self.next_end()?;
+            self.wait_for_next()?;
         }
-        self.usable()?;
+        self.check_usable()?;
         Ok(self.returned.pop_front())
     }
 
     fn is_done(&mut self, event: Event) -> Result<bool, DeviceError> {
         while let Ok(end) = self.ends.try_recv() {
-            self.take_in(end);
+            self.complete(end);
         }
-        self.usable()?;
+        self.check_usable()?;
         Ok(event <= self.done)
     }
 
     fn wait(&mut self, event: Event) -> Result<(), DeviceError> {
         while self.done < event.min(self.queued) {
-            self.next_end()?;
+            self.wait_for_next()?;
         }
-        self.usable()
+        self.check_usable()
     }
 
     fn marks(&self) -> Marks {
@@ -329,8 +328,8 @@ impl Drop for HostDevice {
     }
 }
 
-fn copy_all(arena: &File, todo: &Receiver<Order>, ends: &Sender<End>) {
-    for Order { event, at, bytes, work } in todo {
+fn copy_all(arena: &File, orders: &Receiver<Order>, ends: &Sender<Completion>) {
+    for Order { event, at, bytes, work } in orders {
         let (slot, result) = match work {
             Work::Up(slot) => {
                 let result = arena.write_all_at(&slot.as_ref()[..bytes], at);
@@ -342,7 +341,7 @@ fn copy_all(arena: &File, todo: &Receiver<Order>, ends: &Sender<End>) {
             }
             Work::Fill(value) => (None, fill(arena, value, bytes, at)),
         };
-        if ends.send(End { event, slot, result }).is_err() {
+        if ends.send(Completion { event, slot, result }).is_err() {
             return;
         }
     }

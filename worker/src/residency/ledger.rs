@@ -10,7 +10,7 @@ use super::device::{Buffer, Device, DeviceError};
 /// The largest number of lines that are kept: several times what a load of a hundred thousand tensors writes.
 pub const MAX_LINES: usize = 1 << 20;
 
-/// The use of a piece of memory.
+/// The purpose of a piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A storage that calls read.
@@ -89,14 +89,14 @@ impl Ledger {
         self.by_kind[kind as usize]
     }
 
-    pub fn take(&mut self, kind: Kind, bytes: Bytes) {
+    pub fn add(&mut self, kind: Kind, bytes: Bytes) {
         self.by_kind[kind as usize] += bytes;
         self.sum += bytes;
         self.peak = self.peak.max(self.sum);
         self.note(kind, Change::Taken, bytes);
     }
 
-    pub fn give(&mut self, kind: Kind, bytes: Bytes) {
+    pub fn subtract(&mut self, kind: Kind, bytes: Bytes) {
         self.by_kind[kind as usize] = self.by_kind[kind as usize] - bytes;
         self.sum = self.sum - bytes;
         self.note(kind, Change::Given, bytes);
@@ -137,35 +137,35 @@ impl<D: Device> Accounted<D> {
 
     pub fn allocate(&mut self, kind: Kind, bytes: Bytes) -> Result<Buffer, DeviceError> {
         let buffer = self.device.allocate(bytes)?;
-        self.ledger.take(kind, buffer.placed());
+        self.ledger.add(kind, buffer.placed());
         Ok(buffer)
     }
 
     pub fn release(&mut self, kind: Kind, buffer: Buffer) -> Result<(), DeviceError> {
         let placed = buffer.placed();
         self.device.release(buffer)?;
-        self.ledger.give(kind, placed);
+        self.ledger.subtract(kind, placed);
         Ok(())
     }
 
     pub fn slot(&mut self, bytes: Bytes) -> Result<D::Slot, DeviceError> {
         let slot = self.device.slot(bytes)?;
-        self.ledger.take(Kind::Staging, bytes);
+        self.ledger.add(Kind::Staging, bytes);
         Ok(slot)
     }
 
     pub fn drop_slot(&mut self, slot: D::Slot) {
         let bytes = Bytes::from(slot.as_ref().len());
         self.device.drop_slot(slot);
-        self.ledger.give(Kind::Staging, bytes);
+        self.ledger.subtract(Kind::Staging, bytes);
     }
 
     /// Records host memory that a source has allocated.
-    pub fn take_source(&mut self, bytes: Bytes) {
-        self.ledger.take(Kind::Source, bytes);
+    pub fn add_source(&mut self, bytes: Bytes) {
+        self.ledger.add(Kind::Source, bytes);
     }
 
-    pub fn give_source(&mut self, bytes: Bytes) {
-        self.ledger.give(Kind::Source, bytes);
+    pub fn remove_source(&mut self, bytes: Bytes) {
+        self.ledger.subtract(Kind::Source, bytes);
     }
 }

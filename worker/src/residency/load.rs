@@ -19,7 +19,7 @@ use super::staging::{Ring, Source, StagingError};
 pub trait Origin {
     fn bytes(&self) -> Bytes;
 
-    /// Host memory that an open source uses until it is dropped.
+    /// The size of the host memory that an open source uses until it is dropped.
     fn held(&self) -> Bytes {
         Bytes::ZERO
     }
@@ -94,19 +94,19 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         let sizes = used.iter().map(|&index| load.storages[index].1.bytes());
         self.ring.prepare(&mut self.on, sizes)?;
         let mut last = None;
-        for place in upload_order(used.iter().map(|&index| load.storages[index].1.held())) {
-            let index = used[place];
+        for position in upload_order(used.iter().map(|&index| load.storages[index].1.held())) {
+            let index = used[position];
             let (key, origin) = &load.storages[index];
             if let Some(named_before) = self.resident.get_mut(key) {
                 named_before.users += uses[index];
                 continue;
             }
             let buffer = self.on.allocate(Kind::Weight, origin.bytes())?;
-            self.on.take_source(origin.held());
+            self.on.add_source(origin.held());
             let mut source = open(*origin)?;
             last = self.ring.upload(&mut self.on, &mut *source, &buffer)?.or(last);
             drop(source);
-            self.on.give_source(origin.held());
+            self.on.remove_source(origin.held());
             self.resident.insert(key.clone(), Resident { buffer, users: uses[index] });
         }
         self.finish(last)?;

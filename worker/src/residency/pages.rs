@@ -31,7 +31,8 @@ impl Pages {
                 MapFlags::PRIVATE,
             )
         }?;
-        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at nothing"))?;
+        let start = NonNull::new(start.cast())
+            .ok_or_else(|| io::Error::other("the kernel mapped the memory at address 0"))?;
         Ok(Self { start, length: bytes.to_usize(), mapped })
     }
 }

@@ -57,7 +57,7 @@ pub struct Ring<D: Device> {
 }
 
 impl<D: Device> Ring<D> {
-    /// A ring with at least one slot of at least one byte.
+    /// Creates a ring. Numbers below 1 count as 1.
     pub fn new(slots: u64, slot_bytes: Bytes) -> Self {
         Self {
             slots: slots.max(1),

@@ -103,9 +103,9 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Builds the arguments. An output that is the new value of arguments is not passed again. `inputs[i]` is the address
-    /// of the first byte of range `i`. `device` is the type of the device on which tensors are; lists of numbers are
-    /// always on the CPU.
+    /// Builds the arguments. An output that is the new value of arguments is not passed again. `inputs[i]` is the
+    /// address of the first byte of range `i`. `device` is the type of the device on which tensors are; lists of
+    /// numbers are always on the CPU.
     pub(crate) fn build(setup: &EntrySetup, inputs: &[*mut u8], device: i32) -> Result<Self, &'static str> {
         let written = || setup.outputs.iter().filter(|output| output.arguments.is_empty());
         let count = setup.arguments.len() + written().count();
@@ -137,7 +137,7 @@ impl Arguments {
                 WireArgument::Float(value) => any(type_index::FLOAT, Payload { float: *value }),
                 WireArgument::Str(value) => {
                     let text =
-                        CString::new(value.as_str()).map_err(|_| "a text argument holds a NUL byte")?;
+                        CString::new(value.as_str()).map_err(|_| "a text argument contains a NUL byte")?;
                     let pointer = text.as_ptr();
                     texts.push(text);
                     any(type_index::RAW_STR, Payload { text: pointer })
@@ -156,14 +156,14 @@ impl Arguments {
                         std::ptr::null_mut()
                     } else {
                         input_data.push((offsets.structure, *range));
-                        *inputs.get(*range as usize).ok_or("a tensor without its range")?
+                        *inputs.get(*range as usize).ok_or("a tensor has no input range")?
                     };
                     block.tensor(offsets, data, *dtype, shape, stride, device)
                 }
                 WireArgument::Array { dtype, elements, bytes } => {
                     let offsets = tensors[index].as_ref().ok_or("no memory for an array")?;
                     let data = block.bytes(offsets, bytes);
-                    let elements = i64::try_from(*elements).map_err(|_| "an array that long")?;
+                    let elements = i64::try_from(*elements).map_err(|_| "an array is too long")?;
                     let data = if elements == 0 { std::ptr::null_mut() } else { data };
                     block.tensor(offsets, data, *dtype, &[elements], &[1], ON_CPU)
                 }
@@ -174,12 +174,12 @@ impl Arguments {
         let mut index = setup.arguments.len();
         for output in &setup.outputs {
             if !output.arguments.is_empty() {
-                let words = output.arguments.iter().filter_map(|&place| {
+                let words = output.arguments.iter().filter_map(|&index| {
                     let is_filled = matches!(
-                        setup.arguments.get(place as usize),
+                        setup.arguments.get(index as usize),
                         Some(WireArgument::Tensor { shape, .. }) if !shape.contains(&0)
                     );
-                    tensors.get(place as usize)?.as_ref().filter(|_| is_filled).map(|it| it.structure)
+                    tensors.get(index as usize)?.as_ref().filter(|_| is_filled).map(|it| it.structure)
                 });
                 output_data.push(OutputWords { words: words.collect(), changed: true });
                 continue;
@@ -197,7 +197,7 @@ impl Arguments {
     }
 
     /// Sets the `self` argument, through which a module of an interpreter gets its state for this entry.
-    pub(crate) fn belong_to(&mut self, this: *mut c_void) {
+    pub(crate) fn set_self(&mut self, this: *mut c_void) {
         self.this = this;
     }
 

@@ -41,13 +41,13 @@ pub fn main() -> i32 {
 fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     let order = match receive_from_worker(socket) {
         Ok((ToRunner::Compile(order), _)) => order,
-        Ok(_) => return Err("the first frame was no compile order".to_owned()),
+        Ok(_) => return Err("the first frame is not a compile order".to_owned()),
         Err(FrameError::Closed) => return Err("the worker is gone".to_owned()),
         Err(error) => return Err(opt_shared::causes::chain(&error)),
     };
     std::env::set_current_dir(&order.work).map_err(|error| format!("entering the work folder: {error}"))?;
     let descriptors = Descriptors { worker: socket, artifact: None, libraries: &[] };
-    confine::lock_down(&policy::beyond_present(order.confinement), &descriptors)
+    confine::lock_down(&policy::add_present_usage(order.confinement), &descriptors)
         .map_err(|error| opt_shared::causes::chain(&error))?;
     if order.is_nvrtc {
         return super::nvrtc::compile(&order.program, &order.arguments);

@@ -67,11 +67,11 @@ impl FaultedMemory {
     }
 }
 
-/// Flags of a command.
+/// The call is not timed, so the candidate's output is flushed after it.
 pub const FLAG_VERIFY: u32 = 1;
-/// Call `<symbol>_plan` instead.
+/// Calls `<symbol>_plan` instead of `<symbol>`.
 pub const FLAG_PLAN: u32 = 2;
-/// Give each call the variant of its slot.
+/// Each call gets the variant of its slot.
 pub const FLAG_VARIED: u32 = 4;
 
 /// The page that a worker and its runner share. Both run the same executable, and `repr(C)` fixes the layout.
@@ -86,7 +86,7 @@ pub struct ControlPage {
     pub spin_us: AtomicU32,
     pub runner_waits: AtomicU32,
     padding: [u32; 9],
-    // Runner to worker, on a cache line of its own.
+    // Runner to worker, on a separate cache line.
     pub done: AtomicU32,
     pub worker_waits: AtomicU32,
     pub result: AtomicI32,
@@ -95,7 +95,7 @@ pub struct ControlPage {
     pub phase: AtomicU32,
     pub fault_signal: AtomicU32,
     /// The kind of memory at the address of the fault, as a `FaultedMemory`.
-    pub fault_place: AtomicU32,
+    pub fault_memory: AtomicU32,
     pub fault_index: AtomicU32,
     padding_2: u32,
     pub fault_address: AtomicU64,
@@ -119,8 +119,8 @@ impl RaisedText {
     /// Writes the text (runner). Truncates it if it does not fit.
     pub fn write_text(&self, text: &str) {
         let length = text.len().min(MAX_RAISED);
-        for (place, byte) in self.bytes.iter().zip(text.bytes()) {
-            place.store(byte, Ordering::Relaxed);
+        for (target, byte) in self.bytes.iter().zip(text.bytes()) {
+            target.store(byte, Ordering::Relaxed);
         }
         self.length.store(u32::try_from(length).unwrap_or(0), Ordering::Relaxed);
     }
@@ -278,7 +278,7 @@ mod tests {
                 false
             });
             publish(&page.command, &page.runner_waits, 7);
-            assert!(waiter.join().expect("the waiter ends"));
+            assert!(waiter.join().expect("the waiting thread ends"));
         });
     }
 

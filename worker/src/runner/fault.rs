@@ -76,7 +76,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     }
     let page = table.page;
     page.fault_address.store(address as u64, Ordering::Relaxed);
-    page.fault_place.store(found.0 as u32, Ordering::Relaxed);
+    page.fault_memory.store(found.0 as u32, Ordering::Relaxed);
     page.fault_index.store(found.1, Ordering::Relaxed);
     page.fault_signal.store(signal.unsigned_abs(), Ordering::SeqCst);
     // SA_RESETHAND has restored the default action: returning repeats the instruction, and the signal then kills the

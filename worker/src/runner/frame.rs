@@ -157,8 +157,8 @@ pub struct WireOutput {
     pub dtype: WireType,
     pub shape: Vec<i64>,
     pub stride: Vec<i64>,
-    /// The indices of the arguments that show the slot of a call, if the call changes them. Empty for an output that is
-    /// an argument of its own.
+    /// The indices of the arguments that the call changes in place: they point to the slot of the call. Empty if the
+    /// output is passed as a separate argument.
     pub arguments: Vec<u32>,
     /// The regions that contain its slots, which are numbered across all of them. Regions may map the same bytes at two
     /// addresses.
@@ -184,7 +184,7 @@ pub enum FrameError {
     Send(#[source] rustix::io::Errno),
     #[error("receiving a frame")]
     Receive(#[source] rustix::io::Errno),
-    #[error("the other side closed the socket")]
+    #[error("the other process closed the socket")]
     Closed,
     #[error("a frame of {bytes} bytes is over the limit of {MAX_FRAME}")]
     TooLong { bytes: usize },
@@ -202,7 +202,7 @@ pub fn send_to_runner(
     send_frame(socket, frame, descriptors)
 }
 
-/// Receives a frame (runner).
+/// Receives a frame. Called by the runner.
 pub fn receive_from_worker(socket: BorrowedFd<'_>) -> Result<(ToRunner, Vec<OwnedFd>), FrameError> {
     receive_frame(socket)
 }
@@ -274,7 +274,7 @@ pub enum Reply {
     Failed { text: String },
 }
 
-/// Sends a reply (runner).
+/// Sends a reply. Called by the runner.
 pub fn send_reply(socket: BorrowedFd<'_>, reply: &Reply) -> Result<(), FrameError> {
     let (kind, text) = match reply {
         Reply::Loaded { has_plan, returned } => {
@@ -293,7 +293,8 @@ pub fn send_reply(socket: BorrowedFd<'_>, reply: &Reply) -> Result<(), FrameErro
     send(socket, &frame, SendFlags::NOSIGNAL).map(drop).map_err(FrameError::Send)
 }
 
-/// Receives a reply (worker); the sender is hostile. Waits at most `timeout`; `None` if nothing arrived.
+/// Receives a reply. Called by the worker; the sender may be hostile. Waits at most `timeout`; `None` if nothing
+/// arrived.
 pub fn receive_reply(socket: BorrowedFd<'_>, timeout: Duration) -> Result<Option<Reply>, FrameError> {
     if !readable(socket, timeout).map_err(FrameError::Receive)? {
         return Ok(None);

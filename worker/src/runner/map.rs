@@ -80,7 +80,7 @@ pub(crate) fn map_input(file: &File, range: &InputRange) -> Result<Mapped, MapEr
     let whole_to = end_of_data - end_of_data % page;
     if in_place && whole_from < whole_to {
         let offset = range.file_offset + (whole_from - data) as u64;
-        place(
+        map_pages(
             "an input",
             whole_from,
             whole_to - whole_from,
@@ -109,7 +109,7 @@ pub(crate) fn map_slot(pool: &File, range: &InputRange) -> Result<Mapped, MapErr
     let start = reserve("an input", reserved)?;
     if 0 < bytes {
         let file = Some((pool.as_fd(), range.file_offset));
-        place("an input", start + page, bytes, ProtFlags::READ, MapFlags::SHARED, file)?;
+        map_pages("an input", start + page, bytes, ProtFlags::READ, MapFlags::SHARED, file)?;
     }
     let data = start + page + usize::from(range.address_phase).min(bytes);
     Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
@@ -124,7 +124,7 @@ pub(crate) fn map_variants(memory: BorrowedFd<'_>, range: &VariantRange) -> Resu
     let reserved = bytes.checked_add(2 * page).ok_or_else(too_large)?;
     let start = reserve("an input", reserved)?;
     let file = Some((memory, range.file_offset));
-    place("an input", start + page, bytes, ProtFlags::READ, MapFlags::SHARED, file)?;
+    map_pages("an input", start + page, bytes, ProtFlags::READ, MapFlags::SHARED, file)?;
     let data = start + page + usize::try_from(range.data_offset).map_err(|_| too_large())?;
     Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
 }
@@ -138,7 +138,7 @@ fn fill(
     bytes: usize,
     offset: u64,
 ) -> Result<(), MapError> {
-    place("an input", at, length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE, None)?;
+    map_pages("an input", at, length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE, None)?;
     // SAFETY: `data..data + bytes` lies within the pages just mapped writable; nothing else refers to them yet.
     let buffer = unsafe { std::slice::from_raw_parts_mut(data as *mut u8, bytes) };
     file.read_exact_at(buffer, offset).map_err(|source| MapError::Read { bytes, offset, source })?;
@@ -157,7 +157,7 @@ pub(crate) fn map_output(memfd: BorrowedFd<'_>, region: &OutputRegion) -> Result
     let reserved = bytes.checked_add(2 * page).ok_or(MapError::TooLarge { bytes: region.bytes })?;
     let start = reserve("an output", reserved)?;
     if 0 < bytes {
-        place(
+        map_pages(
             "an output",
             start + page,
             bytes,
@@ -184,7 +184,7 @@ fn reserve(what: &'static str, bytes: usize) -> Result<usize, MapError> {
     .map_err(|source| MapError::Reserve { what, bytes, source })
 }
 
-fn place(
+fn map_pages(
     what: &'static str,
     at: usize,
     bytes: usize,

@@ -24,7 +24,7 @@ type Text = unsafe extern "C" fn(*mut c_void, *mut c_char) -> c_int;
 /// The suffix of an output file that selects machine code instead of PTX.
 const MACHINE_CODE: &str = "cubin";
 /// A compiler's exit code for an error in the source.
-const WRONG: i32 = 1;
+const SOURCE_ERROR: i32 = 1;
 
 /// Returns the exit code, or the reason why the library cannot be used.
 pub(super) fn compile(library: &Path, arguments: &[OsString]) -> Result<i32, String> {
@@ -32,11 +32,11 @@ pub(super) fn compile(library: &Path, arguments: &[OsString]) -> Result<i32, Str
     let source = std::fs::read(&order.source)
         .map_err(|error| format!("reading {}: {error}", order.source.display()))?;
     let Ok(source) = CString::new(source) else {
-        eprintln!("{}: error: the file holds a zero byte", order.source.display());
-        return Ok(WRONG);
+        eprintln!("{}: error: the file contains a zero byte", order.source.display());
+        return Ok(SOURCE_ERROR);
     };
     let nvrtc = Library::open(library)?;
-    let Some(built) = nvrtc.build(&order, &source)? else { return Ok(WRONG) };
+    let Some(built) = nvrtc.build(&order, &source)? else { return Ok(SOURCE_ERROR) };
     std::fs::write(&order.output, built)
         .map_err(|error| format!("writing {}: {error}", order.output.display()))?;
     Ok(0)
@@ -51,10 +51,10 @@ struct Order {
 impl Order {
     fn read(arguments: &[OsString]) -> Result<Self, String> {
         let [options @ .., flag, output, source] = arguments else {
-            return Err("NVRTC was given no file".to_owned());
+            return Err("no source file was given to NVRTC".to_owned());
         };
         if flag != "-o" {
-            return Err("NVRTC was not told where to write".to_owned());
+            return Err("no output file was given to NVRTC".to_owned());
         }
         let option =
             |option: &OsString| CString::new(option.clone().into_vec()).map_err(|error| error.to_string());
@@ -105,7 +105,7 @@ impl Library {
         // SAFETY: source and name are NUL-terminated; there are no headers.
         let code = unsafe { create(&mut program, source.as_ptr(), name.as_ptr(), 0, null(), null()) };
         if code != 0 {
-            return Err(format!("NVRTC could not begin: error {code}"));
+            return Err(format!("NVRTC could not create a program: error {code}"));
         }
         // SAFETY: the program was made above, and `options` holds `count` NUL-terminated strings.
         let code = unsafe { compile(program, count, options.as_ptr()) };

@@ -1,4 +1,4 @@
-//! A runner's life: map inputs, lock down, load the candidate, serve calls, die.
+//! The steps of a runner: map inputs, lock down, load the candidate, serve calls, exit.
 //!
 //! A runner is a separate process with only the inputs and the outputs of one candidate. It decides and compares
 //! nothing, and its clock is not used. Once the candidate is loaded, it controls the whole process, so no message from
@@ -26,7 +26,7 @@ use super::frame::{
     EntrySetup, FrameError, InputRange, Reply, Setup, ToRunner, VariantRange, WireOutput,
     receive_from_worker, send_reply,
 };
-use super::load::{self, Given, Loaded};
+use super::load::{self, LoadInputs, Loaded};
 use super::map::{MapError, Mapped, map_input, map_output, map_slot, map_variants};
 use super::python::{self, Interpreter};
 use crate::sandbox::confine::{self, Descriptors};
@@ -38,9 +38,9 @@ use crate::sandbox::spawn::SOCKET_FD;
 pub const CONTROL_FD: i32 = 4;
 /// The most entries in one runner.
 const MAX_ENTRIES: usize = 100_000;
-/// The prefix of an error that was caused by lack of memory.
+/// The prefix of errors that were caused by lack of memory.
 const HOST_MEMORY: &str = "opt.HostMemory: ";
-/// The prefix of an error that has no status of its own.
+/// The prefix of errors without a specific status.
 const RAISED: &str = "opt.Raised: ";
 /// The longest single wait on the futex. The wait is repeated until a command arrives.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
@@ -50,7 +50,7 @@ pub fn main() -> i32 {
     begin(None)
 }
 
-/// A runner's whole life, once its descriptors are in place. `host` is the interpreter that hosts this process, if
+/// Runs all steps of a runner, once its descriptors are in place. `host` is the interpreter that hosts this process, if
 /// there is one. Returns the process's exit code.
 pub(super) fn begin(host: Option<Interpreter>) -> i32 {
     // SAFETY: the worker that started us opened these two descriptors for us, and no other code uses them.
@@ -60,29 +60,29 @@ pub(super) fn begin(host: Option<Interpreter>) -> i32 {
     let page = page.leak();
     #[cfg(target_env = "gnu")]
     crate::sandbox::interpose::note_refusals_in(&page.refused_bytes);
-    match Order::receive(socket) {
-        Ok(order) => match order.setup.python.clone().filter(|_| host.is_none()) {
+    match SetupFrame::receive(socket) {
+        Ok(setup_frame) => match setup_frame.setup.python.clone().filter(|_| host.is_none()) {
             Some(python) => python::host(
                 &python,
                 Box::new(move |interpreter| match interpreter {
-                    Ok(interpreter) => live(socket, page, order, Some(interpreter)),
+                    Ok(interpreter) => run_steps(socket, page, setup_frame, Some(interpreter)),
                     Err(text) => end(socket, Ending::Reply(Reply::Failed { text })),
                 }),
             ),
-            None => live(socket, page, order, host),
+            None => run_steps(socket, page, setup_frame, host),
         },
         Err(ending) => end(socket, ending),
     }
 }
 
 /// Receives all frames and runs the candidate. Returns the process's exit code.
-fn live(
+fn run_steps(
     socket: BorrowedFd<'static>,
     page: &'static ControlPage,
-    order: Order,
+    setup_frame: SetupFrame,
     interpreter: Option<Interpreter>,
 ) -> i32 {
-    match prepare(socket, page, order, interpreter) {
+    match prepare(socket, page, setup_frame, interpreter) {
         Ok(runner) => runner.serve(page),
         Err(ending) => end(socket, ending),
     }
@@ -174,20 +174,20 @@ impl OutputMaps {
 }
 
 /// The first frame, with its descriptors.
-struct Order {
+struct SetupFrame {
     setup: Setup,
     artifact: OwnedFd,
     libraries: Vec<OwnedFd>,
 }
 
-impl Order {
+impl SetupFrame {
     fn receive(socket: BorrowedFd<'_>) -> Result<Self, Ending> {
         let (first, mut descriptors) = receive_from_worker(socket)?;
         let ToRunner::Setup(setup) = first else {
-            return Err(failure("the first frame was no setup"));
+            return Err(failure("the first frame is not a setup"));
         };
         if descriptors.len() != 1 + setup.libraries.len() {
-            return Err(failure("the artifact or a library did not come with the setup"));
+            return Err(failure("the setup came without the artifact or without a library"));
         }
         let artifact = descriptors.remove(0);
         Ok(Self { setup, artifact, libraries: descriptors })
@@ -197,10 +197,10 @@ impl Order {
 fn prepare(
     socket: BorrowedFd<'_>,
     page: &'static ControlPage,
-    order: Order,
+    setup_frame: SetupFrame,
     interpreter: Option<Interpreter>,
 ) -> Result<Runner, Ending> {
-    let Order { setup, artifact, libraries } = order;
+    let SetupFrame { setup, artifact, libraries } = setup_frame;
     pin(&setup.cpus);
     // Refused by old kernels only.
     let _ = scheduling::set_scheduling(0, scheduling::Scheduling::Short);
@@ -222,14 +222,14 @@ fn prepare(
                 arity = (entry.arguments.len(), passed.count());
                 calls.extend(entry.call.map(|call| (call, entry.arguments.len())));
             }
-            (ToRunner::Setup(_) | ToRunner::Compile(_), _) => return Err(failure("a frame out of order")),
+            (ToRunner::Setup(_) | ToRunner::Compile(_), _) => return Err(failure("an unexpected frame")),
         }
     }
     let unsealed = seal_inputs(&watched);
     page.phase.store(Phase::Mapped as u32, Ordering::SeqCst);
     let mut lines =
         vec![Protection::new("sealed_inputs", unsealed.is_none(), unsealed.unwrap_or_default()).line()];
-    let confinement = policy::beyond_present(setup.confinement.clone());
+    let confinement = policy::add_present_usage(setup.confinement.clone());
     let kept_libraries: Vec<BorrowedFd<'_>> = libraries.iter().map(AsFd::as_fd).collect();
     let descriptors =
         Descriptors { worker: socket, artifact: Some(artifact.as_fd()), libraries: &kept_libraries };
@@ -241,10 +241,10 @@ fn prepare(
     }
     fault::report_faults_in(page, watched);
     send_reply(socket, &Reply::Locked { protections: lines.join("\n") })?;
-    let given = Given { artifact, libraries, interpreter, calls, arity };
+    let given = LoadInputs { artifact, libraries, interpreter, calls, arity };
     let loaded = load::load(&setup, given, page).map_err(|text| Ending::Reply(Reply::LoadFailed { text }))?;
     for (entry, this) in entries.iter_mut().zip(&loaded.entries) {
-        entry.arguments.belong_to(*this);
+        entry.arguments.set_self(*this);
     }
     send_reply(socket, &Reply::Loaded { has_plan: loaded.plan.is_some(), returned: loaded.returned })?;
     Ok(Runner { loaded, on_device, entries, last: None })
@@ -276,10 +276,11 @@ fn map_entry(
     watched: &mut Vec<WatchedMapping>,
 ) -> Result<Entry, Ending> {
     let mut descriptors = descriptors.into_iter();
-    let outputs_memfd = descriptors.next().ok_or_else(|| failure("an entry without its outputs"))?;
+    let outputs_memfd = descriptors.next().ok_or_else(|| failure("an entry came without its outputs"))?;
     let files = descriptors
         .map(|descriptor| {
-            let about = rustix::fs::fstat(&descriptor).map_err(|_| failure("an input's file is no file"))?;
+            let about = rustix::fs::fstat(&descriptor)
+                .map_err(|_| failure("the file of an input cannot be examined"))?;
             Ok((File::from(descriptor), about.st_dev, about.st_ino))
         })
         .collect::<Result<Vec<_>, Ending>>()?;
@@ -287,7 +288,7 @@ fn map_entry(
     for (index, range) in entry.inputs.iter().enumerate() {
         let (file, device, number) = files
             .get(usize::from(range.source))
-            .ok_or_else(|| failure("a file that an input lies in is missing"))?;
+            .ok_or_else(|| failure("an entry came without the file of an input"))?;
         // An input that several entries share is mapped once, so it counts once in this process too. Slots of a pool
         // are not shared, because their contents change.
         let name = (*device, *number, InputRange { source: 0, ..*range }, index);
@@ -328,7 +329,8 @@ fn map_entry(
     }
     let mut variants = Vec::with_capacity(entry.variants.len());
     for range in &entry.variants {
-        let memory = files.last().ok_or_else(|| failure("variants without their memory"))?;
+        let memory =
+            files.last().ok_or_else(|| failure("an entry with variants came without their memory"))?;
         let mapped = map_variants(memory.0.as_fd(), range)?;
         watched.push(WatchedMapping { mapped, output: false, index: range.range });
         variants.push(VariantMap { mapped, range: *range });
@@ -371,13 +373,13 @@ impl Runner {
             let spin = Duration::from_micros(u64::from(page.spin_us.load(Ordering::Relaxed)));
             while !wait_for_change(&page.command, &page.runner_waits, seen, spin, WAIT_SLICE) {}
             seen = page.command.load(Ordering::Acquire);
-            self.obey(page);
+            self.execute(page);
             page.phase.store(Phase::Idle as u32, Ordering::Relaxed);
             publish(&page.done, &page.worker_waits, seen);
         }
     }
 
-    fn obey(&mut self, page: &ControlPage) {
+    fn execute(&mut self, page: &ControlPage) {
         let flags = page.flags.load(Ordering::Relaxed);
         let calls = page.calls.load(Ordering::Relaxed);
         let first_slot = page.first_slot.load(Ordering::Relaxed);

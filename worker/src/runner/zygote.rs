@@ -63,7 +63,7 @@ pub fn main() -> i32 {
                 Err(text) => failure(socket, &text),
             }),
         ),
-        Ok(_) => failure(socket, "the first frame named no interpreter"),
+        Ok(_) => failure(socket, "the first frame does not name an interpreter"),
         Err(FrameError::Closed) => 0,
         Err(error) => failure(socket, &chain(&error)),
     }
@@ -97,23 +97,23 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
             Ok((ToZygote::Clone { namespaces }, descriptors)) if descriptors.len() == RUNNER_DESCRIPTORS => {
                 (namespaces, descriptors)
             }
-            Ok(_) => return failure(socket, "a frame out of order"),
+            Ok(_) => return failure(socket, "an unexpected frame"),
             Err(FrameError::Closed) => return 0,
             Err(error) => return failure(socket, &chain(&error)),
         };
         // The worker must be able to read a runner's /proc files until it locks down, and a copy inherits this
         // setting.
         let _ = set_dumpable_behavior(Dumpable);
-        // SAFETY: the process has one thread, as checked above, and only this code has run since. The copy gives up
-        // below what it shares with us.
+        // SAFETY: the process has one thread, as checked above, and only this code has run since. Below, the copy
+        // closes what it shares with the zygote.
         let cloned = unsafe {
             interpreter
                 .around_clone(|| clone_sibling(namespaces), |cloned| matches!(cloned, Ok(Sibling::Copy)))
         };
         (answer, pidfd) = match cloned {
             Ok(Sibling::Copy) => {
-                take_places(descriptors);
-                take_name();
+                move_to_final_numbers(descriptors);
+                rename_to_runner();
                 return serve::begin(Some(interpreter));
             }
             Ok(Sibling::Original(runner)) => (
@@ -131,13 +131,13 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
 }
 
 /// In a copy: moves these descriptors to numbers 0 to 4 and closes all others, including the zygote's socket.
-fn take_places(descriptors: Vec<OwnedFd>) {
-    let places = 0..RUNNER_DESCRIPTORS;
+fn move_to_final_numbers(descriptors: Vec<OwnedFd>) {
+    let numbers = 0..RUNNER_DESCRIPTORS;
     // Duplicates get numbers above the final ones, because a received descriptor may have a number that another one
     // must get.
     let received: Vec<RawFd> = descriptors.into_iter().map(IntoRawFd::into_raw_fd).collect();
-    let kept_descriptors: Vec<RawFd> = places.filter_map(|place| RawFd::try_from(place).ok()).collect();
-    // SAFETY: descriptors of a process that has just started, by number. The copy needs no other descriptor of the
+    let kept_descriptors: Vec<RawFd> = numbers.filter_map(|number| RawFd::try_from(number).ok()).collect();
+    // SAFETY: this process has just started, and these are its descriptors. The copy needs no other descriptor of the
     // zygote. Their owners are neither used nor dropped, because this function's caller never returns to the zygote's
     // code.
     unsafe {
@@ -147,8 +147,8 @@ fn take_places(descriptors: Vec<OwnedFd>) {
                 libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, RawFd::try_from(RUNNER_DESCRIPTORS).unwrap_or(0))
             })
             .collect();
-        for (&from, &place) in lifted.iter().zip(&kept_descriptors) {
-            libc::dup3(from, place, 0);
+        for (&from, &number) in lifted.iter().zip(&kept_descriptors) {
+            libc::dup3(from, number, 0);
         }
         for (first, last) in gaps_between(kept_descriptors) {
             libc::syscall(libc::SYS_close_range, first, last, 0_u32);
@@ -162,18 +162,18 @@ unsafe extern "C" {
 }
 
 /// The zygote's own arguments, as process listings show them.
-const OWN_NAME: &[u8] = b"opt-zygote\0__zygote\0";
+const ZYGOTE_ARGUMENTS: &[u8] = b"opt-zygote\0__zygote\0";
 /// A runner's arguments, with the same length.
-const RUNNERS_NAME: &[u8; OWN_NAME.len()] = b"opt-runner\0__runner\0";
+const RUNNER_ARGUMENTS: &[u8; ZYGOTE_ARGUMENTS.len()] = b"opt-runner\0__runner\0";
 
 /// In a copy: changes the name in process listings to a runner's.
-fn take_name() {
+fn rename_to_runner() {
     // SAFETY: the worker started this process with exactly these arguments. They stay in place, and the new ones have
     // the same lengths.
     unsafe {
         let name = program_invocation_name;
-        if !name.is_null() && std::slice::from_raw_parts(name, OWN_NAME.len()) == OWN_NAME {
-            std::ptr::copy_nonoverlapping(RUNNERS_NAME.as_ptr(), name, RUNNERS_NAME.len());
+        if !name.is_null() && std::slice::from_raw_parts(name, ZYGOTE_ARGUMENTS.len()) == ZYGOTE_ARGUMENTS {
+            std::ptr::copy_nonoverlapping(RUNNER_ARGUMENTS.as_ptr(), name, RUNNER_ARGUMENTS.len());
         }
     }
 }

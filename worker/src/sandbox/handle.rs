@@ -1,4 +1,4 @@
-//! A running runner: stops and continues it, reads its CPU clock, notices its end, and reaps it.
+//! The handle of a runner process: stops and continues it, reads its CPU clock, notices its end, and reaps it.
 //!
 //! Only this module reaps runners. Every signal goes through the pidfd, never to a pid. `spawn` starts runners;
 //! `session::host::death` derives the verdict from a runner's end.
@@ -15,7 +15,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_si
 use super::confine::abort::ABORT_STATUS;
 use super::spawn::{Namespaces, SpawnedRunner};
 
-/// A stop usually takes microseconds. For this long, checks are separated by yields, and after that by sleeps.
+/// A stop usually takes microseconds. For this time, the thread yields between two checks; after it, the thread sleeps.
 const STOP_SPIN: Duration = Duration::from_micros(200);
 const STOP_PAUSE: Duration = Duration::from_micros(50);
 
@@ -51,7 +51,7 @@ impl End {
 pub enum Stop {
     /// Every thread of the runner is stopped.
     Stopped,
-    /// It had ended before.
+    /// The runner had already ended.
     Ended,
 }
 
@@ -64,7 +64,7 @@ pub enum HandleError {
         #[source]
         source: io::Error,
     },
-    #[error("runner {pid}: not seen stopped within {waited:?} (a thread of it hangs in the kernel)")]
+    #[error("runner {pid}: still running {waited:?} after SIGSTOP (one of its threads hangs in the kernel)")]
     WouldNotStop { pid: u32, waited: Duration },
 }
 
@@ -113,8 +113,8 @@ impl RunnerHandle {
         &self.protections
     }
 
-    /// Sends SIGSTOP, and waits until the kernel reports that the last thread has stopped and its clock has stopped
-    /// advancing.
+    /// Sends SIGSTOP, and waits until the kernel reports that the last thread has stopped and its clock no longer
+    /// advances.
     ///
     /// Afterwards, the runner executes no instructions of its own. But the kernel reports a stop just before it
     /// switches away from the thread. If that switch is preempted, the clock may still gain the microseconds that it
@@ -129,10 +129,10 @@ impl RunnerHandle {
             return Ok(Stop::Ended);
         }
         let pause = Pause { pid: self.pid, started: Instant::now(), timeout };
-        // This polls, because no wait with a time limit leaves SIGCHLD alone, and because a stop takes microseconds.
+        // This polls. No wait with a time limit works without handling SIGCHLD, and a stop takes only microseconds.
         loop {
-            // A process that has ended can still be signalled. A wait for its stop then fails with ECHILD, so its end is
-            // looked for first.
+            // A process that has ended can still be signalled. A wait for its stop then fails with ECHILD, so its end
+            // is looked for first.
             if self.peek_end()?.is_some() {
                 return Ok(Stop::Ended);
             }
@@ -151,11 +151,11 @@ impl RunnerHandle {
                     });
                 }
             }
-            pause.once_more()?;
+            pause.wait()?;
         }
         let mut clock = self.cpu_time()?;
         loop {
-            pause.once_more()?;
+            pause.wait()?;
             let now = self.cpu_time()?;
             if now == clock {
                 return Ok(Stop::Stopped);
@@ -301,7 +301,7 @@ struct Pause {
 }
 
 impl Pause {
-    fn once_more(&self) -> Result<(), HandleError> {
+    fn wait(&self) -> Result<(), HandleError> {
         let waited = self.started.elapsed();
         if waited > self.timeout {
             return Err(HandleError::WouldNotStop { pid: self.pid, waited });

@@ -41,10 +41,10 @@ fn refused(size: usize) {
 }
 
 fn note(size: usize) {
-    let place = NOTE.load(Ordering::Acquire);
+    let note = NOTE.load(Ordering::Acquire);
     // SAFETY: null, or a reference that lives forever.
-    if let Some(place) = unsafe { place.as_ref() } {
-        place.fetch_max(size as u64, Ordering::Relaxed);
+    if let Some(note) = unsafe { note.as_ref() } {
+        note.fetch_max(size as u64, Ordering::Relaxed);
     }
 }
 

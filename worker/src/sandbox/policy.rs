@@ -1,7 +1,7 @@
 //! Turns a plan's limits into the confinement that a runner applies in its own main.
 //!
 //! Memory limits from this module are added to the memory that the runner uses when it locks down, which only the
-//! runner itself knows (`beyond_present`).
+//! runner itself knows (`add_present_usage`).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use opt_shared::settings::LimitSettings;
 use opt_shared::units::Bytes;
 
 use crate::sandbox::confine::{
-    Confinement, ProcessLimit, Reach, ResourceLimits, SandboxKind, library_folders,
+    Confinement, FileAccess, ProcessLimit, ResourceLimits, SandboxKind, library_folders,
 };
 
 /// Address space that glibc reserves for each thread's arena.
@@ -40,14 +40,14 @@ pub(crate) fn user_number() -> u32 {
     (std::process::id() % (1 << 22)) * USERS_PER_WORKER + number
 }
 
-/// Returns a candidate's confinement. `libraries` is the size of the files that the runner loads in addition to those
-/// of the system.
+/// Returns a candidate's confinement. `libraries` is the total size of the files that the runner loads in addition to
+/// those of the system.
 pub(crate) fn for_candidate(
     limits: &LimitSettings,
     threads: u32,
     memory: Bytes,
     libraries: Bytes,
-    reach: Reach,
+    file_access: FileAccess,
 ) -> Confinement {
     Confinement {
         kind: SandboxKind::Candidate,
@@ -65,13 +65,13 @@ pub(crate) fn for_candidate(
             locked_memory: Bytes::ZERO,
         },
         user_number: user_number(),
-        reach,
+        file_access,
     }
 }
 
 /// The paths that a compiler may access in addition to the system's folders.
 #[derive(Clone, Copy)]
-pub(crate) struct CompilerReach<'a> {
+pub(crate) struct CompilerFileAccess<'a> {
     pub(crate) scratch: &'a Path,
     pub(crate) readable: &'a [PathBuf],
     pub(crate) toolchain: &'a [PathBuf],
@@ -80,7 +80,11 @@ pub(crate) struct CompilerReach<'a> {
     pub(crate) files: &'a Path,
 }
 
-pub(crate) fn for_compiler(reach: &CompilerReach<'_>, memory: Bytes, largest_file: Bytes) -> Confinement {
+pub(crate) fn for_compiler(
+    file_access: &CompilerFileAccess<'_>,
+    memory: Bytes,
+    largest_file: Bytes,
+) -> Confinement {
     Confinement {
         kind: SandboxKind::Compiler,
         limits: ResourceLimits {
@@ -93,31 +97,35 @@ pub(crate) fn for_compiler(reach: &CompilerReach<'_>, memory: Bytes, largest_fil
             locked_memory: Bytes::ZERO,
         },
         user_number: 0,
-        reach: Reach {
-            readable: existing(reach.readable),
+        file_access: FileAccess {
+            readable: existing(file_access.readable),
             libraries: Vec::new(),
-            toolchain: existing(reach.toolchain),
-            hidden: without_links(&reach.closed.files),
-            homes: without_links([&reach.closed.home, reach.files]),
-            writable: vec![reach.scratch.to_owned()],
+            toolchain: existing(file_access.toolchain),
+            hidden: without_links(&file_access.closed.files),
+            homes: without_links([&file_access.closed.home, file_access.files]),
+            writable: vec![file_access.scratch.to_owned()],
         },
     }
 }
 
 /// The files that a candidate's runners may read: the folders `readable`, and the shared libraries in `libraries`.
-pub(crate) fn reach_of_candidate(readable: &[PathBuf], libraries: &[PathBuf], closed: &Closed) -> Reach {
+pub(crate) fn file_access_of_candidate(
+    readable: &[PathBuf],
+    libraries: &[PathBuf],
+    closed: &Closed,
+) -> FileAccess {
     let open = without_links(readable.iter().chain(libraries)).into_iter().chain(library_folders());
     let open: Vec<PathBuf> = open.collect();
     // Lists only the hidden paths inside readable folders, because the list must fit one frame and all other paths are
     // inaccessible anyway.
     let mut hidden = without_links(&closed.files);
     hidden.retain(|hidden| open.iter().any(|folder| hidden.starts_with(folder)));
-    Reach {
+    FileAccess {
         readable: existing(readable),
         libraries: existing(libraries),
         hidden,
         homes: without_links([&closed.home]),
-        ..Reach::default()
+        ..FileAccess::default()
     }
 }
 
@@ -155,8 +163,8 @@ fn user_tasks() -> u32 {
     tasks
 }
 
-/// In the runner: adds the memory that it uses already to its memory limits.
-pub(crate) fn beyond_present(mut confinement: Confinement) -> Confinement {
+/// Adds the memory that this process (a runner) already uses to its memory limits.
+pub(crate) fn add_present_usage(mut confinement: Confinement) -> Confinement {
     let (size, data) = present();
     confinement.limits.data += data;
     if let Some(address_space) = &mut confinement.limits.address_space {

@@ -15,11 +15,11 @@ pub(crate) enum Scheduling {
     RealTime(u32),
 }
 
-/// Sets this for a thread, given by its number. 0 is the calling thread.
-pub(crate) fn set_scheduling(thread: u32, turns: Scheduling) -> Result<(), Errno> {
-    let attributes = match turns {
+/// Applies `scheduling` to the thread with this number; 0 is the calling thread.
+pub(crate) fn set_scheduling(thread: u32, scheduling: Scheduling) -> Result<(), Errno> {
+    let attributes = match scheduling {
         Scheduling::Short => {
-            SchedulingAttributes { runtime: SHORT_TURN_NS, ..SchedulingAttributes::default() }
+            SchedulingAttributes { runtime: SHORT_SLICE_NS, ..SchedulingAttributes::default() }
         }
         Scheduling::RealTime(priority) => SchedulingAttributes {
             policy: FIFO,
@@ -39,7 +39,7 @@ pub(crate) fn set_scheduling(thread: u32, turns: Scheduling) -> Result<(), Errno
 }
 
 /// The shortest slice that the kernel grants.
-const SHORT_TURN_NS: u64 = 100_000;
+const SHORT_SLICE_NS: u64 = 100_000;
 const SIZE_OF_ATTRIBUTES: u32 = 48;
 /// `SCHED_FIFO` and `SCHED_FLAG_RESET_ON_FORK` of `linux/sched.h`.
 const FIFO: u32 = 1;
@@ -65,13 +65,13 @@ const _: () = assert!(size_of::<SchedulingAttributes>() == SIZE_OF_ATTRIBUTES as
 mod tests {
     use super::*;
 
-    /// Each runs in a separate thread, which keeps its setting to itself.
+    /// Runs a test in a separate thread, because its scheduling must not affect other tests.
     fn in_a_thread<T: Send + 'static>(run: fn() -> T) -> T {
         std::thread::spawn(run).join().expect("the thread")
     }
 
     #[test]
-    fn short_turns_need_no_privilege() {
+    fn short_slices_need_no_privilege() {
         // Kernels have the call since 3.14.
         assert_eq!(in_a_thread(|| set_scheduling(0, Scheduling::Short)), Ok(()));
     }

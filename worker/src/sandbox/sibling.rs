@@ -40,15 +40,15 @@ pub(crate) unsafe fn clone_sibling(wanted: Namespaces) -> Result<Sibling, SpawnE
 /// would.
 fn thread_number() -> Result<*mut c_int, SpawnError> {
     let refused = |source| SpawnError::Prepare { action: "looking for this thread's number", source };
-    let mut place: *mut c_int = std::ptr::null_mut();
+    let mut location: *mut c_int = std::ptr::null_mut();
     // SAFETY: stores one pointer at the given location.
-    if unsafe { libc::prctl(libc::PR_GET_TID_ADDRESS, &raw mut place) } != 0 {
+    if unsafe { libc::prctl(libc::PR_GET_TID_ADDRESS, &raw mut location) } != 0 {
         return Err(refused(io::Error::last_os_error()));
     }
     // SAFETY: the location that was registered when this thread started, if any; it lives as long as the thread.
-    let number = if place.is_null() { 0 } else { unsafe { *place } };
+    let number = if location.is_null() { 0 } else { unsafe { *location } };
     if number == rustix::thread::gettid().as_raw_nonzero().get() {
-        Ok(place)
+        Ok(location)
     } else {
         Err(refused(io::ErrorKind::NotFound.into()))
     }

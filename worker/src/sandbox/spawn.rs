@@ -275,7 +275,8 @@ pub(super) unsafe fn clone(flags: c_int, child_tid: *mut c_int) -> io::Result<Cl
     let mut pidfd: c_int = -1;
     // SAFETY: without CLONE_VM the child has a copy of our memory. With a null stack it continues on its copy of this
     // stack, as after fork. With CLONE_PIDFD the third argument is where the kernel stores the descriptor, and `pidfd`
-    // outlives the call. The last two differ in their order, and no thread-local storage is given.
+    // outlives the call. The order of the last two arguments depends on the
+    // architecture, and no thread-local storage is given.
     let result = unsafe {
         #[cfg(target_arch = "x86_64")]
         let result = libc::syscall(libc::SYS_clone, flags, 0_usize, &raw mut pidfd, child_tid, 0_usize);

@@ -38,16 +38,16 @@ impl Stream {
         self.size <= self.written()
     }
 
-    /// The last `most` bytes of the output, as text without control characters other than line ends and tabs.
-    pub(crate) fn tail(&self, most: usize) -> String {
+    /// The last `max_bytes` bytes of the output, as text without control characters other than line ends and tabs.
+    pub(crate) fn tail(&self, max_bytes: usize) -> String {
         let written = self.written();
-        let from = written.saturating_sub(most as u64);
+        let from = written.saturating_sub(max_bytes as u64);
         self.text(from, written)
     }
 
-    /// The first `most` bytes, in the same form.
-    pub(crate) fn head(&self, most: usize) -> String {
-        let to = self.written().min(most as u64);
+    /// The first `max_bytes` bytes, in the same form.
+    pub(crate) fn head(&self, max_bytes: usize) -> String {
+        let to = self.written().min(max_bytes as u64);
         self.text(0, to)
     }
 

@@ -103,10 +103,10 @@ mod tests {
 
     #[test]
     fn waiting_for_a_cpu_extends_the_limit_up_to_a_bound() {
-        let mut hungry = timeout(100 * MS);
-        assert!(!hungry.spend(99 * MS, || unreachable!("nothing is asked before the limit")));
-        assert!(!hungry.spend(50 * MS, || 80 * MS));
-        assert!(hungry.spend(31 * MS, || 80 * MS));
+        let mut waiting = timeout(100 * MS);
+        assert!(!waiting.spend(99 * MS, || unreachable!("nothing is asked before the limit")));
+        assert!(!waiting.spend(50 * MS, || 80 * MS));
+        assert!(waiting.spend(31 * MS, || 80 * MS));
         let mut starved = timeout(100 * MS);
         assert!(!starved.spend(399 * MS, || Duration::from_secs(100)));
         assert!(starved.spend(MS, || Duration::from_secs(100)));

@@ -64,7 +64,7 @@ pub(crate) enum InputFault {
 }
 
 impl InputFault {
-    /// Turns this into a worker error if the machine, not the capture, is to blame.
+    /// Returns this fault if the capture is to blame, or a worker error if the machine is.
     pub(crate) fn of_the_capture(self, entry: &str) -> Result<Self, SessionError> {
         if is_shortage(&self) {
             return Err(SessionError::Means { entry: entry.to_owned(), source: Box::new(self) });

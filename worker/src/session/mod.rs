@@ -61,11 +61,11 @@ pub(crate) trait Backend {
 
     /// Returns false if a candidate has broken something that all sessions need, so that no other session can be
     /// started.
-    fn goes_on(&self) -> bool {
+    fn can_start_sessions(&self) -> bool {
         true
     }
 
-    /// Memory of the device at named points, over all sessions; empty if the backend has no device.
+    /// The device memory in use at named points, over all sessions; empty if the backend has no device.
     fn device_points(&self) -> Vec<DevicePoint> {
         Vec::new()
     }
@@ -114,14 +114,14 @@ pub(crate) trait Backend {
 /// How a session is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimedSession {
-    /// Whether its entries are called in turns.
+    /// True if its entries are called in turns.
     pub(crate) in_turns: bool,
     /// The priority of its threads in a block.
     pub(crate) priority: Priority,
 }
 
 impl TimedSession {
-    /// Its times are not used.
+    /// The settings of a session whose times are not used.
     pub(crate) const TRIAL: Self = Self { in_turns: false, priority: Priority::None };
 }
 
@@ -130,7 +130,7 @@ pub(crate) trait Candidate {
     /// The CPUs to which its sessions are pinned; empty if they do not run on a CPU.
     fn cpus(&self) -> &[u32];
 
-    /// Whether its sessions leave a CPU to other processes.
+    /// Returns true if its sessions leave a CPU to other processes.
     fn leaves_a_cpu(&self) -> bool;
 }
 
@@ -147,7 +147,7 @@ pub(crate) struct Wanted<'b> {
 /// The number of entries that share a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lifetime<'b> {
-    /// One entry, or several in a row if they owe at most `cap` together (unmapped inputs and outputs).
+    /// One entry, or several consecutive ones that owe at most `cap` together (unmapped inputs and outputs).
     Entry { cap: Bytes },
     /// The entries of each of these ranges; `inputs` selects the memory of their inputs.
     Batch { batches: &'b [Range<usize>], inputs: InputMemory },
@@ -240,7 +240,7 @@ pub(crate) struct Range64 {
     pub(crate) bytes: u64,
 }
 
-/// The answer to a request to a candidate.
+/// The outcome of a request to a candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Answer<T> {
     Done(T),
@@ -258,7 +258,7 @@ pub(crate) enum Loaded {
     Refused { text: String },
 }
 
-/// A candidate's claims about calls that have ended.
+/// What is known about calls that have ended. Everything but `elapsed` is the candidate's claim.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Called {
     /// The return value of the last call: 0 for success, `UNSUPPORTED` for an entry that it does not support.
@@ -279,7 +279,7 @@ pub(crate) const UNSUPPORTED: i32 = -2;
 
 /// A store outside an output that did not cause a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Trespass {
+pub(crate) struct StrayWrite {
     /// The index of the output.
     pub(crate) output: usize,
     /// The distance past its end, in bytes; negative if before its start.
@@ -307,7 +307,7 @@ pub(crate) trait Session {
     /// Loads the candidate. Must be called once, before anything else.
     fn load(&mut self, limit: Duration) -> Result<Answer<Loaded>, SessionError>;
 
-    /// Makes the plan call of an entry. Only if the candidate has one.
+    /// Makes the plan call of an entry. Call it only if the candidate has one.
     fn plan(&mut self, entry: usize, limit: Duration) -> Result<Answer<Called>, SessionError>;
 
     /// Fills every output and the bytes beside it with `poison`, and makes one call into `slot`.
@@ -325,8 +325,8 @@ pub(crate) trait Session {
     /// A reader of one output.
     fn output(&self, entry: usize, output: usize, slot: u32) -> Box<dyn BytesSource + '_>;
 
-    /// Returns the first byte beside an output that is no longer `poison`. Only in verification.
-    fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<Trespass>, SessionError>;
+    /// Returns the first byte beside an output that is no longer `poison`. Used only in verification.
+    fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<StrayWrite>, SessionError>;
 
     /// Fills the slots that a block of `calls` calls will write.
     fn poison(&mut self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError>;
@@ -353,7 +353,7 @@ pub(crate) trait Clock {
 
     /// Limits the time that is subtracted. Waking any session on a machine is the same work, so the shortest hand-off
     /// limits all.
-    fn limit_handoff(&mut self, most: Duration);
+    fn limit_handoff(&mut self, max: Duration);
 
     /// Discards the known hand-off, so that the next `settle_handoff` measures it again.
     fn forget_handoff(&mut self) {}

@@ -23,7 +23,7 @@ use opt_shared::room::Room;
 use crate::link::Link;
 use crate::sandbox::confine::compilers_may_execute;
 use crate::sandbox::handle::End;
-use crate::sandbox::policy::CompilerReach;
+use crate::sandbox::policy::CompilerFileAccess;
 use crate::toolchain::artifact::{Kept, keep};
 use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
 use crate::toolchain::log::{lacking_resource, missing_header, part_was_killed, ran_out_of_memory};
@@ -122,13 +122,13 @@ fn keep_for(
     match keep(library, &task.artifacts, kind, limit.min(task.artifacts_room))? {
         Kept::Artifact(artifact) => built.artifact = Some(artifact),
         Kept::TooLarge { bytes } if limit < bytes => {
-            let why = format!("the library has {bytes}, the limit is {limit} ([build] max_artifact)");
+            let why = format!("the library has {bytes}, but the limit is {limit} ([build] max_artifact)");
             head.end_as(Status::LimitExceeded, why);
         }
         Kept::TooLarge { bytes } => {
             let room = task.artifacts_room;
             let why = format!(
-                "the library has {bytes}, and {room} are left of what all libraries of a run may take ([run] max_artifacts)"
+                "the library has {bytes}, but only {room} remain of the limit on all libraries of a run ([run] max_artifacts)"
             );
             head.end_as(Status::DoesNotFit, why);
         }
@@ -166,7 +166,7 @@ fn compile(
         arguments: &step.arguments,
         env: environment(task, folders.scratch),
         work: &folders.work(),
-        reach: CompilerReach {
+        file_access: CompilerFileAccess {
             scratch: folders.scratch,
             readable: &step.readable,
             toolchain: &toolchain,
@@ -211,7 +211,7 @@ fn compile(
             return Ok(());
         }
         (None, End::Exited { code: 0 }) => {
-            (Status::CompileError, "the compiler ended well but wrote no library".to_owned())
+            (Status::CompileError, "the compiler exited with code 0 but wrote no library".to_owned())
         }
         (None, end @ End::Signalled { .. }) if task.source.language.build_runs_source() => (
             Status::CompileError,
@@ -226,11 +226,12 @@ fn compile(
         (None, End::Exited { .. }) if ran_out_of_memory(&built.log_head) => {
             out_of_memory(task, &format!("{compiler} was refused memory"))
         }
-        (None, End::Exited { .. }) if part_was_killed(&built.log_head) => {
-            (Status::InfraError, format!("a part of {compiler} was ended by a process outside the build"))
-        }
+        (None, End::Exited { .. }) if part_was_killed(&built.log_head) => (
+            Status::InfraError,
+            format!("a subprocess of {compiler} was ended by a process outside the build"),
+        ),
         (None, End::Exited { .. }) if let Some(what) = lacking_resource(&built.log_head) => {
-            (Status::InfraError, format!("{compiler} could not do its work on this machine: {what}"))
+            (Status::InfraError, format!("{compiler} lacked a resource of this machine: {what}"))
         }
         (None, End::Exited { code }) => {
             let missing = missing_header(&built.log_head, &folders.files.left_out);
@@ -255,7 +256,7 @@ fn out_of_memory(task: &BuildTask, what: &str) -> (Status, String) {
         );
         return (Status::DoesNotFit, why);
     }
-    (Status::HostMemoryLimit, format!("{what}, it may owe {limit} ([build] memory)"))
+    (Status::HostMemoryLimit, format!("{what}; it may owe {limit} ([build] memory)"))
 }
 
 fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {
@@ -293,7 +294,7 @@ fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>,
         Ok(program)
     } else {
         Err(format!(
-            "the compiler {} lies outside of the system's folders (name its folder in [build] toolchain)",
+            "the compiler {} is outside the system's folders (name its folder in [build] toolchain)",
             real.display()
         ))
     })

@@ -5,10 +5,10 @@ use opt_shared::outcome::{EntryFailure, Mismatch, Status};
 use opt_shared::settings::VerifySettings;
 
 use super::failure::{self, Calls};
-use crate::judge::check::{OutputCheck, is_the_captures};
+use crate::judge::check::{OutputCheck, is_capture_fault};
 use crate::judge::{BytesSource, Tolerance};
 use crate::recorded::Recorded;
-use crate::session::{Answer, Called, Session, SessionError, Trespass};
+use crate::session::{Answer, Called, Session, SessionError, StrayWrite};
 
 /// An entry that is called in a session.
 pub(crate) struct EntryCalls<'a> {
@@ -32,9 +32,9 @@ pub(crate) struct Checked {
     pub(crate) worst: Option<(String, f64)>,
 }
 
-/// The reason why an entry's calls ended, in cases that need no further judgement.
+/// The reason why no further calls of an entry are made.
 #[derive(Debug)]
-pub(crate) enum Over {
+pub(crate) enum EntryEnd {
     Failed(Box<EntryFailure>),
     /// The candidate died. The end of its session contains the verdict.
     Died,
@@ -44,7 +44,7 @@ pub(crate) enum Over {
 pub(crate) enum CallEnd {
     Right(Called),
     Wrong(Box<Mismatch>),
-    Over(Over),
+    Ended(EntryEnd),
 }
 
 impl<'a> EntryCalls<'a> {
@@ -58,7 +58,7 @@ impl<'a> EntryCalls<'a> {
     }
 
     /// Makes the plan call. If it fails, returns how the entry ended.
-    pub(crate) fn plan(&self, session: &mut dyn Session) -> Result<Option<Over>, SessionError> {
+    pub(crate) fn plan(&self, session: &mut dyn Session) -> Result<Option<EntryEnd>, SessionError> {
         let planned = session.plan(self.number, self.settings.call_timeout)?;
         Ok(self.done(planned, Calls::Planned).err())
     }
@@ -73,15 +73,15 @@ impl<'a> EntryCalls<'a> {
         let answer = session.call(self.number, slot, poison, self.settings.call_timeout)?;
         let called = match self.done(answer, Calls::Verified) {
             Ok(called) => called,
-            Err(over) => return Ok(CallEnd::Over(over)),
+            Err(over) => return Ok(CallEnd::Ended(over)),
         };
-        if let Some(trespass) = session.damage(self.number, slot, poison)? {
-            return Ok(CallEnd::Over(self.trespassed(trespass)));
+        if let Some(stray_write) = session.damage(self.number, slot, poison)? {
+            return Ok(CallEnd::Ended(self.end_for_stray_write(stray_write)));
         }
         Ok(match self.compare(session, slot, poison)? {
             Ok(None) => CallEnd::Right(called),
             Ok(Some(mismatch)) => CallEnd::Wrong(mismatch),
-            Err(failure) => CallEnd::Over(Over::Failed(failure)),
+            Err(failure) => CallEnd::Ended(EntryEnd::Failed(failure)),
         })
     }
 
@@ -135,7 +135,7 @@ impl<'a> EntryCalls<'a> {
             };
             let comparison = match check.run(&mut *expected, &mut *actual) {
                 Ok(comparison) => comparison,
-                Err(source) if oracle.is_none() && is_the_captures(&source) => {
+                Err(source) if oracle.is_none() && is_capture_fault(&source) => {
                     return Ok(Err(self.failure(Status::CaptureError, chain(&source))));
                 }
                 Err(source) => {
@@ -157,34 +157,34 @@ impl<'a> EntryCalls<'a> {
     }
 
     /// The end of an entry with wrong values and no other finding.
-    pub(crate) fn incorrect(&self, mismatch: Box<Mismatch>) -> Over {
+    pub(crate) fn incorrect(&self, mismatch: Box<Mismatch>) -> EntryEnd {
         let detail = self.wrong.clone().unwrap_or_default();
         self.mismatched(Status::IncorrectNumerical, detail, mismatch)
     }
 
-    pub(crate) fn mismatched(&self, status: Status, detail: String, mismatch: Box<Mismatch>) -> Over {
+    pub(crate) fn mismatched(&self, status: Status, detail: String, mismatch: Box<Mismatch>) -> EntryEnd {
         let mut failure = self.failure(status, detail);
         failure.mismatch = Some(*mismatch);
-        Over::Failed(failure)
+        EntryEnd::Failed(failure)
     }
 
     /// Returns the call if it was made and succeeded, otherwise how the entry ended.
-    fn done(&self, answer: Answer<Called>, calls: Calls) -> Result<Called, Over> {
-        let Answer::Done(called) = answer else { return Err(Over::Died) };
+    fn done(&self, answer: Answer<Called>, calls: Calls) -> Result<Called, EntryEnd> {
+        let Answer::Done(called) = answer else { return Err(EntryEnd::Died) };
         match failure::of_calls(&called, 1, calls) {
             None => Ok(called),
-            Some(verdict) => Err(Over::Failed(self.failure(verdict.status, verdict.detail))),
+            Some(verdict) => Err(EntryEnd::Failed(self.failure(verdict.status, verdict.detail))),
         }
     }
 
-    fn trespassed(&self, Trespass { output, past }: Trespass) -> Over {
+    fn end_for_stray_write(&self, StrayWrite { output, past }: StrayWrite) -> EntryEnd {
         let path = &self.recorded.outputs[output].path;
         let side = if past < 0 { "before the start" } else { "past the end" };
         let detail = match if past < 0 { -past } else { past + 1 } {
             1 => format!("wrote 1 byte {side} of `{path}`"),
             many => format!("wrote {many} bytes {side} of `{path}`"),
         };
-        Over::Failed(self.failure(Status::OutOfBounds, detail))
+        EntryEnd::Failed(self.failure(Status::OutOfBounds, detail))
     }
 
     fn failure(&self, status: Status, detail: String) -> Box<EntryFailure> {

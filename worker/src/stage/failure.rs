@@ -58,7 +58,7 @@ pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verd
         ),
         UNSUPPORTED if matches!(calls, Calls::Verified | Calls::Planned) => verdict(
             Status::Unsupported,
-            format!("the candidate does not do this entry (it returned {UNSUPPORTED})"),
+            format!("the candidate does not support this entry (it returned {UNSUPPORTED})"),
         ),
         _ if let Some((status, text)) = called.raised.as_deref().and_then(named) => {
             verdict(status, text.to_owned())
@@ -76,7 +76,8 @@ fn named(raised: &str) -> Option<(Status, &str)> {
     NAMED.iter().find_map(|(prefix, status)| Some((*status, raised.strip_prefix(prefix)?)))
 }
 
-/// Whether an entry is unsupported because the emulated device lacks something, and not because the candidate says so.
+/// Returns true if an entry is unsupported because the emulated device lacks a feature, and not because the candidate
+/// says so.
 pub(crate) fn is_of_the_device(detail: &str) -> bool {
     detail.contains("the emulated device")
 }
@@ -125,7 +126,7 @@ pub(crate) fn unless_damaged(
     if !may_be_damage {
         return Ok(failure);
     }
-    let fault = match recorded.is_as_it_was_opened() {
+    let fault = match recorded.check_unchanged() {
         Err(changed) => changed,
         Ok(()) => match recorded.check_crcs().and_then(|()| elsewhere()) {
             Err(source) => RecordedError::Capture { name: recorded.name.clone(), source },
@@ -163,13 +164,13 @@ mod tests {
                 code(-2),
                 1,
                 Calls::Verified,
-                Some((Status::Unsupported, "the candidate does not do this entry (it returned -2)")),
+                Some((Status::Unsupported, "the candidate does not support this entry (it returned -2)")),
             ),
             (
                 code(-2),
                 1,
                 Calls::Planned,
-                Some((Status::Unsupported, "the candidate does not do this entry (it returned -2)")),
+                Some((Status::Unsupported, "the candidate does not support this entry (it returned -2)")),
             ),
             // The entry was supported in verification.
             (

@@ -16,7 +16,7 @@ use crate::link::{Link, LinkError, RunnerNotice};
 use crate::runner::compiler::CompileOrder;
 use crate::runner::frame::{FrameError, Reply, ToRunner, receive_reply, send_to_runner};
 use crate::sandbox::handle::{End, HandleError, RunnerHandle};
-use crate::sandbox::policy::{self, CompilerReach};
+use crate::sandbox::policy::{self, CompilerFileAccess};
 use crate::sandbox::spawn::SOCKET_FD;
 use crate::sandbox::spawn::{SpawnError, spawn_runner};
 use crate::sandbox::streams::Stream;
@@ -38,13 +38,13 @@ pub(crate) enum CompilerError {
     Spawn(#[source] SpawnError),
     #[error("preparing its descriptors")]
     Descriptors(#[source] rustix::io::Errno),
-    #[error("talking to its process")]
+    #[error("communicating with its process")]
     Frame(#[from] FrameError),
-    #[error("talking to the supervisor")]
+    #[error("communicating with the supervisor")]
     Link(#[from] LinkError),
     #[error("its process could not be set up: {text}")]
     Setup { text: String },
-    #[error("holding its process")]
+    #[error("stopping or killing its process")]
     Handle(#[from] HandleError),
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct CompilerSpec<'a> {
     pub(crate) env: Vec<CString>,
     /// Its working folder, inside its scratch folder.
     pub(crate) work: &'a Path,
-    pub(crate) reach: CompilerReach<'a>,
+    pub(crate) file_access: CompilerFileAccess<'a>,
     pub(crate) memory: Bytes,
     pub(crate) largest_file: Bytes,
 }
@@ -114,7 +114,7 @@ impl Compiler {
             is_nvrtc: spec.is_nvrtc,
             arguments: spec.arguments.to_vec(),
             work: spec.work.to_owned(),
-            confinement: policy::for_compiler(&spec.reach, spec.memory, spec.largest_file),
+            confinement: policy::for_compiler(&spec.file_access, spec.memory, spec.largest_file),
         };
         send_to_runner(compiler.socket.as_fd(), &ToRunner::Compile(order), &[])?;
         Ok(compiler)

@@ -7,7 +7,7 @@ use opt_shared::kernel_files::LeftOut;
 const EXTERNAL_SIGNALS: [&str; 6] =
     ["Killed", "Terminated", "Hangup", "Interrupt", "Bus error", "File size limit exceeded"];
 
-/// Returns true if the compiler's driver reports that one of its parts was killed by a signal from outside. The
+/// Returns true if the compiler's driver reports that one of its programs was killed by a signal from outside. The
 /// driver's own lines start with its name. Lines that a source can make the compiler print start with a location, which
 /// includes a line number. (Only the assembler's `.print` can print arbitrary text. A source gains nothing by it: the
 /// build is repeated and ends as an INFRA_ERROR.)
@@ -50,12 +50,12 @@ pub(crate) fn lacking_resource(log: &str) -> Option<&'static str> {
 }
 
 /// Returns true if a compiler reports in one of its own lines that it ran out of memory. Such an allocation is refused,
-/// so the memory that the compiler owes never shows it.
+/// so samples of the compiler's memory never show it.
 pub(crate) fn ran_out_of_memory(log: &str) -> bool {
     log.lines().any(|line| {
         let Some((driver, rest)) = line.split_once(": ") else { return false };
         let llvm = driver == "LLVM ERROR" || driver == "fatal error";
-        // gcc does not name the part that ran out of memory.
+        // gcc does not name the program that ran out of memory.
         if driver == "virtual memory exhausted" {
             return true;
         }

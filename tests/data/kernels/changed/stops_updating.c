@@ -1,4 +1,4 @@
-/* Updates the running statistics in verification, and in most timed calls not any more. */
+/* Updates the running statistics in verification, but in most timed calls no longer. */
 #include "batch_norm.h"
 
 static int calls;

@@ -188,7 +188,7 @@ fn faults(path: &Path, bytes: u64, runs: u32) -> Result<Section> {
                 let watched = ReadAhead::over_file(&file, 0..bytes);
                 watched.read_exactly();
                 let watch = watched.start();
-                watch.runs_in(std::process::id());
+                watch.set_runner(std::process::id());
                 let touched = touch(&file, bytes, way);
                 turned += watch.stop().turned;
                 touched

@@ -160,8 +160,8 @@ prop_compose! {
             let value = values[to_index(position) % values.len()];
             case.expected[from..from + size].copy_from_slice(&encode(dtype, value));
             let mut actual = encode(dtype, value * drift);
-            for (place, error) in &errors {
-                if place.index(to_index(count)) as u64 == position {
+            for (index, error) in &errors {
+                if index.index(to_index(count)) as u64 == position {
                     actual = encode(dtype, *error);
                 }
             }
@@ -217,10 +217,10 @@ proptest! {
         prop_assert_eq!(mismatch.expected_nan, count(&is_nan, false));
         prop_assert_eq!(mismatch.actual_inf, count(&is_infinite, true));
         prop_assert_eq!(mismatch.expected_inf, count(&is_infinite, false));
-        let least = pairs.iter().flat_map(|pair| pair.2.parts()).filter(|part| part.is_finite()).reduce(f64::min);
-        prop_assert_eq!(mismatch.actual_range.is_some(), least.is_some());
-        if let (Some([shown, _]), Some(least), false) = (&mismatch.actual_range, least, case.dtype == DType::Bool) {
-            prop_assert!((shown.parse::<f64>().expect("a number") - least).abs() <= 1e-6 * least.abs());
+        let min = pairs.iter().flat_map(|pair| pair.2.parts()).filter(|part| part.is_finite()).reduce(f64::min);
+        prop_assert_eq!(mismatch.actual_range.is_some(), min.is_some());
+        if let (Some([shown, _]), Some(min), false) = (&mismatch.actual_range, min, case.dtype == DType::Bool) {
+            prop_assert!((shown.parse::<f64>().expect("a number") - min).abs() <= 1e-6 * min.abs());
         }
     }
 

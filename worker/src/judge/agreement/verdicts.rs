@@ -66,9 +66,9 @@ fn wrong_corner_of_a_large_output_fails() {
     let mut case = Case::filled(DType::Float32, &[elements], |at| if at < 100 { 1e-3 } else { 100.0 });
     // The five elements after the last full chunk are added to it. Alone they would fail, because they nearly cancel.
     for at in 0..5 {
-        let place = to_index(elements) - 1 - at;
-        case.expected[place * 4..place * 4 + 4].copy_from_slice(&1e-6_f32.to_le_bytes());
-        case.set_actual(place, 2e-6);
+        let index = to_index(elements) - 1 - at;
+        case.expected[index * 4..index * 4 + 4].copy_from_slice(&1e-6_f32.to_le_bytes());
+        case.set_actual(index, 2e-6);
     }
     assert!(case.run().passed);
     for at in 0..64 << 10 {
@@ -85,9 +85,9 @@ fn wrong_corner_of_a_large_output_fails() {
 #[test]
 fn pattern_names_what_bad_elements_have_in_common() {
     let shape = [8, 5];
-    let bad = |places: &[usize]| {
+    let bad = |bad_indices: &[usize]| {
         let mut case = Case::filled(DType::Float32, &shape, spread);
-        for &at in places {
+        for &at in bad_indices {
             case.set_actual(at, 9.0);
         }
         case.run().mismatch.map(|mismatch| mismatch.pattern)

@@ -13,8 +13,8 @@ use crate::residency::staging::{Ring, Source, StagingError};
 struct Pattern(u64);
 
 impl Pattern {
-    fn at(place: u64) -> u8 {
-        (place * 31 + place / 4093).to_le_bytes()[0]
+    fn at(index: u64) -> u8 {
+        (index * 31 + index / 4093).to_le_bytes()[0]
     }
 }
 
@@ -28,16 +28,16 @@ impl Source for Pattern {
     }
 
     fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()> {
-        for (place, byte) in into.iter_mut().enumerate() {
-            *byte = Self::at(at.get() + place as u64);
+        for (index, byte) in into.iter_mut().enumerate() {
+            *byte = Self::at(at.get() + index as u64);
         }
         Ok(())
     }
 }
 
 /// Checks that the kernel's count of the arena equals the device's own.
-fn agrees(device: &HostDevice) {
-    assert_eq!(device.counted().expect("told"), device.marks().placed);
+fn check_agreement(device: &HostDevice) {
+    assert_eq!(device.counted().expect("the kernel reports the size"), device.marks().placed);
 }
 
 #[test]
@@ -50,15 +50,15 @@ fn uploaded_bytes_arrive_in_the_arena() {
         assert_eq!(done.is_none(), bytes == 0);
         if let Some(done) = done {
             on.device().wait(done).expect("copied");
-            assert!(on.device().is_done(done).expect("told"));
+            assert!(on.device().is_done(done).expect("the kernel reports the size"));
         }
-        agrees(on.device());
+        check_agreement(on.device());
         let mut found = vec![0; to_index(bytes)];
         let reader = on.device().reader().expect("a reader");
         reader.read_exact_at(&mut found, buffer.address()).expect("read");
         assert!(found.iter().enumerate().all(|(at, &byte)| byte == Pattern::at(at as u64)), "{bytes}");
         on.release(Kind::Weight, buffer).expect("released");
-        agrees(on.device());
+        check_agreement(on.device());
     }
     assert_eq!(on.device().marks().staged_peak, Bytes::kib(192));
     ring.dissolve(&mut on).expect("dissolved");
@@ -85,7 +85,7 @@ fn downloads_and_fills_run_in_order() {
     let done = device.download(slot, Bytes::new(5000), &buffer, Bytes::ZERO).expect("queued");
     let first = device.reclaim().expect("copied").expect("the uploaded slot");
     let second = device.reclaim().expect("copied").expect("the downloaded slot");
-    assert!(device.is_done(done).expect("told"));
+    assert!(device.is_done(done).expect("the kernel reports the size"));
     assert!(device.reclaim().expect("nothing out").is_none());
     assert_eq!((first.as_ref().len(), second.as_ref().len()), (4096, 8192));
     let read = &second.as_ref()[..5000];
@@ -145,7 +145,7 @@ fn arena_is_read_only_for_others_and_cannot_be_resized() {
     unsafe { rustix::mm::munmap(mapped, page()) }.expect("unmapped");
     assert!(rustix::fs::ftruncate(&*device.arena, 0).is_err());
     assert!(rustix::fs::ftruncate(&*device.arena, 1 << 50).is_err());
-    agrees(&device);
+    check_agreement(&device);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn invalid_requests_are_refused() {
 fn failed_copy_poisons_the_device() {
     let arena = HostDevice::create(Bytes::mib(1)).expect("an arena");
     let unwritable = arena.reader().expect("a reader");
-    let mut device = HostDevice::over(unwritable, Bytes::mib(1), Bytes::mib(1)).expect("an arena");
+    let mut device = HostDevice::from_arena(unwritable, Bytes::mib(1), Bytes::mib(1)).expect("an arena");
     let buffer = device.allocate(Bytes::kib(4)).expect("room");
     let slot = device.slot(Bytes::kib(4)).expect("a slot");
     let event = device.upload(slot, Bytes::kib(4), &buffer, Bytes::ZERO).expect("queued");

@@ -13,7 +13,7 @@ use crate::residency::ledger::Kind;
 use crate::residency::load::Origin;
 use crate::residency::staging::Source;
 
-/// A storage whose bytes depend on its number and their position. It counts how often it was opened, and notes
+/// A storage whose bytes depend on its number and their position. It counts how often it was opened, and records
 /// whether it is open now.
 pub(crate) struct Storage {
     pub(crate) number: usize,
@@ -69,8 +69,8 @@ impl Source for Reading<'_> {
     fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()> {
         assert!(self.0.open_now.get());
         if self.0.real {
-            for (place, byte) in into.iter_mut().enumerate() {
-                *byte = byte_of(self.0.number, at.get() + place as u64);
+            for (index, byte) in into.iter_mut().enumerate() {
+                *byte = byte_of(self.0.number, at.get() + index as u64);
             }
         }
         Ok(())
@@ -85,14 +85,14 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub(crate) fn random(seed: u64, grain: u64, most: u64, real: bool) -> Self {
+    pub(crate) fn random(seed: u64, grain: u64, max: u64, real: bool) -> Self {
         let chance = &mut SmallRng::seed_from_u64(seed);
         let shape = chance.random_range(0..100);
         let (count, giant, size) = match shape {
             0..5 => (0, false, 0..=0),
             5 if !real => (10_000, false, 0..=64),
-            6..26 => (chance.random_range(1..12), true, 0..=most / 100),
-            _ => (chance.random_range(1..24), false, 0..=most / 10),
+            6..26 => (chance.random_range(1..12), true, 0..=max / 100),
+            _ => (chance.random_range(1..24), false, 0..=max / 10),
         };
         // The source uses no host memory, or less than its storage, as much, or more.
         let holding = chance.random_range(0..4);
@@ -110,7 +110,7 @@ impl Job {
             })
             .collect();
         if giant && let Some(storage) = storages.choose_mut(chance) {
-            storage.bytes = chance.random_range(most / 2..=most);
+            storage.bytes = chance.random_range(max / 2..=max);
             storage.held = if 0 < holding { storage.bytes } else { 0 };
         }
         let sharing = chance.random_range(0..3);
@@ -128,10 +128,10 @@ impl Job {
         let after = (0..chance.random_range(0..4))
             .map(|_| {
                 let kinds = [Kind::Output, Kind::Workspace, Kind::Activation];
-                (kinds[chance.random_range(0..3)], Bytes::new(chance.random_range(0..=most)))
+                (kinds[chance.random_range(0..3)], Bytes::new(chance.random_range(0..=max)))
             })
             .collect();
-        let slot = Bytes::new(chance.random_range(most / 400 + 1..=most / 10));
+        let slot = Bytes::new(chance.random_range(max / 400 + 1..=max / 10));
         let terms = Terms { grain: Bytes::new(grain), slots: chance.random_range(1..5), slot };
         Self { storages, tensors, after, terms }
     }

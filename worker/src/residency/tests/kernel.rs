@@ -20,7 +20,7 @@ const ALONE: &str = "OPT_RESIDENCY_ALONE";
 const TERMS: Terms = Terms { grain: Bytes::kib(4), slots: 2, slot: Bytes::kib(256) };
 /// The number of bytes loaded between two samples of the kernel's count. The count is also sampled at the end of each
 /// storage.
-const LOOK_EVERY: u64 = 32 << 20;
+const SAMPLE_EVERY: u64 = 32 << 20;
 
 /// The exact size of this process's private pages. The counters in `status` lag behind.
 fn anonymous() -> Bytes {
@@ -29,17 +29,17 @@ fn anonymous() -> Bytes {
     Bytes::kib(line.trim().trim_end_matches(" kB").parse().expect("a number"))
 }
 
-/// Remembers the highest of the kernel's counts.
+/// Records the highest of the kernel's counts.
 struct Watch {
     arena: Arc<dyn Fn() -> Bytes>,
     before: Bytes,
-    most: Cell<Bytes>,
+    max: Cell<Bytes>,
 }
 
 impl Watch {
-    fn look(&self) {
+    fn sample(&self) {
         let now = (self.arena)() + (anonymous() - self.before);
-        self.most.set(self.most.get().max(now));
+        self.max.set(self.max.get().max(now));
     }
 }
 
@@ -93,8 +93,8 @@ impl Source for Copy<'_> {
             None => into.fill(5),
         }
         let end = at.get() + into.len() as u64;
-        if end == self.storage.bytes.get() || end.is_multiple_of(LOOK_EVERY) {
-            self.storage.watch.look();
+        if end == self.storage.bytes.get() || end.is_multiple_of(SAMPLE_EVERY) {
+            self.storage.watch.sample();
         }
         Ok(())
     }
@@ -123,10 +123,10 @@ fn ledger_agrees_with_the_kernel() {
         .env(ALONE, "1")
         .output()
         .expect("started");
-    let said = String::from_utf8_lossy(&child.stdout);
-    let complaints = String::from_utf8_lossy(&child.stderr);
-    assert!(child.status.success(), "{said}\n{complaints}");
-    assert!(said.contains("1 passed"), "it ran: {said}");
+    let output = String::from_utf8_lossy(&child.stdout);
+    let errors = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success(), "{output}\n{errors}");
+    assert!(output.contains("1 passed"), "the test did not run: {output}");
 }
 
 fn measure(storages: &[(u64, bool, usize)], outputs: &[u64]) {
@@ -146,9 +146,9 @@ fn measure(storages: &[(u64, bool, usize)], outputs: &[u64]) {
     let reader = device.reader().expect("a reader");
     let blocks = move || {
         use std::os::unix::fs::MetadataExt;
-        Bytes::new(reader.metadata().expect("told").blocks()).saturating_mul(512)
+        Bytes::new(reader.metadata().expect("the kernel reports the size").blocks()).saturating_mul(512)
     };
-    let watch = Watch { arena: Arc::new(blocks), before: anonymous(), most: Cell::new(Bytes::ZERO) };
+    let watch = Watch { arena: Arc::new(blocks), before: anonymous(), max: Cell::new(Bytes::ZERO) };
     let owned: Vec<Storage> = storages
         .iter()
         .map(|&(mib, held, _)| Storage { bytes: Bytes::mib(mib), held, watch: &watch })
@@ -165,20 +165,20 @@ fn measure(storages: &[(u64, bool, usize)], outputs: &[u64]) {
         let filled = residency.device().fill(buffer, 7).expect("queued");
         residency.device().wait(filled).expect("filled");
     }
-    watch.look();
+    watch.sample();
     let ledger = residency.ledger().peak();
     assert_eq!(ledger, formula.bytes());
-    agrees(watch.most.get(), ledger);
-    // When nothing is being copied, they agree to the page.
+    check_agreement(watch.max.get(), ledger);
+    // When nothing is being copied, the two counts are equal to the page.
     let marks = residency.device().marks();
-    assert_eq!(residency.device().counted().expect("told"), marks.placed);
-    agrees((watch.arena)() + (anonymous() - watch.before), residency.ledger().sum());
+    assert_eq!(residency.device().counted().expect("the kernel reports the size"), marks.placed);
+    check_agreement((watch.arena)() + (anonymous() - watch.before), residency.ledger().sum());
     residency.dissolve().expect("dissolved");
 }
 
 /// Checks that the two counts agree within 1 %.
-fn agrees(kernel: Bytes, ledger: Bytes) {
-    let (most, least) = (kernel.max(ledger), kernel.min(ledger));
+fn check_agreement(kernel: Bytes, ledger: Bytes) {
+    let (max, min) = (kernel.max(ledger), kernel.min(ledger));
     println!("the kernel counts {}, the ledger {}", kernel.get(), ledger.get());
-    assert!(most - least <= ledger.fraction(0.01), "the kernel counts {kernel}, the ledger {ledger}");
+    assert!(max - min <= ledger.fraction(0.01), "the kernel counts {kernel}, the ledger {ledger}");
 }

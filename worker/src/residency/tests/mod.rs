@@ -72,11 +72,11 @@ fn check_lazy_order(job: &Job, residency: &mut Residency<Counting, usize>, seed:
     for call in calls {
         match *call {
             DeviceCall::Allocated { bytes, copies_under_way } => {
-                assert_eq!(owed, 0, "job {seed}: the buffer before is not uploaded yet");
+                assert_eq!(owed, 0, "job {seed}: the previous buffer is not uploaded yet");
                 if allocated < weights {
                     owed = bytes.get();
                 } else {
-                    assert_eq!(copies_under_way, 0, "job {seed}: an upload is not over");
+                    assert_eq!(copies_under_way, 0, "job {seed}: an upload is still pending");
                 }
                 allocated += 1;
             }
@@ -140,7 +140,11 @@ fn capacity_of_the_formula_suffices_and_a_grain_less_fails() {
         for (buffer, (kind, _)) in after.into_iter().zip(&job.after) {
             residency.release(*kind, buffer).expect("released");
         }
-        assert_eq!(residency.device().counted().expect("told"), peak.weights, "job {seed}");
+        assert_eq!(
+            residency.device().counted().expect("the kernel reports the size"),
+            peak.weights,
+            "job {seed}"
+        );
         if room != Bytes::ZERO {
             let small = HostDevice::create(room - Bytes::new(page)).expect("an arena");
             let storages: Vec<(usize, &dyn Origin)> =
@@ -163,16 +167,16 @@ fn storages_shared_by_two_loads_are_loaded_once() {
         let storages: Vec<(usize, &dyn Origin)> =
             job.storages.iter().map(|it| (it.number, it as &dyn Origin)).collect();
         let (first, second) = job.tensors.split_at(job.tensors.len() / 2);
-        let mut most = Bytes::ZERO;
+        let mut max = Bytes::ZERO;
         for (tensors, instead_of) in [(first, &[][..]), (second, first)] {
             let load = Load { storages: &storages, tensors, after: &[], instead_of };
             residency.load(&load).expect("loaded");
             let used: std::collections::BTreeSet<usize> = tensors.iter().copied().collect();
             let weights = used.iter().map(|&it| job.placed(job.storages[it].bytes())).sum();
             assert_eq!(residency.ledger().held(Kind::Weight), Bytes::new(weights), "job {seed}");
-            most = most.max(Bytes::new(weights));
+            max = max.max(Bytes::new(weights));
         }
-        assert_eq!(residency.device().marks().placed_peak, most, "job {seed}");
+        assert_eq!(residency.device().marks().placed_peak, max, "job {seed}");
         for (storage, uses) in job.storages.iter().zip(job.uses()) {
             let apart =
                 !first.is_empty() && second.contains(&storage.number) && first.contains(&storage.number);

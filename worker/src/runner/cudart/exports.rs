@@ -1,6 +1,6 @@
 //! The functions of the CUDA runtime for kernels and memory, with C's calling convention.
 //!
-//! Each has the name and the contract of the function of the runtime, with the prefix that the linker adds.
+//! Each has the contract of the runtime's function of that name. The linker adds the prefix.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -54,7 +54,7 @@ unsafe fn text(name: *const c_char) -> String {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap___cudaRegisterFatBinary(wrapper: *const c_void) -> *mut *mut c_void {
-    // SAFETY: nvcc's code passes what it put into the library.
+    // SAFETY: nvcc generates this call, with a pointer to the fat binary that it put into the library.
     let text = unsafe { fat_binary::ptx(wrapper) };
     let mut runtime = runtime();
     runtime.images.push(Image { text, module: None });

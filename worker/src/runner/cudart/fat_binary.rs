@@ -14,7 +14,7 @@ const ARCHITECTURE: usize = 28;
 /// The smallest header of an entry, in bytes.
 const ENTRY: usize = 48;
 
-/// What the library's constructor passes.
+/// The structure that the library's constructor passes.
 #[repr(C)]
 struct Wrapper {
     magic: u32,
@@ -23,7 +23,7 @@ struct Wrapper {
     name: *const c_void,
 }
 
-/// Returns the PTX for the newest device that is not newer than the emulated one, or why there is none.
+/// Returns the PTX for the newest device that is not newer than the emulated one, or the reason why there is none.
 ///
 /// # Safety
 /// `wrapper` must be what nvcc's code passes to `__cudaRegisterFatBinary`.

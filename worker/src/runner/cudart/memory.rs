@@ -2,9 +2,9 @@
 
 use super::{INVALID_VALUE, Runtime, runtime};
 
-/// Inputs keep their addresses modulo this, as captures promise, in bytes.
+/// Inputs keep their captured addresses modulo this number of bytes.
 const INPUT_PHASE: u64 = 64;
-/// Outputs are aligned as a card's allocator aligns them, unless their memory is not aligned to words.
+/// Outputs keep their addresses modulo this number of bytes. Their memory is otherwise aligned as on a card.
 const OUTPUT_PHASE: u64 = 4;
 
 /// The kinds of copies (`cudaMemcpyKind`).
@@ -66,7 +66,7 @@ impl Runtime {
             TO_HOST => (false, true),
             ON_DEVICE => (true, true),
             BY_ADDRESS => (self.is_on_device(to), self.is_on_device(from)),
-            _ => return self.refused(INVALID_VALUE, format!("{kind} is no kind of copies")),
+            _ => return self.refused(INVALID_VALUE, format!("{kind} is not a kind of copy")),
         };
         let source = std::ptr::with_exposed_provenance::<u8>(from);
         let target = std::ptr::with_exposed_provenance_mut::<u8>(to);

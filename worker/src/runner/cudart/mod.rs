@@ -1,11 +1,11 @@
 //! The CUDA runtime for host launchers on the emulated device.
 //!
-//! A candidate's library is linked so that its calls of the CUDA runtime reach the functions in `exports` and `queries`,
-//! which this executable exports. Inputs and outputs stay where a runner maps them; the device gets addresses for them that host
-//! code cannot use, as on a card. Every operation is complete when its call returns.
+//! A candidate's library is linked so that its calls of the CUDA runtime reach the functions in `exports` and
+//! `queries`, which this executable exports. Inputs and outputs stay where a runner maps them; the device gets
+//! addresses for them that host code cannot use, as on a card. Every operation is complete when its call returns.
 //!
-//! The candidate shares this process and can forge everything here, so a fault that is found here only explains a
-//! verdict. What passes is decided by the worker's own comparison of the outputs.
+//! The candidate shares this process and can forge all of this state, so a fault that is found here only explains a
+//! verdict. Only the worker's own comparison of the outputs decides whether the candidate passes.
 
 mod exports;
 mod fat_binary;
@@ -22,11 +22,11 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use opt_emulator::{Config, Device, Fault, Function, Launch, Limit, LoadError, Module};
 
 pub(super) use self::memory::{show_input, show_output};
-use self::report::Trouble;
+use self::report::CallErrors;
 
-/// The functions that exist, one a line. The build script exports them with the prefix `__wrap_`, and `toolchain::cuda`
-/// redirects calls to them with the linker's option `--wrap`. The prefix keeps the names apart from those of a real CUDA
-/// runtime that a library brings along.
+/// The names of the exported functions, one per line. The build script exports them with the prefix `__wrap_`, and
+/// `toolchain::cuda` redirects calls to them with the linker's option `--wrap`. The prefix avoids conflicts with the
+/// names of a real CUDA runtime that a library may contain.
 pub(crate) const FUNCTIONS: &str = include_str!("functions.txt");
 
 const INVALID_VALUE: u32 = 1;
@@ -48,7 +48,7 @@ fn runtime() -> MutexGuard<'static, Runtime> {
 
 /// The PTX of one fat binary.
 struct Image {
-    /// The error says why there is no PTX.
+    /// The PTX, or the reason why there is none.
     text: Result<String, String>,
     /// Loaded at its first use, as a card's driver does.
     module: Option<Module>,
@@ -66,23 +66,24 @@ struct Runtime {
     images: Vec<Image>,
     /// Keyed by the addresses that host code uses for them.
     symbols: HashMap<usize, Symbol>,
-    /// The device's addresses of inputs and outputs, keyed by address and size in this process.
+    /// The device addresses of inputs and outputs, keyed by address and size in this process.
     mapped: HashMap<(usize, usize), u64>,
     /// Names of inputs and outputs for messages, with their sizes, by their addresses on the device.
     names: BTreeMap<u64, (u64, String)>,
-    /// The number of launches in this call of the candidate.
+    /// The number of launches in the current call of the candidate.
     launches: usize,
     next_handle: usize,
     /// The dynamic shared memory that `cudaFuncSetAttribute` allows a kernel, in bytes, by its address on the host.
     dynamic_shared: HashMap<usize, u64>,
     /// The error that `cudaGetLastError` returns.
     last: u32,
-    trouble: Trouble,
+    errors: CallErrors,
 }
 
 impl Runtime {
     fn new() -> Self {
-        // One thread: the runner's own CPU limits decide how many there are, and results do not depend on them.
+        // One host thread is enough: results do not depend on their number, and the runner's CPU limits may allow no
+        // more.
         let config = Config { memory: MEMORY, threads: 1, ..Config::default() };
         Self {
             device: Device::new(config),
@@ -94,11 +95,11 @@ impl Runtime {
             next_handle: 0,
             dynamic_shared: HashMap::new(),
             last: 0,
-            trouble: Trouble::default(),
+            errors: CallErrors::default(),
         }
     }
 
-    /// Remembers an error code, and returns it.
+    /// Records an error code for `cudaGetLastError`, and returns it.
     fn result(&mut self, code: u32) -> u32 {
         if code != 0 {
             self.last = code;
@@ -106,25 +107,25 @@ impl Runtime {
         code
     }
 
-    /// Remembers a fault of the device, and returns its code.
+    /// Records a fault of the device, and returns its code.
     fn fault(&mut self, fault: &Fault, what: &str) -> u32 {
         let names = &self.names;
         let name = |address: u64| {
             let (start, (bytes, name)) = names.range(..=address).next_back()?;
             (address - start < *bytes).then(|| name.clone())
         };
-        self.trouble.of_fault(fault, what, name);
+        self.errors.of_fault(fault, what, name);
         self.result(fault.code())
     }
 
-    /// Remembers something that the emulated device cannot do.
+    /// Records that the candidate used a feature that the emulated device lacks, and returns the error code.
     fn unsupported(&mut self, what: &str) -> u32 {
-        self.trouble.unsupported(what);
+        self.errors.unsupported(what);
         self.result(NOT_SUPPORTED)
     }
 
     fn refused(&mut self, code: u32, what: String) -> u32 {
-        self.trouble.refused(what);
+        self.errors.refused(what);
         self.result(code)
     }
 
@@ -151,7 +152,7 @@ impl Runtime {
             Ok(text) => text,
             Err(why) => {
                 let why = why.clone();
-                self.trouble.unsupported(&why);
+                self.errors.unsupported(&why);
                 return Err(self.result(NO_KERNEL_IMAGE));
             }
         };
@@ -162,7 +163,7 @@ impl Runtime {
             }
             Err(LoadError::Device(fault)) => Err(self.fault(&fault, "while its kernels were being loaded")),
             Err(error @ LoadError::Unsupported { .. }) => {
-                self.trouble.unsupported(&error.to_string());
+                self.errors.unsupported(&error.to_string());
                 Err(self.result(error.code()))
             }
             Err(error) => Err(self.refused(error.code(), format!("its PTX cannot be loaded: {error}"))),
@@ -205,7 +206,7 @@ impl Runtime {
         let launch = Launch { grid, block, shared_bytes: shared, params, limit };
         match self.device.launch(function, &launch) {
             Ok(summary) => {
-                // A candidate may have closed its output.
+                // Errors are ignored, because the candidate may have closed its standard output.
                 let mut output = std::io::stdout();
                 let _ = output.write_all(summary.printed.as_bytes()).and_then(|()| output.flush());
                 0
@@ -218,25 +219,25 @@ impl Runtime {
     }
 }
 
-/// Begins a call of the candidate.
+/// Resets the state of the runtime before a call of the candidate.
 pub(super) fn begin_call() {
     let mut runtime = runtime();
     runtime.launches = 0;
     runtime.last = 0;
-    runtime.trouble = Trouble::default();
-    // As if the process were new. The verdict on the call with the fault was given.
+    runtime.errors = CallErrors::default();
+    // Each call starts without a fault, as in a new process. The call with the fault has its verdict already.
     runtime.device.forget_fault();
 }
 
 /// Ends a call of the candidate that returned `code`. Returns the error that explains its failure, with the prefix that
-/// names its status; `None` if the device has nothing to say.
+/// names its status; `None` if the device has recorded no error.
 pub(super) fn end_call(code: i32) -> Option<String> {
     let runtime = &mut *runtime();
     let is_pending = runtime.last != 0;
-    std::mem::take(&mut runtime.trouble).text(code != 0 || is_pending)
+    std::mem::take(&mut runtime.errors).text(code != 0 || is_pending)
 }
 
-/// The loader's message, or a better one if the candidate calls a function of CUDA that does not exist here.
+/// Returns the loader's message, or a clearer one if the candidate calls a CUDA function that this runtime lacks.
 pub(super) fn explain(loader: String) -> String {
     let missing = loader.rsplit_once("undefined symbol: ").map(|(_, name)| name.trim());
     match missing.filter(|name| name.trim_start_matches('_').starts_with("cu")) {
@@ -276,15 +277,15 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_a_call_are_reported_once_and_refusals_only_if_nobody_saw_them() {
+    fn faults_are_reported_once_and_refusals_only_if_the_candidate_did_not_query_them() {
         begin_call();
         assert_eq!(end_call(0), None);
-        runtime().refused(1, "no such launch".to_owned());
-        assert_eq!(end_call(0).as_deref(), Some("opt.Raised: no such launch"));
+        runtime().refused(1, "an invalid launch".to_owned());
+        assert_eq!(end_call(0).as_deref(), Some("opt.Raised: an invalid launch"));
         begin_call();
-        runtime().refused(1, "no such launch".to_owned());
+        runtime().refused(1, "an invalid launch".to_owned());
         runtime().last = 0;
-        assert_eq!(end_call(0), None, "the candidate has seen it");
+        assert_eq!(end_call(0), None, "the candidate has queried the error");
         begin_call();
         runtime().unsupported("clusters");
         runtime().last = 0;

@@ -208,9 +208,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaDeviceGetAttribute(
     match properties::attribute(attribute) {
         // SAFETY: see the caller's contract.
         Some(value) => unsafe { give(to, value) },
-        None => {
-            runtime().unsupported(&format!("the emulated device does not know its attribute {attribute}"))
-        }
+        None => runtime().unsupported(&format!("the emulated device has no attribute {attribute}")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What went wrong on the device during one call, as a text whose prefix names the status.
+//! The errors of the device during one call, as a text whose prefix names the status.
 
 use opt_emulator::{Access, Fault, FaultKind, FaultSite, Memory};
 
@@ -9,19 +9,19 @@ const TIMEOUT: &str = "opt.Timeout: ";
 const NONDETERMINISTIC: &str = "opt.Nondeterministic: ";
 const CRASHED: &str = "opt.Crashed: ";
 const REFUSED: &str = "opt.Raised: ";
-/// The largest distance from a buffer at which an access counts as one that missed it, in bytes.
+/// The largest distance, in bytes, at which an access outside a buffer is attributed to that buffer.
 const NEAR: u64 = 1 << 16;
 
-/// The first trouble of each kind.
+/// The first error of each kind in a call.
 #[derive(Default)]
-pub(super) struct Trouble {
-    /// After it the device is unusable, or its results are not known.
+pub(super) struct CallErrors {
+    /// An error after which the device is unusable, or its results are unknown.
     fatal: Option<String>,
-    /// Something that the runtime refused. The candidate may have handled it.
+    /// A request that the runtime refused. The candidate may have handled the error.
     refused: Option<String>,
 }
 
-impl Trouble {
+impl CallErrors {
     pub(super) fn unsupported(&mut self, what: &str) {
         self.fatal.get_or_insert_with(|| format!("{UNSUPPORTED}{what}"));
     }
@@ -30,13 +30,13 @@ impl Trouble {
         self.refused.get_or_insert(what);
     }
 
-    /// `name` returns the name of the input or output that contains an address.
+    /// Adds a fault of the device. `name` returns the name of the input or output that contains an address.
     pub(super) fn of_fault(&mut self, fault: &Fault, what: &str, name: impl Fn(u64) -> Option<String>) {
         let text = format!("{}, {what}{}", fault.kind, fault.site.as_deref().map_or_else(String::new, place));
         let prefix = match &fault.kind {
             FaultKind::Unsupported(_) => UNSUPPORTED,
             FaultKind::InvalidValue(_) | FaultKind::OutOfMemory { .. } | FaultKind::LaunchLimits(_) => {
-                self.refused(format!("the device refused it {what}: {}", fault.kind));
+                self.refused(format!("the device refused the request {what}: {}", fault.kind));
                 return;
             }
             FaultKind::IllegalAddress(access) if is_near(access) => OUT_OF_BOUNDS,
@@ -52,14 +52,16 @@ impl Trouble {
         self.fatal.get_or_insert_with(|| format!("{prefix}{text}{buffer}"));
     }
 
-    /// `with_refusals` is true if something that the runtime refused explains the end of the call.
+    /// Returns the text, if there was an error. `with_refusals` is true if a refused request can explain how the call
+    /// ended.
     pub(super) fn text(self, with_refusals: bool) -> Option<String> {
         let refused = self.refused.filter(|_| with_refusals).map(|text| format!("{REFUSED}{text}"));
         self.fatal.or(refused)
     }
 }
 
-/// The thread and the line. Only a source file's name is given, because its folder is that of a build and is deleted.
+/// Describes the thread and the line. Only the name of a source file is given, because the folder of a build is
+/// deleted.
 fn place(site: &FaultSite) -> String {
     let FaultSite { block, thread, lane, line, .. } = site;
     let source = site.source.as_ref().map_or_else(String::new, |source| {
@@ -80,7 +82,7 @@ fn access_of(kind: &FaultKind) -> Option<&Access> {
     }
 }
 
-/// Whether an access missed a buffer by little, or left memory that is the block's own.
+/// Returns true if an access is near a buffer, or beyond the block's own shared or local memory.
 fn is_near(access: &Access) -> bool {
     let near = |distance: Option<i64>| distance.is_none_or(|distance| distance.unsigned_abs() < NEAR);
     access.memory != Memory::Global || access.nearest.is_some_and(|nearest| near(nearest.distance))

@@ -1,4 +1,4 @@
-//! Shared libraries: opened by descriptor, their functions looked up by name.
+//! Loads shared libraries: opens them by descriptor, and looks up their functions by name.
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -33,7 +33,7 @@ pub(super) fn load_over_libtorch(
     // SAFETY: a handle that dlopen returned and a NUL-terminated name.
     let address = unsafe { libc::dlsym(handle, c"opt_parameters".as_ptr()) };
     if address.is_null() {
-        return Err("the library lacks `opt_parameters`, which its build puts there".to_owned());
+        return Err("the library lacks `opt_parameters`, which its build should have added".to_owned());
     }
     // SAFETY: the glue defines this function with this type. Replacing it harms only this process.
     let parameters = unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> i32>(address)() };
@@ -43,7 +43,7 @@ pub(super) fn load_over_libtorch(
         return Ok(loaded);
     }
     Err(format!(
-        "`{}` has {parameters} parameters; it has to take the {inputs} arguments of the captures, or {} with the outputs behind them",
+        "`{}` has {parameters} parameters; it must take the {inputs} arguments of the captures, or {} if the outputs follow them",
         setup.symbol,
         inputs + outputs
     ))
@@ -83,18 +83,18 @@ fn open(
 /// Opens a library by descriptor, because this process's user may not be able to enter its folder. `name` is its name
 /// in error messages.
 fn open_library(library: &OwnedFd, flags: i32, name: &str) -> Result<*mut libc::c_void, String> {
-    let place = format!("/proc/self/fd/{}", library.as_raw_fd());
-    let path = CString::new(place.as_str()).map_err(|error| error.to_string())?;
+    let descriptor_path = format!("/proc/self/fd/{}", library.as_raw_fd());
+    let path = CString::new(descriptor_path.as_str()).map_err(|error| error.to_string())?;
     // SAFETY: a NUL-terminated path; constructors of the library run here, in a process made for that.
     let handle = unsafe { libc::dlopen(path.as_ptr(), flags) };
-    if handle.is_null() { Err(loader_error().replace(&place, name)) } else { Ok(handle) }
+    if handle.is_null() { Err(loader_error().replace(&descriptor_path, name)) } else { Ok(handle) }
 }
 
 fn loader_error() -> String {
     // SAFETY: dlerror returns null or a NUL-terminated text that stays until the next dl call of this thread.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
-        return "dlopen failed and said nothing".to_owned();
+        return "dlopen failed without a message".to_owned();
     }
     // SAFETY: as above, not null.
     unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()

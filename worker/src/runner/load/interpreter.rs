@@ -1,4 +1,4 @@
-//! Modules of an interpreted language, loaded by the interpreter that hosts this runner.
+//! Loads modules of an interpreted language with the interpreter that hosts this runner.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;

@@ -42,8 +42,8 @@ impl Raised {
     }
 }
 
-/// Arguments of a launcher in addition to the setup.
-pub(super) struct Given {
+/// The arguments of a launcher, in addition to the setup.
+pub(super) struct LoadInputs {
     pub(super) artifact: OwnedFd,
     pub(super) libraries: Vec<OwnedFd>,
     /// The interpreter that hosts this process.
@@ -55,8 +55,8 @@ pub(super) struct Given {
 }
 
 /// Loads the artifact. The error is the loader's message.
-pub(super) fn load(setup: &Setup, given: Given, page: &ControlPage) -> Result<Loaded, String> {
-    let Given { artifact, libraries, interpreter, calls, arity } = given;
+pub(super) fn load(setup: &Setup, given: LoadInputs, page: &ControlPage) -> Result<Loaded, String> {
+    let LoadInputs { artifact, libraries, interpreter, calls, arity } = given;
     match (setup.launcher, interpreter) {
         (Launcher::Dlopen, _) => dlopen::load(setup, artifact, libraries, page),
         (Launcher::CudaRuntime, _) => dlopen::load(setup, artifact, libraries, page).map_err(cudart::explain),

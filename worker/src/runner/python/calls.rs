@@ -87,7 +87,7 @@ pub(in crate::runner) fn load(
             texts,
         ];
         if method.is_null() || arguments.iter().any(|argument| argument.is_null()) {
-            return Err(OUT_OF_OBJECTS.to_owned());
+            return Err(OUT_OF_MEMORY_TEXT.to_owned());
         }
         for (at, (call, _)) in entries.iter().enumerate() {
             (api.set_item)(texts, length(at), text(&call.text));
@@ -98,7 +98,7 @@ pub(in crate::runner) fn load(
         }
         if answer.is_null() {
             (api.forget_error)();
-            return Err(OUT_OF_OBJECTS.to_owned());
+            return Err(OUT_OF_MEMORY_TEXT.to_owned());
         }
         read_answer(api, answer, entries)
     }
@@ -115,7 +115,7 @@ fn read(artifact: &File) -> io::Result<Vec<u8>> {
     Ok(source)
 }
 
-const OUT_OF_OBJECTS: &str = "the interpreter has no memory left to load the module with";
+const OUT_OF_MEMORY_TEXT: &str = "the interpreter has no memory left to load the module";
 
 /// # Safety
 /// The lock must be held, and `answer` must be what the driver's `load` returned. It is kept, because entries refer
@@ -139,7 +139,7 @@ unsafe fn read_answer(
                 api,
                 call: (api.item)(calls, length(at)),
                 plan: if has_plan { (api.item)(plans, length(at)) } else { std::ptr::null_mut() },
-                tensors: call.tensors.iter().map(|&place| place as usize).collect(),
+                tensors: call.tensors.iter().map(|&index| index as usize).collect(),
                 arguments: *arguments,
                 managed: Vec::new(),
                 capsules: Vec::new(),
@@ -183,9 +183,9 @@ unsafe fn call(this: *mut c_void, arguments: *const Any, count: i32, planned: bo
     let api = entry.api;
     let outputs = entry.arguments..usize::try_from(count).unwrap_or(0);
     entry.managed.clear();
-    for place in entry.tensors.iter().copied().chain(outputs) {
-        // SAFETY: `place` is below `count`, and each of these arguments points to a tensor.
-        let tensor = unsafe { *(*arguments.add(place)).payload.pointer.cast::<DlTensor>() };
+    for index in entry.tensors.iter().copied().chain(outputs) {
+        // SAFETY: `index` is below `count`, and each of these arguments points to a tensor.
+        let tensor = unsafe { *(*arguments.add(index)).payload.pointer.cast::<DlTensor>() };
         entry.managed.push(Managed { tensor, context: std::ptr::null_mut(), deleter: std::ptr::null_mut() });
     }
     entry.capsules.clear();

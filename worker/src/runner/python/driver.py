@@ -31,13 +31,13 @@ IMPORTED_EARLY = (
     "time torch torch.nn torch.nn.functional typing typing_extensions uuid warnings weakref"
 ).split()
 
-# How many frames of a traceback are reported, counted from the innermost.
+# The number of frames of a traceback that are reported, counted from the innermost.
 MAX_FRAMES = 4
 UNSUPPORTED = "opt.Unsupported"
 
 
-class KeptStream(io.RawIOBase):
-    """A standard stream that is kept up to a limit. Output beyond it is dropped, as C's `printf` drops it."""
+class BoundedStream(io.RawIOBase):
+    """A standard stream whose file has a limited size. Output beyond the limit is dropped, as by C's `printf`."""
 
     def __init__(self, number):
         super().__init__()
@@ -58,7 +58,7 @@ class KeptStream(io.RawIOBase):
 
 
 def text_stream(number):
-    return io.TextIOWrapper(KeptStream(number), encoding="utf-8", errors="backslashreplace", write_through=True)
+    return io.TextIOWrapper(BoundedStream(number), encoding="utf-8", errors="backslashreplace", write_through=True)
 
 
 class WrongResult(Exception):
@@ -76,14 +76,14 @@ def explain(error):
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
         frames = traceback.extract_tb(error.__traceback__)
         shown = [frame for frame in frames if frame.filename != "<string>"][-MAX_FRAMES:]
-        places = "; ".join(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in shown)
-        return encodable(f"{text} (at {places})" if places else text)
+        locations = "; ".join(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in shown)
+        return encodable(f"{text} (at {locations})" if locations else text)
     except BaseException:
         return encodable(type(error).__name__)
 
 
-def leave(end):
-    """Exits the process: a SystemExit counts wherever it is raised."""
+def exit_process(end):
+    """Exits the process with the code of a SystemExit, wherever it was raised."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -101,14 +101,14 @@ def failed(error):
     if type(error) is WrongResult:
         return encodable(error.args[0])
     if isinstance(error, SystemExit):
-        leave(error)
+        exit_process(error)
     try:
         traceback.print_exception(type(error), error, error.__traceback__, file=sys.__stderr__)
     except BaseException:
         pass
     text = explain(error)
     if "0 active drivers" in text:
-        text += " (a kernel of Triton has `language = \"triton\"`, and is interpreted)"
+        text += " (set `language = \"triton\"`; the kernel is then interpreted)"
     if isinstance(error, MemoryError) or "can't allocate memory" in text:
         return f"opt.HostMemory: {text}"
     return f"opt.Raised: {text}"
@@ -158,7 +158,7 @@ def recorded_function(name):
             break
         found = getattr(found, part, None)
     if not callable(found) or isinstance(found, type):
-        raise LookupError(f"the captures name `{name}`, which is no function of torch here")
+        raise LookupError(f"the captures name `{name}`, which is not a function of this version of torch")
     return found
 
 
@@ -253,25 +253,25 @@ def takes_outputs(function, symbol, inputs, outputs):
     if fits(inputs + outputs):
         return True
     raise TypeError(
-        f"`{symbol}` takes {least if least == most else f'{least} to {most}'} arguments by place; it has to take the {inputs} of "
-        f"the captures, or {inputs + outputs} with the outputs behind them"
+        f"`{symbol}` takes {least if least == most else f'{least} to {most}'} positional arguments; it must take the {inputs} of "
+        f"the captures, or {inputs + outputs} if the outputs follow them"
     )
 
 
-def only(value, path):
-    """Returns the single tensor in a returned value that is not a plain tensor itself."""
+def single_tensor(value, path):
+    """Returns the tensor in a returned tuple or list of one; raises an error for any other value."""
     if isinstance(value, (tuple, list)):
-        (found,) = several(value, (path,))
+        (found,) = all_tensors(value, (path,))
         return found
     if isinstance(value, Tensor):
         raise WrongResult(f"opt.Raised: `{path}` is a {type(value).__module__}.{type(value).__qualname__}: return plain tensors")
     raise WrongResult(
         f"opt.Raised: it returned {'None' if value is None else 'a value of type ' + type(value).__name__} where `{path}` is expected (return a "
-        "tensor, or take the outputs behind the inputs and write into them)"
+        "tensor, or take the outputs after the inputs and write into them)"
     )
 
 
-def several(value, paths):
+def all_tensors(value, paths):
     """Returns the tensors in a returned value, in order."""
     found = []
 
@@ -280,7 +280,7 @@ def several(value, paths):
             for item in part:
                 collect(item)
         elif part is not None:
-            found.append(part if type(part) is Tensor else only(part, paths[min(len(found), len(paths) - 1)]))
+            found.append(part if type(part) is Tensor else single_tensor(part, paths[min(len(found), len(paths) - 1)]))
 
     collect(value)
     if len(found) != len(paths):
@@ -288,8 +288,8 @@ def several(value, paths):
     return found
 
 
-def wrong(returned, path, dtype, shape):
-    """Raises an error that says what is wrong with a returned tensor."""
+def raise_mismatch(returned, path, dtype, shape):
+    """Raises an error that describes how a returned tensor differs from the expected one."""
     if returned.dtype is not dtype:
         raise WrongResult(f"opt.IncorrectDtype: `{path}` is {returned.dtype}, expected {dtype}")
     if returned.shape != shape:
@@ -300,11 +300,11 @@ def wrong(returned, path, dtype, shape):
 
 
 class Text:
-    """Builds the source of a function that makes the call of one entry, and the values to which it refers."""
+    """Builds the source of a function that makes the call of one entry, and the values that the source refers to."""
 
     def __init__(self, tensors):
         self.values = {}
-        self.place_of = {place: index for index, place in enumerate(tensors)}
+        self.index_of = {tensor: index for index, tensor in enumerate(tensors)}
 
     def value(self, value):
         name = f"v{len(self.values)}"
@@ -317,7 +317,7 @@ class Text:
             return "None"
         ((kind, it),) = part.items()
         if kind == "tensor":
-            return f"tensor(t{self.place_of[it]})"
+            return f"tensor(t{self.index_of[it]})"
         if kind == "list":
             return "[" + ", ".join(map(self.part, it)) + "]"
         if kind == "tuple":
@@ -356,16 +356,16 @@ def caller(function, entry, destination, state=None, kept=True):
     if kept and not destination and outputs:
         paths = text.value(tuple(output["path"] for output in outputs))
         if len(outputs) == 1:
-            lines.append(f"y0 = y if type(y) is Tensor else only(y, {paths}[0])")
+            lines.append(f"y0 = y if type(y) is Tensor else single_tensor(y, {paths}[0])")
         else:
-            lines.append(f"{', '.join(f'y{index}' for index in range(len(outputs)))}, = several(y, {paths})")
+            lines.append(f"{', '.join(f'y{index}' for index in range(len(outputs)))}, = all_tensors(y, {paths})")
         for index, output in enumerate(outputs):
             dtype = text.value(getattr(torch, output["dtype"]))
             shape = text.value(torch.Size(output["shape"]))
             returned = f"y{index}"
             lines.append(
                 f"if {returned}.dtype is not {dtype} or {returned}.shape != {shape} or not {returned}.is_cpu or {returned}.layout is not "
-                f"strided: wrong({returned}, {paths}[{index}], {dtype}, {shape})"
+                f"strided: raise_mismatch({returned}, {paths}[{index}], {dtype}, {shape})"
             )
             lines.append(f"copy(tensor(o{index}), {returned})")
     body = "\n".join(f"        {line}" for line in lines)
@@ -376,9 +376,9 @@ def caller(function, entry, destination, state=None, kept=True):
         "copy": copy_into,
         "strided": torch.strided,
         "Tensor": Tensor,
-        "only": only,
-        "several": several,
-        "wrong": wrong,
+        "single_tensor": single_tensor,
+        "all_tensors": all_tensors,
+        "raise_mismatch": raise_mismatch,
         "failed": failed,
         "unsupported": UNSUPPORTED,
         **text.values,
@@ -416,9 +416,9 @@ class Driver:
 
 
 class InterpretedDevice:
-    """Stands in for the driver of a GPU while Triton interprets its kernels on the CPU."""
+    """Replaces the driver of a GPU while Triton interprets kernels on the CPU."""
 
-    # The properties of an A100, whose compute capability is the target's. Kernels choose block sizes by them.
+    # The properties of an A100, which has the target's compute capability. Kernels choose block sizes by them.
     PROPERTIES = {"max_shared_mem": 166912, "max_num_regs": 65536, "multiprocessor_count": 108, "warpSize": 32}
 
     def __init__(self, target):
@@ -441,21 +441,21 @@ class InterpretedDevice:
         return 0
 
     def get_benchmarker(self):
-        return equally_fast
+        return constant_time
 
 
-def equally_fast(kernel_call, *arguments, quantiles=None, **options):
-    """Returns the same time for every configuration of a kernel, so autotuning keeps the first: interpreted times mean nothing."""
+def constant_time(kernel_call, *arguments, quantiles=None, **options):
+    """Returns the same time for every configuration of a kernel, so that autotuning keeps the first. Times of the interpreter mean nothing."""
     return 0.0 if quantiles is None else [0.0] * len(quantiles)
 
 
 def interpret_triton():
-    """Imports Triton with an interpreter instead of a GPU."""
+    """Makes Triton use its interpreter instead of a GPU."""
     import triton.testing
     from triton.backends.compiler import GPUTarget
 
     triton.runtime.driver.set_active(InterpretedDevice(GPUTarget("cuda", 80, 32)))
-    triton.testing.do_bench = triton.testing.do_bench_cudagraph = equally_fast
+    triton.testing.do_bench = triton.testing.do_bench_cudagraph = constant_time
 
 
 def reseed():
@@ -472,7 +472,7 @@ def boot():
     sys.argv[1:] = []
     sys.stdout = sys.__stdout__ = text_stream(1)
     sys.stderr = sys.__stderr__ = text_stream(2)
-    trouble = None
+    error_text = None
     try:
         import torch
         from torch import Tensor
@@ -489,13 +489,13 @@ def boot():
         if os.environ.get("TRITON_INTERPRET") == "1":
             interpret_triton()
     except BaseException as error:
-        trouble = explain(error)
+        error_text = explain(error)
     else:
         os.register_at_fork(after_in_child=reseed)
     gc.collect()
     gc.freeze()
     ready = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.py_object)(address)
-    exit_now(ready(Driver(), trouble))
+    exit_now(ready(Driver(), error_text))
 
 
 boot()

@@ -56,16 +56,16 @@ impl Interpreter {
     }
 }
 
-type Rest = Box<dyn FnOnce(Result<Interpreter, String>) -> i32>;
+type Continuation = Box<dyn FnOnce(Result<Interpreter, String>) -> i32>;
 
 thread_local! {
     /// The code to run once the interpreter is ready.
-    static REST: RefCell<Option<(&'static Api, Rest)>> = const { RefCell::new(None) };
+    static CONTINUATION: RefCell<Option<(&'static Api, Continuation)>> = const { RefCell::new(None) };
 }
 
-/// Turns this process into an interpreter and continues with `rest` in it. Returns the exit code, which is the result
-/// of `rest`.
-pub(super) fn host(python: &Python, rest: Rest) -> i32 {
+/// Turns this process into an interpreter and continues with `continuation` in it. Returns the exit code, which is the
+/// result of `continuation`.
+pub(super) fn host(python: &Python, continuation: Continuation) -> i32 {
     let ready = ready as extern "C" fn(*mut Object, *mut Object) -> c_int;
     let arguments = [
         CString::new(python.executable.as_os_str().as_bytes()),
@@ -78,20 +78,21 @@ pub(super) fn host(python: &Python, rest: Rest) -> i32 {
     let (api, arguments) = match (open(&python.library), arguments.into_iter().collect::<Result<Vec<_>, _>>())
     {
         (Ok(api), Ok(arguments)) => (api, arguments),
-        (Err(error), _) => return rest(Err(error)),
-        (_, Err(error)) => return rest(Err(error.to_string())),
+        (Err(error), _) => return continuation(Err(error)),
+        (_, Err(error)) => return continuation(Err(error.to_string())),
     };
     let pointers: Vec<*const c_char> =
         arguments.iter().map(|argument| argument.as_ptr()).chain([std::ptr::null()]).collect();
-    REST.set(Some((api, rest)));
+    CONTINUATION.set(Some((api, continuation)));
     let count = c_int::try_from(arguments.len()).unwrap_or(0);
     // SAFETY: a null-terminated array of NUL-terminated arguments, all of which outlive the call.
     let code = unsafe { (api.main)(count, pointers.as_ptr()) };
-    match REST.take() {
+    match CONTINUATION.take() {
         // The interpreter ended before it called back.
-        Some((_, rest)) => {
-            rest(Err(format!("the interpreter {} ended with code {code}", python.executable.display())))
-        }
+        Some((_, continuation)) => continuation(Err(format!(
+            "the interpreter {} ended with code {code}",
+            python.executable.display()
+        ))),
         None => code,
     }
 }
@@ -109,12 +110,14 @@ fn open(library: &Path) -> Result<&'static Api, String> {
 
 /// Called by the driver with the interpreter's lock held. `error` is the text of an error, or None.
 extern "C" fn ready(driver: *mut Object, error: *mut Object) -> c_int {
-    let Some((api, rest)) = REST.take() else { return 2 };
+    let Some((api, continuation)) = CONTINUATION.take() else { return 2 };
     if error == api.none {
-        rest(Ok(Interpreter { api, driver }))
+        continuation(Ok(Interpreter { api, driver }))
     } else {
         // SAFETY: the lock is held, and the caller keeps its objects alive.
         let text = unsafe { api.read(error) }.unwrap_or_default();
-        rest(Err(format!("the interpreter could not import what every candidate needs: {text}")))
+        continuation(Err(format!(
+            "the interpreter could not import the modules that every candidate needs: {text}"
+        )))
     }
 }

@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 use super::confined::{GROWING_FD, print_answer};
 use crate::sandbox::confine::seal::seal_map;
 
-/// The most threads to start. More would prove nothing further.
+/// The most threads to start. More threads would prove nothing more.
 const MAX_THREADS: u32 = 64;
 const THREAD_STACK: usize = 64 << 10;
 
@@ -127,8 +127,8 @@ pub(crate) fn isolation(parent: i32) {
 
 /// Starts threads until one is refused. They end with the process.
 pub(super) fn threads(tasks: u32) {
-    let most = tasks.saturating_add(1).min(MAX_THREADS);
-    for started in 0..most {
+    let count = tasks.saturating_add(1).min(MAX_THREADS);
+    for started in 0..count {
         let thread = std::thread::Builder::new().stack_size(THREAD_STACK).spawn(|| {
             loop {
                 std::thread::park();
@@ -140,5 +140,5 @@ pub(super) fn threads(tasks: u32) {
             return;
         }
     }
-    println!("threads={most} were started");
+    println!("threads={count} were started");
 }

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use opt_shared::units::Bytes;
 
 use super::attempts::{self, answer};
-use crate::sandbox::confine::{self, Confinement, Descriptors, Reach, ResourceLimits, SandboxKind};
+use crate::sandbox::confine::{self, Confinement, Descriptors, FileAccess, ResourceLimits, SandboxKind};
 use crate::sandbox::policy;
 use crate::sandbox::spawn::SOCKET_FD;
 
@@ -37,11 +37,11 @@ fn confinement() -> Confinement {
             locked_memory: Bytes::ZERO,
         },
         user_number: policy::user_number(),
-        reach: Reach::default(),
+        file_access: FileAccess::default(),
     }
 }
 
-pub(super) fn play(segment: i32, parent: i32) -> i32 {
+pub(super) fn run(segment: i32, parent: i32) -> i32 {
     // The standard library would turn the overflow at the end into an abort.
     // SAFETY: the default action of a signal needs no handler.
     unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
@@ -53,7 +53,7 @@ pub(super) fn play(segment: i32, parent: i32) -> i32 {
     // SAFETY: `proof` put the socket there, and nothing closes it.
     let worker = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
     let descriptors = Descriptors { worker, artifact: None, libraries: &[] };
-    match confine::lock_down(&policy::beyond_present(confinement), &descriptors) {
+    match confine::lock_down(&policy::add_present_usage(confinement), &descriptors) {
         Ok(protections) => {
             for protection in protections {
                 println!("protection {}", protection.line());

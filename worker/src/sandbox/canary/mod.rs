@@ -28,7 +28,7 @@ pub fn main(arguments: &[String]) -> i32 {
         }
         ["fill", mib] => fill::fill(mib.parse().unwrap_or(0)),
         ["attempt", segment, parent] => match (number(segment), number(parent)) {
-            (Some(segment), Some(parent)) => confined::play(segment, parent),
+            (Some(segment), Some(parent)) => confined::run(segment, parent),
             _ => 2,
         },
         _ => 2,

@@ -22,15 +22,15 @@ const MAX_OUTPUT: u64 = 64 << 10;
 
 /// The sandboxed process's output and the way it ended.
 #[derive(Debug, Default)]
-struct Heard {
+struct CanaryOutput {
     answers: BTreeMap<String, String>,
     claims: Vec<Protection>,
 }
 
 /// All protections except those that the supervisor tests itself.
 pub(super) fn protections() -> Vec<Protection> {
-    match listen() {
-        Ok(heard) => judge(&heard),
+    match run_canary() {
+        Ok(canary) => judge(&canary),
         Err(why) => PROTECTIONS
             .iter()
             .filter(|kind| !kind.attempts.is_empty())
@@ -39,21 +39,21 @@ pub(super) fn protections() -> Vec<Protection> {
     }
 }
 
-fn judge(heard: &Heard) -> Vec<Protection> {
+fn judge(canary: &CanaryOutput) -> Vec<Protection> {
     let provable = PROTECTIONS.iter().filter(|kind| !kind.attempts.is_empty());
     let protections = provable.map(|ProtectionKind { name, attempts, .. }| {
-        let claim = heard.claims.iter().find(|claim| claim.name == *name);
+        let claim = canary.claims.iter().find(|claim| claim.name == *name);
         if let Some(absent) = claim.filter(|claim| !claim.present) {
             return absent.clone();
         }
         let astray = attempts.iter().find_map(|(attempt, allowed)| {
-            let answer = heard.answers.get(*attempt).map_or("nothing", String::as_str);
+            let answer = canary.answers.get(*attempt).map_or("nothing", String::as_str);
             (!allowed.contains(&answer))
-                .then(|| format!("`{attempt}` was answered {answer}, not {}", allowed[0]))
+                .then(|| format!("the attempt `{attempt}` was answered with {answer}, not {}", allowed[0]))
         });
         match astray {
             Some(astray) => {
-                let error = heard.answers.get("error").map_or(astray, Clone::clone);
+                let error = canary.answers.get("error").map_or(astray, Clone::clone);
                 Protection::new(name, false, error)
             }
             None => Protection::new(name, true, claim.map(|claim| claim.detail.clone()).unwrap_or_default()),
@@ -63,7 +63,7 @@ fn judge(heard: &Heard) -> Vec<Protection> {
 }
 
 /// Starts a sandboxed process and reads its output until it ends.
-fn listen() -> Result<Heard, String> {
+fn run_canary() -> Result<CanaryOutput, String> {
     let text = |action: &'static str| move |error: rustix::io::Errno| format!("{action}: {error}");
     let executable = File::open("/proc/self/exe").map_err(|error| format!("opening ourselves: {error}"))?;
     let null = File::open("/dev/null").map_err(|error| format!("opening /dev/null: {error}"))?;
@@ -91,34 +91,34 @@ fn listen() -> Result<Heard, String> {
     .map_err(|error| opt_shared::causes::chain(&error))?
     .into();
     drop((write, socket));
-    let mut said = String::new();
+    let mut output = String::new();
     File::from(read)
         .take(MAX_OUTPUT)
-        .read_to_string(&mut said)
+        .read_to_string(&mut output)
         .map_err(|error| format!("reading its output: {error}"))?;
     let end = runner.reap().map_err(|error| opt_shared::causes::chain(&error))?;
-    let mut heard = hear(&said, end);
-    heard.claims.extend(runner.protections().iter().cloned());
-    Ok(heard)
+    let mut canary = parse_output(&output, end);
+    canary.claims.extend(runner.protections().iter().cloned());
+    Ok(canary)
 }
 
-fn hear(said: &str, end: End) -> Heard {
-    let mut heard = Heard::default();
-    for line in said.lines() {
+fn parse_output(output: &str, end: End) -> CanaryOutput {
+    let mut canary = CanaryOutput::default();
+    for line in output.lines() {
         if let Some(protection) = line.strip_prefix("protection ").and_then(Protection::from_line) {
-            heard.claims.push(protection);
+            canary.claims.push(protection);
         } else if let Some((name, answer)) = line.split_once('=') {
-            heard.answers.insert(name.to_owned(), answer.to_owned());
+            canary.answers.insert(name.to_owned(), answer.to_owned());
         }
     }
     // The overflow counts only if all other attempts were made before it.
-    if let Some(overflow) = heard.answers.get_mut("overflow") {
+    if let Some(overflow) = canary.answers.get_mut("overflow") {
         *overflow = match end {
             End::Signalled { signal: libc::SIGSEGV } => "SIGSEGV".to_owned(),
             other => format!("{other:?}"),
         };
     }
-    heard
+    canary
 }
 
 /// A System V segment that the kernel removes with its last user, which is this process.
@@ -142,11 +142,11 @@ impl Segment {
 mod tests {
     use super::*;
 
-    const SAID: &str = "map_within=ok\nmap_beyond=ENOMEM\nheap_beyond=ENOMEM\nreserve_beyond=ENOMEM\n\
+    const OUTPUT: &str = "map_within=ok\nmap_beyond=ENOMEM\nheap_beyond=ENOMEM\nreserve_beyond=ENOMEM\n\
         protection +memory_limit: 9.00 MiB\nprotection -own_user: not root\nbecome_root=EPERM\noverflow=begins\n";
 
-    fn protection(said: &str, end: End, name: &str) -> Protection {
-        judge(&hear(said, end))
+    fn protection(output: &str, end: End, name: &str) -> Protection {
+        judge(&parse_output(output, end))
             .into_iter()
             .find(|protection| protection.name == name)
             .expect("a protection that is tried")
@@ -155,14 +155,17 @@ mod tests {
     #[test]
     fn protection_is_present_if_attempts_to_break_it_failed() {
         let segv = End::Signalled { signal: libc::SIGSEGV };
-        assert_eq!(protection(SAID, segv, "memory_limit"), Protection::new("memory_limit", true, "9.00 MiB"));
-        let broken = SAID.replace("heap_beyond=ENOMEM", "heap_beyond=ok");
+        assert_eq!(
+            protection(OUTPUT, segv, "memory_limit"),
+            Protection::new("memory_limit", true, "9.00 MiB")
+        );
+        let broken = OUTPUT.replace("heap_beyond=ENOMEM", "heap_beyond=ok");
         let it = protection(&broken, segv, "memory_limit");
-        assert!(!it.present && it.detail.contains("`heap_beyond` was answered ok"), "{it:?}");
-        assert_eq!(protection(SAID, segv, "own_user"), Protection::new("own_user", false, "not root"));
-        assert!(!protection(SAID, segv, "session").present, "the output does not mention it");
-        assert!(protection(SAID, segv, "stack_limit").present);
-        assert!(!protection(SAID, End::Exited { code: 0 }, "stack_limit").present, "it survived");
+        assert!(!it.present && it.detail.contains("`heap_beyond` was answered with ok"), "{it:?}");
+        assert_eq!(protection(OUTPUT, segv, "own_user"), Protection::new("own_user", false, "not root"));
+        assert!(!protection(OUTPUT, segv, "session").present, "the output does not mention it");
+        assert!(protection(OUTPUT, segv, "stack_limit").present);
+        assert!(!protection(OUTPUT, End::Exited { code: 0 }, "stack_limit").present, "it survived");
         assert!(!protection("", segv, "stack_limit").present, "it died before the attempt");
         assert!(protection("error=no filter\n", segv, "files").detail.contains("no filter"));
     }

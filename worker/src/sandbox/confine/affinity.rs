@@ -4,7 +4,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Returns true if the process can get more CPUs, by requesting them. If a control group prevents this, requests for
 /// CPUs by libraries are harmless and need not be refused.
-pub(super) fn can_be_left() -> bool {
+pub(super) fn can_gain_cpus() -> bool {
     // The machine has more CPUs than the fixed set can contain.
     let Ok(given) = sched_getaffinity(None) else { return true };
     let mut all = CpuSet::new();

@@ -40,7 +40,7 @@ const FCNTL_REFUSED: [u64; 7] = [
     libc::F_ADD_SEALS as u64,
 ];
 
-/// Requests of ioctl that do the same as F_SETOWN and O_ASYNC, and one that types into a terminal.
+/// Requests of ioctl that do the same as F_SETOWN and O_ASYNC, and TIOCSTI, which inserts input into a terminal.
 const FIOSETOWN: u64 = 0x8901;
 const SIOCSPGRP: u64 = 0x8902;
 const IOCTL_REFUSED: [u64; 4] = [FIOSETOWN, SIOCSPGRP, libc::FIOASYNC, libc::TIOCSTI];
@@ -114,9 +114,10 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
         SandboxKind::Candidate => {
             refuse_candidate(&mut refused, own_pid)?;
             // Device nodes, if there are any, are opened for writing; Landlock restricts which ones.
-            if confinement.reach.writable.is_empty() {
+            if confinement.file_access.writable.is_empty() {
                 refuse_opening_for_writing(&mut refused)?;
-                // A driver shares memory with its device.
+                // A candidate with device nodes is allowed these mappings, because a driver shares memory with its
+                // device.
                 refused.when(table::MMAP, &[(3, masked(MAP_KIND, MAP_SHARED_ANONYMOUS))])?;
                 refused.always_as(&[table::OPENAT2], libc::ENOSYS);
             }
@@ -147,7 +148,7 @@ fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendE
     for option in FCNTL_LOCKS {
         refused.when(table::FCNTL, &[(1, equals(option))])?;
     }
-    if affinity::can_be_left() {
+    if affinity::can_gain_cpus() {
         refused.always(&[table::SCHED_SETAFFINITY]);
     }
     // Only threads are allowed.

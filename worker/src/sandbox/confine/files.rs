@@ -102,19 +102,19 @@ impl Rules {
             SandboxKind::Candidate => (&LIBRARY_FOLDERS, &LIBRARY_FILES, read),
             SandboxKind::Compiler => (&TOOL_FOLDERS, &TOOL_FILES, read | AccessFs::Execute),
         };
-        let reach = &confinement.reach;
-        let rules = RulesExceptHidden { hidden: reach.hidden.iter().collect() };
-        let system = rules.with_hidden(reach.homes.iter().filter(|home| !holds_any(home, folders)));
+        let file_access = &confinement.file_access;
+        let rules = RulesExceptHidden { hidden: file_access.hidden.iter().collect() };
+        let system = rules.with_hidden(file_access.homes.iter().filter(|home| !holds_any(home, folders)));
         for path in folders.iter().chain(files).map(Path::new) {
             system.allow(&mut writer, path, access, Absent::NeedsNoRule)?;
         }
-        for path in &reach.readable {
+        for path in &file_access.readable {
             rules.allow(&mut writer, path, read, Absent::IsAnError)?;
         }
-        for folder in &reach.libraries {
+        for folder in &file_access.libraries {
             rules.allow_libraries(&mut writer, folder)?;
         }
-        for path in &reach.toolchain {
+        for path in &file_access.toolchain {
             rules.allow(&mut writer, path, access, Absent::IsAnError)?;
         }
         let write = match confinement.kind {
@@ -126,7 +126,7 @@ impl Rules {
                 writer.allow_if_present(Path::new(path), read | AccessFs::WriteFile)?;
             }
         }
-        for path in &reach.writable {
+        for path in &file_access.writable {
             writer.allow(path, read | write)?;
         }
         for library in descriptors.artifact.iter().chain(descriptors.libraries) {
@@ -233,7 +233,7 @@ impl<'a> RulesExceptHidden<'a> {
                 }
                 room = room.checked_sub(1).ok_or_else(|| ConfineError::Crowded {
                     path: folder.clone(),
-                    most: MAX_RULES_PER_FOLDER,
+                    max: MAX_RULES_PER_FOLDER,
                 })?;
                 writer.allow_if_present(&path, access)?;
             }
@@ -251,7 +251,7 @@ impl<'a> RulesExceptHidden<'a> {
         let refused = |source| ConfineError::Path { path: folder.to_owned(), source };
         for (number, entry) in std::fs::read_dir(folder).map_err(refused)?.flatten().enumerate() {
             if MAX_RULES_PER_FOLDER <= number {
-                return Err(ConfineError::Crowded { path: folder.to_owned(), most: MAX_RULES_PER_FOLDER });
+                return Err(ConfineError::Crowded { path: folder.to_owned(), max: MAX_RULES_PER_FOLDER });
             }
             let path = entry.path();
             let named = entry.file_name().to_string_lossy().contains(LIBRARY_SUFFIX);

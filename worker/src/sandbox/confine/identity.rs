@@ -16,7 +16,7 @@ const OWN_USER_COUNT: u32 = 0x0800_0000;
 const SMALL_USER_BASE: u32 = 61_184;
 const SMALL_USER_COUNT: u32 = 65_519 - SMALL_USER_BASE + 1;
 
-/// The highest capability number that a 64-bit mask can hold.
+/// One more than the highest capability number that a 64-bit mask can hold.
 const CAPABILITY_END: u32 = 64;
 
 /// As root, changes to a user that only this runner has. The user owns no files, may not signal other processes, and

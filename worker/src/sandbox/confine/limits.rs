@@ -20,10 +20,10 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineE
         (Resource::Memlock, limits.locked_memory.get(), "limiting locked memory"),
         // Writing the core dump of a large process takes longer than its run, and core dumps may go to a pipe.
         (Resource::Core, 0, "forbidding core dumps"),
-        (Resource::Sigpending, MAX_SIGNALS, "limiting signals that wait"),
+        (Resource::Sigpending, MAX_SIGNALS, "limiting pending signals"),
         // Message queues are kernel memory that would outlive the process.
         (Resource::Msgqueue, 0, "forbidding message queues"),
-        // No sandboxed process gets a higher priority than the process that times it.
+        // No sandboxed process may get a higher priority than the worker that times it.
         (Resource::Nice, 0, "forbidding a higher priority"),
         (Resource::Rtprio, 0, "forbidding real-time priority"),
     ];
@@ -45,8 +45,8 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineE
 /// Limits the number of processes. Call it after the process has changed its user: the user decides which processes the
 /// limit counts, and whether it has any effect.
 pub(super) fn limit_processes(limit: ProcessLimit, shares_user: bool) -> Result<Protection, ConfineError> {
-    let (most, counted) = counted(limit, shares_user);
-    lower(Resource::Nproc, most, "limiting processes")?;
+    let (max, counted) = counted(limit, shares_user);
+    lower(Resource::Nproc, max, "limiting processes")?;
     Ok(if rustix::process::getuid().is_root() {
         protection(
             "process_limit",
@@ -59,23 +59,23 @@ pub(super) fn limit_processes(limit: ProcessLimit, shares_user: bool) -> Result<
 }
 
 /// Returns true if the process has its own user namespace, on a kernel that counts only the processes in it.
-pub(super) fn counted_alone() -> bool {
+pub(super) fn is_counted_separately() -> bool {
     let read = |path| std::fs::read_to_string(path).ok();
-    is_counted_alone(
+    counts_separately(
         read("/proc/self/uid_map").as_deref(),
         &read("/proc/sys/kernel/osrelease").unwrap_or_default(),
     )
 }
 
 /// Decides from the id map and the kernel release. Only the namespace that a runner is cloned into has no id map.
-fn is_counted_alone(id_map: Option<&str>, release: &str) -> bool {
+fn counts_separately(id_map: Option<&str>, release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
     let version = numbers.next().zip(numbers.next());
     id_map.is_some_and(|map| map.trim().is_empty())
         && version.is_some_and(|version| COUNTS_PER_NAMESPACE <= version)
 }
 
-/// The limit to set, and a description of what it counts.
+/// The limit to set, and a description of the processes that it counts.
 fn counted(limit: ProcessLimit, shares_user: bool) -> (u64, String) {
     let ProcessLimit { own, other_tasks } = limit;
     if shares_user {
@@ -87,7 +87,7 @@ fn counted(limit: ProcessLimit, shares_user: bool) -> (u64, String) {
 
 fn lower(resource: Resource, value: u64, action: &'static str) -> Result<(), ConfineError> {
     // The inherited hard limit may be lower, and only a privileged process may raise it.
-    let value = getrlimit(resource).maximum.map_or(value, |born_with| born_with.min(value));
+    let value = getrlimit(resource).maximum.map_or(value, |inherited| inherited.min(value));
     setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })
         .map_err(ConfineError::refused(action))
 }
@@ -119,7 +119,7 @@ mod tests {
             (Some(mapped), "6.1.0", false),
             (None, "6.1.0", false),
         ] {
-            assert_eq!(is_counted_alone(id_map, release), alone, "{id_map:?} on {release:?}");
+            assert_eq!(counts_separately(id_map, release), alone, "{id_map:?} on {release:?}");
         }
     }
 }

@@ -50,12 +50,12 @@ pub struct Confinement {
     pub limits: ResourceLimits,
     /// For candidates, if the worker is root: the number of the runner's own user, distinct among live runners.
     pub user_number: u32,
-    pub reach: Reach,
+    pub file_access: FileAccess,
 }
 
 /// The files that a sandboxed process may open, in addition to the system's and to those that it gets as descriptors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reach {
+pub struct FileAccess {
     /// Files and folders that may be read: an interpreter's folders, or a compiler's include and library folders. They
     /// must exist.
     pub readable: Vec<PathBuf>,
@@ -133,10 +133,10 @@ pub enum ConfineError {
         source: io::Error,
     },
     #[error(
-        "confining the runner: `{}` holds more than {most} files, too many for a rule each (name a narrower folder)",
+        "confining the runner: `{}` contains more than {max} files, too many for one rule per file (name a narrower folder)",
         path.display()
     )]
-    Crowded { path: PathBuf, most: usize },
+    Crowded { path: PathBuf, max: usize },
     #[error("confining the runner: Landlock rules were refused")]
     Landlock {
         #[source]
@@ -191,7 +191,7 @@ pub fn lock_down(
         SandboxKind::Compiler => identity::give_up_capabilities()?,
     });
     if let Some(processes) = confinement.limits.processes {
-        let shares_user = rustix::process::getuid() == user && !limits::counted_alone();
+        let shares_user = rustix::process::getuid() == user && !limits::is_counted_separately();
         protections.push(limits::limit_processes(processes, shares_user)?);
     }
     // Changing the user cleared the parent-death signal and changed who may inspect this process.

@@ -190,7 +190,7 @@ impl Device for CudaMemory {
 
     fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError> {
         self.usable()?;
-        let placed = self.budget.whole(bytes)?;
+        let placed = self.budget.round_up(bytes)?;
         if placed == Bytes::ZERO {
             return Ok(Buffer::new(0, bytes, placed));
         }

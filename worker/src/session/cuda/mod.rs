@@ -167,7 +167,7 @@ impl Backend for CudaBackend<'_> {
         Ok(Box::new(DeviceGroups::new(*wanted, self.driver().borrow().card().clone())))
     }
 
-    fn goes_on(&self) -> bool {
+    fn can_start_sessions(&self) -> bool {
         self.device.is_usable()
     }
 

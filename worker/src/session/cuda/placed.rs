@@ -13,7 +13,7 @@ use opt_shared::units::Bytes;
 
 use super::buffers::{BAND_BYTE, Bands};
 use super::driver::Card;
-use crate::recorded::{Recorded, is_written_out};
+use crate::recorded::{Recorded, is_materialised};
 use crate::residency::load::Origin;
 use crate::residency::staging::Source;
 
@@ -82,7 +82,7 @@ impl OnDevice {
         let mut places = Vec::with_capacity(recorded.arguments.len());
         for (number, argument) in recorded.arguments.iter().enumerate() {
             let place = match &argument.value {
-                ArgumentValue::Tensor(tensor) if is_written_out(tensor) => {
+                ArgumentValue::Tensor(tensor) if is_materialised(tensor) => {
                     let key = Key::Values { entry: recorded.id, argument: number };
                     let bands = Bands::of(card, tensor.logical_bytes().get(), 0);
                     let from = From::Values(Arc::clone(tensor));

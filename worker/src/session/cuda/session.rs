@@ -27,7 +27,7 @@ use crate::residency::device::{Buffer, DeviceError};
 use crate::residency::ledger::Kind;
 use crate::residency::load::{Load, Origin};
 use crate::residency::staging::StagingError;
-use crate::session::{Answer, Called, Clock, Ending, Loaded, Session, SessionError, Trespass, Verdict};
+use crate::session::{Answer, Called, Clock, Ending, Loaded, Session, SessionError, StrayWrite, Verdict};
 
 pub(super) struct DeviceSession<'b> {
     pub(super) backend: &'b CudaBackend<'b>,
@@ -464,11 +464,11 @@ impl Session for DeviceSession<'_> {
         Box::new(OutputSource { driver: self.driver(), address: output.address, bytes: output.bands.bytes })
     }
 
-    fn damage(&self, entry: usize, _: u32, poison: u8) -> Result<Option<Trespass>, SessionError> {
+    fn damage(&self, entry: usize, _: u32, poison: u8) -> Result<Option<StrayWrite>, SessionError> {
         for (output, buffer) in self.calls[entry].outputs.iter().enumerate() {
             let past = buffer.damage(&mut **self.driver().borrow_mut(), poison);
             if let Some(past) = past.map_err(|error| self.outputs_error(entry, error))? {
-                return Ok(Some(Trespass { output, past }));
+                return Ok(Some(StrayWrite { output, past }));
             }
         }
         Ok(None)

@@ -23,7 +23,7 @@ use crate::interpreter::{self, Interpreter};
 use crate::link::Link;
 use crate::machine::cpus;
 use crate::runner::frame::{Python, Setup};
-use crate::sandbox::confine::Reach;
+use crate::sandbox::confine::FileAccess;
 use crate::sandbox::policy;
 use crate::session::{Candidate, SessionError, artifact};
 
@@ -40,7 +40,7 @@ pub(crate) struct Callable {
     /// Folders in which its libraries, and their dependencies, are searched.
     library_path: Vec<PathBuf>,
     /// The files that its runners may read, in addition to the system's libraries and their own.
-    reach: Reach,
+    file_access: FileAccess,
     pub(crate) cpus: Vec<u32>,
     threads: u32,
     zygotes: Rc<Zygotes>,
@@ -76,11 +76,11 @@ impl Callable {
         if callee.launcher.needs_python() {
             readable.extend(TORCH_FILES.map(PathBuf::from));
         }
-        let reach = policy::reach_of_candidate(&readable, &library_path, &callee.closed);
+        let file_access = policy::file_access_of_candidate(&readable, &library_path, &callee.closed);
         let available = cpus();
         let cores = u32::try_from(available.len()).unwrap_or(1).max(1);
         let threads = callee.limits.threads_on(cores);
-        // Runners get the last CPUs. If one is to spare, the worker and the supervisor use the first.
+        // Runners get the last CPUs. If one CPU is left, it is the first, for the worker and the supervisor.
         let keep = (threads as usize).min(available.len());
         let pinned = available[available.len() - keep..].to_vec();
         Ok(Self {
@@ -89,7 +89,7 @@ impl Callable {
             libraries,
             interpreter,
             library_path,
-            reach,
+            file_access,
             cpus: pinned,
             threads,
             zygotes,
@@ -121,7 +121,7 @@ impl Callable {
                     self.threads,
                     private,
                     self.libraries.bytes(),
-                    self.reach.clone(),
+                    self.file_access.clone(),
                 ),
                 cpus: self.cpus.clone(),
                 threads: self.threads,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use opt_shared::settings::Priority;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::process::{Heard, Runner, RunnerError, run_delay};
+use super::process::{Response, Runner, RunnerError, run_delay};
 use super::session::HostSession;
 use super::view::Element;
 use crate::machine::{avoid_cpu, cpus};
@@ -93,8 +93,8 @@ impl Clock for HostSession<'_> {
         self.watch.handoff.min(self.watch.max_handoff)
     }
 
-    fn limit_handoff(&mut self, most: Duration) {
-        self.watch.max_handoff = most;
+    fn limit_handoff(&mut self, max: Duration) {
+        self.watch.max_handoff = max;
     }
 
     fn forget_handoff(&mut self) {
@@ -112,9 +112,9 @@ impl Clock for HostSession<'_> {
     fn block(&mut self, block: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError> {
         let mut written = Written::new(renew);
         let timed = self.known_handoff().and_then(|()| match self.timed(block, &mut written)? {
-            Heard::Done(block) => Ok(Answer::Done(block)),
-            Heard::Died => Ok(Answer::Died),
-            Heard::TimedOut => self.end_for(block.limit),
+            Response::Done(block) => Ok(Answer::Done(block)),
+            Response::Died => Ok(Answer::Died),
+            Response::TimedOut => self.end_for(block.limit),
         });
         written.result?;
         timed.map_err(|error| self.callable.error(error))
@@ -149,10 +149,10 @@ impl HostSession<'_> {
                 break;
             }
             match self.timed(&empty, &mut Written::new(&mut nothing_new))? {
-                Heard::Done(block) => seen.push(block.elapsed),
+                Response::Done(block) => seen.push(block.elapsed),
                 // The first real block will notice the death and report it.
-                Heard::Died => return Ok(()),
-                Heard::TimedOut => return self.end_for::<()>(WAKE_TIMEOUT).map(drop),
+                Response::Died => return Ok(()),
+                Response::TimedOut => return self.end_for::<()>(WAKE_TIMEOUT).map(drop),
             }
         }
         seen.sort_unstable();
@@ -174,14 +174,14 @@ impl HostSession<'_> {
         let entry = self.calls(entry);
         let Some(still) = self.prepare(inputs)? else { return Ok(Answer::Died) };
         self.runner.command(entry, 0, 0, 0, Duration::ZERO);
-        self.go_on()?;
+        self.resume()?;
         match self.runner.wait_done(WAKE_SPIN, WAKE_TIMEOUT)? {
-            Heard::Done(_) => {}
-            Heard::Died => return Ok(Answer::Died),
-            Heard::TimedOut => return self.end_for(WAKE_TIMEOUT),
+            Response::Done(_) => {}
+            Response::Died => return Ok(Answer::Died),
+            Response::TimedOut => return self.end_for(WAKE_TIMEOUT),
         }
         std::thread::sleep(IDLE_TIME);
-        if !self.stand()? {
+        if !self.stop_and_read_cpu_time()? {
             return Ok(Answer::Died);
         }
         let cpu = self.watch.stopped_at.saturating_sub(still.stopped_at);
@@ -203,24 +203,24 @@ impl HostSession<'_> {
         &mut self,
         block: &BlockOrder<'_>,
         inputs: &mut Written<'_>,
-    ) -> Result<Heard<Block>, RunnerError> {
+    ) -> Result<Response<Block>, RunnerError> {
         let offsets: Vec<u64> = block.looks.iter().map(|look| self.offset_of(block.entry, look)).collect();
         if let Some(view) = &self.view {
             view.prepare(offsets.iter().copied());
         }
         let mut seen = Vec::with_capacity(offsets.len());
-        let timed = self.prioritised(block, &offsets, &mut seen, inputs);
+        let timed = self.with_priority(block, &offsets, &mut seen, inputs);
         let Some(view) = &self.view else { return timed };
         let changed = match &timed {
             // The runner is stopped, so the outputs do not change any more.
-            Ok(Heard::Done(_)) => offsets.iter().zip(block.looks).zip(&seen).position(
+            Ok(Response::Done(_)) => offsets.iter().zip(block.looks).zip(&seen).position(
                 |((&offset, look), then): ((&u64, &Look), &Element)| view.read(offset, look.width) != *then,
             ),
             _ => None,
         };
         view.forget();
         Ok(match timed? {
-            Heard::Done(block) => Heard::Done(Block { changed, ..block }),
+            Response::Done(block) => Response::Done(Block { changed, ..block }),
             other => other,
         })
     }
@@ -230,24 +230,24 @@ impl HostSession<'_> {
     }
 
     /// Times one block, with the priority that the plan asks for. Before and after it, the priority is normal.
-    fn prioritised(
+    fn with_priority(
         &mut self,
         block: &BlockOrder<'_>,
         offsets: &[u64],
         seen: &mut Vec<Element>,
         inputs: &mut Written<'_>,
-    ) -> Result<Heard<Block>, RunnerError> {
+    ) -> Result<Response<Block>, RunnerError> {
         if self.watch.priority == Priority::None {
-            return self.stamped(block, offsets, seen, inputs);
+            return self.time_block(block, offsets, seen, inputs);
         }
-        // Its threads can only be listed completely while it is stopped.
-        if !self.stand()? {
-            return Ok(Heard::Died);
+        // The threads of the runner can only be listed completely while it is stopped.
+        if !self.stop_and_read_cpu_time()? {
+            return Ok(Response::Died);
         }
         let raised = set_scheduling(0, Scheduling::RealTime(OWN_PRIORITY)).map_err(RunnerError::Priority);
         let timed = raised
             .and_then(|()| self.runner.set_scheduling(Scheduling::RealTime(RUNNER_PRIORITY)))
-            .and_then(|()| self.stamped(block, offsets, seen, inputs));
+            .and_then(|()| self.time_block(block, offsets, seen, inputs));
         let lowered = self.runner.set_scheduling(Scheduling::Short);
         set_scheduling(0, Scheduling::Short).map_err(RunnerError::Priority)?;
         let timed = timed?;
@@ -256,15 +256,15 @@ impl HostSession<'_> {
     }
 
     /// Times one block. Fills `seen` with the elements at `offsets`, read at the second reading of the clock.
-    fn stamped(
+    fn time_block(
         &mut self,
         block: &BlockOrder<'_>,
         offsets: &[u64],
         seen: &mut Vec<Element>,
         inputs: &mut Written<'_>,
-    ) -> Result<Heard<Block>, RunnerError> {
+    ) -> Result<Response<Block>, RunnerError> {
         let entry = self.calls(block.entry);
-        let Some(still) = self.prepare(inputs)? else { return Ok(Heard::Died) };
+        let Some(still) = self.prepare(inputs)? else { return Ok(Response::Died) };
         if block.cold {
             self.evict(block.entry).map_err(RunnerError::Evict)?;
         }
@@ -272,8 +272,8 @@ impl HostSession<'_> {
         let flags = if block.plan { FLAG_PLAN } else { 0 } | if block.varied { FLAG_VARIED } else { 0 };
         let start = now();
         self.runner.command(entry, block.calls, 0, flags, Duration::ZERO);
-        self.go_on()?;
-        let heard = self.runner.wait_done(spin, block.limit)?;
+        self.resume()?;
+        let response = self.runner.wait_done(spin, block.limit)?;
         // "Done" is only a claim. These elements are compared again once the runner is stopped, and a difference shows
         // that it was not done.
         if let Some(view) = &self.view {
@@ -282,17 +282,17 @@ impl HostSession<'_> {
         let end = now();
         let waited =
             still.waited.zip(waited(&self.runner)).map(|(before, after)| after.saturating_sub(before));
-        let called = match heard {
-            Heard::Done(called) => called,
-            Heard::Died => return Ok(Heard::Died),
-            Heard::TimedOut => return Ok(Heard::TimedOut),
+        let called = match response {
+            Response::Done(called) => called,
+            Response::Died => return Ok(Response::Died),
+            Response::TimedOut => return Ok(Response::TimedOut),
         };
-        if !self.stand()? {
-            return Ok(Heard::Died);
+        if !self.stop_and_read_cpu_time()? {
+            return Ok(Response::Died);
         }
         let awake = now().saturating_sub(start);
         let cpu = self.watch.stopped_at.saturating_sub(still.stopped_at);
-        Ok(Heard::Done(Block {
+        Ok(Response::Done(Block {
             elapsed: end.saturating_sub(start),
             called,
             wake: still.cost,
@@ -306,13 +306,13 @@ impl HostSession<'_> {
     /// Stops the runner and writes the inputs of the next block. Returns `None` if the runner died.
     fn prepare(&mut self, inputs: &mut Written<'_>) -> Result<Option<StoppedRunner>, RunnerError> {
         // The runner may have been stopped without its CPU time being read.
-        if !self.stand()? {
+        if !self.stop_and_read_cpu_time()? {
             return Ok(None);
         }
         // Waking the runner and stopping it at once measures the kernel's own cost, which depends on threads and CPUs.
         let before = self.watch.stopped_at;
-        self.go_on()?;
-        if !self.stand()? {
+        self.resume()?;
+        if !self.stop_and_read_cpu_time()? {
             return Ok(None);
         }
         let stopped_at = self.watch.stopped_at;
@@ -329,12 +329,12 @@ impl HostSession<'_> {
     }
 
     /// Stops the runner and reads its CPU time. Returns false if the runner died.
-    fn stand(&mut self) -> Result<bool, RunnerError> {
-        let stands = self.settle()?;
-        if stands {
+    fn stop_and_read_cpu_time(&mut self) -> Result<bool, RunnerError> {
+        let stopped = self.ensure_stopped()?;
+        if stopped {
             self.watch.stopped_at = self.runner.cpu_time()?;
         }
-        Ok(stands)
+        Ok(stopped)
     }
 }
 

@@ -18,7 +18,7 @@ use opt_shared::message::EntryRef;
 use opt_shared::stream::{FileDisk, read_exact};
 use opt_shared::units::Bytes;
 
-use super::placed::{Placed, Reached};
+use super::placed::{Placed, StoragePart};
 use crate::link::{Held, Link};
 use crate::recorded::Recorded;
 use crate::residency::device::DeviceError;
@@ -100,8 +100,8 @@ impl CopiedInputs {
             origins.iter().map(|(key, origin)| (key.clone(), origin as &dyn Origin)).collect();
         let load = Load { storages: &storages, tensors: &tensors, after: &[], instead_of: &self.uses };
         // The supervisor must charge the memory from before it is allocated until after it is freed.
-        let coming: Bytes = origins.iter().map(|(_, origin)| origin.piece.placed(page)).sum();
-        link.holds(Held::Inputs, coming.max(self.held()));
+        let needed: Bytes = origins.iter().map(|(_, origin)| origin.piece.placed(page)).sum();
+        link.holds(Held::Inputs, needed.max(self.held()));
         self.residency.load(&load).map_err(|error| Uncopied { entry: failed.get(), error })?;
         self.uses = tensors.iter().map(|&at| origins[at].0.clone()).collect();
         link.holds(Held::Inputs, self.held());
@@ -110,12 +110,12 @@ impl CopiedInputs {
             let (id, pieces) = (recorded.id, recorded.pieces());
             let contents: Vec<_> =
                 recorded.capture.storages().iter().map(|it| (it.blob, it.file_offset)).collect();
-            let place = |reached: &Reached| {
-                let piece = piece_of(&pieces, reached, &contents)?;
+            let offset_of = |storage_part: &StoragePart| {
+                let piece = piece_of(&pieces, storage_part, &contents)?;
                 let buffer = self.residency.buffer(&Key::of(id, piece))?;
-                Some(buffer.address() + (reached.within.start - piece.first(page)))
+                Some(buffer.address() + (storage_part.within.start - piece.first(page)))
             };
-            entry.move_inputs(&self.arena, place).ok_or(Uncopied {
+            entry.move_inputs(&self.arena, offset_of).ok_or(Uncopied {
                 entry: None,
                 error: StagingError::NoStorage { storage: contents.len(), storages: pieces.len() },
             })?;
@@ -137,14 +137,15 @@ fn placed_bytes(entries: &[EntryRef]) -> Bytes {
 /// Returns the piece that contains this range: one of the same storage, or one with the same content.
 fn piece_of<'a>(
     pieces: &'a [Piece],
-    reached: &Reached,
+    storage_part: &StoragePart,
     contents: &[(Option<BlobId>, u64)],
 ) -> Option<&'a Piece> {
-    let covers =
-        |piece: &&Piece| piece.range.start <= reached.within.start && reached.within.end <= piece.range.end;
-    let in_same_storage = pieces.iter().filter(covers).find(|piece| piece.storage == reached.storage);
+    let covers = |piece: &&Piece| {
+        piece.range.start <= storage_part.within.start && storage_part.within.end <= piece.range.end
+    };
+    let in_same_storage = pieces.iter().filter(covers).find(|piece| piece.storage == storage_part.storage);
     in_same_storage.or_else(|| {
-        let (blob, begins) = *contents.get(reached.storage.index())?;
+        let (blob, begins) = *contents.get(storage_part.storage.index())?;
         let content = Some((blob?, begins));
         pieces.iter().filter(covers).find(|piece| piece.content == content)
     })
@@ -223,8 +224,8 @@ mod tests {
         let blob = Some(BlobId([1; 32]));
         let contents = [(blob, 0), (blob, 0), (None, 64), (None, 64)];
         let find = |storage, within| {
-            let reached = Reached { storage: StorageId(storage), within };
-            piece_of(&pieces, &reached, &contents).map(|piece| (piece.storage.0, piece.range.start))
+            let storage_part = StoragePart { storage: StorageId(storage), within };
+            piece_of(&pieces, &storage_part, &contents).map(|piece| (piece.storage.0, piece.range.start))
         };
         assert_eq!(find(0, 10..100), Some((0, 0)));
         // Storage 1 has the content of storage 0; the content of storage 3 is unknown.

@@ -65,7 +65,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             }
             KillReason::Stopped => verdict(
                 Status::InfraError,
-                format!("killed {during}: a process outside had stopped it, and it did not go on"),
+                format!("killed {during}: another process had stopped it and did not continue it"),
             ),
             KillReason::Deadline
             | KillReason::Interrupted
@@ -88,14 +88,14 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         };
         return verdict(
             Status::InfraError,
-            format!("a runner {how} before it loaded anything of the candidate's"),
+            format!("a runner {how} before it loaded any code of the candidate"),
         );
     }
     if let Some(fault) = &death.fault {
-        // A store into an input cannot raise this signal. It means that a page of the mapped file could not be read. But
-        // the candidate can write the report of a fault, or send itself the signal. The proof is that the worker cannot
-        // read the input either.
-        if matches!(fault.place, FaultedMemory::Input | FaultedMemory::InputGuard)
+        // A store into an input cannot raise this signal. It means that a page of the mapped file could not be read.
+        // But the candidate can write the report of a fault, or send itself the signal. The proof is that the worker
+        // cannot read the input either.
+        if matches!(fault.memory, FaultedMemory::Input | FaultedMemory::InputGuard)
             && fault.signal == libc::SIGBUS
             && (names.is_unreadable)(fault.index)
         {
@@ -109,7 +109,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
                 ),
             );
         }
-        let place = match fault.place {
+        let known = match fault.memory {
             _ if fault.signal == libc::SIGBUS => None,
             FaultedMemory::Input => Some((
                 Status::InputMutated,
@@ -123,7 +123,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             }
             FaultedMemory::Elsewhere => None,
         };
-        if let Some((status, what)) = place {
+        if let Some((status, what)) = known {
             return verdict(status, format!("{what}, {during} (address {:#x})", fault.address));
         }
     }
@@ -131,7 +131,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         return verdict(
             Status::HostMemoryLimit,
             format!(
-                "ended by {} {during} after {refused} of memory were refused to it (limits.memory)",
+                "ended by {} {during} after a request for {refused} of memory was refused (limits.memory)",
                 death.end.signal_name().unwrap_or("a signal")
             ),
         );
@@ -215,11 +215,11 @@ mod tests {
     }
 
     fn check(death_facts: Death, status: Status, fragment: &str) {
-        check_beside(death_facts, false, status, fragment);
+        check_with_readability(death_facts, false, status, fragment);
     }
 
     /// `unreadable` is true if the worker cannot read the inputs either.
-    fn check_beside(death_facts: Death, unreadable: bool, status: Status, fragment: &str) {
+    fn check_with_readability(death_facts: Death, unreadable: bool, status: Status, fragment: &str) {
         let names = Names {
             inputs: &|index| format!("input {index}"),
             outputs: &|index| format!("output {index}"),
@@ -232,18 +232,18 @@ mod tests {
 
     #[test]
     fn death_maps_each_end_to_its_status() {
-        let fault = |place| Some(Fault { place, index: 1, address: 0x10, signal: libc::SIGSEGV });
-        let cut_short = |place| Death {
-            fault: Some(Fault { place, index: 1, address: 0x10, signal: libc::SIGBUS }),
+        let fault = |memory| Some(Fault { memory, index: 1, address: 0x10, signal: libc::SIGSEGV });
+        let cut_short = |memory| Death {
+            fault: Some(Fault { memory, index: 1, address: 0x10, signal: libc::SIGBUS }),
             ..death_by(End::Signalled { signal: libc::SIGBUS })
         };
-        check_beside(
+        check_with_readability(
             cut_short(FaultedMemory::Input),
             true,
             Status::InfraError,
             "a page of input 1 could not be read",
         );
-        // The worker can read the input, so the candidate made this up.
+        // The worker can read the input, so the candidate forged the report.
         check(cut_short(FaultedMemory::Input), Status::Crashed, "SIGBUS");
         check(cut_short(FaultedMemory::Elsewhere), Status::Crashed, "SIGBUS");
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
@@ -262,7 +262,7 @@ mod tests {
             "code 1",
         );
         let faulted =
-            |place| Death { fault: fault(place), ..death_by(End::Signalled { signal: libc::SIGSEGV }) };
+            |memory| Death { fault: fault(memory), ..death_by(End::Signalled { signal: libc::SIGSEGV }) };
         check(faulted(FaultedMemory::Input), Status::InputMutated, "input 1");
         check(faulted(FaultedMemory::InputGuard), Status::OutOfBounds, "input 1");
         check(faulted(FaultedMemory::OutputGuard), Status::OutOfBounds, "output 1");

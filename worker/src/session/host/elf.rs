@@ -258,9 +258,9 @@ mod tests {
             cut in any::<prop::sample::Index>(), shorten: bool
         ) {
             let mut image = sample_library();
-            for (place, value) in changes {
-                let place = place.index(image.len());
-                image[place] = value;
+            for (index, value) in changes {
+                let index = index.index(image.len());
+                image[index] = value;
             }
             if shorten {
                 image.truncate(cut.index(image.len()));

@@ -3,8 +3,8 @@
 //!
 //! While one group is called, a thread opens the entries of the next one, so that disk and candidate work at the same
 //! time. Another thread drops the pages that the previous group left in the page cache. Two kinds of entries are opened
-//! only in their group's turn. Entries with materialised values cost memory. Entries of a store share files, which are
-//! watched for pages that the current group adds.
+//! only in their group's turn: entries with materialised values, because they cost memory, and entries of a store,
+//! because they share files, which are watched for pages that the current group adds.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,10 +31,10 @@ const DESCRIPTORS_PER_ENTRY: u64 = 32;
 
 /// Splits groups whose files this process could not open all at once.
 fn within_descriptors(groups: Vec<Range<usize>>, open_files: u64) -> Vec<Range<usize>> {
-    let most = usize::try_from(open_files / DESCRIPTORS_PER_ENTRY).unwrap_or(usize::MAX).max(1);
+    let max_entries = usize::try_from(open_files / DESCRIPTORS_PER_ENTRY).unwrap_or(usize::MAX).max(1);
     let cut = |group: Range<usize>| {
         let end = group.end;
-        group.step_by(most).map(move |at| at..end.min(at.saturating_add(most)))
+        group.step_by(max_entries).map(move |at| at..end.min(at.saturating_add(max_entries)))
     };
     groups.into_iter().flat_map(cut).collect()
 }
@@ -62,7 +62,7 @@ pub(super) struct HostGroups<'b> {
     reading: Option<EntryGuards>,
     /// The guards of the previous group. Its runner is dead, and its pages are dropped while the next group is
     /// called.
-    over: Option<EntryGuards>,
+    previous: Option<EntryGuards>,
     releasing: Option<JoinHandle<ReadReport>>,
     whole: Whole,
     reads: ReadReport,
@@ -118,7 +118,7 @@ impl Opener {
         let first = &self.entries[range.start];
         let guards = EntryGuards::watch(std::slice::from_ref(first), self.drop_cache);
         let recorded = Recorded::open(first, &self.signature).ok().filter(Recorded::is_in_place)?;
-        let opened = self.look(Placed::in_files(recorded).ok()?);
+        let opened = self.examine(Placed::in_files(recorded).ok()?);
         Some(self.open_others(range, opened, guards, expected))
     }
 
@@ -160,7 +160,7 @@ impl Opener {
                 placed.page_by_page = ahead.page_by_page();
                 let mut watch = ahead.start_expecting(expected.take().unwrap_or_default());
                 turn = watch.take_turn().or(turn.take());
-                placed.watched_by(watch);
+                placed.set_watch(watch);
             }
             placed
         });
@@ -171,10 +171,10 @@ impl Opener {
     fn open_entry(&self, entry: &EntryRef, guards: &mut EntryGuards) -> Result<OpenEntry, RecordedError> {
         let recorded = Recorded::open(entry, &self.signature)?;
         guards.watch_data_of(&recorded);
-        Ok(self.look(Placed::in_files(recorded)?))
+        Ok(self.examine(Placed::in_files(recorded)?))
     }
 
-    fn look(&self, placed: Placed) -> OpenEntry {
+    fn examine(&self, placed: Placed) -> OpenEntry {
         let ahead = self.watched.then(|| ReadAhead::of(&placed));
         if let Some(ahead) = &ahead {
             ahead.read_exactly();
@@ -221,14 +221,14 @@ impl<'b> HostGroups<'b> {
             watched: matches!(wanted.lifetime, Lifetime::Entry { .. }),
             ahead: None,
             reading: None,
-            over: None,
+            previous: None,
             releasing: None,
             whole: Whole::default(),
             reads: ReadReport::default(),
         };
         if let Some(first) = groups.next_range().filter(|_| groups.watched) {
-            // It is this group's turn, so errors can be reported.
-            groups.open_beside(|opener| Some(opener.open(first, Expected::default())));
+            // This is the group whose turn it is, so errors are reported at once.
+            groups.open_on_thread(|opener| Some(opener.open(first, Expected::default())));
         }
         Ok(groups)
     }
@@ -249,7 +249,7 @@ impl<'b> HostGroups<'b> {
     }
 
     /// Opens a group on another thread. If no thread can be started, the group is opened in its turn.
-    fn open_beside(&mut self, open: impl FnOnce(Opener) -> Option<Opened> + Send + 'static) {
+    fn open_on_thread(&mut self, open: impl FnOnce(Opener) -> Option<Opened> + Send + 'static) {
         let opener = self.opener();
         let thread = std::thread::Builder::new().name("opener".to_owned());
         self.ahead = thread.spawn(move || open(opener)).ok();
@@ -267,20 +267,20 @@ impl<'b> HostGroups<'b> {
             return;
         }
         let expected = Expected { whole: self.whole.clone(), turn: opened.turn.take() };
-        self.open_beside(|opener| opener.open_ahead(next, expected));
+        self.open_on_thread(|opener| opener.open_ahead(next, expected));
     }
 
     /// Drops the pages that the previous group added to the page cache, on another thread.
     fn release_in_the_background(&mut self) {
         self.await_release();
-        let Some(guards) = self.over.take() else { return };
+        let Some(guards) = self.previous.take() else { return };
         let thread = std::thread::Builder::new().name("release".to_owned());
         // If no thread can be started, the pages stay in the cache.
         self.releasing = thread.spawn(move || guards.release()).ok();
     }
 
     fn release(&mut self) {
-        if let Some(guards) = self.over.take() {
+        if let Some(guards) = self.previous.take() {
             self.reads.absorb(&guards.release());
         }
     }
@@ -341,7 +341,7 @@ impl Groups<Placed> for HostGroups<'_> {
             whole = seen;
         }
         self.whole = whole;
-        self.over = self.reading.take();
+        self.previous = self.reading.take();
         // No thread of this process may work while candidates are timed.
         if !self.watched {
             self.release();
@@ -357,7 +357,7 @@ impl Groups<Placed> for HostGroups<'_> {
             self.reads.absorb(&guards.release());
         }
         self.release();
-        self.over = self.reading.take();
+        self.previous = self.reading.take();
         self.release();
         self.reads
     }

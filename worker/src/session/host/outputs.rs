@@ -19,7 +19,7 @@ use crate::judge::BytesSource;
 use crate::memfd;
 use crate::recorded::allocated_bytes;
 use crate::runner::frame::{OutputRegion, WireOutput};
-use crate::session::Trespass;
+use crate::session::StrayWrite;
 
 /// The size, in bytes, of the buffer through which poison and slack are written and read.
 const CHUNK: usize = 64 * 1024;
@@ -54,7 +54,7 @@ pub(crate) struct Outputs {
     /// The size of this layout; the memfd may be larger.
     bytes: u64,
     memfd_bytes: u64,
-    places: Vec<OutputSpan>,
+    output_spans: Vec<OutputSpan>,
     slots: u32,
 }
 
@@ -65,9 +65,9 @@ impl Outputs {
         let (mut base, mut memfd_bytes) = (0, 0);
         let mut layouts = Vec::with_capacity(entries.len());
         for outputs in entries {
-            let (places, bytes, slots) = Self::lay_out(outputs, layout, base);
+            let (output_spans, bytes, slots) = Self::lay_out(outputs, layout, base);
             memfd_bytes = memfd_bytes.max(base + bytes);
-            layouts.push((places, base, bytes, slots));
+            layouts.push((output_spans, base, bytes, slots));
             if layout == Slots::Separate {
                 base += bytes;
             }
@@ -75,12 +75,12 @@ impl Outputs {
         let memfd = Arc::new(memfd::fixed("opt-outputs", Bytes::new(memfd_bytes))?);
         Ok(layouts
             .into_iter()
-            .map(|(places, base, bytes, slots)| Self {
+            .map(|(output_spans, base, bytes, slots)| Self {
                 memfd: Arc::clone(&memfd),
                 base,
                 bytes,
                 memfd_bytes,
-                places,
+                output_spans,
                 slots,
             })
             .collect())
@@ -96,7 +96,7 @@ impl Outputs {
             Slots::Separate => 1,
         };
         let mut offset = base;
-        let mut places = Vec::with_capacity(outputs.len());
+        let mut output_spans = Vec::with_capacity(outputs.len());
         for output in outputs {
             let tensor = &output.tensor;
             let extent = allocated_bytes(tensor);
@@ -129,13 +129,13 @@ impl Outputs {
                 dtype: wire_type(tensor.dtype),
                 shape: signed(&tensor.shape),
                 stride: signed(&tensor.stride),
-                arguments: output.arguments.iter().filter_map(|&place| u32::try_from(place).ok()).collect(),
+                arguments: output.arguments.iter().filter_map(|&index| u32::try_from(index).ok()).collect(),
                 regions: regions.clone(),
             };
-            places.push(OutputSpan { file_offset: offset, span, extent, regions, wire });
+            output_spans.push(OutputSpan { file_offset: offset, span, extent, regions, wire });
             offset += span;
         }
-        (places, (offset - base).max(page), slots)
+        (output_spans, (offset - base).max(page), slots)
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -152,7 +152,7 @@ impl Outputs {
     }
 
     pub(crate) fn wire(&self) -> Vec<WireOutput> {
-        self.places.iter().map(|place| place.wire.clone()).collect()
+        self.output_spans.iter().map(|output_span| output_span.wire.clone()).collect()
     }
 
     /// Fills all slots and slack with the poison.
@@ -162,10 +162,10 @@ impl Outputs {
 
     /// Fills the slots that a block of `calls` calls will write.
     pub(crate) fn poison_slots(&self, calls: u32, pattern: u8) -> io::Result<()> {
-        for place in &self.places {
-            let region = place.regions[0];
-            let used = (region.slot_stride * u64::from(calls)).min(place.span);
-            self.poison_range(place.file_offset, used, pattern)?;
+        for output_span in &self.output_spans {
+            let region = output_span.regions[0];
+            let used = (region.slot_stride * u64::from(calls)).min(output_span.span);
+            self.poison_range(output_span.file_offset, used, pattern)?;
         }
         Ok(())
     }
@@ -194,16 +194,18 @@ impl Outputs {
     }
 
     /// Returns the first slack byte that is no longer poison. Only for `AgainstGuards`.
-    pub(crate) fn damaged_slack(&self, slot: u32, pattern: u8) -> io::Result<Option<Trespass>> {
-        for (index, place) in self.places.iter().enumerate() {
-            let Some(region) = place.regions.get(slot as usize) else { continue };
+    pub(crate) fn damaged_slack(&self, slot: u32, pattern: u8) -> io::Result<Option<StrayWrite>> {
+        for (index, output_span) in self.output_spans.iter().enumerate() {
+            let Some(region) = output_span.regions.get(slot as usize) else { continue };
             let data = region.data_offset;
-            let end = data + place.extent;
-            if let Some(at) = self.first_difference(place.file_offset, 0, data, pattern)? {
-                return Ok(Some(Trespass { output: index, past: signed_offset(at) - signed_offset(data) }));
+            let end = data + output_span.extent;
+            if let Some(at) = self.first_difference(output_span.file_offset, 0, data, pattern)? {
+                return Ok(Some(StrayWrite { output: index, past: signed_offset(at) - signed_offset(data) }));
             }
-            if let Some(at) = self.first_difference(place.file_offset, end, place.span, pattern)? {
-                return Ok(Some(Trespass { output: index, past: signed_offset(at) - signed_offset(end) }));
+            if let Some(at) =
+                self.first_difference(output_span.file_offset, end, output_span.span, pattern)?
+            {
+                return Ok(Some(StrayWrite { output: index, past: signed_offset(at) - signed_offset(end) }));
             }
         }
         Ok(None)
@@ -229,20 +231,20 @@ impl Outputs {
     /// Returns a reader of one output in one slot.
     pub(crate) fn source(&self, output: usize, slot: u32) -> SlotSource<'_> {
         let start = self.slot_start(output, slot);
-        SlotSource { memfd: self.memfd.as_fd(), start, extent: self.places[output].extent }
+        SlotSource { memfd: self.memfd.as_fd(), start, extent: self.output_spans[output].extent }
     }
 
     /// The offset in the memfd at which an output's slot begins.
     pub(crate) fn slot_start(&self, output: usize, slot: u32) -> u64 {
-        let place = &self.places[output];
+        let output_span = &self.output_spans[output];
         let mut number = slot;
-        for region in &place.regions {
+        for region in &output_span.regions {
             if number < region.slots {
                 return region.file_offset + region.data_offset + u64::from(number) * region.slot_stride;
             }
             number -= region.slots;
         }
-        place.file_offset
+        output_span.file_offset
     }
 }
 

@@ -25,7 +25,7 @@ use super::evict::evict;
 use super::outputs::signed;
 use super::read_ahead::{Watch, Whole};
 use crate::memfd;
-use crate::recorded::{Recorded, RecordedError, is_written_out};
+use crate::recorded::{Recorded, RecordedError, is_materialised};
 use crate::runner::frame::{EntrySetup, InputRange, VariantRange, WireArgument, WireOutput, WireType};
 use crate::session::{PoolSlot, Variants, VariedInput};
 
@@ -33,12 +33,12 @@ use crate::session::{PoolSlot, Variants, VariedInput};
 /// first.
 const MATERIALISED: u8 = u8::MAX;
 
-/// The bytes that are read at once where an input is tested.
+/// The number of bytes that are read at a time when an input is tested for read errors.
 const UNREADABLE_STEP: u64 = 256 * 1024;
 
 /// A part of a storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reached {
+pub(crate) struct StoragePart {
     pub(crate) storage: StorageId,
     pub(crate) within: Range<u64>,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Placed {
     recorded: Recorded,
     inputs: Vec<InputRange>,
     /// For each input, the part of a storage in it; `None` for materialised values.
-    reached: Vec<Option<Reached>>,
+    storage_parts: Vec<Option<StoragePart>>,
     wire: Vec<WireArgument>,
     /// The files that `InputRange::source` indexes; materialised values come after them.
     files: Vec<Arc<File>>,
@@ -98,7 +98,7 @@ impl Placed {
             .map(|argument| ranges.argument(&argument.value))
             .collect::<io::Result<_>>();
         let wire = wire.map_err(|source| RecordedError::Materialise { name: name(), source })?;
-        let Ranges { mut inputs, reached, sources, memfd, written, .. } = ranges;
+        let Ranges { mut inputs, storage_parts, sources, memfd, written, .. } = ranges;
         let materialised = u8::try_from(sources.len()).unwrap_or(u8::MAX);
         for range in inputs.iter_mut().filter(|range| range.source == MATERIALISED) {
             range.source = materialised;
@@ -110,7 +110,7 @@ impl Placed {
         let input_bytes = inputs.iter().map(|range| Bytes::new(range.bytes)).sum();
         Ok(Self {
             inputs,
-            reached,
+            storage_parts,
             wire,
             files: sources.into_iter().map(|(_, file)| file).collect(),
             materialised: memfd,
@@ -124,20 +124,22 @@ impl Placed {
         })
     }
 
-    /// Moves the inputs to `arena`, each to the offset that `place` returns for it. If `place` returns `None` for one
-    /// of them, moves none and returns `None`.
+    /// Moves the inputs to `arena`, each to the offset that `offset_of` returns for it. If `offset_of` returns `None`
+    /// for one of them, moves none and returns `None`.
     pub(crate) fn move_inputs(
         &mut self,
         arena: &Arc<File>,
-        place: impl Fn(&Reached) -> Option<u64>,
+        offset_of: impl Fn(&StoragePart) -> Option<u64>,
     ) -> Option<()> {
-        let moved = |(range, reached): (&InputRange, &Option<Reached>)| {
-            Some(match reached {
-                Some(reached) => InputRange { source: 0, file_offset: place(reached)?, ..*range },
+        let moved = |(range, storage_part): (&InputRange, &Option<StoragePart>)| {
+            Some(match storage_part {
+                Some(storage_part) => {
+                    InputRange { source: 0, file_offset: offset_of(storage_part)?, ..*range }
+                }
                 None => InputRange { source: 1, ..*range },
             })
         };
-        self.inputs = self.inputs.iter().zip(&self.reached).map(moved).collect::<Option<_>>()?;
+        self.inputs = self.inputs.iter().zip(&self.storage_parts).map(moved).collect::<Option<_>>()?;
         self.files = vec![Arc::clone(arena)];
         self.memory = InputMemory::Copied;
         Some(())
@@ -273,7 +275,8 @@ impl Placed {
         if self.memory == InputMemory::Pool { Bytes::ZERO } else { self.input_bytes() }
     }
 
-    /// The number of bytes of inputs in private pages of the runner: partial pages and unaligned placements.
+    /// The number of input bytes that need private pages in the runner, because they fill a page only in part or are
+    /// not aligned.
     pub(super) fn unmapped_bytes(&self) -> Bytes {
         if self.memory == InputMemory::Pool {
             return Bytes::ZERO;
@@ -287,14 +290,14 @@ impl Placed {
         self.materialised_bytes
     }
 
-    pub(super) fn watched_by(&mut self, watch: Watch) {
+    pub(super) fn set_watch(&mut self, watch: Watch) {
         *self.watch.get_mut() = Some(watch);
     }
 
     /// Sets the process whose touches of the inputs are watched.
-    pub(super) fn runs_in(&self, pid: u32) {
+    pub(super) fn set_runner(&self, pid: u32) {
         if let Some(watch) = &*self.watch.borrow() {
-            watch.runs_in(pid);
+            watch.set_runner(pid);
         }
     }
 
@@ -322,8 +325,8 @@ pub(super) fn of_worker(entries: &[Placed]) -> Bytes {
     let copied: BTreeSet<(usize, InputRange)> = entries
         .iter()
         .filter(|entry| entry.memory == InputMemory::Copied)
-        .flat_map(|entry| entry.inputs.iter().zip(&entry.reached).enumerate())
-        .filter_map(|(index, (range, reached))| reached.as_ref().map(|_| (index, *range)))
+        .flat_map(|entry| entry.inputs.iter().zip(&entry.storage_parts).enumerate())
+        .filter_map(|(index, (range, storage_part))| storage_part.as_ref().map(|_| (index, *range)))
         .collect();
     let page = rustix::param::page_size() as u64;
     let whole_pages = |range: InputRange| {
@@ -352,7 +355,7 @@ impl From<opt_shared::capture::CaptureError> for Materialise {
 struct Ranges<'a> {
     capture: &'a CaptureFile,
     inputs: Vec<InputRange>,
-    reached: Vec<Option<Reached>>,
+    storage_parts: Vec<Option<StoragePart>>,
     /// The files with inputs. There is one, unless the capture lies in a store.
     sources: Vec<(Option<BlobId>, Arc<File>)>,
     memfd: Option<OwnedFd>,
@@ -364,7 +367,7 @@ impl<'a> Ranges<'a> {
         Self {
             capture,
             inputs: Vec::new(),
-            reached: Vec::new(),
+            storage_parts: Vec::new(),
             sources: Vec::new(),
             memfd: None,
             written: 0,
@@ -382,7 +385,7 @@ impl<'a> Ranges<'a> {
         let mut stride = tensor.stride.clone();
         let range = if tensor.elements() == 0 {
             u32::MAX
-        } else if is_written_out(tensor) {
+        } else if is_materialised(tensor) {
             stride = contiguous_strides(&tensor.shape);
             let file_offset = self.materialise(tensor)?;
             let bytes = tensor.logical_bytes().get();
@@ -398,7 +401,7 @@ impl<'a> Ranges<'a> {
                 bytes: within.end - within.start,
                 address_phase,
             };
-            self.add(range, Some(Reached { storage: tensor.storage, within }))
+            self.add(range, Some(StoragePart { storage: tensor.storage, within }))
         };
         Ok(WireArgument::Tensor {
             range,
@@ -421,10 +424,10 @@ impl<'a> Ranges<'a> {
         source.ok_or_else(|| io::Error::other("its inputs lie in too many files"))
     }
 
-    fn add(&mut self, range: InputRange, reached: Option<Reached>) -> u32 {
+    fn add(&mut self, range: InputRange, storage_part: Option<StoragePart>) -> u32 {
         let at = self.inputs.iter().position(|known| *known == range).unwrap_or_else(|| {
             self.inputs.push(range);
-            self.reached.push(reached);
+            self.storage_parts.push(storage_part);
             self.inputs.len() - 1
         });
         u32::try_from(at).unwrap_or(u32::MAX)

@@ -74,15 +74,15 @@ pub(crate) enum RunnerError {
     Spawn(#[source] crate::sandbox::spawn::SpawnError),
     #[error("preparing a runner's descriptors")]
     Descriptors(#[source] rustix::io::Errno),
-    #[error("talking to a runner")]
+    #[error("communicating with a runner")]
     Frame(#[from] FrameError),
-    #[error("talking to the supervisor")]
+    #[error("communicating with the supervisor")]
     Link(#[from] LinkError),
     #[error("a runner could not be set up: {text}")]
     Setup { text: String },
-    #[error("a runner was not set up within {SETUP_TIMEOUT:?} (is a disk hanging?)")]
+    #[error("a runner was not set up within {SETUP_TIMEOUT:?} (does the disk hang?)")]
     NotSetUp,
-    #[error("holding a runner")]
+    #[error("stopping or continuing a runner")]
     Handle(#[from] HandleError),
     #[error("evicting inputs and outputs from the caches (profile with cache_state = \"warm\")")]
     Evict(#[source] rustix::io::Errno),
@@ -96,7 +96,7 @@ pub(crate) enum RunnerError {
 
 /// The result of a request to the runner.
 #[derive(Debug)]
-pub(crate) enum Heard<T> {
+pub(crate) enum Response<T> {
     Done(T),
     /// The runner is dead. `Runner::finish` returns the details.
     Died,
@@ -131,13 +131,13 @@ pub(crate) struct Death {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
-    pub(crate) place: FaultedMemory,
+    pub(crate) memory: FaultedMemory,
     pub(crate) index: u32,
     pub(crate) address: u64,
     pub(crate) signal: i32,
 }
 
-/// A runner process that has no setup yet: it runs our own code and waits at its socket. Dropping it kills and reaps
+/// A runner process that has no setup yet: it runs our own code and waits for its setup. Dropping it kills and reaps
 /// it.
 pub(crate) struct Process {
     handle: RunnerHandle,
@@ -272,9 +272,9 @@ impl Runner {
         }
     }
 
-    /// Lets the runner lock down and load, once the supervisor watches it. `timeout` is the candidate's time limit. It
-    /// starts when the candidate's code may run.
-    pub(crate) fn begin(&mut self, link: &Link, timeout: Duration) -> Result<Heard<Loaded>, RunnerError> {
+    /// Lets the runner lock down and load the candidate, once the supervisor watches it. `timeout` is the time limit,
+    /// which starts when the candidate's code may run.
+    pub(crate) fn begin(&mut self, link: &Link, timeout: Duration) -> Result<Response<Loaded>, RunnerError> {
         link.wait_watched(self.handle.pid())?;
         self.send(&ToRunner::Begin, &[])?;
         let mut limit = Timeout::of(self.handle.pid(), SETUP_TIMEOUT);
@@ -297,33 +297,33 @@ impl Runner {
                 }
                 Ok(Some(Reply::Failed { text })) if !locked => return Err(RunnerError::Setup { text }),
                 Ok(Some(Reply::Loaded { has_plan, returned })) if locked => {
-                    return Ok(Heard::Done(Loaded::Ready { has_plan, returned }));
+                    return Ok(Response::Done(Loaded::Ready { has_plan, returned }));
                 }
                 Ok(Some(Reply::LoadFailed { text })) if locked => {
-                    return Ok(Heard::Done(Loaded::Refused { text }));
+                    return Ok(Response::Done(Loaded::Refused { text }));
                 }
-                Ok(None) if dead => return Ok(Heard::Died),
+                Ok(None) if dead => return Ok(Response::Died),
                 Ok(None) => {}
                 // A constructor of the candidate can write to the socket or close it. The candidate is then to blame.
                 Ok(Some(_)) | Err(FrameError::Malformed { .. }) if locked => {
-                    return Ok(Heard::Done(Loaded::Refused { text: FORGED_REPLY.to_owned() }));
+                    return Ok(Response::Done(Loaded::Refused { text: FORGED_REPLY.to_owned() }));
                 }
                 // The socket of an ending runner closes before its death can be observed.
                 Err(FrameError::Closed) => {
                     if self.handle.wait_dead(CLOSED_TIMEOUT)? {
-                        return Ok(Heard::Died);
+                        return Ok(Response::Died);
                     }
                     if !locked {
                         return Err(FrameError::Closed.into());
                     }
-                    return Ok(Heard::Done(Loaded::Refused { text: CLOSED_SOCKET.to_owned() }));
+                    return Ok(Response::Done(Loaded::Refused { text: CLOSED_SOCKET.to_owned() }));
                 }
                 Ok(Some(_)) => return Err(FrameError::Malformed { what: "order" }.into()),
                 Err(error) => return Err(error.into()),
             }
             dead = self.is_dead()?;
             if !dead && limit.ends_after(slice) {
-                return if locked { Ok(Heard::TimedOut) } else { Err(RunnerError::NotSetUp) };
+                return if locked { Ok(Response::TimedOut) } else { Err(RunnerError::NotSetUp) };
             }
             slice = (slice * 2).min(LAST_SLICE);
         }
@@ -346,7 +346,7 @@ impl Runner {
         &mut self,
         spin: Duration,
         timeout: Duration,
-    ) -> Result<Heard<Called>, RunnerError> {
+    ) -> Result<Response<Called>, RunnerError> {
         let mut limit = Timeout::of(self.handle.pid(), timeout);
         let before = self.sequence.wrapping_sub(1);
         let mut spin = spin;
@@ -356,7 +356,7 @@ impl Runner {
             if wait_for_change(&page.done, &page.worker_waits, before, spin, slice) {
                 // Any value except the current sequence number is forged. The calls then count as not done.
                 if page.done.load(Ordering::Acquire) == self.sequence {
-                    return Ok(Heard::Done(Called {
+                    return Ok(Response::Done(Called {
                         result: page.result.load(Ordering::Relaxed),
                         calls_done: page.calls_done.load(Ordering::Relaxed),
                         returned_value: page.returned_value.load(Ordering::Relaxed) != 0,
@@ -368,10 +368,10 @@ impl Runner {
                 std::thread::yield_now();
             }
             if self.is_dead()? {
-                return Ok(Heard::Died);
+                return Ok(Response::Died);
             }
             if limit.ends_after(spin + slice) {
-                return Ok(Heard::TimedOut);
+                return Ok(Response::TimedOut);
             }
             spin = Duration::ZERO;
             slice = (slice * 2).min(LAST_SLICE);
@@ -457,7 +457,7 @@ impl Runner {
         let signal = i32::try_from(page.fault_signal.load(Ordering::SeqCst)).unwrap_or(0);
         let fault = (signal != 0).then(|| Fault {
             signal,
-            place: FaultedMemory::from_claim(page.fault_place.load(Ordering::Relaxed)),
+            memory: FaultedMemory::from_claim(page.fault_memory.load(Ordering::Relaxed)),
             index: page.fault_index.load(Ordering::Relaxed),
             address: page.fault_address.load(Ordering::Relaxed),
         });

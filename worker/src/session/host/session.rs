@@ -15,7 +15,7 @@ use super::death;
 use super::evict::evict;
 use super::outputs::{Outputs, Slots};
 use super::placed::Placed;
-use super::process::{Heard, Runner, RunnerError};
+use super::process::{Response, Runner, RunnerError};
 use super::variants::HostVariants;
 use super::view::View;
 use super::wire_call::wire_call;
@@ -24,7 +24,7 @@ use crate::link::Link;
 use crate::runner::control::{FLAG_PLAN, FLAG_VERIFY};
 use crate::sandbox::timeout;
 use crate::session::{
-    Answer, Called, Candidate, Clock, Ending, Loaded, Session, SessionError, Trespass, Varied,
+    Answer, Called, Candidate, Clock, Ending, Loaded, Session, SessionError, StrayWrite, Varied,
 };
 
 pub(super) struct HostSession<'b> {
@@ -76,10 +76,10 @@ impl<'b> HostSession<'b> {
         let runner = callable
             .process(link)
             .and_then(|process| Runner::start(link, process, &spec))
-            .and_then(|runner| Self::show(runner, callable, entries, &outputs, varied))
+            .and_then(|runner| Self::announce_entries(runner, callable, entries, &outputs, varied))
             .map_err(|error| callable.error(error))?;
         for entry in entries {
-            entry.runs_in(runner.pid());
+            entry.set_runner(runner.pid());
         }
         let watch = Stopwatch::new(callable.leaves_a_cpu());
         Ok(Self {
@@ -97,7 +97,7 @@ impl<'b> HostSession<'b> {
     }
 
     /// Announces the entries to the runner.
-    fn show(
+    fn announce_entries(
         runner: Runner,
         callable: &Callable,
         entries: &[Placed],
@@ -136,15 +136,15 @@ impl<'b> HostSession<'b> {
         Ok(Answer::Died)
     }
 
-    /// Stops the runner. Returns false if it is dead.
-    pub(super) fn settle(&mut self) -> Result<bool, RunnerError> {
+    /// Stops the runner unless it is stopped already. Returns false if it is dead.
+    pub(super) fn ensure_stopped(&mut self) -> Result<bool, RunnerError> {
         if !self.stopped {
             self.stopped = self.runner.stop()?;
         }
         Ok(self.stopped)
     }
 
-    pub(super) fn go_on(&mut self) -> Result<(), RunnerError> {
+    pub(super) fn resume(&mut self) -> Result<(), RunnerError> {
         if std::mem::take(&mut self.stopped) {
             self.runner.resume()?;
         }
@@ -159,17 +159,17 @@ impl<'b> HostSession<'b> {
         limit: Duration,
     ) -> Result<Answer<Called>, RunnerError> {
         self.called = entry;
-        self.go_on()?;
+        self.resume()?;
         let started = Instant::now();
         self.runner.command(number(entry), 1, slot, flags, Duration::ZERO);
         match self.runner.wait_done(Duration::ZERO, limit)? {
-            Heard::Done(called) => {
+            Response::Done(called) => {
                 let called = Called { elapsed: started.elapsed(), ..called };
                 // Outputs are only read while the runner is stopped.
-                Ok(if self.settle()? { Answer::Done(called) } else { Answer::Died })
+                Ok(if self.ensure_stopped()? { Answer::Done(called) } else { Answer::Died })
             }
-            Heard::Died => Ok(Answer::Died),
-            Heard::TimedOut => self.end_for(limit),
+            Response::Died => Ok(Answer::Died),
+            Response::TimedOut => self.end_for(limit),
         }
     }
 
@@ -211,16 +211,16 @@ impl Session for HostSession<'_> {
     fn load(&mut self, limit: Duration) -> Result<Answer<Loaded>, SessionError> {
         let callable = self.callable;
         let loaded = match self.runner.begin(self.link, limit).map_err(|e| callable.error(e))? {
-            Heard::Done(Loaded::Refused { text }) => {
+            Response::Done(Loaded::Refused { text }) => {
                 Ok(Answer::Done(Loaded::Refused { text: callable.refusal(&text) }))
             }
-            Heard::Done(ready) => Ok(if self.settle().map_err(|e| callable.error(e))? {
+            Response::Done(ready) => Ok(if self.ensure_stopped().map_err(|e| callable.error(e))? {
                 Answer::Done(ready)
             } else {
                 Answer::Died
             }),
-            Heard::Died => Ok(Answer::Died),
-            Heard::TimedOut => self.end_for(limit),
+            Response::Died => Ok(Answer::Died),
+            Response::TimedOut => self.end_for(limit),
         };
         loaded.map_err(|e| callable.error(e))
     }
@@ -248,7 +248,7 @@ impl Session for HostSession<'_> {
         Box::new(self.outputs[entry].source(output, slot))
     }
 
-    fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<Trespass>, SessionError> {
+    fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<StrayWrite>, SessionError> {
         self.outputs[entry]
             .damaged_slack(slot, poison)
             .map_err(|source| outputs_error(self.entries, entry, source))

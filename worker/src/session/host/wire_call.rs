@@ -10,11 +10,11 @@ use crate::runner::frame::WireCall;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
-    #[error("the call of {entry}")]
+    #[error("describing the call of {entry}")]
     Entry { entry: String, source: EntryError },
-    #[error("the arguments of {entry}")]
+    #[error("describing the arguments of {entry}")]
     Bind { entry: String, source: BindError },
-    #[error("writing down the call of {entry}")]
+    #[error("encoding the call of {entry}")]
     Text { entry: String, source: serde_json::Error },
 }
 
@@ -59,8 +59,8 @@ pub(super) fn wire_call(
         .map_err(|source| CallError::Entry { entry: name(), source })?;
     let call = call(&entry, signature, &recorded.arguments, form)
         .map_err(|source| CallError::Bind { entry: name(), source })?;
-    let is_tensor = |(place, argument): (u32, &opt_shared::arguments::Argument)| {
-        matches!(argument.value, ArgumentValue::Tensor(_)).then_some(place)
+    let is_tensor = |(index, argument): (u32, &opt_shared::arguments::Argument)| {
+        matches!(argument.value, ArgumentValue::Tensor(_)).then_some(index)
     };
     let tensors: Vec<u32> = (0..).zip(&recorded.arguments).filter_map(is_tensor).collect();
     let outputs = returned(&recorded.outputs).iter().map(|output| Output {

@@ -163,11 +163,11 @@ impl Zygote {
                 (FromZygote::Failed { text } | FromZygote::Refused { text }, _) => {
                     return Err(ZygoteError::Useless(text));
                 }
-                (FromZygote::Cloned { .. }, _) => return Err(out_of_order()),
+                (FromZygote::Cloned { .. }, _) => return Err(unexpected_answer()),
             }
         }
         let order = ToZygote::Clone { namespaces };
-        send_frame(self.socket.as_fd(), &order, descriptors).map_err(|error| self.lost(&error))?;
+        send_frame(self.socket.as_fd(), &order, descriptors).map_err(|error| self.lost_zygote(&error))?;
         match self.receive(CLONE_TIMEOUT)? {
             (FromZygote::Cloned { pid, namespaces, protections }, Some(pidfd)) => {
                 let spawned = SpawnedRunner { pid, pidfd, namespaces_used: namespaces, protections };
@@ -176,24 +176,24 @@ impl Zygote {
             (FromZygote::Refused { text } | FromZygote::Failed { text }, _) => {
                 Err(ZygoteError::Useless(text))
             }
-            (FromZygote::Cloned { .. } | FromZygote::Ready, _) => Err(out_of_order()),
+            (FromZygote::Cloned { .. } | FromZygote::Ready, _) => Err(unexpected_answer()),
         }
     }
 
     fn receive(&self, timeout: Duration) -> Result<(FromZygote, Option<OwnedFd>), ZygoteError> {
         let mut limit = Timeout::of(self.handle.pid(), timeout);
-        while !readable(&self.socket, WAIT_SLICE).map_err(|error| self.lost(&error))? {
+        while !readable(&self.socket, WAIT_SLICE).map_err(|error| self.lost_zygote(&error))? {
             if limit.ends_after(WAIT_SLICE) {
                 return Err(ZygoteError::Useless(format!("it did not answer within {timeout:?}")));
             }
         }
         match receive_frame(self.socket.as_fd()) {
             Ok((heard, mut descriptors)) => Ok((heard, descriptors.pop())),
-            Err(error) => Err(self.lost(&error)),
+            Err(error) => Err(self.lost_zygote(&error)),
         }
     }
 
-    fn lost(&self, error: &(dyn std::error::Error + 'static)) -> ZygoteError {
+    fn lost_zygote(&self, error: &(dyn std::error::Error + 'static)) -> ZygoteError {
         let printed = self.printed.tail(PRINTED);
         let last = printed.trim().lines().last().unwrap_or("it printed nothing");
         ZygoteError::Lost(format!("{} ({last})", opt_shared::causes::chain(error)))
@@ -204,7 +204,7 @@ impl Zygote {
     }
 }
 
-fn out_of_order() -> ZygoteError {
+fn unexpected_answer() -> ZygoteError {
     ZygoteError::Useless(opt_shared::causes::chain(&FrameError::Malformed { what: "order" }))
 }
 

@@ -1,4 +1,5 @@
-//! The clock of a scripted session. The script sets the duration of blocks and idle rounds, and nothing else takes time.
+//! The clock of a scripted session. The script sets the duration of blocks and idle rounds, and nothing else takes
+//! time.
 
 use std::time::{Duration, Instant};
 
@@ -15,11 +16,11 @@ impl Clock for ScriptedSession<'_> {
     }
 
     fn handoff(&self) -> Duration {
-        self.script.handoff.min(self.most_handoff)
+        self.script.handoff.min(self.max_handoff)
     }
 
-    fn limit_handoff(&mut self, most: Duration) {
-        self.most_handoff = most;
+    fn limit_handoff(&mut self, max: Duration) {
+        self.max_handoff = max;
     }
 
     fn leaves_room(&self, _: u32, _: f64) -> bool {

@@ -1,4 +1,4 @@
-//! A backend that plays a script, to test policies with every possible answer of a candidate, without processes.
+//! A backend that follows a script, to test policies with every possible answer of a candidate, without processes.
 //!
 //! Entries are real captures from `tests/data`, and outputs are compared with recorded ones. A script defines the
 //! effect of each call of a session on the outputs, and the candidate's claims about it. The log records the requests
@@ -25,7 +25,7 @@ pub(crate) use self::plays::{Asked, AskedBlock, AskedInputs, BlockPlay, Play, Sc
 pub(crate) use self::tasks::{callee, entries_of, verify_settings};
 use super::{
     Answer, Backend, Called, Candidate, Clock, Ending, Group, Groups, InputFault, Lifetime, Loaded, PoolSlot,
-    Session, SessionError, TimedSession, Trespass, VariantMemory, Varied, Verdict, Wanted,
+    Session, SessionError, StrayWrite, TimedSession, VariantMemory, Varied, Verdict, Wanted,
 };
 use crate::judge::BytesSource;
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
@@ -35,7 +35,7 @@ use crate::residency::host::HostDevice;
 pub(crate) struct ScriptedBackend {
     /// The scripts of sessions, in the order of their start. A script with a name is only for that candidate.
     scripts: RefCell<VecDeque<(Option<String>, Script)>>,
-    /// Candidates whose last script has been played at least once.
+    /// Candidates whose last script was used at least once. It repeats from then on.
     lasting: RefCell<BTreeSet<String>>,
     pub(crate) asked: Rc<RefCell<Vec<Asked>>>,
     /// How many entries share a session.
@@ -44,7 +44,7 @@ pub(crate) struct ScriptedBackend {
     pub(crate) broken: Vec<usize>,
     /// Files that are truncated once they are open.
     pub(crate) emptied: Vec<PathBuf>,
-    /// The number of sessions that can be started.
+    /// The number of sessions that can be started before the device counts as lost.
     pub(crate) lost_after: usize,
 }
 
@@ -61,13 +61,13 @@ impl ScriptedBackend {
         }
     }
 
-    /// Plays each candidate's scripts in order; the last one repeats.
+    /// Uses each candidate's scripts in order; the last one repeats.
     pub(crate) fn playing_each(scripts: &[(&str, Script)]) -> Self {
         let named = scripts.iter().map(|(name, script)| (Some((*name).to_owned()), script.clone()));
         Self { scripts: RefCell::new(named.collect()), ..Self::playing(&[]) }
     }
 
-    /// Returns true if every script was played.
+    /// Returns true if every script was used.
     pub(crate) fn is_over(&self) -> bool {
         let lasting = self.lasting.borrow();
         self.scripts.borrow().iter().all(|(name, _)| name.as_ref().is_some_and(|name| lasting.contains(name)))
@@ -128,7 +128,7 @@ impl Backend for ScriptedBackend {
         }))
     }
 
-    fn goes_on(&self) -> bool {
+    fn can_start_sessions(&self) -> bool {
         self.count(|it| matches!(it, Asked::Start(..))) < self.lost_after
     }
 
@@ -217,7 +217,7 @@ impl ScriptedBackend {
             timed,
             varied,
             outputs: BTreeMap::new(),
-            trespass: None,
+            stray_write: None,
             unreadable: false,
             planned: Vec::new(),
             calls: 0,
@@ -225,7 +225,7 @@ impl ScriptedBackend {
             rounds: 0,
             started: Instant::now(),
             passed: Duration::ZERO,
-            most_handoff: Duration::MAX,
+            max_handoff: Duration::MAX,
             dead: false,
         })
     }
@@ -276,7 +276,7 @@ struct ScriptedSession<'b> {
     varied: Option<Varied<'b, ScriptedVariants>>,
     /// Keyed by entry, output and slot. In verification, all slots share the same memory.
     outputs: BTreeMap<(usize, usize, u32), Vec<u8>>,
-    trespass: Option<Trespass>,
+    stray_write: Option<StrayWrite>,
     unreadable: bool,
     /// The new inputs at the last plan call.
     planned: Vec<Values>,
@@ -286,7 +286,7 @@ struct ScriptedSession<'b> {
     started: Instant,
     /// The sum of the durations of its blocks.
     passed: Duration,
-    most_handoff: Duration,
+    max_handoff: Duration,
     dead: bool,
 }
 
@@ -328,13 +328,13 @@ impl ScriptedSession<'_> {
         varied: bool,
     ) -> Result<Option<Called>, SessionError> {
         let remembered = matches!(play, Play::Remembered);
-        let added = if let Play::Off(added) = play { added } else { 0.0 };
+        let added = if let Play::OffBy(added) = play { added } else { 0.0 };
         let (kept, wrong) = match play {
-            Play::Right | Play::Remembered | Play::Off(_) => (usize::MAX, false),
+            Play::Right | Play::Remembered | Play::OffBy(_) => (usize::MAX, false),
             Play::WrongFrom(element) => (element, true),
             Play::UnwrittenFrom(element) => (element, false),
-            Play::Beside(trespass) => {
-                self.trespass = Some(trespass);
+            Play::WritesBeside(stray_write) => {
+                self.stray_write = Some(stray_write);
                 (usize::MAX, false)
             }
             Play::Unreadable => {
@@ -349,7 +349,7 @@ impl ScriptedSession<'_> {
             Play::Fails => {
                 return Err(SessionError::Run {
                     candidate: "scripted".to_owned(),
-                    source: io::Error::other("the script says so").into(),
+                    source: io::Error::other("the script requests an error").into(),
                 });
             }
         };
@@ -387,7 +387,7 @@ impl ScriptedSession<'_> {
 
 impl Session for ScriptedSession<'_> {
     fn load(&mut self, limit: Duration) -> Result<Answer<Loaded>, SessionError> {
-        assert!(Duration::from_secs(1) <= limit, "no loader is that fast: {limit:?}");
+        assert!(Duration::from_secs(1) <= limit, "the time limit for loading is too short: {limit:?}");
         self.dead = self.script.load == Answer::Died;
         Ok(self.script.load.clone())
     }
@@ -408,7 +408,7 @@ impl Session for ScriptedSession<'_> {
         assert!(!self.dead, "a dead candidate is called");
         self.asked.borrow_mut().push(Asked::Call(entry, slot, poison));
         self.fill(entry, slot, poison);
-        self.trespass = None;
+        self.stray_write = None;
         let play = nth(&self.script.calls, self.calls);
         self.calls += 1;
         Ok(self.play(entry, slot, play, false)?.map_or(Answer::Died, Answer::Done))
@@ -426,8 +426,8 @@ impl Session for ScriptedSession<'_> {
         Box::new(Memory(&self.outputs[&(entry, output, self.memory_of(slot))]))
     }
 
-    fn damage(&self, _: usize, _: u32, _: u8) -> Result<Option<Trespass>, SessionError> {
-        Ok(self.trespass)
+    fn damage(&self, _: usize, _: u32, _: u8) -> Result<Option<StrayWrite>, SessionError> {
+        Ok(self.stray_write)
     }
 
     fn poison(&mut self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError> {

@@ -1,11 +1,11 @@
-//! The parts of a script: the effect of a call, the result of a block, the course of a session.
+//! The parts of a script: the effects of calls, the results of blocks, and the answers of a whole session.
 
 use std::time::Duration;
 
 use opt_shared::outcome::{RunnerEnd, Status};
 use opt_shared::units::Bytes;
 
-use crate::session::{Answer, Called, Loaded, Trespass};
+use crate::session::{Answer, Called, Loaded, StrayWrite};
 
 /// The effect of a call.
 #[derive(Clone, Debug)]
@@ -15,13 +15,13 @@ pub(crate) enum Play {
     /// Writes the recorded output, even if the inputs have other values.
     Remembered,
     /// Writes the right output for the current inputs, with this number added to every element.
-    Off(f32),
+    OffBy(f32),
     /// Writes the recorded output, but wrong values from this element on.
     WrongFrom(usize),
     /// Writes the recorded output, but leaves all elements from this one on unwritten.
     UnwrittenFrom(usize),
     /// Writes the recorded output, and bytes beside an output.
-    Beside(Trespass),
+    WritesBeside(StrayWrite),
     /// Writes nothing, and makes these claims.
     Claims(Called),
     /// Writes the recorded output, and the worker's read of it fails.
@@ -38,7 +38,7 @@ impl Play {
     }
 }
 
-/// The course of a timed block.
+/// What happens in a timed block.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockPlay {
     /// The effect of each call, by its number in the block.
@@ -88,7 +88,7 @@ pub(crate) fn relu(shown: &Shown<'_>, output: &mut [u8]) -> i32 {
     0
 }
 
-/// The course of one session. The last item of `calls`, `blocks` and `idle` repeats.
+/// What happens in one session. The last item of `calls`, `blocks` and `idle` repeats.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) load: Answer<Loaded>,
@@ -100,13 +100,13 @@ pub(crate) struct Script {
     pub(crate) slots: u32,
     pub(crate) handoff: Duration,
     pub(crate) blocks: Vec<BlockPlay>,
-    /// True if this process may spin beside it.
+    /// True if a CPU is left on which this process may spin.
     pub(crate) leaves_room: bool,
-    /// CPU time in idle rounds; `None` if it dies in one.
+    /// The candidate's CPU time in idle rounds; `None` if it dies in one.
     pub(crate) idle: Vec<Option<Duration>>,
     /// The duration of an idle round.
     pub(crate) idle_takes: Duration,
-    /// The verdict on its death.
+    /// The verdict on the candidate's death.
     pub(crate) death: (Status, &'static str),
     pub(crate) end: RunnerEnd,
     pub(crate) peak_owed: Bytes,

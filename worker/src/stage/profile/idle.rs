@@ -19,17 +19,17 @@ use crate::session::{IdleRound, WakeCost};
 
 /// The number of rounds that a proof needs.
 pub(super) const MIN_ROUNDS: usize = 9;
-/// CPU time allowed for falling asleep and waking up. For long blocks, a share of the block is
-/// allowed. A smaller gain does not matter.
+/// CPU time allowed for falling asleep and waking up. For long blocks, a share of the block is allowed instead: to gain
+/// less than that does not matter.
 const MIN_ALLOWANCE: Duration = Duration::from_micros(200);
-const MIN_ALLOWANCE_OF_THREADS: Duration = Duration::from_micros(50);
+const MIN_ALLOWANCE_WITH_THREADS: Duration = Duration::from_micros(50);
 const ALLOWED_SHARE: u32 = 20;
 /// CPU time allowed per thread, as a multiple of a bare wake-up. By measurement, a bare wake-up costs 1 us per thread.
 /// A round, in which each thread also falls asleep and is stopped again, costs 3 to 6 us. Many threads on many CPUs
 /// contend with each other, so the bare wake-up is measured in every round.
 const BARE_FACTOR: u32 = 6;
 const MAX_BARE_PER_THREAD: Duration = Duration::from_micros(100);
-const FOR_A_THREAD: Duration = Duration::from_micros(5);
+const ALLOWANCE_PER_THREAD: Duration = Duration::from_micros(5);
 
 /// Half of the rounds of one side may show work, and few of the other side. If chance makes that, or a larger
 /// difference, at most this often, it is no chance.
@@ -37,10 +37,10 @@ const MAX_CHANCE: f64 = 1e-3;
 
 /// CPU time that a runner may use in a round, with blocks of the given length.
 fn allowance(block: Duration, wake: WakeCost) -> Duration {
-    let least = if wake.threads == 1 { MIN_ALLOWANCE } else { MIN_ALLOWANCE_OF_THREADS };
+    let least = if wake.threads == 1 { MIN_ALLOWANCE } else { MIN_ALLOWANCE_WITH_THREADS };
     least.max(block / ALLOWED_SHARE)
         + (wake.cpu * BARE_FACTOR).min(MAX_BARE_PER_THREAD * wake.threads)
-        + FOR_A_THREAD * wake.threads
+        + ALLOWANCE_PER_THREAD * wake.threads
 }
 
 /// The conclusion from the rounds of one side.
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_of_disturbances_short_of_most_is_blamed() {
+    fn too_few_rounds_prove_nothing() {
         // Measured under load: some wake-ups take 0.9 ms.
         assert_eq!(judge(&rounds(&[20, 25, 913, 20, 19, 865, 20, 20, 30], 1, 1), BLOCK), Idleness::Idle);
         // A single round, and as many as possible without a proof.

@@ -24,9 +24,8 @@ use crate::stage::POISONS;
 use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{self, Calls};
 
-/// The time limit of a block is this multiple of the time that its calls took before …
+/// The time limit of a block is the time that its calls took before, times `LIMIT_FACTOR`, plus `MIN_LIMIT`.
 const LIMIT_FACTOR: u32 = 20;
-/// … plus this.
 const MIN_LIMIT: Duration = Duration::from_secs(5);
 /// Every output slot is checked in one pair out of this many.
 const ALL_SLOTS_ONE_IN: u32 = 16;

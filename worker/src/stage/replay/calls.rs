@@ -11,13 +11,13 @@ use opt_shared::outcome::{EntryFailure, MAX_REPORTED_STEPS, ReplayStep, RunnerEn
 use opt_shared::replay::{Need, Step};
 use opt_shared::units::Bytes;
 
-use super::captures::{CapturesError, Locations, Looked, look};
+use super::captures::{CapturesError, Locations, OpenedEntry, open_entry};
 use super::pool::ReadySlot;
 use super::steps::Caller;
 use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, allocated_bytes};
 use crate::session::{Answer, Backend, Ending, Loaded, PoolSlot, Session, SessionError, Verdict};
-use crate::stage::calls::{CallEnd, EntryCalls, Over};
+use crate::stage::calls::{CallEnd, EntryCalls, EntryEnd};
 use crate::stage::failure::{of, of_the_capture, unless_damaged};
 use crate::stage::{POISONS, Progress, kept};
 
@@ -57,8 +57,8 @@ pub(crate) struct Calls<'a, B: Backend> {
     pub(crate) locations: &'a Locations,
     /// The pool's memory, which sessions map.
     pub(crate) arena: B::Arena,
-    /// The entry of the current step.
-    pub(crate) looked: Option<Looked>,
+    /// The opened entry of the current step.
+    pub(crate) opened: Option<OpenedEntry>,
     /// In a large job, guards for the parts of the capture that the current step reads outside the pool, mainly
     /// expected outputs.
     pub(crate) guards: Option<EntryGuards>,
@@ -80,20 +80,20 @@ impl<B: Backend> Caller for Calls<'_, B> {
         let watch = || EntryGuards::watch(std::slice::from_ref(&call.entry), true);
         let mut guards = self.task.drop_cache.then(watch);
         let name = Step { job: self.callee(step).job.clone(), entry: call.entry.name.clone() };
-        let looked = look(&call.entry, &self.callee(step).callee.signature)?;
+        let opened = open_entry(&call.entry, &self.callee(step).callee.signature)?;
         if let Some(guards) = &mut guards {
-            guards.watch_data_of(&looked.recorded);
+            guards.watch_data_of(&opened.recorded);
         }
         self.guards = guards;
-        let needs = looked.needs.clone();
-        self.looked = Some(looked);
+        let needs = opened.needs.clone();
+        self.opened = Some(opened);
         Ok(Some((name, needs)))
     }
 
-    fn call(&mut self, step: usize, places: &[ReadySlot]) -> Result<(), StepError> {
-        let Some(looked) = self.looked.take() else { return Ok(()) };
-        let entry = looked.recorded.name.clone();
-        let took = self.one_call(step, looked, places)?;
+    fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<(), StepError> {
+        let Some(opened) = self.opened.take() else { return Ok(()) };
+        let entry = opened.recorded.name.clone();
+        let took = self.one_call(step, opened, slots)?;
         self.guards = None;
         if self.steps.len() < MAX_REPORTED_STEPS {
             let callee = self.callee(step);
@@ -119,12 +119,17 @@ impl<B: Backend> Calls<'_, B> {
     }
 
     /// Makes the step's call, and returns its time, including the hand-off.
-    fn one_call(&mut self, step: usize, looked: Looked, places: &[ReadySlot]) -> Result<Duration, StepError> {
-        let Looked { recorded, needs, need_of_tensor } = looked;
+    fn one_call(
+        &mut self,
+        step: usize,
+        opened: OpenedEntry,
+        slots: &[ReadySlot],
+    ) -> Result<Duration, StepError> {
+        let OpenedEntry { recorded, needs, need_of_tensor } = opened;
         let name = recorded.name.clone();
         let slots: Vec<Option<PoolSlot>> = need_of_tensor
             .iter()
-            .map(|need| need.and_then(|need| places.get(need)).map(ReadySlot::slot))
+            .map(|need| need.and_then(|need| slots.get(need)).map(ReadySlot::slot))
             .collect();
         let (backend, number) = (self.backend, self.task.steps[step].callee as usize);
         let placed = match backend.place_in_pool(recorded, &self.arena, &slots) {
@@ -155,10 +160,10 @@ impl<B: Backend> Calls<'_, B> {
     }
 }
 
-fn named(recorded: &Recorded, over: Over, ending: Ending) -> (EntryFailure, Option<RunnerEnd>) {
+fn named(recorded: &Recorded, over: EntryEnd, ending: Ending) -> (EntryFailure, Option<RunnerEnd>) {
     match over {
-        Over::Failed(failure) => (*failure, None),
-        Over::Died => {
+        EntryEnd::Failed(failure) => (*failure, None),
+        EntryEnd::Died => {
             let Verdict { status, detail } = ending.verdict;
             (of(recorded, status, detail), kept(ending.end))
         }
@@ -171,15 +176,15 @@ fn drive(
     recorded: &Recorded,
     session: &mut dyn Session,
     digest: &mut blake3::Hasher,
-) -> Result<Result<Duration, Over>, StepError> {
+) -> Result<Result<Duration, EntryEnd>, StepError> {
     let tolerances = recorded.tolerances(&callee.verify).map_err(CapturesError::from)?;
     let mut calls = EntryCalls::new(&callee.verify, recorded, &tolerances, 0);
     let has_plan = match session.load(load_timeout(callee.verify.call_timeout))? {
         Answer::Done(Loaded::Ready { has_plan, .. }) => has_plan,
         Answer::Done(Loaded::Refused { text }) => {
-            return Ok(Err(Over::Failed(Box::new(of(recorded, Status::LoadError, text)))));
+            return Ok(Err(EntryEnd::Failed(Box::new(of(recorded, Status::LoadError, text)))));
         }
-        Answer::Died => return Ok(Err(Over::Died)),
+        Answer::Died => return Ok(Err(EntryEnd::Died)),
     };
     if has_plan && let Some(over) = calls.plan(session)? {
         return Ok(Err(over));
@@ -190,7 +195,7 @@ fn drive(
             Ok(called.elapsed)
         }
         CallEnd::Wrong(mismatch) => Err(calls.incorrect(mismatch)),
-        CallEnd::Over(over) => Err(over),
+        CallEnd::Ended(over) => Err(over),
     })
 }
 

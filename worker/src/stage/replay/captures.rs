@@ -47,7 +47,7 @@ pub(crate) enum FileError {
     Read { path: PathBuf, source: io::Error },
     #[error("the recording {} is larger than {MAX_FILE_BYTES} bytes", path.display())]
     TooLarge { path: PathBuf },
-    #[error("the recording {} cannot be relied upon (remove it, and it is made again)", path.display())]
+    #[error("the recording {} cannot be used (remove it; the next run makes a new one)", path.display())]
     Unreliable { path: PathBuf, source: RecordingError },
     #[error("writing the recording {}", path.display())]
     Write { path: PathBuf, source: io::Error },
@@ -69,8 +69,8 @@ pub(crate) struct Locations {
     of: HashMap<Key, Location>,
 }
 
-/// An entry's tensors, in the order of the call's arguments.
-pub(crate) struct Looked {
+/// An opened entry, with its tensors in the order of the call's arguments.
+pub(crate) struct OpenedEntry {
     pub(crate) recorded: Recorded,
     pub(crate) needs: Vec<Need>,
     /// For every tensor argument, the index of its need; `None` if it has no bytes.
@@ -78,10 +78,10 @@ pub(crate) struct Looked {
 }
 
 /// Opens an entry and reads its headers.
-pub(crate) fn look(entry: &EntryRef, signature: &Signature) -> Result<Looked, CapturesError> {
+pub(crate) fn open_entry(entry: &EntryRef, signature: &Signature) -> Result<OpenedEntry, CapturesError> {
     let recorded = Recorded::open(entry, signature)?;
     let (needs, need_of_tensor) = needs(&recorded.capture, &entry.name, &recorded.arguments)?;
-    Ok(Looked { recorded, needs, need_of_tensor })
+    Ok(OpenedEntry { recorded, needs, need_of_tensor })
 }
 
 /// Opens every entry once, and collects the uses and the locations of its tensors.
@@ -92,10 +92,10 @@ pub(crate) fn survey(task: &ReplayTask) -> Result<(Recorder, Locations), Capture
         let Some(callee) = task.callees.get(call.callee as usize) else { continue };
         // Reading an entry's headers leaves a whole read-ahead window in the cache.
         let guards = task.drop_cache.then(|| EntryGuards::watch(std::slice::from_ref(&call.entry), true));
-        let looked = look(&call.entry, &callee.callee.signature)?;
+        let opened = open_entry(&call.entry, &callee.callee.signature)?;
         drop(guards);
-        recorder.step(&callee.job, &call.entry.name, &looked.needs)?;
-        for need in &looked.needs {
+        recorder.step(&callee.job, &call.entry.name, &opened.needs)?;
+        for need in &opened.needs {
             locations.of.entry(need.key).or_insert_with(|| Location {
                 capture: call.entry.path.clone(),
                 storage: need.storage,
@@ -120,7 +120,7 @@ pub(crate) fn record(
     for (number, constant) in recorder.recording().constants.iter().enumerate() {
         let digest = locations.digest(constant, drop_cache, &mut chunk);
         digests.push(digest.map_err(|source| CapturesError::Read {
-            entry: locations.of.get(&constant.key).map_or_else(String::new, |place| place.name.clone()),
+            entry: locations.of.get(&constant.key).map_or_else(String::new, |location| location.name.clone()),
             source,
         })?);
         each(number + 1);
@@ -166,13 +166,13 @@ pub(crate) fn write_recording(path: &Path, bytes: &[u8]) -> Result<(), FileError
 impl Locations {
     /// Checks the CRCs of the storages that the pool loads for these needs from captures other than `own`.
     pub(crate) fn check_crcs(&self, needs: &[Need], own: &Path) -> Result<(), CaptureError> {
-        let places = needs.iter().filter_map(|need| self.of.get(&need.key));
-        places.filter(|place| place.capture != own).try_for_each(|place| {
-            let capture = CaptureFile::open(&place.capture)?;
+        let locations = needs.iter().filter_map(|need| self.of.get(&need.key));
+        locations.filter(|location| location.capture != own).try_for_each(|location| {
+            let capture = CaptureFile::open(&location.capture)?;
             // A file that was replaced in the meantime may have fewer storages.
             capture
                 .storages()
-                .get(place.storage.index())
+                .get(location.storage.index())
                 .map_or(Ok(()), |storage| capture.check_crc(storage.id))
         })
     }
@@ -191,16 +191,16 @@ impl Locations {
     }
 
     fn open(&self, constant: &Constant, drop_cache: bool) -> io::Result<FileSource> {
-        let place = self
+        let location = self
             .of
             .get(&constant.key)
             .ok_or_else(|| io::Error::other("no entry of this replay has it (were the captures changed?)"))?;
-        let capture = CaptureFile::open(&place.capture).map_err(io::Error::other)?;
-        let storage = capture.storages().get(place.storage.index()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let capture = CaptureFile::open(&location.capture).map_err(io::Error::other)?;
+        let storage = capture.storages().get(location.storage.index()).ok_or(io::ErrorKind::UnexpectedEof)?;
         let file = capture.file_of(storage.blob)?;
         let guard = CacheGuard::watch(Arc::clone(&file), drop_cache);
-        let (offset, bytes) = (storage.file_offset + place.start, place.bytes);
-        Ok(FileSource { file, guard, offset, bytes, name: place.name.clone() })
+        let (offset, bytes) = (storage.file_offset + location.start, location.bytes);
+        Ok(FileSource { file, guard, offset, bytes, name: location.name.clone() })
     }
 }
 
@@ -230,14 +230,14 @@ impl Source for FileSource {
     }
 }
 
-/// The captures as a source of constants for the pool.
-pub(crate) struct Outside<'a> {
+/// Reads constants for the pool from the captures.
+pub(crate) struct CaptureSource<'a> {
     pub(crate) locations: &'a Locations,
     pub(crate) constants: &'a [Constant],
     pub(crate) drop_cache: bool,
 }
 
-impl ConstantReader for Outside<'_> {
+impl ConstantReader for CaptureSource<'_> {
     fn open(&mut self, constant: u32) -> io::Result<Box<dyn Source + '_>> {
         let constant = self.constants.get(constant as usize).ok_or(io::ErrorKind::NotFound)?;
         Ok(Box::new(self.locations.open(constant, self.drop_cache)?))

@@ -10,7 +10,7 @@ use opt_shared::replay::{Key, Need, Recording, Step};
 /// A difference between the schedule and the actual uses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the schedule differs from what is used, at use {index}: expected {expected}, actual {actual} (were the captures changed? the recording has to be made again)"
+    "the schedule differs from the actual uses at use {index}: expected {expected}, actual {actual} (if the captures were changed, make the recording again)"
 )]
 pub struct Disagreement {
     pub index: u32,
@@ -64,12 +64,12 @@ pub struct Cursor<'a> {
     step: u32,
     /// The number of uses of each constant, counted independently of the schedule.
     epochs: HashMap<Key, u32>,
-    parted: Option<Disagreement>,
+    disagreement: Option<Disagreement>,
 }
 
 impl<'a> Cursor<'a> {
     pub fn new(recording: &'a Recording) -> Self {
-        Self { recording, at: 0, step: 0, epochs: HashMap::new(), parted: None }
+        Self { recording, at: 0, step: 0, epochs: HashMap::new(), disagreement: None }
     }
 
     /// Checks that the next step is this one, with these uses in this order. Returns the constants.
@@ -81,7 +81,7 @@ impl<'a> Cursor<'a> {
         };
         let expected = self.recording.steps.get(self.step as usize).map_or(ScheduledUse::Over, begins);
         let actual = begins(name);
-        self.agree(expected, actual)?;
+        self.compare(expected, actual)?;
         let mut constants = Vec::with_capacity(needs.len());
         for need in needs {
             let epoch = self.epochs.get(&need.key).copied().unwrap_or(0);
@@ -93,7 +93,7 @@ impl<'a> Cursor<'a> {
                 key: Some(need.key),
                 bytes: need.bytes.get(),
             };
-            self.agree(self.expected(), actual)?;
+            self.compare(self.expected(), actual)?;
             constants.extend(self.recording.uses.get(self.at).map(|it| it.constant));
             self.epochs.insert(need.key, epoch + 1);
             self.at += 1;
@@ -103,7 +103,7 @@ impl<'a> Cursor<'a> {
             Some(it) if it.step == self.step => self.expected(),
             _ => ScheduledUse::StepEnds { step: self.step },
         };
-        self.agree(expected, ScheduledUse::StepEnds { step: self.step })?;
+        self.compare(expected, ScheduledUse::StepEnds { step: self.step })?;
         self.step += 1;
         Ok(constants)
     }
@@ -112,29 +112,29 @@ impl<'a> Cursor<'a> {
     pub fn finish(&mut self) -> Result<(), Disagreement> {
         if let Some(left) = self.recording.steps.get(self.step as usize) {
             let (job, entry) = (left.job.clone(), left.entry.clone());
-            self.agree(ScheduledUse::Begins { step: self.step, job, entry }, ScheduledUse::Over)?;
+            self.compare(ScheduledUse::Begins { step: self.step, job, entry }, ScheduledUse::Over)?;
         }
-        self.agree(self.expected(), ScheduledUse::Over)
+        self.compare(self.expected(), ScheduledUse::Over)
     }
 
-    fn agree(&mut self, expected: ScheduledUse, actual: ScheduledUse) -> Result<(), Disagreement> {
-        if let Some(parted) = &self.parted {
-            return Err(parted.clone());
+    fn compare(&mut self, expected: ScheduledUse, actual: ScheduledUse) -> Result<(), Disagreement> {
+        if let Some(disagreement) = &self.disagreement {
+            return Err(disagreement.clone());
         }
         if expected == actual {
             return Ok(());
         }
         let index = u32::try_from(self.at).unwrap_or(u32::MAX);
-        let parted = Disagreement { index, expected: expected.to_string(), actual: actual.to_string() };
-        self.parted = Some(parted.clone());
-        Err(parted)
+        let disagreement = Disagreement { index, expected: expected.to_string(), actual: actual.to_string() };
+        self.disagreement = Some(disagreement.clone());
+        Err(disagreement)
     }
 
     fn expected(&self) -> ScheduledUse {
         let Some(it) = self.recording.uses.get(self.at) else { return ScheduledUse::Over };
         let constant = self.recording.constants.get(it.constant as usize);
         let name = self.recording.names.get(it.name as usize).cloned().unwrap_or_default();
-        // A different size means that it is not that constant.
+        // A use of a different size is not a use of this constant.
         let key = constant.filter(|constant| constant.bytes == it.bytes).map(|constant| constant.key);
         ScheduledUse::Use { id: it.id, step: it.step, epoch: it.epoch, name, key, bytes: it.bytes.get() }
     }

@@ -23,7 +23,7 @@ use opt_shared::replay::Recording;
 use opt_shared::units::Bytes;
 
 use self::calls::{Calls, StepError};
-use self::captures::{CapturesError, FileError, Locations, Outside};
+use self::captures::{CaptureSource, CapturesError, FileError, Locations};
 use self::planner::{BelowFloor, MovePlan, Wanted};
 use self::pool::{Pool, PoolError};
 use self::steps::{Done, StepsError};
@@ -84,7 +84,7 @@ fn attempt<B: Backend>(
     let size = task.budget.min(slots.iter().copied().sum());
     let (device, arena) = backend.pool(size)?;
     let outside =
-        Outside { locations: &locations, constants: &recording.constants, drop_cache: task.drop_cache };
+        CaptureSource { locations: &locations, constants: &recording.constants, drop_cache: task.drop_cache };
     let pool = Pool::new(device, outside, &recording.constants, &plan, &sets);
     let mut calls = Calls {
         backend,
@@ -93,7 +93,7 @@ fn attempt<B: Backend>(
         candidates,
         locations: &locations,
         arena,
-        looked: None,
+        opened: None,
         guards: None,
         steps: Vec::new(),
         outputs_digest: blake3::Hasher::new(),

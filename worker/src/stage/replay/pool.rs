@@ -25,7 +25,7 @@ pub const POISON: u8 = 0xff;
 pub enum PoolError {
     #[error("placing a tensor in the pool")]
     Place(#[from] StagingError),
-    #[error("making room in the pool")]
+    #[error("evicting a tensor from the pool")]
     Device(#[from] DeviceError),
     #[error("finding the bytes of `{name}`")]
     Find {
@@ -33,9 +33,9 @@ pub enum PoolError {
         #[source]
         source: std::io::Error,
     },
-    #[error("the bytes of {name} are not those that were recorded (was the capture changed?)")]
+    #[error("the bytes of {name} differ from the recorded ones (was the capture changed?)")]
     Changed { name: String },
-    #[error("a tensor that the plan moves is not in the catalog, or not where the plan has it")]
+    #[error("a tensor that the plan moves is not in the catalog, or not where the plan expects it")]
     Plan,
     #[error("the pool has ended")]
     Ended,
@@ -112,25 +112,25 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
 
     /// Serves every step in order: reports when its constants are ready, prefetches for later steps, and waits until
     /// the step is over before it changes that step's slots. Ends when the receiver is gone, or at the first error.
-    pub fn serve(mut self, over: &Receiver<()>, ready: &Sender<Ready>) -> Moved {
+    pub fn serve(mut self, done_steps: &Receiver<()>, ready: &Sender<Ready>) -> Moved {
         for (number, moves) in self.plan.steps.iter().enumerate() {
-            if 0 < number && over.recv().is_err() {
+            if 0 < number && done_steps.recv().is_err() {
                 break;
             }
-            let told = self.carry_out(&moves.before).and_then(|()| self.places(number));
-            let failed = told.is_err();
-            if ready.send(told).is_err() || failed {
+            let message = self.carry_out(&moves.before).and_then(|()| self.ready_slots(number));
+            let failed = message.is_err();
+            if ready.send(message).is_err() || failed {
                 break;
             }
             if let Err(error) = self.carry_out(&moves.during) {
                 // The error is reported in place of the next step, which cannot start.
-                let _ = over.recv();
+                let _ = done_steps.recv();
                 let _ = ready.send(Err(error));
                 break;
             }
         }
         // The last step still uses its slots.
-        while over.recv().is_ok() {}
+        while done_steps.recv().is_ok() {}
         self.close()
     }
 
@@ -191,7 +191,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         Ok(event)
     }
 
-    fn places(&self, step: usize) -> Result<Vec<ReadySlot>, PoolError> {
+    fn ready_slots(&self, step: usize) -> Result<Vec<ReadySlot>, PoolError> {
         let set = self.sets.get(step).ok_or(PoolError::Plan)?;
         set.iter()
             .map(|&constant| {

@@ -16,8 +16,8 @@ use crate::residency::device::Device;
 #[derive(Debug, thiserror::Error)]
 pub enum StepsError<E: std::error::Error + 'static> {
     #[error(transparent)]
-    Parted(#[from] Disagreement),
-    #[error("step {step}: its tensors could not be brought into the pool")]
+    Disagreement(#[from] Disagreement),
+    #[error("step {step}: its tensors could not be loaded into the pool")]
     Pool {
         step: usize,
         #[source]
@@ -41,8 +41,8 @@ pub trait Caller {
     /// step.
     fn needs(&mut self, step: usize) -> Result<Option<(Step, Vec<Need>)>, Self::Error>;
 
-    /// Makes the step's call. `places` has the slots in the order of the needs.
-    fn call(&mut self, step: usize, places: &[ReadySlot]) -> Result<(), Self::Error>;
+    /// Makes the step's call. `slots` has the slots in the order of the needs.
+    fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<(), Self::Error>;
 }
 
 /// The times of one step.
@@ -68,13 +68,13 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
     pool: Pool<'_, D, S>,
     caller: &mut C,
 ) -> Result<Done, StepsError<C::Error>> {
-    let (say_over, over) = channel();
-    let (say_ready, ready) = channel::<Ready>();
+    let (step_done, done_steps) = channel();
+    let (ready_sender, ready) = channel::<Ready>();
     let started = Instant::now();
     std::thread::scope(|scope| {
         let queue = std::thread::Builder::new()
             .name("pool".to_owned())
-            .spawn_scoped(scope, move || pool.serve(&over, &say_ready))
+            .spawn_scoped(scope, move || pool.serve(&done_steps, &ready_sender))
             .map_err(StepsError::Thread)?;
         let mut cursor = Cursor::new(recording);
         let mut steps = Vec::with_capacity(plan.steps.len());
@@ -83,19 +83,19 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
             for step in 0.. {
                 if 0 < step {
                     // If the pool has ended, it reports the reason instead.
-                    let _ = say_over.send(());
+                    let _ = step_done.send(());
                 }
-                let asked = caller.needs(step).map_err(|source| StepsError::Call { step, source })?;
-                let Some((name, needs)) = asked else { break };
+                let needs_of_step = caller.needs(step).map_err(|source| StepsError::Call { step, source })?;
+                let Some((name, needs)) = needs_of_step else { break };
                 let constants = cursor.step(&name, &needs)?;
                 let waits = Instant::now();
-                let places = ready.recv().unwrap_or(Err(PoolError::Ended));
+                let slots = ready.recv().unwrap_or(Err(PoolError::Ended));
                 let stall = waits.elapsed();
-                let places = places.map_err(|source| StepsError::Pool { step, source })?;
-                if !places.iter().map(|place| place.constant).eq(constants) {
+                let slots = slots.map_err(|source| StepsError::Pool { step, source })?;
+                if !slots.iter().map(|slot| slot.constant).eq(constants) {
                     return Err(StepsError::Pool { step, source: PoolError::Plan });
                 }
-                caller.call(step, &places).map_err(|source| StepsError::Call { step, source })?;
+                caller.call(step, &slots).map_err(|source| StepsError::Call { step, source })?;
                 let now = Instant::now();
                 steps.push(StepTime { whole: now - before, stall });
                 before = now;
@@ -105,7 +105,7 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
         })();
         let whole = started.elapsed();
         // Dropping this ends the pool.
-        drop(say_over);
+        drop(step_done);
         drop(ready);
         let moved = queue.join();
         walked?;

@@ -10,7 +10,7 @@ use crate::recorded::{Recorded, allocated_bytes};
 use crate::session::scripted::{
     Asked, Play, Script, ScriptedBackend, callee, done as called, entries_of, verify_settings,
 };
-use crate::session::{Answer, Called, Loaded, Trespass};
+use crate::session::{Answer, Called, Loaded, StrayWrite};
 
 fn task(folder: &tempfile::TempDir, numbers: &[u32]) -> ReplayTask {
     task_over("torch_nn_functional_linear", folder, numbers)
@@ -43,13 +43,13 @@ struct Report {
 fn replay(task: &ReplayTask, scripts: &[Script]) -> Report {
     let backend = ScriptedBackend::playing(scripts);
     let mut head = Head::passed();
-    let told = std::cell::RefCell::new(Vec::new());
+    let progress_reports = std::cell::RefCell::new(Vec::new());
     let Replayed { result } =
-        run(&backend, &|done, total, _| told.borrow_mut().push((done, total)), task, &mut head);
+        run(&backend, &|done, total, _| progress_reports.borrow_mut().push((done, total)), task, &mut head);
     if result.is_some() {
         let all = u32::try_from(task.steps.len()).expect("few");
-        let steps = &told.borrow()[told.borrow().len() - task.steps.len()..];
-        assert!(steps.iter().copied().eq((1..=all).map(|step| (step, all))), "{told:?}");
+        let steps = &progress_reports.borrow()[progress_reports.borrow().len() - task.steps.len()..];
+        assert!(steps.iter().copied().eq((1..=all).map(|step| (step, all))), "{progress_reports:?}");
     }
     assert!(backend.is_over(), "a session was not started: {:?}", backend.asked.borrow());
     let asked = backend.asked.borrow().clone();
@@ -68,7 +68,7 @@ fn replay_calls_every_step_once_and_adds_up() {
     let report = replay(&task, &scripts);
     assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
     assert_eq!(report.head.peak_owed, Some(Bytes::mib(6)));
-    let result = report.result.expect("every step was right");
+    let result = report.result.expect("every step succeeded");
     assert_eq!((result.step_count, result.steps.len()), (3, 3));
     assert_eq!(result.steps[2].entry, "entry_000001");
     assert!(result.steps.iter().all(|step| (step.call_ms - 0.003).abs() < 1e-9), "{:?}", result.steps);
@@ -110,10 +110,10 @@ fn replay_digests_all_of_a_large_output() {
 #[test]
 fn replay_reports_a_limited_number_of_steps_and_counts_all() {
     let folder = tempfile::tempdir().expect("a folder");
-    let most = opt_shared::outcome::MAX_REPORTED_STEPS;
-    let task = task(&folder, &vec![0; most + 1]);
-    let result = replay(&task, &vec![right(); most + 1]).result.expect("every step was right");
-    assert_eq!((result.steps.len(), result.step_count), (most, most as u64 + 1));
+    let max = opt_shared::outcome::MAX_REPORTED_STEPS;
+    let task = task(&folder, &vec![0; max + 1]);
+    let result = replay(&task, &vec![right(); max + 1]).result.expect("every step succeeded");
+    assert_eq!((result.steps.len(), result.step_count), (max, max as u64 + 1));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn replay_names_every_answer_of_a_step() {
             Status::IncorrectNumerical,
             "elements differ",
         ),
-        ("not this entry", Script::of(&[Play::code(-2)]), Status::Unsupported, "does not do this entry"),
+        ("not this entry", Script::of(&[Play::code(-2)]), Status::Unsupported, "does not support this entry"),
         ("a code", Script::of(&[Play::code(5)]), Status::RuntimeError, "the call returned 5 (0 means done)"),
         (
             "a value returned",
@@ -189,7 +189,7 @@ fn replay_names_every_answer_of_a_step() {
         ),
         (
             "writes beside",
-            Script::of(&[Play::Beside(Trespass { output: 0, past: -1 })]),
+            Script::of(&[Play::WritesBeside(StrayWrite { output: 0, past: -1 })]),
             Status::OutOfBounds,
             "wrote 1 byte before the start",
         ),

@@ -6,16 +6,16 @@ use opt_shared::outcome::{Mismatch, Pattern, Status};
 
 use crate::session::{Session, SessionError};
 use crate::stage::POISONS;
-use crate::stage::calls::{CallEnd, EntryCalls, Over};
+use crate::stage::calls::{CallEnd, EntryCalls, EntryEnd};
 
 /// Calls an entry as often as the settings require. Returns `None` if every call was right.
 pub(super) fn drive(
     entry: &mut EntryCalls<'_>,
     session: &mut dyn Session,
     has_plan: bool,
-) -> Result<Option<Over>, SessionError> {
-    if has_plan && let Some(over) = entry.plan(session)? {
-        return Ok(Some(over));
+) -> Result<Option<EntryEnd>, SessionError> {
+    if has_plan && let Some(end) = entry.plan(session)? {
+        return Ok(Some(end));
     }
     let repeats = entry.settings.repeats.max(2);
     let mut first_wrong: Option<Box<Mismatch>> = None;
@@ -33,11 +33,11 @@ pub(super) fn drive(
                 return right_then_wrong(entry, session, number, mismatch).map(Some);
             }
             CallEnd::Wrong(mismatch) => match first_wrong {
-                // Two equally wrong calls are enough.
+                // Two wrong calls in a row are enough.
                 Some(first) => return Ok(Some(wrong_twice(entry, first, &mismatch))),
                 None => first_wrong = Some(mismatch),
             },
-            CallEnd::Over(over) => return Ok(Some(over)),
+            CallEnd::Ended(end) => return Ok(Some(end)),
         }
     }
     Ok(None)
@@ -49,7 +49,7 @@ fn call(entry: &mut EntryCalls<'_>, session: &mut dyn Session, number: u32) -> R
     entry.call(session, slot, POISONS[number as usize % POISONS.len()])
 }
 
-fn wrong_twice(entry: &EntryCalls<'_>, first: Box<Mismatch>, second: &Mismatch) -> Over {
+fn wrong_twice(entry: &EntryCalls<'_>, first: Box<Mismatch>, second: &Mismatch) -> EntryEnd {
     let poisoned = |mismatch: &Mismatch| mismatch.pattern == Pattern::StillPoisoned;
     if poisoned(&first) && poisoned(second) && first.bad_indices == second.bad_indices {
         return never_written(entry, first);
@@ -57,24 +57,24 @@ fn wrong_twice(entry: &EntryCalls<'_>, first: Box<Mismatch>, second: &Mismatch) 
     entry.incorrect(first)
 }
 
-/// Decides the status of an entry that was right at first and is wrong now. If the wrong values are poison, the
-/// elements may never have been written: the first poison is NaN, and would pass where NaN was recorded. Two more calls
-/// into the first slot show this. The elements were never written if the first poison gives a right result and another
-/// poison a wrong one. If both results are right, the result depends on the slot.
+/// Decides the status of an entry whose first calls were right and whose last call was wrong. If the wrong values are
+/// poison, the elements may never have been written: the first poison is NaN, and would pass where NaN was recorded.
+/// Two more calls into the first slot show this. The elements were never written if the first poison gives a right
+/// result and another poison a wrong one. If both results are right, the result depends on the slot.
 fn right_then_wrong(
     entry: &mut EntryCalls<'_>,
     session: &mut dyn Session,
     number: u32,
     mismatch: Box<Mismatch>,
-) -> Result<Over, SessionError> {
+) -> Result<EntryEnd, SessionError> {
     if mismatch.pattern != Pattern::StillPoisoned {
         let detail = format!("right at first, wrong in call {}", number + 1);
         return Ok(entry.mismatched(Status::Nondeterministic, detail, mismatch));
     }
     // First the poison and slot of the first call, then the same slot with another poison.
-    let again = u32::try_from(POISONS.len()).unwrap_or(4) * 2;
-    if matches!(call(entry, session, again)?, CallEnd::Right(_))
-        && matches!(call(entry, session, again + 2)?, CallEnd::Wrong(_))
+    let same_as_first = u32::try_from(POISONS.len()).unwrap_or(4) * 2;
+    if matches!(call(entry, session, same_as_first)?, CallEnd::Right(_))
+        && matches!(call(entry, session, same_as_first + 2)?, CallEnd::Wrong(_))
     {
         return Ok(never_written(entry, mismatch));
     }
@@ -82,7 +82,7 @@ fn right_then_wrong(
     Ok(entry.mismatched(Status::Nondeterministic, detail, mismatch))
 }
 
-fn never_written(entry: &EntryCalls<'_>, mismatch: Box<Mismatch>) -> Over {
+fn never_written(entry: &EntryCalls<'_>, mismatch: Box<Mismatch>) -> EntryEnd {
     let Mismatch { failed, elements, output, .. } = &*mismatch;
     let detail = format!("{failed} of {elements} elements of `{output}` were never written");
     entry.mismatched(Status::UnwrittenOutput, detail, mismatch)

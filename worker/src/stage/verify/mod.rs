@@ -14,7 +14,7 @@ use opt_shared::formula::load_timeout;
 use opt_shared::message::VerifyTask;
 use opt_shared::outcome::{Blame, EntryFailure, Head, OutputForm, RunnerEnd, Status, Verified, WorstError};
 
-use super::calls::{Checked, EntryCalls, Over};
+use super::calls::{Checked, EntryCalls, EntryEnd};
 use super::failure::{self, of, of_refusal, of_the_capture, unless_damaged};
 use super::{Progress, kept};
 use crate::judge::Tolerance;
@@ -41,7 +41,7 @@ pub(crate) fn run<B: Backend>(
         lifetime: Lifetime::Entry { cap: task.shared_runner },
         drop_cache: task.drop_cache,
     };
-    // The first entries are opened in the background while the next two lines run.
+    // The first entries are opened in the background while the artifact is opened.
     let mut groups = backend.groups(&wanted)?;
     let candidate = backend.open(&task.callee)?;
     backend.prepare(&candidate);
@@ -58,17 +58,17 @@ pub(crate) fn run<B: Backend>(
     while let Some(Group { range, placed }) = groups.next()? {
         let (enough, placed) = match placed {
             Ok(placed) => (verification.group(&placed, range.start)?, placed),
-            Err((at, fault)) => (verification.unplaced(range.start + at, fault)?, Vec::new()),
+            Err((at, fault)) => (verification.record_unusable_entry(range.start + at, fault)?, Vec::new()),
         };
         groups.give_back(placed);
-        if enough || !backend.goes_on() {
+        if enough || !backend.can_start_sessions() {
             break;
         }
     }
     let Verification { failed, mut report, lacking, .. } = verification;
     report.reads = groups.finish();
     report.device = backend.device_points();
-    head.context_lost = !backend.goes_on();
+    head.context_lost = !backend.can_start_sessions();
     if let Some(detail) = lacking.filter(|_| failed == 0) {
         head.end_as(Status::Unsupported, detail);
         head.blamed = Some(Blame::Host);
@@ -90,13 +90,13 @@ struct Shared {
     settled: usize,
     /// True if enough entries have failed.
     enough: bool,
-    /// The failure of the entry after those, if it was wrong. The entry is repeated alone before the failure is
+    /// The failure of the entry after those, if it failed. The entry is repeated alone before the failure is
     /// attributed.
     doubted: Option<Box<EntryFailure>>,
 }
 
 /// The end of one entry in a shared session.
-enum Company {
+enum SharedEnd {
     Settled(Box<Outcome>),
     Doubted(Box<EntryFailure>),
     Died,
@@ -104,16 +104,16 @@ enum Company {
 
 /// Marks a failure of an entry that failed after others and is right in a separate session. The candidate is to blame,
 /// because only the earlier entries made the difference.
-fn in_company(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
+fn marked_order_dependent(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
     if matches!(failure.status, Status::IncorrectNumerical | Status::UnwrittenOutput) {
         failure.status = Status::Nondeterministic;
     }
-    failure.detail = format!("right in a process of its own, not after other entries: {}", failure.detail);
+    failure.detail = format!("right in a separate process, but not after other entries: {}", failure.detail);
     failure
 }
 
 /// Returns true if the entry would end in the same way in a separate session.
-fn holds_in_any_session(status: Status) -> bool {
+fn is_independent_of_session(status: Status) -> bool {
     matches!(status, Status::Unsupported | Status::CaptureError)
 }
 
@@ -141,9 +141,9 @@ struct Outcome {
 
 impl<B: Backend> Verification<'_, B> {
     /// Records an entry whose capture cannot be used. Returns true if enough entries have failed.
-    fn unplaced(&mut self, at: usize, fault: InputFault) -> Result<bool, SessionError> {
+    fn record_unusable_entry(&mut self, at: usize, fault: InputFault) -> Result<bool, SessionError> {
         let failure = Some(of_the_capture(&self.task.entries[at].name, fault)?);
-        Ok(self.settle(at, Outcome { failure, ..Outcome::default() }))
+        Ok(self.record_outcome(at, Outcome { failure, ..Outcome::default() }))
     }
 
     /// Verifies entries that share a session. `first` is the index of the first of them among all entries. Returns true
@@ -152,19 +152,19 @@ impl<B: Backend> Verification<'_, B> {
         let mut settled = 0;
         let mut doubted = None;
         if 1 < placed.len() {
-            let shared = self.shared(placed, first)?;
+            let shared = self.run_shared_session(placed, first)?;
             if shared.enough {
                 return Ok(true);
             }
             (settled, doubted) = (shared.settled, shared.doubted);
         }
         for (at, entry) in placed.iter().enumerate().skip(settled) {
-            let mut outcome = self.alone(entry)?;
+            let mut outcome = self.run_separate_session(entry)?;
             // Only the first entry is repeated, because the shared session stopped at it.
             if let Some(doubted) = doubted.take().filter(|_| outcome.failure.is_none()) {
-                outcome.failure = Some(*in_company(doubted));
+                outcome.failure = Some(*marked_order_dependent(doubted));
             }
-            if self.settle(first + at, outcome) {
+            if self.record_outcome(first + at, outcome) {
                 return Ok(true);
             }
         }
@@ -172,71 +172,72 @@ impl<B: Backend> Verification<'_, B> {
     }
 
     /// Calls several entries in one session, up to the first one that might end differently in a separate session.
-    fn shared(&mut self, placed: &[B::Placed], first: usize) -> Result<Shared, SessionError> {
+    fn run_shared_session(&mut self, placed: &[B::Placed], first: usize) -> Result<Shared, SessionError> {
         let mut session = self.backend.start(self.candidate, placed)?;
         let mut shared = Shared { settled: 0, enough: false, doubted: None };
         let loaded = session.load(self.load_timeout())?;
         let mut died = loaded == Answer::Died;
         if let Answer::Done(Loaded::Ready { has_plan, returned }) = loaded {
-            self.returns(returned);
+            self.record_returned(returned);
             for (at, entry) in placed.iter().enumerate() {
-                let outcome = match self.with_company(&mut *session, at, entry.as_ref(), has_plan)? {
-                    Company::Settled(outcome) => *outcome,
-                    Company::Doubted(failure) => {
-                        shared.doubted = Some(failure);
-                        break;
-                    }
-                    Company::Died => {
-                        died = true;
-                        break;
-                    }
-                };
+                let outcome =
+                    match self.call_in_shared_session(&mut *session, at, entry.as_ref(), has_plan)? {
+                        SharedEnd::Settled(outcome) => *outcome,
+                        SharedEnd::Doubted(failure) => {
+                            shared.doubted = Some(failure);
+                            break;
+                        }
+                        SharedEnd::Died => {
+                            died = true;
+                            break;
+                        }
+                    };
                 shared.settled += 1;
-                shared.enough = self.settle(first + at, outcome);
+                shared.enough = self.record_outcome(first + at, outcome);
                 if shared.enough {
                     break;
                 }
             }
         }
         let ending = session.finish()?;
-        self.note(&ending);
+        self.record_ending(&ending);
         // If the host has problems, no other runner is started at once. The core decides what to do next.
         if died && ending.verdict.status == Status::InfraError {
             let Verdict { status, detail } = ending.verdict;
             let failure = Some(of(placed[shared.settled].as_ref(), status, detail));
             let outcome = Outcome { failure, end: kept(ending.end), checked: Checked::default() };
-            shared.enough = self.settle(first + shared.settled, outcome);
+            shared.enough = self.record_outcome(first + shared.settled, outcome);
             shared.settled += 1;
         }
         Ok(shared)
     }
 
-    fn with_company(
+    fn call_in_shared_session(
         &mut self,
         session: &mut dyn Session,
         at: usize,
         recorded: &Recorded,
         has_plan: bool,
-    ) -> Result<Company, SessionError> {
+    ) -> Result<SharedEnd, SessionError> {
         let tolerances = match self.tolerances(recorded)? {
             Ok(tolerances) => tolerances,
-            Err(outcome) => return Ok(Company::Settled(Box::new(outcome))),
+            Err(outcome) => return Ok(SharedEnd::Settled(Box::new(outcome))),
         };
         let mut calls = EntryCalls::new(&self.task.verify, recorded, &tolerances, at);
         let over = entry::drive(&mut calls, session, has_plan)?;
         let checked = calls.checked;
         Ok(match over {
-            None => Company::Settled(Box::new(Outcome { checked, ..Outcome::default() })),
-            Some(Over::Failed(failure)) if holds_in_any_session(failure.status) => {
-                Company::Settled(Box::new(Outcome { failure: Some(*failure), end: None, checked }))
+            None => SharedEnd::Settled(Box::new(Outcome { checked, ..Outcome::default() })),
+            Some(EntryEnd::Failed(failure)) if is_independent_of_session(failure.status) => {
+                SharedEnd::Settled(Box::new(Outcome { failure: Some(*failure), end: None, checked }))
             }
-            Some(Over::Failed(failure)) => Company::Doubted(failure),
-            Some(Over::Died) => Company::Died,
+            Some(EntryEnd::Failed(failure)) => SharedEnd::Doubted(failure),
+            Some(EntryEnd::Died) => SharedEnd::Died,
         })
     }
 
     /// Calls one entry in a separate session.
-    fn alone(&mut self, entry: &B::Placed) -> Result<Outcome, SessionError> {
+    fn run_separate_session(&mut self, entry: &B::Placed) -> Result<Outcome, SessionError> {
         let recorded: &Recorded = entry.as_ref();
         let tolerances = match self.tolerances(recorded)? {
             Ok(tolerances) => tolerances,
@@ -247,22 +248,22 @@ impl<B: Backend> Verification<'_, B> {
         let mut calls = EntryCalls::new(&self.task.verify, recorded, &tolerances, 0);
         let over = match session.load(self.load_timeout())? {
             Answer::Done(Loaded::Ready { has_plan, returned }) => {
-                self.returns(returned);
+                self.record_returned(returned);
                 entry::drive(&mut calls, &mut *session, has_plan)?
             }
             Answer::Done(Loaded::Refused { text }) => {
                 let Verdict { status, detail } = of_refusal(text);
-                Some(Over::Failed(Box::new(of(recorded, status, detail))))
+                Some(EntryEnd::Failed(Box::new(of(recorded, status, detail))))
             }
-            Answer::Died => Some(Over::Died),
+            Answer::Died => Some(EntryEnd::Died),
         };
         let checked = calls.checked;
         let ending = session.finish()?;
-        self.note(&ending);
+        self.record_ending(&ending);
         let (failure, end) = match over {
             None => (None, None),
-            Some(Over::Failed(failure)) => (Some(*failure), None),
-            Some(Over::Died) => {
+            Some(EntryEnd::Failed(failure)) => (Some(*failure), None),
+            Some(EntryEnd::Died) => {
                 let Verdict { status, detail } = ending.verdict;
                 if status == Status::Unsupported {
                     self.lacking.get_or_insert_with(|| format!("{}: {detail}", recorded.name));
@@ -295,20 +296,20 @@ impl<B: Backend> Verification<'_, B> {
     }
 
     /// Records whether the loaded candidate returns its outputs.
-    fn returns(&mut self, returned: bool) {
+    fn record_returned(&mut self, returned: bool) {
         if returned {
             self.report.output = OutputForm::Returned;
         }
     }
 
     /// Adds to the report what every session provides, independently of the results of its calls.
-    fn note(&mut self, ending: &Ending) {
+    fn record_ending(&mut self, ending: &Ending) {
         self.head.record_peak(ending.peak_owed);
         self.head.output_truncated |= ending.end.output_truncated;
     }
 
     /// Adds an entry to the report. Returns true if enough entries have failed.
-    fn settle(&mut self, at: usize, outcome: Outcome) -> bool {
+    fn record_outcome(&mut self, at: usize, outcome: Outcome) -> bool {
         let entry = &self.task.entries[at];
         let report = &mut self.report;
         report.entries_run += 1;

@@ -7,7 +7,9 @@ use nix::errno::Errno;
 use opt_shared::protection::PROTECTIONS;
 
 use super::super::{Descriptors, SandboxKind, lock_down};
-use super::stage::{ARTIFACT_FD, WORKER_FD, as_every_user, confinement, folder, inherited, library, start};
+use super::scenario::{
+    ARTIFACT_FD, WORKER_FD, as_every_user, confinement, folder, inherited, library, start,
+};
 use crate::sandbox::canary::attempts;
 use crate::sandbox::handle::End;
 use crate::sandbox::spawn::Namespaces;
@@ -67,7 +69,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
 const WITHOUT_NAMESPACES_TOO: &[&str] =
     &["no_capabilities", "not_dumpable", "no_new_privileges", "files", "no_tcp", "system_calls"];
 
-/// Starts threads with OpenMP, if the compiler has it.
+/// The C source of a library that starts threads with OpenMP, if the compiler supports it.
 const LIBRARY: &str = r"
 int answer(void) {
     int sum = 0;
@@ -82,7 +84,7 @@ fn candidate_is_refused_everything_outside_its_work() {
     as_every_user(|| {
         for namespaces in [Namespaces::ALL, Namespaces::NONE] {
             let folder = tempfile::tempdir().expect("a temporary folder");
-            std::fs::write(folder.path().join("neighbour"), "secret").expect("the folder is ours");
+            std::fs::write(folder.path().join("neighbour"), "secret").expect("the folder is writable");
             let artifact = library(folder.path(), LIBRARY);
             let running = start("candidate", folder.path(), Some(artifact.as_fd()), namespaces);
             let worker = running.worker.try_clone().expect("a descriptor");
@@ -219,7 +221,7 @@ pub(super) fn forbidden_things() {
     answer_io("send_to_worker", sent.map_err(std::io::Error::from));
 }
 
-/// Attempts to use kernel memory that no limit counts, and to disturb others.
+/// Attempts to use kernel memory that no limit counts, and to disturb other processes.
 fn use_unlimited_memory() {
     // SAFETY: each is a plain system call that should be refused; pointers are null or point to our memory.
     unsafe {

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::super::{Confinement, Descriptors, ProcessLimit, SandboxKind, lock_down};
 use super::candidate::answer_io;
-use super::stage::{WORKER_FD, as_every_user, confinement, folder, inherited, start};
+use super::scenario::{WORKER_FD, as_every_user, confinement, folder, inherited, start};
 use crate::sandbox::handle::End;
 use crate::sandbox::spawn::Namespaces;
 
@@ -37,14 +37,14 @@ fn compiler_writes_only_to_its_scratch_folder() {
             let folder = tempfile::tempdir().expect("a temporary folder");
             for name in ["sources", "scratch", "outside"] {
                 let path = folder.path().join(name);
-                std::fs::create_dir(&path).expect("the folder is ours");
+                std::fs::create_dir(&path).expect("the folder is writable");
                 // A user's private folder.
                 std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700))
-                    .expect("the folder is ours");
+                    .expect("the folder is writable");
             }
             let text = "#include <stdio.h>\nint answer(void) { return puts(\"\") + 42; }";
-            std::fs::write(folder.path().join("sources/kernel.c"), text).expect("the folder is ours");
-            std::fs::write(folder.path().join("outside/secret"), "secret").expect("the folder is ours");
+            std::fs::write(folder.path().join("sources/kernel.c"), text).expect("the folder is writable");
+            std::fs::write(folder.path().join("outside/secret"), "secret").expect("the folder is writable");
             let (answers, end) = start("compiler", folder.path(), None, namespaces).finish();
             assert_eq!(end, End::Exited { code: 0 }, "{namespaces:?}: {answers:?}");
             for (name, expected) in EXPECTED {
@@ -64,8 +64,8 @@ fn compiler_writes_only_to_its_scratch_folder() {
 
 fn compiler_confinement() -> Confinement {
     let mut confinement = confinement(SandboxKind::Compiler);
-    confinement.reach.readable = vec![folder().join("sources")];
-    confinement.reach.writable = vec![folder().join("scratch")];
+    confinement.file_access.readable = vec![folder().join("sources")];
+    confinement.file_access.writable = vec![folder().join("scratch")];
     confinement.limits.data = Bytes::gib(1);
     confinement.limits.processes = Some(ProcessLimit { own: 4096, other_tasks: 0 });
     confinement.limits.stack = Bytes::mib(64);
@@ -139,7 +139,7 @@ fn processes_left_by_a_compiler_die_with_it() {
     as_every_user(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for name in ["sources", "scratch"] {
-            std::fs::create_dir(folder.path().join(name)).expect("the folder is ours");
+            std::fs::create_dir(folder.path().join(name)).expect("the folder is writable");
         }
         let mut running = start("straggler", folder.path(), None, Namespaces::ALL);
         if !running.runner.namespaces().pid {
@@ -153,9 +153,9 @@ fn processes_left_by_a_compiler_die_with_it() {
             );
             return;
         }
-        assert_eq!(running.runner.reap().expect("it is ours"), End::Exited { code: 0 });
+        assert_eq!(running.runner.reap().expect("the runner is our child"), End::Exited { code: 0 });
         // When the pipe ends, every process that held it is dead.
-        let mut ends = [PollFd::new(&running.said, PollFlags::empty())];
+        let mut ends = [PollFd::new(&running.output, PollFlags::empty())];
         let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
         assert_eq!(poll(&mut ends, Some(&timeout)).expect("a poll"), 1, "a child process is still alive");
     });

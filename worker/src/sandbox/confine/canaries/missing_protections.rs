@@ -14,7 +14,7 @@ use super::super::by_number;
 use super::super::calls::install;
 use super::super::seal::seal_map;
 use super::candidate::{answer_io, locked_down};
-use super::stage::{WORKER_FD, as_every_user, confinement, folder, inherited, start, start_with};
+use super::scenario::{WORKER_FD, as_every_user, confinement, folder, inherited, start, start_with};
 use crate::sandbox::handle::End;
 use crate::sandbox::spawn::Namespaces;
 
@@ -31,7 +31,7 @@ fn pretend_missing(calls: &[i64]) {
 fn missing_landlock_is_reported_and_nothing_can_be_written() {
     as_every_user(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        std::fs::write(folder.path().join("neighbour"), "secret").expect("the folder is ours");
+        std::fs::write(folder.path().join("neighbour"), "secret").expect("the folder is writable");
         let (answers, end) = start("old_kernel", folder.path(), None, Namespaces::ALL).finish();
         assert_eq!(end, End::Exited { code: 0 }, "{answers:?}");
         for (name, expected) in [
@@ -80,7 +80,7 @@ pub(super) fn worker_without_namespaces() {
     rustix::thread::set_no_new_privs(true).expect("always allowed");
     super::super::calls::restrict(&confinement(SandboxKind::Compiler)).expect("a filter can be installed");
     let null = File::open("/dev/null").expect("/dev/null opens");
-    // The stage provides these, because this process is refused sockets.
+    // `start` provides these, because this process may not create sockets.
     let inherited =
         [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2), (inherited(WORKER_FD), WORKER_FD)];
     let mut runner = start_with("abort", &folder(), &inherited, Namespaces::ALL);
@@ -88,7 +88,7 @@ pub(super) fn worker_without_namespaces() {
     for protection in runner.protections() {
         println!("{}={}", protection.name, protection.present);
     }
-    println!("end={:?}", runner.reap().expect("it is ours"));
+    println!("end={:?}", runner.reap().expect("the runner is our child"));
 }
 
 #[test]

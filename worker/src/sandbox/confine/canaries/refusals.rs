@@ -4,12 +4,13 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::candidate::locked_down;
-use super::stage::{ARTIFACT_FD, as_every_user, library, start};
+use super::scenario::{ARTIFACT_FD, as_every_user, library, start};
 use crate::sandbox::handle::End;
 use crate::sandbox::interpose::note_refusals_in;
 use crate::sandbox::spawn::Namespaces;
 
-/// Above the stage's limit of 256 MiB. Each function requests a larger size than the function before it.
+/// A size above the limit of `scenario::confinement` (256 MiB). Each function requests more than the function before
+/// it.
 const BEYOND_MIB: u64 = 300;
 
 const LIBRARY: &str = r#"

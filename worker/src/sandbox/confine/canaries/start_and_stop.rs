@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::super::{ConfineError, Descriptors, SandboxKind, lock_down};
 use super::candidate::locked_down;
-use super::stage::{
+use super::scenario::{
     WORKER_FD, as_every_user, confinement, folder, inherited, socket_pair, start, start_with,
 };
 use crate::sandbox::handle::{End, Stop};
@@ -26,39 +26,42 @@ fn stopped_runner_does_not_run_until_continued() {
             let mut running = start("two_spinning_threads", folder.path(), None, namespaces);
             let deadline = Instant::now() + TIMEOUT;
             let score = format!("/proc/{}/oom_score_adj", running.runner.pid());
-            while std::fs::read_to_string(&score).expect("it is in /proc").trim() != "1000" {
-                assert!(Instant::now() < deadline, "its oom_score_adj was not raised");
+            while std::fs::read_to_string(&score).expect("the file is in /proc").trim() != "1000" {
+                assert!(Instant::now() < deadline, "the runner's oom_score_adj was not raised");
                 std::thread::yield_now();
             }
             for _ in 0..3 {
-                let before = running.runner.cpu_time().expect("its clock is readable");
+                let before = running.runner.cpu_time().expect("the runner's clock is readable");
                 let deadline = Instant::now() + TIMEOUT;
-                while running.runner.cpu_time().expect("its clock is readable") <= before {
-                    assert!(Instant::now() < deadline, "it does not run");
+                while running.runner.cpu_time().expect("the runner's clock is readable") <= before {
+                    assert!(Instant::now() < deadline, "the runner does not run");
                     std::thread::yield_now();
                 }
-                assert_eq!(running.runner.stop(TIMEOUT).expect("it stops"), Stop::Stopped);
-                assert_eq!(running.runner.stop(TIMEOUT).expect("it is stopped"), Stop::Stopped);
+                assert_eq!(running.runner.stop(TIMEOUT).expect("the runner stops"), Stop::Stopped);
+                assert_eq!(running.runner.stop(TIMEOUT).expect("the runner is still stopped"), Stop::Stopped);
                 // The clock may still gain the time of the last context switch. After that it does not change.
-                let mut still = (running.runner.cpu_time().expect("its clock is readable"), 0);
+                let mut still = (running.runner.cpu_time().expect("the runner's clock is readable"), 0);
                 while still.1 < 1000 {
-                    assert!(Instant::now() < deadline, "it goes on");
+                    assert!(Instant::now() < deadline, "the runner's clock still advances");
                     std::thread::yield_now();
-                    let now = running.runner.cpu_time().expect("its clock is readable");
+                    let now = running.runner.cpu_time().expect("the runner's clock is readable");
                     still = (now, if now == still.0 { still.1 + 1 } else { 0 });
                 }
-                assert_eq!(running.runner.peek_end().expect("it is ours"), None);
+                assert_eq!(running.runner.peek_end().expect("the runner is our child"), None);
                 let score = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", running.runner.pid()));
                 assert_eq!(
-                    score.expect("it is in /proc").trim(),
+                    score.expect("the file is in /proc").trim(),
                     "1000",
                     "the kernel kills it first when memory runs out"
                 );
-                assert!(running.runner.start_time().expect("it is in /proc") > 0);
-                running.runner.cont().expect("it goes on");
+                assert!(running.runner.start_time().expect("the file is in /proc") > 0);
+                running.runner.cont().expect("the runner continues");
             }
-            running.runner.kill().expect("it can be killed");
-            assert_eq!(running.runner.reap().expect("it is ours"), End::Signalled { signal: libc::SIGKILL });
+            running.runner.kill().expect("the runner can be killed");
+            assert_eq!(
+                running.runner.reap().expect("the runner is our child"),
+                End::Signalled { signal: libc::SIGKILL }
+            );
             assert_eq!(running.runner.stop(TIMEOUT).expect("nothing to stop"), Stop::Ended);
             assert!(running.runner.cpu_time().is_err());
         }
@@ -70,10 +73,13 @@ fn stopped_runner_does_not_run_until_continued() {
 fn stop_of_a_runner_that_has_ended_reports_its_end() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut running = start("waits_until_killed", folder.path(), None, Namespaces::NONE);
-    running.runner.kill().expect("it can be killed");
-    assert!(running.runner.wait_dead(TIMEOUT).expect("it is ours"), "it ends");
-    assert_eq!(running.runner.stop(TIMEOUT).expect("its end is known"), Stop::Ended);
-    assert_eq!(running.runner.reap().expect("it is ours"), End::Signalled { signal: libc::SIGKILL });
+    running.runner.kill().expect("the runner can be killed");
+    assert!(running.runner.wait_dead(TIMEOUT).expect("the runner is our child"), "the runner ends");
+    assert_eq!(running.runner.stop(TIMEOUT).expect("the runner's end is known"), Stop::Ended);
+    assert_eq!(
+        running.runner.reap().expect("the runner is our child"),
+        End::Signalled { signal: libc::SIGKILL }
+    );
 }
 
 /// A profile detects idle work by reading the CPU clock of a stopped process.
@@ -85,16 +91,16 @@ fn cpu_clock_between_stops_shows_work() {
         let mut running = start(scenario, folder.path(), None, Namespaces::NONE);
         if scenario == "waits_until_killed" {
             let mut line = String::new();
-            BufReader::new(&mut running.said).read_line(&mut line).expect("its output is text");
+            BufReader::new(&mut running.output).read_line(&mut line).expect("the output is UTF-8");
         }
-        assert_eq!(running.runner.stop(TIMEOUT).expect("it stops"), Stop::Stopped);
+        assert_eq!(running.runner.stop(TIMEOUT).expect("the runner stops"), Stop::Stopped);
         let mut rounds: Vec<Duration> = (0..40)
             .map(|_| {
-                let before = running.runner.cpu_time().expect("its clock is readable");
-                running.runner.cont().expect("it goes on");
+                let before = running.runner.cpu_time().expect("the runner's clock is readable");
+                running.runner.cont().expect("the runner continues");
                 std::thread::sleep(Duration::from_millis(10));
-                assert_eq!(running.runner.stop(TIMEOUT).expect("it stops"), Stop::Stopped);
-                running.runner.cpu_time().expect("its clock is readable") - before
+                assert_eq!(running.runner.stop(TIMEOUT).expect("the runner stops"), Stop::Stopped);
+                running.runner.cpu_time().expect("the runner's clock is readable") - before
             })
             .collect();
         rounds.sort_unstable();
@@ -121,24 +127,24 @@ fn runner_dies_with_its_worker() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         // The worker must not be in its own PID namespace, whose end would end the runner anyway.
         let mut worker = start("worker_with_a_runner", folder.path(), None, Namespaces::NONE);
-        let mut said = BufReader::new(worker.said);
+        let mut output = BufReader::new(worker.output);
         let mut line = String::new();
         // Each locked-down runner reports through the pipe that it shares with the worker.
         for _ in 0..2 {
             while !line.ends_with("ready\n") {
                 line.clear();
                 assert_ne!(
-                    said.read_line(&mut line).expect("its output is text"),
+                    output.read_line(&mut line).expect("the output is UTF-8"),
                     0,
-                    "the worker ended early"
+                    "the worker ended before its runners reported"
                 );
             }
             line.clear();
         }
-        worker.runner.kill().expect("it can be killed");
-        worker.runner.reap().expect("it is ours");
+        worker.runner.kill().expect("the runner can be killed");
+        worker.runner.reap().expect("the runner is our child");
         // The pipe ends when its last writer is dead.
-        let pipe = said.into_inner();
+        let pipe = output.into_inner();
         let mut ends = [PollFd::new(&pipe, PollFlags::empty())];
         let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
         assert_eq!(poll(&mut ends, Some(&timeout)).expect("a poll"), 1, "a runner outlived its worker");
@@ -176,7 +182,7 @@ fn runner_without_its_worker_does_not_start() {
         let (worker, socket) = socket_pair();
         drop(worker);
         let mut runner = start_with("orphan", folder.path(), &[(socket.as_fd(), WORKER_FD)], namespaces);
-        assert_eq!(runner.reap().expect("it is ours"), End::Exited { code: ORPHAN_STATUS });
+        assert_eq!(runner.reap().expect("the runner is our child"), End::Exited { code: ORPHAN_STATUS });
     }
 }
 
@@ -197,7 +203,7 @@ fn dropped_handle_leaves_no_process() {
     drop(running.runner);
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
     let mut rest = Vec::new();
-    running.said.read_to_end(&mut rest).expect("the pipe has ended");
+    running.output.read_to_end(&mut rest).expect("the pipe has ended");
 }
 
 #[test]
@@ -207,7 +213,9 @@ fn runner_gets_exactly_the_given_descriptors() {
     let mut files = Vec::new();
     for name in ["a", "b"] {
         let path = folder.path().join(name);
-        File::create(&path).and_then(|mut file| file.write_all(name.as_bytes())).expect("the folder is ours");
+        File::create(&path)
+            .and_then(|mut file| file.write_all(name.as_bytes()))
+            .expect("the folder is writable");
         files.push(File::open(path).expect("just written"));
     }
     // Each descriptor goes to the number that the other one has in this process.
@@ -215,13 +223,13 @@ fn runner_gets_exactly_the_given_descriptors() {
     let inherited = [(write.as_fd(), 1), (files[0].as_fd(), b), (files[1].as_fd(), a)];
     let mut runner = start_with("descriptors", folder.path(), &inherited, Namespaces::NONE);
     drop(write);
-    let mut said = String::new();
-    File::from(read).read_to_string(&mut said).expect("its output is text");
-    assert_eq!(runner.reap().expect("it is ours"), End::Exited { code: 0 });
+    let mut output = String::new();
+    File::from(read).read_to_string(&mut output).expect("the output is UTF-8");
+    assert_eq!(runner.reap().expect("the runner is our child"), End::Exited { code: 0 });
     let mut expected = [(1, "pipe"), (a, "b"), (b, "a")];
     expected.sort_unstable();
     let expected: Vec<String> = expected.iter().map(|(number, name)| format!("{number}:{name}")).collect();
-    assert_eq!(said.trim(), expected.join(" "));
+    assert_eq!(output.trim(), expected.join(" "));
 }
 
 pub(super) fn descriptors() {

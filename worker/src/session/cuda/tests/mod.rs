@@ -176,13 +176,13 @@ fn every_harmful_kernel_has_its_status() {
     ends_as(Attempt::of(unwritten), Status::UnwrittenOutput, &["3 of", "never written"]);
     for (offset, words) in [(0_i64, "1 byte past the end of `output`"), (-1, "before the start of `output`")]
     {
-        let trespass = move |memory: &mut FakeMemory, params: &[u64]| {
+        let stray_write = move |memory: &mut FakeMemory, params: &[u64]| {
             relu(memory, params)?;
             let at = if offset < 0 { params[1] - 1 } else { params[1] + 4 * params[2] };
             memory.write(at, &[1]);
             Ok(())
         };
-        ends_as(Attempt::of(trespass), Status::OutOfBounds, &[words]);
+        ends_as(Attempt::of(stray_write), Status::OutOfBounds, &[words]);
     }
     let stores = |memory: &mut FakeMemory, params: &[u64]| {
         relu(memory, params)?;

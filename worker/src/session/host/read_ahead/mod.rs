@@ -5,12 +5,12 @@
 //! would read the whole table. Therefore the runner maps inputs without read-ahead (`MADV_RANDOM`). While it calls, a
 //! thread of the worker watches which pages enter the cache, and reads ahead where that is faster.
 //!
-//! This module owns the thread and its counters. `policy` decides, `sight` queries the cache, and `touches` reads the
-//! runner's page tables. The thread does not touch the candidate, and does not run while anything is timed. A failed
-//! hint changes only the speed.
+//! This module owns the thread and its counters. `policy` decides, `cache_view` queries the cache, and `touches` reads
+//! the runner's page tables. The thread does not touch the candidate, and does not run while anything is timed. A
+//! failed hint changes only the speed.
 
+mod cache_view;
 mod policy;
-mod sight;
 mod touches;
 
 use std::collections::VecDeque;
@@ -28,11 +28,11 @@ use opt_shared::outcome::ReadReport;
 use opt_shared::units::Bytes;
 use rustix::fs::{Advice, fadvise};
 
+use self::cache_view::{CacheQuery, CacheView};
 use self::policy::{LONG_STEPS_AHEAD, ReadaheadPolicy, Tripwire};
-use self::sight::{Sight, Way};
-use self::touches::{Blind, Mapped, Touches};
+use self::touches::{Mapped, Touches, TouchesUnknown};
 use super::placed::Placed;
-use crate::recorded::ask_for;
+use crate::recorded::request_ahead;
 use crate::runner::frame::InputRange;
 
 /// Inputs smaller than this, in bytes, are read whole before the call, because watching them costs more than reading
@@ -44,7 +44,7 @@ const MIN_LONG_READ: u64 = 4 << 20;
 const SCRATCH: usize = 1 << 20;
 /// The number of windows that are checked for changes with one request.
 const GROUP: usize = 64;
-/// The shortest and the longest pause between two looks: while pages enter the cache, and while none do.
+/// The shortest and the longest pause between two checks: while pages enter the cache, and while none do.
 const BUSY_PAUSE: Duration = Duration::from_micros(500);
 const IDLE_PAUSE: Duration = Duration::from_millis(20);
 /// The pause while a stream waits for the candidate. The candidate needs several times as long for half of the pages
@@ -52,8 +52,8 @@ const IDLE_PAUSE: Duration = Duration::from_millis(20);
 const STREAM_PAUSE: Duration = Duration::from_millis(4);
 /// The number of times that a runner's mappings are searched for the inputs before the thread gives up.
 const MAX_TRIES: u32 = 200;
-/// Looks take at most this fraction (1/n) of the time.
-const LOOKING_PART: u32 = 8;
+/// Checks take at most this fraction (1/n) of the time.
+const CHECKING_PART: u32 = 8;
 
 /// The inputs of one entry, examined before its runner maps them.
 pub struct ReadAhead {
@@ -74,7 +74,7 @@ struct Input {
     /// The file offset of its first whole page.
     offset: u64,
     page: u64,
-    sight: Sight,
+    cache: CacheView,
     policy: ReadaheadPolicy,
     /// Ranges still to be read, in order.
     due: VecDeque<Range<u64>>,
@@ -83,7 +83,7 @@ struct Input {
 }
 
 impl ReadAhead {
-    /// Covers one range of a file; used by measurements.
+    /// Covers one range of a file. Only measurements use this.
     pub fn over_file(file: &Arc<File>, bytes: Range<u64>) -> Self {
         let range = InputRange {
             source: 0,
@@ -91,16 +91,19 @@ impl ReadAhead {
             bytes: bytes.end.saturating_sub(bytes.start),
             address_phase: 0,
         };
-        Self::over([(file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore])
+        Self::over([(file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore])
     }
 
     pub(crate) fn of(placed: &Placed) -> Self {
         let files = |range: &InputRange| placed.file(range.source);
         let ranges = placed.inputs().iter().filter_map(|range| Some((files(range)?, range)));
-        Self::over(ranges, &[Way::CacheStat, Way::MinCore])
+        Self::over(ranges, &[CacheQuery::CacheStat, CacheQuery::MinCore])
     }
 
-    fn over<'a>(ranges: impl Iterator<Item = (&'a Arc<File>, &'a InputRange)>, ways: &[Way]) -> Self {
+    fn over<'a>(
+        ranges: impl Iterator<Item = (&'a Arc<File>, &'a InputRange)>,
+        queries: &[CacheQuery],
+    ) -> Self {
         let page = rustix::param::page_size() as u64;
         let mut it = Self { inputs: Vec::new(), small_inputs: Vec::new(), unseen: 0 };
         for (index, (file, range)) in ranges.enumerate() {
@@ -111,18 +114,19 @@ impl ReadAhead {
             }
             let offset = range.file_offset.next_multiple_of(page);
             let bytes = (end - end % page).saturating_sub(offset);
-            let Some(sight) = ways.iter().find_map(|way| Sight::of(file, offset, bytes, *way)) else {
+            let Some(cache) = queries.iter().find_map(|query| CacheView::of(file, offset, bytes, *query))
+            else {
                 it.unseen += 1;
                 continue;
             };
-            let policy = ReadaheadPolicy::new(bytes / page, page, |pages| sight.resident(pages));
+            let policy = ReadaheadPolicy::new(bytes / page, page, |pages| cache.resident(pages));
             if policy.known(0..policy.windows()) < bytes / page {
                 it.inputs.push(Input {
                     index,
                     file: Arc::clone(file),
                     offset,
                     page,
-                    sight,
+                    cache,
                     policy,
                     due: VecDeque::new(),
                     in_order: None,
@@ -157,7 +161,7 @@ impl ReadAhead {
             return Watch { seen: Seen { report, whole: Whole::default() }, thread: None, turn: None };
         }
         for (file, range) in &self.small_inputs {
-            ask_for(file, range.start..range.end);
+            request_ahead(file, range.start..range.end);
         }
         let (tell, commands) = channel();
         let (done, turn) = channel();
@@ -220,7 +224,7 @@ pub struct Watch {
 
 impl Watch {
     /// Sets the process that touches the inputs. Before this call, touches are inferred from new pages in the cache.
-    pub fn runs_in(&self, pid: u32) {
+    pub fn set_runner(&self, pid: u32) {
         if let Some((_, tell)) = &self.thread {
             let _ = tell.send(Command::Runner(pid));
         }
@@ -285,17 +289,17 @@ impl Watcher {
             self.begin_expected();
             self.find_touches();
             let touches = self.touches.as_ref();
-            let looks: Vec<Look> =
-                self.inputs.iter_mut().enumerate().map(|(at, input)| input.look(at, touches)).collect();
-            // While a stream advances, the disk waits for this thread, so pauses are short. Otherwise looks must stay
+            let results: Vec<CheckResult> =
+                self.inputs.iter_mut().enumerate().map(|(at, input)| input.check(at, touches)).collect();
+            // While a stream advances, the disk waits for this thread, so pauses are short. Otherwise checks must stay
             // cheap.
-            pause = if looks.contains(&Look::Read) {
+            pause = if results.contains(&CheckResult::Read) {
                 BUSY_PAUSE
             } else {
-                let quiet = if looks.contains(&Look::Touched) { BUSY_PAUSE } else { pause * 2 };
+                let quiet = if results.contains(&CheckResult::Touched) { BUSY_PAUSE } else { pause * 2 };
                 let streams = self.inputs.iter().any(|input| input.policy.has_streams());
-                let most = if streams || self.expected.is_some() { STREAM_PAUSE } else { IDLE_PAUSE };
-                quiet.max(start.elapsed() * LOOKING_PART).min(most)
+                let max = if streams || self.expected.is_some() { STREAM_PAUSE } else { IDLE_PAUSE };
+                quiet.max(start.elapsed() * CHECKING_PART).min(max)
             };
             if self.read_some(&mut scratch) {
                 pause = Duration::ZERO;
@@ -303,7 +307,7 @@ impl Watcher {
                 self.done = None;
             }
         }
-        // Pages that entered the cache after the last look count too, but nothing more is read.
+        // Pages that entered the cache after the last check count too, but nothing more is read.
         let touches = self.touches.as_ref();
         self.inputs.iter_mut().for_each(|input| input.policy.end());
         self.inputs.iter_mut().enumerate().for_each(|(at, input)| input.count(at, touches));
@@ -350,9 +354,9 @@ impl Watcher {
         match Touches::of(runner, &mapped) {
             Ok(touches) => {
                 self.touches = Some(touches);
-                self.inputs.iter_mut().for_each(|input| input.policy.see_touches());
+                self.inputs.iter_mut().for_each(|input| input.policy.observe_touches());
             }
-            Err(Blind::NotYet) if self.tries < MAX_TRIES => {}
+            Err(TouchesUnknown::NotYet) if self.tries < MAX_TRIES => {}
             Err(_) => {
                 (self.runner, self.expected) = (None, None);
                 self.inputs.iter_mut().for_each(|input| input.policy.stop_observing_touches());
@@ -361,17 +365,18 @@ impl Watcher {
     }
 }
 
-/// The result of a look.
+/// What a check of an input has found, and whether it led to reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
-    Still,
+enum CheckResult {
+    Unchanged,
     Touched,
     Read,
 }
 
 impl Input {
-    /// `at` is the input's index among those that are watched.
-    fn look(&mut self, at: usize, touches: Option<&Touches>) -> Look {
+    /// Checks which pages were touched, and reads what the policy asks for. `at` is the input's index among those that
+    /// are watched.
+    fn check(&mut self, at: usize, touches: Option<&Touches>) -> CheckResult {
         let mut read = false;
         let before = self.policy.touched();
         let due = self.follow(at, touches);
@@ -381,16 +386,16 @@ impl Input {
             read |= self.read(due);
         }
         match (read, before < self.policy.touched()) {
-            (true, _) => Look::Read,
-            (false, true) => Look::Touched,
-            (false, false) => Look::Still,
+            (true, _) => CheckResult::Read,
+            (false, true) => CheckResult::Touched,
+            (false, false) => CheckResult::Unchanged,
         }
     }
 
     fn follow(&mut self, at: usize, touches: Option<&Touches>) -> Vec<Range<u64>> {
-        let Self { policy, sight, .. } = self;
+        let Self { policy, cache, .. } = self;
         policy.follow(|Tripwire { page, left_out }| {
-            (left_out && sight.resident(page..page + 1) != 0)
+            (left_out && cache.resident(page..page + 1) != 0)
                 || touches.is_some_and(|touches| touches.touched(at, page..page + 1) != 0)
         })
     }
@@ -402,7 +407,7 @@ impl Input {
             // The candidate has not touched this window yet.
             None => self.policy.may_overshoot().then_some(0),
         };
-        self.policy.seen(window, self.sight.resident(pages), touched)
+        self.policy.seen(window, self.cache.resident(pages), touched)
     }
 
     fn count(&mut self, at: usize, touches: Option<&Touches>) {
@@ -419,7 +424,7 @@ impl Input {
         groups
             .filter(|group| {
                 !group.clone().all(|window| self.policy.was_read(window))
-                    && self.sight.resident(self.policy.pages_of(group.clone()))
+                    && self.cache.resident(self.policy.pages_of(group.clone()))
                         != self.policy.known(group.clone())
             })
             .flatten()
@@ -434,7 +439,7 @@ impl Input {
             if MIN_LONG_READ <= bytes.end - bytes.start && self.policy.may_overshoot() {
                 self.due.push_back(bytes);
             } else {
-                ask_for(&self.file, bytes);
+                request_ahead(&self.file, bytes);
             }
         }
         any
@@ -453,7 +458,7 @@ impl Input {
         match self.in_order.as_ref().and_then(|file| file.read_at(&mut scratch[..length], bytes.start).ok()) {
             Some(read) if 0 < read => bytes.start += read as u64,
             _ => {
-                ask_for(&self.file, bytes.clone());
+                request_ahead(&self.file, bytes.clone());
                 bytes.start = bytes.end;
             }
         }

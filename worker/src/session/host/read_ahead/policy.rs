@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use opt_shared::units::to_index;
 
-/// The size of a window, the unit of looks and reads, in bytes.
+/// The size of a window, the unit of checks and reads, in bytes.
 const WINDOW_BYTES: u64 = 512 << 10;
 /// The longest step of a stream, in windows: 8 MiB.
 const MAX_STEP: u64 = 16;
@@ -39,9 +39,9 @@ pub(super) struct ReadaheadPolicy {
     ahead: u64,
     turned_after: Option<u64>,
     /// True if touches are observed. Tripwires then need not be left unread.
-    touches_are_seen: bool,
-    /// True if nothing more is read.
-    over: bool,
+    touches_are_observed: bool,
+    /// Set by `end`: touches are still counted, but nothing more is read.
+    ended: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -96,46 +96,46 @@ impl ReadaheadPolicy {
             touched: 0,
             ahead: 0,
             turned_after: None,
-            touches_are_seen: false,
-            over: false,
+            touches_are_observed: false,
+            ended: false,
         }
     }
 
-    /// Sets the expectation that the whole input will be used, and that touches will be observed. Returns the pages to
+    /// Expects that the whole input will be used, and that touches will be observed. Returns the pages to
     /// read at once, in this many steps.
     pub(super) fn expect_all(&mut self, steps: usize) -> Vec<Range<u64>> {
-        self.touches_are_seen = true;
+        self.touches_are_observed = true;
         let mut stream = Stream { next: 0, step: MAX_STEP, steps: VecDeque::new() };
         let due = self.advance(&mut stream, steps);
         self.streams.push(stream);
         due
     }
 
-    /// Sets that `follow` gets every touched page from now on.
-    pub(super) const fn see_touches(&mut self) {
-        self.touches_are_seen = true;
+    /// From now on, `follow` learns of every touched page.
+    pub(super) const fn observe_touches(&mut self) {
+        self.touches_are_observed = true;
     }
 
     pub(super) fn has_streams(&self) -> bool {
         !self.streams.is_empty()
     }
 
-    /// Sets that touches cannot be observed after all. Streams whose tripwires were read could never advance, so they
+    /// From now on, touches cannot be observed. Streams whose tripwires were read could never advance, so they
     /// are dropped.
     pub(super) fn stop_observing_touches(&mut self) {
-        self.touches_are_seen = false;
+        self.touches_are_observed = false;
         self.streams.retain(|stream| stream.steps.iter().all(|step| step.tripwire.left_out));
     }
 
-    /// Sets that touches are only counted from now on, and nothing more is read.
+    /// From now on, touches are only counted, and nothing more is read.
     pub(super) const fn end(&mut self) {
-        self.over = true;
+        self.ended = true;
     }
 
     /// True if long steps may be read sequentially, with the kernel's read-ahead after them. Extra pages then do not
     /// mislead the policy.
     pub(super) const fn may_overshoot(&self) -> bool {
-        self.touches_are_seen
+        self.touches_are_observed
     }
 
     /// True if nothing is left to read.
@@ -200,7 +200,7 @@ impl ReadaheadPolicy {
         let touched = touched.map_or(missed, |touched| missed.min(count(touched))).max(it.touched);
         self.touched += u64::from(touched - it.touched);
         it.touched = touched;
-        if self.over || u64::from(touched) < length.div_ceil(share) {
+        if self.ended || u64::from(touched) < length.div_ceil(share) {
             return Vec::new();
         }
         self.turned_after.get_or_insert(self.touched);
@@ -217,12 +217,12 @@ impl ReadaheadPolicy {
         due
     }
 
-    /// Checks the tripwires. `come_to` returns true if one was reached. Returns the pages to read as a result.
-    pub(super) fn follow(&mut self, mut come_to: impl FnMut(Tripwire) -> bool) -> Vec<Range<u64>> {
+    /// Checks the tripwires. `is_reached` returns true if one was reached. Returns the pages to read as a result.
+    pub(super) fn follow(&mut self, mut is_reached: impl FnMut(Tripwire) -> bool) -> Vec<Range<u64>> {
         let mut due = Vec::new();
         let (mut still, mut moved) = (Vec::new(), Vec::new());
         for mut stream in std::mem::take(&mut self.streams) {
-            match stream.steps.iter().rposition(|step| come_to(step.tripwire)) {
+            match stream.steps.iter().rposition(|step| is_reached(step.tripwire)) {
                 Some(last) => {
                     let passed = stream.steps.drain(..=last);
                     self.touched += passed.filter(|step| step.tripwire.left_out).count() as u64;
@@ -242,14 +242,14 @@ impl ReadaheadPolicy {
         for at in waiting..all.len() {
             let mut stream = std::mem::replace(&mut all[at], Stream::empty());
             let others: u64 = all[forgotten..].iter().map(Stream::waiting).sum();
-            let most = if stream.step < MAX_STEP { STEPS_AHEAD } else { LONG_STEPS_AHEAD };
-            let wanted = stream.step * most as u64;
+            let max = if stream.step < MAX_STEP { STEPS_AHEAD } else { LONG_STEPS_AHEAD };
+            let wanted = stream.step * max as u64;
             let mut room = MAX_AHEAD.saturating_sub(others);
             while room < wanted && forgotten < waiting {
                 room += all[forgotten].waiting();
                 forgotten += 1;
             }
-            let steps = usize::try_from(room / stream.step).unwrap_or(most).clamp(1, most);
+            let steps = usize::try_from(room / stream.step).unwrap_or(max).clamp(1, max);
             due.extend(self.advance(&mut stream, steps));
             all[at] = stream;
         }
@@ -262,7 +262,7 @@ impl ReadaheadPolicy {
     /// already. Returns the pages to read.
     fn advance(&mut self, stream: &mut Stream, steps: usize) -> Vec<Range<u64>> {
         let mut due = Vec::new();
-        while !self.over && stream.steps.len() < steps {
+        while !self.ended && stream.steps.len() < steps {
             let first = stream.next;
             let mut end = first;
             while end < first + stream.step
@@ -277,7 +277,7 @@ impl ReadaheadPolicy {
                 break;
             }
             let pages = self.pages_of(to_index(first)..to_index(end));
-            let tripwire = Tripwire { page: pages.start, left_out: !self.touches_are_seen };
+            let tripwire = Tripwire { page: pages.start, left_out: !self.touches_are_observed };
             stream.steps.push_back(Step { windows: end - first, tripwire });
             stream.next = end;
             let known = self.known(to_index(first)..to_index(end));

@@ -49,10 +49,10 @@ fn right(at: usize) -> u8 {
     ((at + to_index(START)) >> 20).to_le_bytes()[0] + 1
 }
 
-fn watch(file: &Arc<File>, range: &InputRange, way: Way) -> Option<(Watch, Mapped)> {
-    let ahead = ReadAhead::over([(file, range)].into_iter(), &[way]);
+fn watch(file: &Arc<File>, range: &InputRange, query: CacheQuery) -> Option<(Watch, Mapped)> {
+    let ahead = ReadAhead::over([(file, range)].into_iter(), &[query]);
     if !ahead.page_by_page() {
-        println!("skipped: {way:?} does not work on this machine");
+        println!("skipped: {query:?} does not work on this machine");
         return None;
     }
     ahead.read_exactly();
@@ -62,9 +62,9 @@ fn watch(file: &Arc<File>, range: &InputRange, way: Way) -> Option<(Watch, Mappe
 
 #[test]
 fn sparse_candidate_reads_little_more_than_it_touches() {
-    for way in [Way::CacheStat, Way::MinCore] {
+    for query in [CacheQuery::CacheStat, CacheQuery::MinCore] {
         let Some((file, range)) = cold() else { return };
-        let Some((watch, mapped)) = watch(&file, &range, way) else { continue };
+        let Some((watch, mapped)) = watch(&file, &range, query) else { continue };
         let mut at = 1;
         for _ in 0..500 {
             at = (at * 1_103_515_245 + 12_345) % to_index(range.bytes);
@@ -72,32 +72,32 @@ fn sparse_candidate_reads_little_more_than_it_touches() {
         }
         let report = watch.stop();
         let page = rustix::param::page_size() as u64;
-        assert_eq!(report.turned, 0, "{way:?}: {report:?}");
+        assert_eq!(report.turned, 0, "{query:?}: {report:?}");
         assert_eq!(report.page_by_page, 1);
         assert!(
             report.touched_bytes.get() <= 500 * page && report.ahead_bytes == Bytes::ZERO,
-            "{way:?}: {report:?}"
+            "{query:?}: {report:?}"
         );
         if let Some(pages) = cached_pages(file.as_fd()) {
             // Mapping an input reads the partial pages at its edges.
-            assert!(pages <= 502, "{way:?}: {pages} pages of the file were read");
+            assert!(pages <= 502, "{query:?}: {pages} pages of the file were read");
         }
     }
 }
 
 #[test]
 fn dense_candidate_is_read_ahead() {
-    for way in [Way::CacheStat, Way::MinCore] {
+    for query in [CacheQuery::CacheStat, CacheQuery::MinCore] {
         let Some((file, range)) = cold() else { return };
-        let Some((watch, mapped)) = watch(&file, &range, way) else { continue };
+        let Some((watch, mapped)) = watch(&file, &range, query) else { continue };
         for at in (0..to_index(range.bytes)).step_by(512) {
-            assert_eq!(byte(&mapped, at), right(at), "{way:?}");
+            assert_eq!(byte(&mapped, at), right(at), "{query:?}");
         }
         let report = watch.stop();
-        assert_eq!(report.turned, 1, "{way:?}: {report:?}");
+        assert_eq!(report.turned, 1, "{query:?}: {report:?}");
         // Even if the thread started late, the candidate did not wait for every page.
-        assert!(0 < report.ahead_bytes.get(), "{way:?}: {report:?}");
-        assert!(report.touched_bytes + report.ahead_bytes <= Bytes::from(SIZE), "{way:?}: {report:?}");
+        assert!(0 < report.ahead_bytes.get(), "{query:?}: {report:?}");
+        assert!(report.touched_bytes + report.ahead_bytes <= Bytes::from(SIZE), "{query:?}: {report:?}");
     }
 }
 
@@ -106,10 +106,11 @@ fn input_used_whole_before_is_read_from_the_start() {
     let mut whole = Whole::default();
     for known in [false, true] {
         let Some((file, range)) = cold() else { return };
-        let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore]);
+        let ahead =
+            ReadAhead::over([(&file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore]);
         ahead.read_exactly();
         let watch = ahead.start_expecting(Expected { whole, turn: None });
-        watch.runs_in(std::process::id());
+        watch.set_runner(std::process::id());
         let mapped = mapped(&file, &range, true);
         for at in (0..to_index(range.bytes)).step_by(512) {
             assert_eq!(byte(&mapped, at), right(at));
@@ -122,7 +123,7 @@ fn input_used_whole_before_is_read_from_the_start() {
     }
     // The input is expected to be used but is not: nothing is read beyond the first piece.
     let Some((file, range)) = cold() else { return };
-    let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore]);
+    let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore]);
     let (done, turn) = channel();
     let watch = ahead.start_expecting(Expected { whole, turn: Some(Turn(turn)) });
     let pages = || cached_pages(file.as_fd());
@@ -143,7 +144,7 @@ fn input_used_whole_before_is_read_from_the_start() {
 #[test]
 fn turn_comes_once_everything_is_read() {
     let Some((file, range)) = cold() else { return };
-    let Some((mut watch, mapped)) = watch(&file, &range, Way::CacheStat) else { return };
+    let Some((mut watch, mapped)) = watch(&file, &range, CacheQuery::CacheStat) else { return };
     let turn = watch.take_turn().expect("not taken before");
     assert!(!turn.has_come());
     let deadline = Instant::now() + TIMEOUT;
@@ -165,7 +166,8 @@ fn cached_inputs_are_not_read_again() {
     let mut tries = 20;
     let ahead = loop {
         (0..to_index(range.bytes)).step_by(4096).for_each(|at| assert_eq!(byte(&warm, at), right(at)));
-        let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore]);
+        let ahead =
+            ReadAhead::over([(&file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore]);
         if !ahead.page_by_page() {
             break ahead;
         }
@@ -189,15 +191,17 @@ fn small_input_is_read_whole_without_neighbours() {
     // The inputs are adjacent. Reading one must not count as touching the other.
     let large = InputRange { bytes: 32 << 20, ..large };
     let small = InputRange { source: 0, file_offset: 40 << 20, bytes: 300_000, address_phase: 0 };
-    let ahead =
-        ReadAhead::over([(&file, &small), (&file, &large)].into_iter(), &[Way::CacheStat, Way::MinCore]);
+    let ahead = ReadAhead::over(
+        [(&file, &small), (&file, &large)].into_iter(),
+        &[CacheQuery::CacheStat, CacheQuery::MinCore],
+    );
     ahead.read_exactly();
     let watch = ahead.start();
     let _map = mapped(&file, &small, true);
     watch.stop();
     if let Some(pages) = cached_pages(file.as_fd()) {
         let page = rustix::param::page_size() as u64;
-        let most = small.bytes.div_ceil(page) + crate::recorded::READAHEAD_WINDOW / page;
-        assert!(0 < pages && pages <= most, "{pages} pages");
+        let max = small.bytes.div_ceil(page) + crate::recorded::READAHEAD_WINDOW / page;
+        assert!(0 < pages && pages <= max, "{pages} pages");
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct Touches {
 
 /// The reason why touches are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Blind {
+pub(super) enum TouchesUnknown {
     /// Some inputs are not mapped yet.
     NotYet,
     /// The kernel does not let us read the process's page tables.
@@ -44,13 +44,13 @@ pub(super) enum Blind {
 }
 
 impl Touches {
-    pub(super) fn of(pid: u32, inputs: &[Mapped<'_>]) -> Result<Self, Blind> {
-        let pagemap = File::open(format!("/proc/{pid}/pagemap")).map_err(|_| Blind::Never)?;
+    pub(super) fn of(pid: u32, inputs: &[Mapped<'_>]) -> Result<Self, TouchesUnknown> {
+        let pagemap = File::open(format!("/proc/{pid}/pagemap")).map_err(|_| TouchesUnknown::Never)?;
         let mut maps = String::new();
-        let opened = File::open(format!("/proc/{pid}/maps")).map_err(|_| Blind::Never)?;
+        let opened = File::open(format!("/proc/{pid}/maps")).map_err(|_| TouchesUnknown::Never)?;
         // Names in the file may not be valid UTF-8. The file then counts as unreadable.
-        opened.take(MAPS_BYTES).read_to_string(&mut maps).map_err(|_| Blind::Never)?;
-        let starts = inputs.iter().map(|input| start_of(input, &maps).ok_or(Blind::NotYet));
+        opened.take(MAPS_BYTES).read_to_string(&mut maps).map_err(|_| TouchesUnknown::Never)?;
+        let starts = inputs.iter().map(|input| start_of(input, &maps).ok_or(TouchesUnknown::NotYet));
         let starts = starts.collect::<Result<_, _>>()?;
         Ok(Self { pagemap, page: rustix::param::page_size() as u64, starts })
     }
@@ -114,13 +114,14 @@ mod tests {
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(&vec![1; 256 * page]).expect("written");
         let mapped = || [Mapped { file: &file, offset: 4 * page as u64 }];
-        assert_eq!(Touches::of(std::process::id(), &mapped()).err(), Some(Blind::NotYet));
+        assert_eq!(Touches::of(std::process::id(), &mapped()).err(), Some(TouchesUnknown::NotYet));
         // SAFETY: a fresh mapping at an address that the kernel chooses, of a file that does not change.
         let start = unsafe {
             mmap(std::ptr::null_mut(), 255 * page, ProtFlags::READ, MapFlags::PRIVATE, &file, page as u64)
         }
         .expect("mapped");
-        let touches = Touches::of(std::process::id(), &mapped()).expect("it is our own process");
+        let touches =
+            Touches::of(std::process::id(), &mapped()).expect("a process can read its own page tables");
         assert!(touches.touched(0, 0..250) == 0, "nothing was touched");
         // SAFETY: within the mapping, whose second page is the file's third.
         unsafe { start.cast::<u8>().add((4 - 1 + 7) * page).read_volatile() };
@@ -128,6 +129,6 @@ mod tests {
         assert!(touches.touched(0, 0..250) < 64, "neighbours");
         assert_eq!(touches.touched(0, 200..250), 0, "far from the touched pages");
         assert_eq!(touches.touched(1, 0..9), 0, "there is no such input");
-        assert_eq!(Touches::of(0, &mapped()).err(), Some(Blind::Never), "there is no such process");
+        assert_eq!(Touches::of(0, &mapped()).err(), Some(TouchesUnknown::Never), "there is no such process");
     }
 }

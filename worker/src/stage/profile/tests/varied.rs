@@ -189,19 +189,19 @@ fn tolerating(mut task: ProfileTask) -> ProfileTask {
 fn profile_allows_one_tolerance_from_the_recorded_output_and_two_from_the_baselines() {
     // One call of 24, whose elements are all off by one and a half tolerances.
     let one_of_many = |play| Script::timed(&[BlockPlay { play, ..BlockPlay::honest(20 * US) }]);
-    let off = one_of_many(|call| if call == 17 { Play::Off(0.15) } else { Play::Right });
+    let off = one_of_many(|call| if call == 17 { Play::OffBy(0.15) } else { Play::Right });
     let backend = alone(off.clone());
     let report = profile(&backend, &tolerating(task(&[0], false)));
     assert_eq!(report.head.status, Status::Nondeterministic, "{}", report.head.detail);
     assert_eq!(calls_of(&session(&backend, 0)), [(false, 1), (false, 24)], "noticed in the first such block");
-    let all_off = one_of_many(|_| Play::Off(0.15));
+    let all_off = one_of_many(|_| Play::OffBy(0.15));
     let backend = with_baseline(all_off, honest(20 * US));
     let report = profile(&backend, &tolerating(varying(true)));
     assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
     let calls: u32 = calls_of(&session(&backend, 0)).iter().map(|(_, calls)| calls).sum();
     let checked = report.body.entries[0].slots_checked;
     assert!(checked < 3 * u64::from(calls) / 2, "no more slots than of equal outputs: {checked} of {calls}");
-    let wrong = one_of_many(|_| Play::Off(0.25));
+    let wrong = one_of_many(|_| Play::OffBy(0.25));
     let report = profile(&with_baseline(wrong, honest(20 * US)), &tolerating(varying(true)));
     assert_eq!(report.head.status, Status::Nondeterministic, "{}", report.head.detail);
 }

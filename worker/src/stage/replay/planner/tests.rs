@@ -146,10 +146,10 @@ proptest! {
             walk(&case, &plan, budget);
             let hits = plan.steps.iter().map(|step| u64::from(step.hits)).sum();
             let misses = plan.steps.iter().map(|step| u64::from(step.misses)).sum();
-            let said = Simulated {
+            let planned = Simulated {
                 moved: plan.bytes_moved.get(), hits, misses, evictions: plan.evictions, peak: plan.peak.get(),
             };
-            prop_assert_eq!(said, simulate(&case.sets, &case.slots, &case.pinned, budget, depth as usize));
+            prop_assert_eq!(planned, simulate(&case.sets, &case.slots, &case.pinned, budget, depth as usize));
             if budget == whole {
                 prop_assert_eq!(plan.evictions, 0);
             }

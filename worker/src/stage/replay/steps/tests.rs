@@ -84,8 +84,8 @@ impl Source for Piece {
     }
 
     fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()> {
-        for (place, slot) in into.iter_mut().enumerate() {
-            let at = at.get() + place as u64;
+        for (index, slot) in into.iter_mut().enumerate() {
+            let at = at.get() + index as u64;
             *slot = byte(self.constant, at) ^ u8::from(self.spoiled && at + 1 == length(self.constant));
         }
         Ok(())
@@ -117,11 +117,11 @@ impl Caller for Reading<'_> {
         Ok(self.truth.get(step).map(|set| (name(step), set.iter().map(|&it| need(it)).collect())))
     }
 
-    fn call(&mut self, step: usize, places: &[ReadySlot]) -> Result<(), Wrong> {
+    fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<(), Wrong> {
         self.called.lock().expect("nobody panics").push(step);
-        for (place, &constant) in places.iter().zip(&self.truth[step]) {
+        for (slot, &constant) in slots.iter().zip(&self.truth[step]) {
             let mut seen = vec![0; to_index(length(constant))];
-            self.arena.read_exact_at(&mut seen, place.address + u64::from(place.phase)).expect("read");
+            self.arena.read_exact_at(&mut seen, slot.address + u64::from(slot.phase)).expect("read");
             if seen != contents(constant, length(constant)) {
                 return Err(Wrong(format!("weight_{constant} has other bytes")));
             }
@@ -264,11 +264,11 @@ fn mutated_schedule_is_caught_at_its_index_without_a_result() {
     for (what, index, mutant) in mutants(&recording) {
         let budget = whole(&mutant);
         let outcome = run(&mutant, &truth, budget, 1, None);
-        let Err(StepsError::Parted(parted)) = outcome.result else {
+        let Err(StepsError::Disagreement(disagreement)) = outcome.result else {
             panic!("{what}: not caught");
         };
-        assert_eq!(parted.index as usize, index, "{what}: {parted}");
-        assert_ne!(parted.expected, parted.actual, "{what}");
+        assert_eq!(disagreement.index as usize, index, "{what}: {disagreement}");
+        assert_ne!(disagreement.expected, disagreement.actual, "{what}");
         // Steps before the difference were called, and no later ones.
         let step = recording.uses.get(index).map_or(truth.len(), |it| it.step as usize);
         assert!(outcome.called.len() <= step, "{what}: called {:?}", outcome.called.last());
@@ -285,9 +285,11 @@ fn schedule_with_more_or_fewer_steps_has_no_result() {
         recorded.resize(steps, vec![0]);
         let recording = record(&recorded);
         let outcome = run(&recording, &truth, whole(&record(&truth)), 1, None);
-        let Err(StepsError::Parted(parted)) = outcome.result else { panic!("{steps} steps: not caught") };
+        let Err(StepsError::Disagreement(disagreement)) = outcome.result else {
+            panic!("{steps} steps: not caught")
+        };
         let last = record(&truth[..steps.min(truth.len())]).uses.len();
-        assert_eq!(parted.index as usize, index.unwrap_or(last), "{parted}");
+        assert_eq!(disagreement.index as usize, index.unwrap_or(last), "{disagreement}");
     }
 }
 
@@ -296,11 +298,14 @@ fn cursor_repeats_its_first_difference() {
     let recording = record(&[vec![0], vec![1]]);
     let mut cursor = Cursor::new(&recording);
     assert_eq!(cursor.step(&name(0), &[need(0)]), Ok(vec![0]));
-    let parted = cursor.step(&name(1), &[need(0)]).expect_err("it is another");
-    assert_eq!(parted.index, 1);
-    assert!(parted.expected.contains("`weight_1`") && parted.actual.contains("`weight_0`"), "{parted}");
-    assert_eq!(cursor.step(&name(1), &[need(1)]), Err(parted.clone()));
-    assert_eq!(cursor.finish(), Err(parted));
+    let disagreement = cursor.step(&name(1), &[need(0)]).expect_err("it is another");
+    assert_eq!(disagreement.index, 1);
+    assert!(
+        disagreement.expected.contains("`weight_1`") && disagreement.actual.contains("`weight_0`"),
+        "{disagreement}"
+    );
+    assert_eq!(cursor.step(&name(1), &[need(1)]), Err(disagreement.clone()));
+    assert_eq!(cursor.finish(), Err(disagreement));
     let mut early = Cursor::new(&recording);
     assert_eq!(early.step(&name(0), &[need(0)]), Ok(vec![0]));
     assert_eq!(early.finish().expect_err("a use is left").index, 1);
@@ -349,8 +354,8 @@ impl Source for SlowPiece<'_> {
             }
             std::thread::yield_now();
         }
-        for (place, slot) in into.iter_mut().enumerate() {
-            *slot = byte(9, at.get() + place as u64);
+        for (index, slot) in into.iter_mut().enumerate() {
+            *slot = byte(9, at.get() + index as u64);
         }
         Ok(())
     }

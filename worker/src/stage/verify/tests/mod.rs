@@ -11,7 +11,7 @@ use super::*;
 use crate::session::scripted::{
     Asked, Play, Script, ScriptedBackend, callee, done, entries_of, verify_settings,
 };
-use crate::session::{Called, Trespass};
+use crate::session::{Called, StrayWrite};
 use crate::stage::POISONS;
 
 const RELU: &str = "torch_nn_functional_relu";
@@ -118,7 +118,7 @@ fn verify_names_every_answer_of_a_candidate() {
         ("dies in its second call", &[Play::Right, Play::Dies], Status::Crashed, "ended by SIGSEGV"),
         (
             "writes past the end",
-            &[Play::Beside(Trespass { output: 0, past: 0 })],
+            &[Play::WritesBeside(StrayWrite { output: 0, past: 0 })],
             Status::OutOfBounds,
             "wrote 1 byte past the end of `output`",
         ),
@@ -166,7 +166,7 @@ fn verify_locates_writes_outside_an_output() {
         (-1, "wrote 1 byte before the start of `output`"),
         (-64, "wrote 64 bytes before the start of `output`"),
     ] {
-        let report = one_entry(Script::of(&[Play::Beside(Trespass { output: 0, past })]));
+        let report = one_entry(Script::of(&[Play::WritesBeside(StrayWrite { output: 0, past })]));
         assert_eq!(report.head.failures[0].detail, detail);
         assert_eq!(report.head.failures[0].status, Status::OutOfBounds);
     }
@@ -238,9 +238,9 @@ fn verify_reports_figures_of_every_entry() {
         Script { peak_owed: Bytes::mib(2), ..quiet },
     ];
     let task = task(&[0, 1, 2]);
-    let told = std::cell::RefCell::new(Vec::new());
+    let progress_reports = std::cell::RefCell::new(Vec::new());
     let backend = ScriptedBackend::playing(&scripts);
-    let progress = |entries, total, bytes| told.borrow_mut().push((entries, total, bytes));
+    let progress = |entries, total, bytes| progress_reports.borrow_mut().push((entries, total, bytes));
     let mut head = Head::passed();
     let body = run(&backend, &progress, &task, &mut head).expect("no trouble");
     let report = Report { head, body };
@@ -252,7 +252,7 @@ fn verify_reports_figures_of_every_entry() {
     let sizes: Vec<Bytes> = task.entries.iter().map(|entry| entry.numbers.file).collect();
     assert_eq!(report.body.bytes_validated, sizes.iter().copied().sum());
     let so_far = |count: usize| sizes.iter().take(count).copied().sum::<Bytes>();
-    assert_eq!(*told.borrow(), [(1, 3, so_far(1)), (2, 3, so_far(2)), (3, 3, so_far(3))]);
+    assert_eq!(*progress_reports.borrow(), [(1, 3, so_far(1)), (2, 3, so_far(2)), (3, 3, so_far(3))]);
     assert_eq!(report.body.reads.page_by_page, 1, "the groups' report on reads");
     assert_eq!(report.body.max_absolute_error, 0.0);
 }
@@ -311,7 +311,7 @@ fn verify_blames_a_damaged_capture_for_what_damage_can_do() {
         (Play::Dies, Status::CaptureError, Some("CRASHED")),
         // Damage cannot make a kernel skip its outputs or write outside them.
         (Play::UnwrittenFrom(0), Status::UnwrittenOutput, None),
-        (Play::Beside(Trespass { output: 0, past: 0 }), Status::OutOfBounds, None),
+        (Play::WritesBeside(StrayWrite { output: 0, past: 0 }), Status::OutOfBounds, None),
     ] {
         let report = verify(&ScriptedBackend::playing(&[Script::of(std::slice::from_ref(&play))]), &task);
         assert_eq!(report.head.status, status, "{play:?}: {}", report.head.detail);

@@ -13,7 +13,7 @@ fn verify_names_the_first_of_several_wrong_outputs() {
     let report = verify(&ScriptedBackend::playing(&[Script::of(&[Play::WrongFrom(0)])]), &two_outputs());
     assert_eq!(report.head.status, Status::IncorrectNumerical);
     assert!(report.head.detail.contains("output[0]"), "{}", report.head.detail);
-    let mismatch = report.head.failures[0].mismatch.as_ref().expect("told");
+    let mismatch = report.head.failures[0].mismatch.as_ref().expect("a mismatch");
     assert_eq!(mismatch.output, "output[0]");
 }
 

@@ -54,7 +54,7 @@ fn verify_repeats_a_death_alone_before_blaming_the_candidate() {
 #[test]
 fn verify_blames_what_is_wrong_only_after_other_entries() {
     let raised = Play::code(4);
-    let beside = Play::Beside(Trespass { output: 0, past: 3 });
+    let beside = Play::WritesBeside(StrayWrite { output: 0, past: 3 });
     for (play, status) in [
         (Play::WrongFrom(0), Status::Nondeterministic),
         (Play::UnwrittenFrom(0), Status::Nondeterministic),
@@ -68,7 +68,7 @@ fn verify_blames_what_is_wrong_only_after_other_entries() {
         assert_eq!((report.head.status, report.body.entries_passed), (status, 2), "{play:?}");
         let failure = &report.head.failures[0];
         assert_eq!(failure.entry, "entry_000001", "the third entry is not blamed");
-        assert!(failure.detail.starts_with("right in a process of its own, not after other entries: "));
+        assert!(failure.detail.starts_with("right in a separate process, but not after other entries: "));
         assert_eq!(started(&backend), [3, 1, 1]);
     }
 }

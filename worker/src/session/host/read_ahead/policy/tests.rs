@@ -7,7 +7,7 @@ const PAGE: u64 = 4096;
 const PAGES: u64 = 32_768;
 const MIB: u64 = 256;
 
-/// A simulated cache and candidate. The policy looks after every `set_interval`th touch.
+/// A simulated cache and candidate. The policy checks after every `set_interval`th touch.
 struct Bench {
     policy: ReadaheadPolicy,
     cached: Vec<bool>,
@@ -107,7 +107,7 @@ fn each_access_pattern_stays_within_its_read_limits() {
         Case {
             name: "from front to back",
             touches: (0..PAGES).collect(),
-            // Half a window until the first look, and then one tripwire for each step.
+            // Half a window until the first check, and then one tripwire for each step.
             misses: 64 + 64 + 30,
             resident: PAGES,
             turned: true,
@@ -127,14 +127,14 @@ fn each_access_pattern_stays_within_its_read_limits() {
             turned: true,
         },
         Case {
-            name: "back to front: window by window",
+            name: "from back to front, window by window",
             touches: (0..PAGES).rev().collect(),
             misses: PAGES / 2 + 64,
             resident: PAGES,
             turned: true,
         },
         Case {
-            name: "every page, in no order",
+            name: "every page in random order",
             touches: scattered(PAGES).collect(),
             // After a sixteenth, the policy reads the whole input.
             misses: PAGES / 8,
@@ -142,7 +142,7 @@ fn each_access_pattern_stays_within_its_read_limits() {
             turned: true,
         },
         Case {
-            name: "two threads from two places",
+            name: "two threads that start at two offsets",
             touches: (0..PAGES / 2).flat_map(|page| [page, PAGES / 2 + page]).collect(),
             misses: 2 * (64 + 64 + 30),
             resident: PAGES,
@@ -184,7 +184,7 @@ fn expected_inputs_are_read_before_they_are_touched() {
         assert!(bench.resident() <= ahead + 3, "{}", bench.resident());
         assert!(!bench.policy.was_used_whole());
     }
-    // Half of the pages count as most of them; a tenth does not.
+    // A candidate that uses half of the pages uses the input as a whole; one that uses a tenth does not.
     for (part, whole) in [(PAGES / 2 + 4 * MIB, true), (PAGES / 10, false)] {
         assert_eq!(Bench::run(cold(), 16, 0..part).policy.was_used_whole(), whole, "{part}");
     }
@@ -204,7 +204,7 @@ fn kernel_read_ahead_does_not_count_as_touches() {
 }
 
 #[test]
-fn policy_continues_without_touches_after_lose_sight() {
+fn policy_continues_after_touches_become_unobservable() {
     let mut policy = ReadaheadPolicy::new(2 * PAGES, PAGE, |_| 0);
     let first = policy.expect_all(LONG_STEPS_AHEAD);
     let end = first.last().expect("it is read").end;
@@ -249,7 +249,7 @@ fn pages_cached_before_do_not_count_as_touches() {
 fn read_and_touched_pages_add_up_to_the_input() {
     for touches in [0..PAGES, 5..6 * MIB, 3..9] {
         let mut bench = Bench::run(cold(), 1, touches);
-        // Pages that came in after the last look.
+        // Pages that came in after the last check.
         let _ = bench.policy.follow(|tripwire| bench.cached[to_index(tripwire.page)]);
         let read_windows = bench.policy.touched() + bench.policy.ahead();
         assert!(read_windows <= bench.resident() && bench.resident() <= read_windows + 64, "{read_windows}");

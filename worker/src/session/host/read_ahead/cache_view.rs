@@ -17,31 +17,31 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// The number of pages that one call of `mincore` covers.
 const AT_ONCE: u64 = 4096;
 
-/// The system calls that can be used, in order of preference.
+/// The system calls that can query the cache, in order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum CacheQuery {
     CacheStat,
     MinCore,
 }
 
 /// A view of whole pages of a file, counted from `offset`.
-pub(super) struct Sight {
+pub(super) struct CacheView {
     file: Arc<File>,
     offset: u64,
     page: u64,
     map: Option<Map>,
 }
 
-impl Sight {
+impl CacheView {
     /// Returns `None` if the kernel does not report the pages to this process.
-    pub(super) fn of(file: &Arc<File>, offset: u64, bytes: u64, way: Way) -> Option<Self> {
+    pub(super) fn of(file: &Arc<File>, offset: u64, bytes: u64, query: CacheQuery) -> Option<Self> {
         let page = rustix::param::page_size() as u64;
-        let map = match way {
-            Way::CacheStat => {
+        let map = match query {
+            CacheQuery::CacheStat => {
                 cached_pages_in(file.as_fd(), offset, page).ok()?;
                 None
             }
-            Way::MinCore => {
+            CacheQuery::MinCore => {
                 if !is_ours(file) {
                     return None;
                 }

@@ -1,11 +1,11 @@
 //! A driver that misbehaves on command, for tests of programs that must survive it.
 //!
-//! The variable has a list such as `hangs:cuMemPoolCreate,crashes:cuMemcpyDtoDAsync_v2,skips:packed`: the functions that
-//! never return or abort, and the kernels that are not run although their launch succeeds.
+//! The environment variable has a list such as `hangs:cuMemPoolCreate,crashes:cuMemcpyDtoDAsync_v2,skips:packed`: the
+//! functions that never return or abort, and the kernels that are not run although their launch succeeds.
 
 use std::time::Duration;
 
-const VARIABLE: &str = "OPT_CUDA_TWIN_MISCHIEF";
+const VARIABLE: &str = "OPT_CUDA_TWIN_MISBEHAVIOUR";
 
 fn is_ordered(what: &str, name: &str) -> bool {
     let orders = std::env::var(VARIABLE).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The stage: starts a scenario in a runner and reads back its output.
+//! Starts a scenario in a runner, and reads back the scenario's output.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -11,12 +11,12 @@ use std::process::Command;
 
 use opt_shared::units::Bytes;
 
-use super::super::{Confinement, Reach, ResourceLimits, SandboxKind};
+use super::super::{Confinement, FileAccess, ResourceLimits, SandboxKind};
 use super::{candidate, compiler, missing_protections, start_and_stop};
 use crate::sandbox::handle::{End, RunnerHandle};
 use crate::sandbox::spawn::{Namespaces, spawn_runner};
 
-/// The scenario to play; unset in the test process itself.
+/// The name of the scenario to run; unset in the test process itself.
 const SCENARIO: &str = "OPT_CANARY_SCENARIO";
 /// Set in a test process that has already become an ordinary user.
 const ORDINARY: &str = "OPT_CANARY_ORDINARY";
@@ -32,11 +32,11 @@ pub(super) const ARTIFACT_FD: i32 = 4;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static BEFORE_THE_HARNESS: extern "C" fn() = play_if_asked;
+static RUN_BEFORE_TEST_HARNESS: extern "C" fn() = run_scenario_if_requested;
 
-extern "C" fn play_if_asked() {
+extern "C" fn run_scenario_if_requested() {
     let Ok(scenario) = std::env::var(SCENARIO) else { return };
-    let play: fn() = match scenario.as_str() {
+    let run: fn() = match scenario.as_str() {
         "candidate" => candidate::forbidden_things,
         "abort" => candidate::abort,
         "deep_recursion" => candidate::deep_recursion,
@@ -56,13 +56,13 @@ extern "C" fn play_if_asked() {
         "waits_until_killed" => start_and_stop::waits_until_killed,
         "worker_with_a_runner" => start_and_stop::worker_with_a_runner,
         "descriptors" => start_and_stop::descriptors,
-        other => panic!("no scenario is called {other}"),
+        other => panic!("there is no scenario `{other}`"),
     };
-    play();
+    run();
     std::process::exit(0);
 }
 
-/// Runs `test` here. As root, also runs the test with the given path in a process of an ordinary user.
+/// Runs `test` in this process. As root, also runs the same test again in a process of an ordinary user.
 pub(super) fn as_every_user<Test: FnOnce()>(test: Test) {
     // A closure's type name begins with the names of its crate and its function.
     let name = std::any::type_name::<Test>();
@@ -81,18 +81,18 @@ pub(super) fn as_every_user<Test: FnOnce()>(test: Test) {
         .uid(ORDINARY_USER)
         .output()
         .expect("the test executable starts as an ordinary user");
-    let said = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && said.contains("1 passed"),
-        "as an ordinary user: {said}{}",
+        output.status.success() && stdout.contains("1 passed"),
+        "as an ordinary user: {stdout}{}",
         String::from_utf8_lossy(&output.stderr)
     );
 }
 
-/// A scenario in a runner, with our ends of its descriptors.
-pub(super) struct Running {
+/// A scenario that was started in a runner, with our ends of its descriptors.
+pub(super) struct RunningScenario {
     pub(super) runner: RunnerHandle,
-    pub(super) said: File,
+    pub(super) output: File,
     /// Dropping it signals to the runner that the worker is gone.
     pub(super) worker: OwnedFd,
 }
@@ -102,7 +102,7 @@ pub(super) fn start(
     folder: &Path,
     artifact: Option<BorrowedFd<'_>>,
     namespaces: Namespaces,
-) -> Running {
+) -> RunningScenario {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
     let null = File::open("/dev/null").expect("/dev/null opens");
     let (worker, socket) = socket_pair();
@@ -111,7 +111,7 @@ pub(super) fn start(
         vec![(null.as_fd(), 0), (write.as_fd(), 1), (stderr.as_fd(), 2), (socket.as_fd(), WORKER_FD)];
     inherited.extend(artifact.map(|artifact| (artifact, ARTIFACT_FD)));
     let runner = start_with(scenario, folder, &inherited, namespaces);
-    Running { runner, said: File::from(read), worker }
+    RunningScenario { runner, output: File::from(read), worker }
 }
 
 /// A socket pair like that of a worker and its runner. Unlike datagram sockets, these notice when the other end closes.
@@ -139,17 +139,17 @@ pub(super) fn start_with(
         .into()
 }
 
-impl Running {
+impl RunningScenario {
     /// Returns its output, parsed from `name=answer` lines, and the way it ended.
     pub(super) fn finish(mut self) -> (BTreeMap<String, String>, End) {
         let mut text = String::new();
-        self.said.read_to_string(&mut text).expect("its output is text");
+        self.output.read_to_string(&mut text).expect("the output is UTF-8");
         let answers = text
             .lines()
             .filter_map(|line| line.split_once('='))
             .map(|(name, answer)| (name.to_owned(), answer.to_owned()))
             .collect();
-        (answers, self.runner.reap().expect("it is ours to reap"))
+        (answers, self.runner.reap().expect("the runner can be reaped"))
     }
 }
 
@@ -167,17 +167,17 @@ pub(super) fn confinement(kind: SandboxKind) -> Confinement {
             locked_memory: Bytes::ZERO,
         },
         user_number: std::process::id(),
-        reach: Reach::default(),
+        file_access: FileAccess::default(),
     }
 }
 
 pub(super) fn folder() -> PathBuf {
-    std::env::var_os(FOLDER).expect("the stage sets it").into()
+    std::env::var_os(FOLDER).expect("`start_with` sets it").into()
 }
 
-/// A descriptor that the stage gives to every scenario.
+/// A descriptor that `start` gives to every scenario.
 pub(super) fn inherited(number: i32) -> BorrowedFd<'static> {
-    // SAFETY: the stage put it there before exec, and nothing in a scenario closes it.
+    // SAFETY: `start` put it there before exec, and nothing in a scenario closes it.
     unsafe { BorrowedFd::borrow_raw(number) }
 }
 
@@ -185,7 +185,7 @@ pub(super) fn inherited(number: i32) -> BorrowedFd<'static> {
 pub(super) fn library(folder: &Path, text: &str) -> OwnedFd {
     let source = folder.join("candidate.c");
     let artifact = folder.join("candidate.so");
-    std::fs::write(&source, text).expect("the folder is ours");
+    std::fs::write(&source, text).expect("the folder is writable");
     // Not every compiler has OpenMP.
     let built = ["-fopenmp", "-w"].iter().any(|flag| {
         let mut cc = Command::new("cc");
@@ -193,5 +193,5 @@ pub(super) fn library(folder: &Path, text: &str) -> OwnedFd {
         cc.status().expect("cc is needed for these tests").success()
     });
     assert!(built);
-    File::open(artifact).expect("cc made it").into()
+    File::open(artifact).expect("cc wrote the library").into()
 }
