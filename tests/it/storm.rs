@@ -236,7 +236,7 @@ fn second_supervisor_of_a_run_is_refused() {
     let second = fixture.start(&["--resume"]).expect("started");
     must(fixture.run_to(second, 3));
     let said = std::fs::read_to_string(fixture.folder.join("stderr")).expect("a log");
-    assert!(said.contains("another supervisor works in"), "{said}");
+    assert!(said.contains("another supervisor is using"), "{said}");
     must(fixture.run_to(first, 0));
     must(everything_is_in_order(&fixture));
 }

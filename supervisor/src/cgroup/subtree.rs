@@ -40,8 +40,8 @@ pub struct Subtree {
 }
 
 impl Subtree {
-    /// Takes over `home`. `key` identifies the run among all live ones, and `root` is `/`. `pid` is this process, which is
-    /// moved into a new group.
+    /// Takes over `home`. `key` identifies the run among all live ones, and `root` is `/`. `pid` is this process, which
+    /// is moved into a new group.
     pub fn take(root: &Path, home: &Home, key: &str, pid: u32) -> Result<Self, CgroupError> {
         let folder = home.folder.clone();
         let path = folder.join("cgroup.controllers");

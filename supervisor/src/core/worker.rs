@@ -20,7 +20,7 @@ use opt_shared::units::Bytes;
 
 use super::RETURN_TIMEOUT;
 use super::event::{Moment, Order};
-use super::recycle::{RecycleReason, Wear};
+use super::recycle::{RecycleReason, Usage};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum State {
@@ -89,7 +89,7 @@ pub(crate) struct Worker {
     pub(crate) born: Moment,
     pub(crate) leases: u32,
     pub(crate) owed: Bytes,
-    /// The memory that its zygote owes. The zygote stays between leases, so this does not count as wear.
+    /// The memory that its zygote owes. The zygote stays between leases, so this does not count as growth.
     pub(crate) zygote: Bytes,
     pub(crate) owed_when_ready: Option<Bytes>,
     pub(crate) peak_owed: Bytes,
@@ -209,8 +209,8 @@ impl Worker {
         self.spare && self.leases == 0
     }
 
-    pub(crate) fn wear(&self, now: Moment) -> Wear {
-        Wear {
+    pub(crate) fn usage(&self, now: Moment) -> Usage {
+        Usage {
             age: now.saturating_sub(self.born),
             leases: self.leases,
             owed_when_ready: self.owed_when_ready.unwrap_or(self.owed),

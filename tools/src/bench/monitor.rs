@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::figures::{Figures, conditions, mib, show};
 use super::filler::Filler;
-use super::spawn::{Crew, owed_mib, sampler};
+use super::spawn::{WorkerPool, owed_mib, sampler};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -43,11 +43,11 @@ fn cpu() -> Duration {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let conditions = conditions("no files are read")?;
-    let mut crew = Crew::new()?;
+    let mut pool = WorkerPool::new()?;
     let mut watch = Sampler::new(Bytes::gib(1));
     let mut workers = Vec::new();
     for _ in 0..arguments.workers {
-        let (worker, pid, _) = crew.start()?;
+        let (worker, pid, _) = pool.start()?;
         watch.watch(Process::Worker(worker), pid, None, MemoryFiles::default(), false)?;
         workers.push((worker, sampler(pid)?));
     }
@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let resident = resident_mib(own_memory)?;
     drop(runner);
     for (worker, mut memory) in workers {
-        crew.shut_down(worker, &mut memory)?;
+        pool.shut_down(worker, &mut memory)?;
     }
     let good = share < ALLOWED_SHARE && resident < ALLOWED_RESIDENT && owed.max() < ALLOWED_IDLE;
     let sheet = json!({

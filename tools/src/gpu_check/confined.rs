@@ -72,8 +72,8 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
 
 fn row(question: &str, mut command: Command, limit: Duration) -> Row {
     let mut run = || -> Result<(String, String)> {
-        // The child needs a socket like that of a runner to its worker. If its other end were closed, the child would
-        // take itself for orphaned.
+        // The child needs a socket like that of a runner to its worker. If the other end were closed, the child would
+        // conclude that its worker is dead.
         let (ours, theirs) = UnixStream::pair().context("making a pair of sockets")?;
         command.stdin(Stdio::from(OwnedFd::from(theirs)));
         let mut child =

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use opt_shared::formula::STACK;
-use opt_shared::message::Closed;
+use opt_shared::message::HiddenPaths;
 use opt_shared::settings::LimitSettings;
 use opt_shared::units::Bytes;
 
@@ -75,7 +75,7 @@ pub(crate) struct CompilerReach<'a> {
     pub(crate) scratch: &'a Path,
     pub(crate) readable: &'a [PathBuf],
     pub(crate) toolchain: &'a [PathBuf],
-    pub(crate) closed: &'a Closed,
+    pub(crate) closed: &'a HiddenPaths,
     /// The folders from which the candidate's files were copied.
     pub(crate) files: &'a Path,
 }
@@ -105,7 +105,7 @@ pub(crate) fn for_compiler(reach: &CompilerReach<'_>, memory: Bytes, largest_fil
 }
 
 /// The files that a candidate's runners may read: the folders `readable`, and the shared libraries in `libraries`.
-pub(crate) fn reach_of_candidate(readable: &[PathBuf], libraries: &[PathBuf], closed: &Closed) -> Reach {
+pub(crate) fn reach_of_candidate(readable: &[PathBuf], libraries: &[PathBuf], closed: &HiddenPaths) -> Reach {
     let open = without_links(readable.iter().chain(libraries)).into_iter().chain(library_folders());
     let open: Vec<PathBuf> = open.collect();
     // Lists only the hidden paths inside readable folders, because the list must fit one frame and all other paths are

@@ -36,7 +36,7 @@ impl View<'_> {
                 "paused": view.paused,
                 "open": view.stays_open,
                 "ending": view.ending,
-                "metrics": self.desk.responder.as_ref().map(|it| it.address().to_string()),
+                "metrics": self.endpoints.responder.as_ref().map(|it| it.address().to_string()),
             },
             "pace": self.pace(),
             "jobs": self.agenda.plan.jobs.iter().map(|job| self.job(job)).collect::<Vec<_>>(),

@@ -91,7 +91,7 @@ impl Run<'_> {
     fn admit(&mut self, job: usize, candidate: CandidatePlan) -> Result<serde_json::Value, RunError> {
         let (id, name) = (candidate.id, candidate.name.clone());
         let row = candidate_row(&self.agenda.plan, &candidate);
-        self.books.writer.write(move |store| store.candidate(&row));
+        self.records.writer.write(move |store| store.candidate(&row));
         self.agenda.plan.jobs[job].candidates.push(candidate);
         self.agenda.candidate_facts.push(CandidateFacts::default());
         match self.offer(id)? {

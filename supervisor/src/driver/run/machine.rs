@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use opt_shared::causes::chain;
 use opt_shared::ids::WorkerId;
-use opt_shared::message::{Pack, Protection, Role};
+use opt_shared::message::{GroupLimits, Protection, Role};
 use opt_shared::protection::CGROUP_LEAF;
 use opt_shared::units::Bytes;
 use opt_shared::wait::timespec;
@@ -53,7 +53,7 @@ pub(crate) struct Announced {
     pub(crate) start_time: u64,
     pub(crate) limit: Bytes,
     pub(crate) files: MemoryFiles,
-    pub(crate) pack: Pack,
+    pub(crate) group_limits: GroupLimits,
 }
 
 impl Machine {
@@ -127,7 +127,7 @@ impl Machine {
         sample
     }
 
-    /// Starts a worker. If this succeeds, events report everything further.
+    /// Starts a worker. If this succeeds, later events report its progress.
     pub(crate) fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<u32, SpawnError> {
         self.started.insert(worker, Instant::now());
         self.pool.start(worker, role)
@@ -144,12 +144,12 @@ impl Machine {
 
     /// Watches a runner. If this fails, the runner must not be released, because its limit could not be enforced.
     pub(crate) fn watch_runner(&mut self, runner: Announced) -> Result<(), Unwatched> {
-        let Announced { worker, pid, start_time, limit, files, pack } = runner;
+        let Announced { worker, pid, start_time, limit, files, group_limits } = runner;
         self.pool.watch_runner(worker, pid, start_time)?;
         self.sampler
-            .watch(Process::Runner(worker, pid), pid, Some(limit), files, pack.tree)
+            .watch(Process::Runner(worker, pid), pid, Some(limit), files, group_limits.tree)
             .map_err(|error| Unwatched::Failed(chain(&error)))?;
-        self.leaves.announce(worker, pid, limit, pack);
+        self.leaves.announce(worker, pid, limit, group_limits);
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use crate::core::predict::{self, Prediction, Sides};
 use crate::core::spec::{StageSpec, Step};
 use crate::plan::{CandidatePlan, JobPlan, Stages};
 
-/// The number of candidates from which on screening saves time compared with timing all of them.
+/// With at least this many candidates, screening takes less time than timing all of them.
 const SCREENED_FROM: usize = 4;
 
 /// The ways to do each stage of a candidate. The first takes most memory, the last takes least.
