@@ -61,7 +61,7 @@ impl Core {
         Answer::Done(what)
     }
 
-    // Workers.
+    // Requests about workers.
 
     fn recycle_by_user(&mut self, now: Moment, which: Which, mode: Mode) -> Answer {
         let workers: Vec<WorkerId> = match which {
@@ -160,7 +160,7 @@ impl Core {
         false
     }
 
-    // Grants.
+    // Requests about the granting of leases.
 
     fn pause(&mut self) -> Answer {
         if self.pending.paused {
@@ -212,7 +212,7 @@ impl Core {
         self.accept("set_ceiling", format!("{ceiling} instead of {before}, {charged} are charged"), numbers)
     }
 
-    // Units.
+    // Requests about units.
 
     fn cancel(&mut self, job: JobId, unit: Option<UnitId>) -> Answer {
         let Some(of_job) = self.jobs.get(job.index()).map(|job| job.units.clone()) else {
@@ -262,7 +262,7 @@ impl Core {
         answer
     }
 
-    // The run.
+    // Requests about the run.
 
     fn shut_down(&mut self, now: Moment, mode: Mode) -> Answer {
         let what = match (&self.ending, mode) {

@@ -142,7 +142,7 @@ impl Core {
         Some(ExceededLimit { scope: None, reason: KillReason::HostFloor { available, floor }, text, numbers })
     }
 
-    pub(super) fn relieve(&mut self, now: Moment, exceeded: Option<ExceededLimit>) {
+    pub(super) fn end_a_worker_over(&mut self, now: Moment, exceeded: Option<ExceededLimit>) {
         let Some(exceeded) = exceeded else { return };
         if self.eviction_is_under_way(now) {
             return;
@@ -201,7 +201,7 @@ impl Core {
             .iter()
             .filter_map(|(&worker, it)| {
                 let lease = it.lease()?;
-                let largest = it.runners.values().map(Runner::all).max().unwrap_or_default();
+                let largest = it.runners.values().map(Runner::total_owed).max().unwrap_or_default();
                 let held = largest.max(it.owed).max(it.demand().device);
                 (WORTH_KILLING < held).then_some((lease.id, worker))
             })
@@ -214,7 +214,7 @@ impl Core {
         let excess = self.ledger.excess(worker).device;
         let Some(it) = self.workers.get_mut(&worker) else { return };
         let is_device = matches!(exceeded.reason, KillReason::DeviceCeiling { .. });
-        let of_runner = |runner: &Runner| if is_device { runner.device } else { runner.all() };
+        let of_runner = |runner: &Runner| if is_device { runner.device } else { runner.total_owed() };
         let of_worker = if is_device { it.device } else { it.owed };
         let runner = it.runners.iter().max_by_key(|(_, runner)| of_runner(runner));
         let largest = runner.filter(|(_, runner)| of_worker <= of_runner(runner)).map(|(&pid, _)| pid);

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use opt_shared::formula::PER_LINE;
+use opt_shared::formula::SUPERVISOR_PER_ITEM;
 use opt_shared::ids::{JobId, UnitId};
 use opt_shared::outcome::{Blame, Status};
 
@@ -120,7 +120,7 @@ impl Core {
         let turn = match by {
             Offer::Asked { .. } if is_first => served.unwrap_or(self.last_turn),
             Offer::Asked { .. } | Offer::Unasked => {
-                self.ledger.raise_supervisor(PER_LINE.saturating_mul(units.len() as u64));
+                self.ledger.raise_supervisor(SUPERVISOR_PER_ITEM.saturating_mul(units.len() as u64));
                 served.unwrap_or(self.last_turn) + 1
             }
         };

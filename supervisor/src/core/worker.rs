@@ -127,13 +127,13 @@ pub(crate) struct DrainOrder {
 
 impl Runner {
     /// Returns the memory that it owes, including the memory files that it maps.
-    pub(crate) fn all(&self) -> Bytes {
+    pub(crate) fn total_owed(&self) -> Bytes {
         self.owed + self.shared
     }
 }
 
 pub(crate) fn owed_by(runners: &BTreeMap<u32, Runner>) -> Bytes {
-    runners.values().map(Runner::all).sum()
+    runners.values().map(Runner::total_owed).sum()
 }
 
 impl Worker {

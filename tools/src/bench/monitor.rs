@@ -62,14 +62,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         false,
     )?;
 
-    let mut look = Figures::default();
+    let mut sampling = Figures::default();
     let interval = Duration::from_secs(1) / arguments.rate.max(1);
     let (began, before) = (Instant::now(), cpu());
     for number in 1..=arguments.rate * arguments.seconds {
         std::thread::sleep((began + interval * number).saturating_duration_since(Instant::now()));
         let start = cpu();
         let sample = watch.sample();
-        look.push_us(cpu() - start);
+        sampling.push_us(cpu() - start);
         anyhow::ensure!(sample.processes.len() > workers.len(), "a process died: {sample:?}");
     }
     let (used, took) = (cpu() - before, began.elapsed());
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let good = share < ALLOWED_SHARE && resident < ALLOWED_RESIDENT && owed.max() < ALLOWED_IDLE;
     let sheet = json!({
         "benchmark": "monitor", "conditions": conditions, "workers": arguments.workers, "rate": arguments.rate,
-        "seconds": arguments.seconds, "cpu_share_of_one_core": share, "look": look.to_json("us"),
+        "seconds": arguments.seconds, "cpu_share_of_one_core": share, "sampling": sampling.to_json("us"),
         "resident_mib": resident, "idle_owed": owed.to_json("MiB"), "good": good,
     });
     show(arguments.json, &sheet, || {
@@ -101,10 +101,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
             share * 100.0
         );
         println!(
-            "| one look at all, CPU µs: median, p95, most | {:.0}, {:.0}, {:.0} | – |",
-            look.median(),
-            look.p95(),
-            look.max()
+            "| sampling all once, CPU µs: median, p95, most | {:.0}, {:.0}, {:.0} | – |",
+            sampling.median(),
+            sampling.p95(),
+            sampling.max()
         );
         println!("| resident memory of the watching process, MiB | {resident:.1} | 20 |");
         println!("| an idle worker owes, MiB: median, most | {:.2}, {:.2} | 8 |", owed.median(), owed.max());

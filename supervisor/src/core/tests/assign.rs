@@ -27,16 +27,16 @@ fn plan_limits_how_many_verify_side_by_side() {
         let mut harness = Harness::new(Plan { verifiers, ..plan(6) });
         let baseline = harness.lease();
         harness.finish(baseline, Status::Passed);
-        let given: Vec<_> = (0..verifiers).map(|_| harness.lease()).collect();
+        let all_granted: Vec<_> = (0..verifiers).map(|_| harness.lease()).collect();
         for _ in 0..5 {
             harness.answer();
         }
         assert_eq!(starts(&harness, Role::Verifier), verifiers as usize);
-        let granted =
+        let starts_of_leases =
             |harness: &Harness| harness.log.iter().filter(|it| matches!(it, Action::Start { .. })).count();
-        assert_eq!(granted(&harness), 1 + verifiers as usize, "no further lease");
-        for given in given {
-            harness.finish(given, Status::Passed);
+        assert_eq!(starts_of_leases(&harness), 1 + verifiers as usize, "no further lease");
+        for granted in all_granted {
+            harness.finish(granted, Status::Passed);
         }
         assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     }
@@ -65,15 +65,15 @@ fn spares(spec: Plan) -> Vec<(Stage, usize)> {
     let mut harness = Harness::new(spec);
     let mut seen = Vec::new();
     while harness.stopped().is_none() && seen.len() < 6 {
-        let given = harness.lease();
+        let granted = harness.lease();
         for _ in 0..4 {
             harness.answer();
         }
-        seen.push((given.order.stage, starts(&harness, Role::Profiler)));
-        if given.order.stage == Stage::Profile {
+        seen.push((granted.order.stage, starts(&harness, Role::Profiler)));
+        if granted.order.stage == Stage::Profile {
             break;
         }
-        harness.finish(given, Status::Passed);
+        harness.finish(granted, Status::Passed);
     }
     seen
 }
@@ -196,8 +196,8 @@ fn no_worker_is_started_during_a_profile() {
     let mut harness = Harness::new(spec);
     harness.feed(Event::Control(Control::StayOpen));
     for _ in 0..2 {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     let profile = harness.lease();
     assert_eq!(profile.order.stage, Stage::Profile);
@@ -260,19 +260,19 @@ fn worker_is_judged_by_the_memory_it_keeps() {
         let mut harness = Harness::new(spec);
         let build = harness.lease();
         let worker = build.worker;
-        let look = |mib| (Process::Worker(worker), Bytes::mib(mib));
-        harness.sample(&[look(5)]);
-        harness.sample(&[look(200)]);
+        let sample_of = |mib| (Process::Worker(worker), Bytes::mib(mib));
+        harness.sample(&[sample_of(5)]);
+        harness.sample(&[sample_of(200)]);
         let starts_before = harness.log.iter().filter(|it| matches!(it, Action::Start { .. })).count();
         let actions = harness.finish(build, Status::Passed);
         assert!(!actions.contains(&Action::Shutdown { worker }), "not yet: {actions:#?}");
         assert!(!actions.iter().any(|it| matches!(it, Action::Start { .. } | Action::StartWorker { .. })));
-        let actions = harness.sample(&[look(kept)]);
+        let actions = harness.sample(&[sample_of(kept)]);
         assert_eq!(actions.contains(&Action::Shutdown { worker }), goes, "{kept}: {actions:#?}");
         let next = harness.lease();
         assert_eq!(next.worker != worker, goes);
-        let granted = harness.log.iter().filter(|it| matches!(it, Action::Start { .. })).count();
-        assert_eq!(granted, starts_before + 1);
+        let starts_after = harness.log.iter().filter(|it| matches!(it, Action::Start { .. })).count();
+        assert_eq!(starts_after, starts_before + 1);
         harness.finish(next, Status::Passed);
         assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     }
@@ -292,7 +292,7 @@ fn workers_due_for_replacement_are_replaced_one_at_a_time() {
     // Both workers are due for replacement, since each has held two leases.
     for _ in 0..200 {
         match harness.try_lease() {
-            Some(given) => harness.finish(given, Status::Passed),
+            Some(granted) => harness.finish(granted, Status::Passed),
             None => harness.answer(),
         };
         max_leaving = (for_leases(&harness, "recycle") - for_leases(&harness, "recycled")).max(max_leaving);

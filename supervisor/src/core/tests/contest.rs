@@ -21,18 +21,18 @@ fn contest(candidates: u32, figures: Figures<'_>) -> Harness {
     spec.jobs[0].contest = true;
     let mut harness = Harness::new(spec);
     while harness.stopped().is_none() {
-        let Some(given) = harness.try_lease() else {
+        let Some(granted) = harness.try_lease() else {
             harness.answer();
             continue;
         };
-        let (unit, stage) = (given.order.unit.0, given.order.stage);
+        let (unit, stage) = (granted.order.unit.0, granted.order.stage);
         let report = match figures(unit, stage) {
             _ if !stage.is_timed() => reports::report(stage, Status::Passed),
             Err(status) => reports::report(stage, status),
             Ok(_) if unit == 0 => reports::report(stage, Status::Passed),
             Ok(figure) => reports::timed(stage, &[figure]),
         };
-        harness.report(given, report);
+        harness.report(granted, report);
     }
     assert_eq!(harness.stopped(), Some(StopReason::Finished));
     harness
@@ -135,11 +135,11 @@ fn remaining_candidates_share_the_remaining_budget() {
     let mut harness = Harness::new(spec);
     let mut shares = Vec::new();
     while harness.stopped().is_none() {
-        let Some(given) = harness.try_lease() else {
+        let Some(granted) = harness.try_lease() else {
             harness.answer();
             continue;
         };
-        if given.order.stage == Stage::Profile {
+        if granted.order.stage == Stage::Profile {
             let share = harness.log.iter().rev().find_map(|action| match action {
                 Action::Start { share, .. } => Some(*share),
                 _ => None,
@@ -148,7 +148,7 @@ fn remaining_candidates_share_the_remaining_budget() {
             // The second candidate takes more than its share.
             harness.pass_time(Duration::from_secs(if shares.len() == 2 { 15 } else { 5 }));
         }
-        harness.finish(given, Status::Passed);
+        harness.finish(granted, Status::Passed);
     }
     // The remaining budget is 40 s for four units, 35 s for three, 20 s for two and 15 s for the last, less the time
     // that passes in the test itself.

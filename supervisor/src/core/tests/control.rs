@@ -73,18 +73,18 @@ fn immediate_recycle_does_not_count_as_a_loss() {
     let mut harness = Harness::new(plan(1));
     // More often than the limits for failed workers and for lost attempts allow.
     for attempt in 1..=u32::try_from(MAX_FAILURES).expect("a few") + 1 {
-        let given = harness.lease();
-        assert_eq!((given.order.stage, given.attempt), (Stage::Build, attempt));
+        let granted = harness.lease();
+        assert_eq!((granted.order.stage, granted.attempt), (Stage::Build, attempt));
         let pid = 100 + attempt;
-        harness.runner(given, pid, Bytes::mib(50));
+        harness.runner(granted, pid, Bytes::mib(50));
         let asked =
-            ask(&mut harness, Control::Recycle { which: Which::Worker(given.worker), mode: Mode::Now });
+            ask(&mut harness, Control::Recycle { which: Which::Worker(granted.worker), mode: Mode::Now });
         assert!(done(&asked));
         let reason = KillReason::Requested;
-        assert_eq!(kills(&asked.1), [(given.worker, Some(pid), reason), (given.worker, None, reason)]);
-        let same = Control::Recycle { which: Which::Worker(given.worker), mode: Mode::Now };
+        assert_eq!(kills(&asked.1), [(granted.worker, Some(pid), reason), (granted.worker, None, reason)]);
+        let same = Control::Recycle { which: Which::Worker(granted.worker), mode: Mode::Now };
         assert!(already(&ask(&mut harness, same)));
-        harness.gone(given.worker);
+        harness.gone(granted.worker);
     }
     assert!(harness.ends().iter().all(|end| matches!(end, AttemptEnd::Retried { blame: Blame::Host, .. })));
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
@@ -228,8 +228,8 @@ fn submitted_candidates_are_served_in_turns() {
         (answer_in(&actions), actions)
     };
     for _ in 0..3 {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     for _ in 0..10 {
         harness.answer();
@@ -242,8 +242,8 @@ fn submitted_candidates_are_served_in_turns() {
     assert!(matches!(submit(&mut harness, 3).0, Answer::Unknown(_)), "the id is already taken");
     harness.finish(first, Status::Passed);
     while harness.done(3).is_none() {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     assert_eq!(harness.orders(), "B0 V0 P0 B1 V1 P1/0 B2 B3 V2 V3 P2/0 P3/0");
     assert!(done(&ask(&mut harness, Control::Shutdown { mode: Mode::Drain })));

@@ -48,11 +48,11 @@ fn verifying(spec: Plan) -> (Harness, Granted) {
     let mut harness = Harness::new(spec);
     harness.feed(Event::DeviceSample(seen(&[])));
     loop {
-        let given = harness.lease();
-        if given.order.stage == Stage::Verify {
-            return (harness, given);
+        let granted = harness.lease();
+        if granted.order.stage == Stage::Verify {
+            return (harness, granted);
         }
-        harness.finish(given, Status::Passed);
+        harness.finish(granted, Status::Passed);
     }
 }
 
@@ -134,9 +134,9 @@ fn lease_waits_for_a_worker_that_is_about_to_end() {
     for _ in 0..6 {
         harness.answer();
     }
-    while let Some(given) = harness.try_lease() {
-        assert_eq!(given.order.stage, Stage::Build, "{}", harness.orders());
-        harness.finish(given, Status::Passed);
+    while let Some(granted) = harness.try_lease() {
+        assert_eq!(granted.order.stage, Stage::Build, "{}", harness.orders());
+        harness.finish(granted, Status::Passed);
         harness.answer();
     }
     harness.gone(first.worker);

@@ -12,10 +12,10 @@ use crate::core::event::{Action, AttemptEnd, Event, StopReason, WorkerEndClass};
 #[test]
 fn first_interrupt_lets_running_attempts_finish() {
     let mut harness = Harness::new(plan(2));
-    let given = harness.lease();
+    let granted = harness.lease();
     assert_eq!(harness.feed(Event::Interrupt), []);
-    let actions = harness.finish(given, Status::Passed);
-    assert!(actions.contains(&Action::Shutdown { worker: given.worker }));
+    let actions = harness.finish(granted, Status::Passed);
+    assert!(actions.contains(&Action::Shutdown { worker: granted.worker }));
     assert!(matches!(harness.ends()[0], AttemptEnd::Accepted(_)));
     assert_eq!(harness.pass_the_rest(), StopReason::Interrupted);
     assert_eq!(harness.orders(), "B0", "nothing further is granted");
@@ -26,15 +26,15 @@ fn first_interrupt_lets_running_attempts_finish() {
 #[test]
 fn second_interrupt_kills() {
     let mut harness = Harness::new(plan(2));
-    let given = harness.lease();
-    harness.runner(given, 7, Bytes::gib(1));
+    let granted = harness.lease();
+    harness.runner(granted, 7, Bytes::gib(1));
     harness.feed(Event::Interrupt);
     let reason = KillReason::Interrupted;
-    let expected = [(given.worker, Some(7), reason), (given.worker, None, reason)];
+    let expected = [(granted.worker, Some(7), reason), (granted.worker, None, reason)];
     assert_eq!(kills(&harness.feed(Event::Interrupt)), expected);
     assert!(kills(&harness.feed(Event::Interrupt)).is_empty());
     // A runner that has just started is killed, too.
-    assert_eq!(kills(&harness.runner(given, 8, Bytes::gib(1))), [(given.worker, Some(8), reason)]);
+    assert_eq!(kills(&harness.runner(granted, 8, Bytes::gib(1))), [(granted.worker, Some(8), reason)]);
     assert_eq!(harness.pass_the_rest(), StopReason::Interrupted);
     assert_eq!(harness.ends(), [AttemptEnd::Abandoned { why: "the run was stopped".to_owned() }]);
     assert_eq!(harness.done(0), None, "a resumed run does it again");
@@ -69,11 +69,11 @@ fn drain_does_not_wait_for_a_starting_worker() {
 #[test]
 fn worker_that_ignores_its_drain_order_is_killed() {
     let mut harness = Harness::new(plan(1));
-    let given = harness.lease();
+    let granted = harness.lease();
     harness.feed(Event::Interrupt);
-    harness.finish(given, Status::Passed);
+    harness.finish(granted, Status::Passed);
     assert!(kills(&harness.pass_time(Duration::from_secs(9))).is_empty());
-    let expected = [(given.worker, None, KillReason::Deadline)];
+    let expected = [(granted.worker, None, KillReason::Deadline)];
     assert_eq!(kills(&harness.pass_time(Duration::from_secs(1))), expected);
     assert_eq!(harness.pass_the_rest(), StopReason::Interrupted);
 }

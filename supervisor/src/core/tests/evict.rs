@@ -40,8 +40,8 @@ fn beside_an_idle_profiler() -> (Harness, [Granted; 2], WorkerId) {
     spec.candidates.push(a_candidate());
     let mut harness = Harness::new(spec);
     for _ in 0..2 {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     let profile = harness.lease();
     assert_eq!(profile.order.stage, Stage::Profile);
@@ -74,8 +74,8 @@ fn only_as_many_workers_end_as_the_lease_needs() {
 fn spare_is_ended_before_a_worker_that_has_worked() {
     let mut harness = Harness::new(Plan { verifiers: 2, spare: true, ..plan(2) });
     for _ in 0..2 {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     let (first, second) = (harness.lease(), harness.lease());
     assert_eq!([first, second].map(|it| it.order.stage), [Stage::Verify; 2]);

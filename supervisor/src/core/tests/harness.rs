@@ -60,7 +60,7 @@ pub(super) struct Harness {
     offered: usize,
     starting: VecDeque<WorkerId>,
     ending: VecDeque<WorkerId>,
-    given: VecDeque<Granted>,
+    granted: VecDeque<Granted>,
     /// Whether the reasons for kills are recorded immediately.
     pub(super) acknowledges: bool,
 }
@@ -84,7 +84,7 @@ impl Harness {
             offered: 0,
             starting: VecDeque::new(),
             ending: VecDeque::new(),
-            given: VecDeque::new(),
+            granted: VecDeque::new(),
             acknowledges: true,
         }
     }
@@ -110,7 +110,7 @@ impl Harness {
                     self.ending.push_back(worker);
                 }
                 Action::Start { worker, lease, order, attempt, .. } => {
-                    self.given.push_back(Granted { worker, lease, order, attempt });
+                    self.granted.push_back(Granted { worker, lease, order, attempt });
                 }
                 _ => {}
             }
@@ -165,14 +165,14 @@ impl Harness {
     pub(super) fn gone(&mut self, worker: WorkerId) -> Vec<Action> {
         self.starting.retain(|&other| other != worker);
         self.ending.retain(|&other| other != worker);
-        self.given.retain(|given| given.worker != worker);
+        self.granted.retain(|granted| granted.worker != worker);
         self.feed(Event::WorkerGone { worker, how: "signal 9".to_owned(), left_runners: false })
     }
 
     pub(super) fn lease(&mut self) -> Granted {
         for _ in 0..20 {
-            if let Some(given) = self.given.pop_front() {
-                return given;
+            if let Some(granted) = self.granted.pop_front() {
+                return granted;
             }
             self.answer();
         }
@@ -181,19 +181,19 @@ impl Harness {
 
     /// Returns the next grant that the test has not taken yet.
     pub(super) fn try_lease(&mut self) -> Option<Granted> {
-        self.given.pop_front()
+        self.granted.pop_front()
     }
 
-    pub(super) fn finish(&mut self, given: Granted, status: Status) -> Vec<Action> {
-        self.report(given, reports::report(given.order.stage, status))
+    pub(super) fn finish(&mut self, granted: Granted, status: Status) -> Vec<Action> {
+        self.report(granted, reports::report(granted.order.stage, status))
     }
 
-    pub(super) fn report(&mut self, given: Granted, report: Report) -> Vec<Action> {
-        self.feed(Event::Finished { worker: given.worker, lease: given.lease, report: Box::new(report) })
+    pub(super) fn report(&mut self, granted: Granted, report: Report) -> Vec<Action> {
+        self.feed(Event::Finished { worker: granted.worker, lease: granted.lease, report: Box::new(report) })
     }
 
-    pub(super) fn runner(&mut self, given: Granted, pid: u32, limit: Bytes) -> Vec<Action> {
-        let (worker, lease) = (given.worker, given.lease);
+    pub(super) fn runner(&mut self, granted: Granted, pid: u32, limit: Bytes) -> Vec<Action> {
+        let (worker, lease) = (granted.worker, granted.lease);
         self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared: Bytes::mib(1) })
     }
 
@@ -217,8 +217,8 @@ impl Harness {
             if let Some(stop) = self.stopped() {
                 return stop;
             }
-            match self.given.pop_front() {
-                Some(given) => self.finish(given, Status::Passed),
+            match self.granted.pop_front() {
+                Some(granted) => self.finish(granted, Status::Passed),
                 None => self.answer(),
             };
         }

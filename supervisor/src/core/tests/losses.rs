@@ -25,8 +25,8 @@ fn classes(harness: &Harness) -> Vec<WorkerEndClass> {
 /// Fails both attempts of the second pass.
 fn fails_again(harness: &mut Harness) {
     for _ in 0..2 {
-        let given = harness.lease();
-        harness.finish(given, Status::InfraError);
+        let granted = harness.lease();
+        harness.finish(granted, Status::InfraError);
     }
 }
 
@@ -34,9 +34,9 @@ fn fails_again(harness: &mut Harness) {
 fn candidate_without_a_verdict_is_put_off_until_nothing_else_is_left() {
     let mut harness = Harness::new(plan(3));
     for _ in 0..4 {
-        let given = harness.lease();
+        let granted = harness.lease();
         // The baseline builds at once, the next candidate only in its second pass.
-        harness.finish(given, if given.order.unit.0 == 1 { Status::InfraError } else { Status::Passed });
+        harness.finish(granted, if granted.order.unit.0 == 1 { Status::InfraError } else { Status::Passed });
     }
     assert_eq!(harness.policies("put_off").len(), 1);
     assert_eq!(harness.done(1), None);
@@ -50,8 +50,8 @@ fn candidate_without_a_verdict_is_put_off_until_nothing_else_is_left() {
 fn candidates_wait_for_the_second_pass_of_their_baseline() {
     let mut harness = Harness::new(plan(2));
     for failed in [false, false, true, true] {
-        let given = harness.lease();
-        harness.finish(given, if failed { Status::InfraError } else { Status::Passed });
+        let granted = harness.lease();
+        harness.finish(granted, if failed { Status::InfraError } else { Status::Passed });
     }
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     assert_eq!(harness.orders(), "B0 B1 V0 V0#2 V1 V0#3 P0 P1/0");
@@ -64,9 +64,9 @@ fn losses_further_apart_than_the_window_are_tolerated_up_to_a_number() {
     let mut harness = Harness::new(plan);
     for loss in 1..=MAX_LOST_EVER + 1 {
         assert!(harness.policies("put_off").is_empty(), "{loss}");
-        let given = harness.lease();
+        let granted = harness.lease();
         harness.pass_time(LOSS_WINDOW);
-        harness.finish(given, Status::InfraError);
+        harness.finish(granted, Status::InfraError);
     }
     assert_eq!(harness.policies("put_off").len(), 1);
 }
@@ -75,13 +75,13 @@ fn losses_further_apart_than_the_window_are_tolerated_up_to_a_number() {
 fn report_of_an_attempt_ended_by_order_is_not_a_loss() {
     let mut harness = Harness::new(plan(1));
     for round in 1..10 {
-        let given = harness.lease();
-        assert_eq!((given.order.stage, given.attempt), (Stage::Build, round));
-        let which = Which::Worker(given.worker);
+        let granted = harness.lease();
+        assert_eq!((granted.order.stage, granted.attempt), (Stage::Build, round));
+        let which = Which::Worker(granted.worker);
         harness.feed(Event::Control(Control::Recycle { which, mode: Mode::Now }));
         // The runner died first, so the worker had time to report its death.
-        harness.finish(given, Status::InfraError);
-        harness.gone(given.worker);
+        harness.finish(granted, Status::InfraError);
+        harness.gone(granted.worker);
     }
     assert!(harness.policies("put_off").is_empty() && harness.policies("retry").is_empty());
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
@@ -91,10 +91,10 @@ fn report_of_an_attempt_ended_by_order_is_not_a_loss() {
 #[test]
 fn attempt_stopped_with_the_run_is_repeated_by_the_next_run() {
     let mut harness = Harness::new(plan(1));
-    let given = harness.lease();
+    let granted = harness.lease();
     harness.feed(Event::Interrupt);
     harness.feed(Event::Interrupt);
-    harness.finish(given, Status::InfraError);
+    harness.finish(granted, Status::InfraError);
     assert!(matches!(harness.ends()[..], [AttemptEnd::Abandoned { .. }]), "{:?}", harness.ends());
     assert_eq!(harness.done(0), None);
 }
@@ -292,8 +292,8 @@ fn losses_far_apart_are_tolerated() {
         let lost = harness.lease();
         harness.now += FAILURE_WINDOW;
         harness.gone(lost.worker);
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     assert_eq!(harness.done(11), Some((Status::Passed, None)));
@@ -303,8 +303,8 @@ fn losses_far_apart_are_tolerated() {
 fn baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
     let mut harness = Harness::new(plan(3));
     for _ in 0..7 {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     let failed = |status| reports::of_the_baseline(reports::report(Stage::Profile, status));
     let paired = harness.lease();
@@ -340,8 +340,8 @@ fn impossible_report_is_the_workers_fault() {
     for report in [nothing_built(), reports::report(Stage::Verify, Status::Passed)] {
         let mut harness = Harness::new(plan(1));
         for _ in 0..4 {
-            let given = harness.lease();
-            harness.report(given, report.clone());
+            let granted = harness.lease();
+            harness.report(granted, report.clone());
         }
         assert_eq!(harness.done(0), Some((Status::InfraError, Some(Blame::Worker))));
     }
@@ -360,12 +360,12 @@ fn second_kill_by_an_unknown_sender_on_one_entry_is_a_crash() {
         for passed in [1, 2] {
             let mut harness = Harness::new(plan(1));
             for _ in 0..passed {
-                let given = harness.lease();
-                harness.finish(given, Status::Passed);
+                let granted = harness.lease();
+                harness.finish(granted, Status::Passed);
             }
             for entry in entries {
-                let given = harness.lease();
-                harness.report(given, reports::killed_at(given.order.stage, entry, unknown));
+                let granted = harness.lease();
+                harness.report(granted, reports::killed_at(granted.order.stage, entry, unknown));
             }
             if expected == host {
                 fails_again(&mut harness);
@@ -387,13 +387,13 @@ fn second_kill_by_an_unknown_sender_on_one_entry_is_a_crash() {
 fn baseline_that_kills_itself_beside_a_candidate_is_lost() {
     let mut harness = Harness::new(plan(2));
     for _ in 0..5 {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     for _ in 0..2 {
-        let given = harness.lease();
+        let granted = harness.lease();
         let report = reports::killed_at(Stage::Profile, "entry_000001", true);
-        harness.report(given, reports::of_the_baseline(report));
+        harness.report(granted, reports::of_the_baseline(report));
     }
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     assert_eq!(harness.orders(), "B0 B1 V0 V1 P0 P1/0 P1/0#2 P1#3");
@@ -405,13 +405,13 @@ fn baseline_that_kills_itself_beside_a_candidate_is_lost() {
 fn one_kill_of_each_side_on_one_entry_is_not_a_crash() {
     let mut harness = Harness::new(plan(2));
     for _ in 0..5 {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     for baseline_failed in [true, false] {
-        let given = harness.lease();
+        let granted = harness.lease();
         let report = reports::killed_at(Stage::Profile, "entry_000001", true);
-        harness.report(given, if baseline_failed { reports::of_the_baseline(report) } else { report });
+        harness.report(granted, if baseline_failed { reports::of_the_baseline(report) } else { report });
     }
     fails_again(&mut harness);
     assert_eq!(harness.done(1), Some((Status::InfraError, Some(Blame::Host))));

@@ -32,8 +32,8 @@ fn position(harness: &Harness, which: impl Fn(&Action) -> bool) -> usize {
 fn at_profile(spec: Plan) -> Harness {
     let mut harness = Harness::new(spec);
     for _ in 0..2 {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     harness
 }
@@ -100,8 +100,8 @@ fn verifier_that_keeps_memory_is_ended_regardless_of_the_plan() {
 fn profile_does_not_wait_for_a_sample_of_an_unused_verifier() {
     let mut harness = Harness::new(plan(2));
     for _ in 0..3 {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     let last = harness.lease();
     harness.feed(Event::Control(Control::Recycle { which: Which::Worker(last.worker), mode: Mode::Now }));
@@ -199,9 +199,9 @@ fn idle_worker_is_recycled_to_make_room() {
     spec.ceilings.host = STAGE.reserved + IDLE + SUPERVISOR;
     let mut harness = Harness::new(spec);
     for _ in 0..4 {
-        let given = harness.lease();
-        harness.sample(&[(Process::Worker(given.worker), Bytes::mib(30))]);
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.sample(&[(Process::Worker(granted.worker), Bytes::mib(30))]);
+        harness.finish(granted, Status::Passed);
     }
     harness.sample(&[]);
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
@@ -237,55 +237,55 @@ fn lease_waits_for_the_machines_memory_up_to_a_limit() {
 
 fn with_runner(limit: Bytes) -> (Harness, Granted) {
     let mut harness = Harness::new(plan(1));
-    let given = harness.lease();
-    let actions = harness.runner(given, 7, limit);
-    assert_eq!(actions, [Action::AllowRunner { worker: given.worker, pid: 7 }]);
-    (harness, given)
+    let granted = harness.lease();
+    let actions = harness.runner(granted, 7, limit);
+    assert_eq!(actions, [Action::AllowRunner { worker: granted.worker, pid: 7 }]);
+    (harness, granted)
 }
 
 #[test]
 fn runner_over_its_limit_is_killed_once() {
-    let (mut harness, given) = with_runner(Bytes::mib(100));
-    let runner = Process::Runner(given.worker, 7);
+    let (mut harness, granted) = with_runner(Bytes::mib(100));
+    let runner = Process::Runner(granted.worker, 7);
     // 1 MiB of its memory is shared, and is counted.
     assert!(kills(&harness.sample(&[(runner, Bytes::mib(99))])).is_empty());
     let owed = Bytes::mib(100);
     let reason = KillReason::RunnerMemory { owed: owed + Bytes::mib(1), limit: owed };
-    assert_eq!(kills(&harness.sample(&[(runner, owed)])), [(given.worker, Some(7), reason)]);
+    assert_eq!(kills(&harness.sample(&[(runner, owed)])), [(granted.worker, Some(7), reason)]);
     for _ in 0..3 {
         assert!(kills(&harness.sample(&[(runner, Bytes::mib(200))])).is_empty());
     }
     assert_eq!(harness.policies("kill_runner").len(), 1, "one row for one kill");
-    let wanted = Event::KillWanted { worker: given.worker, pid: 7, reason: KillReason::Deadline };
+    let wanted = Event::KillWanted { worker: granted.worker, pid: 7, reason: KillReason::Deadline };
     assert!(kills(&harness.feed(wanted)).is_empty(), "the first reason is kept");
-    let died = harness.feed(Event::RunnerDied { worker: given.worker, pid: 7 });
+    let died = harness.feed(Event::RunnerDied { worker: granted.worker, pid: 7 });
     let peak_owed = Bytes::mib(201);
-    assert_eq!(died, [Action::MayReap { worker: given.worker, pid: 7, killed: Some(reason), peak_owed }]);
+    assert_eq!(died, [Action::MayReap { worker: granted.worker, pid: 7, killed: Some(reason), peak_owed }]);
 }
 
 #[test]
 fn largest_runner_is_killed_first_below_the_floor() {
-    let (mut harness, given) = with_runner(Bytes::gib(2));
-    harness.runner(given, 8, Bytes::gib(2));
+    let (mut harness, granted) = with_runner(Bytes::gib(2));
+    harness.runner(granted, 8, Bytes::gib(2));
     let seen = |small, large| {
         [
-            (Process::Runner(given.worker, 7), Bytes::mib(small)),
-            (Process::Runner(given.worker, 8), Bytes::mib(large)),
+            (Process::Runner(granted.worker, 7), Bytes::mib(small)),
+            (Process::Runner(granted.worker, 8), Bytes::mib(large)),
         ]
     };
     let available = Bytes::gib(1) - Bytes::new(1);
     harness.available = Some(Bytes::gib(1));
     assert!(kills(&harness.sample(&seen(500, 600))).is_empty(), "the machine is at the floor, not below it");
     harness.available = Some(available);
-    assert!(kills(&harness.sample(&seen(10, 60))).is_empty(), "not theirs");
+    assert!(kills(&harness.sample(&seen(10, 60))).is_empty(), "other programs hold the memory");
     let reason = KillReason::HostFloor { available, floor: Bytes::gib(1) };
-    assert_eq!(kills(&harness.sample(&seen(500, 600))), [(given.worker, Some(8), reason)]);
+    assert_eq!(kills(&harness.sample(&seen(500, 600))), [(granted.worker, Some(8), reason)]);
     assert!(kills(&harness.sample(&seen(500, 600))).is_empty(), "its memory is still being freed");
-    harness.feed(Event::RunnerDied { worker: given.worker, pid: 8 });
-    assert_eq!(kills(&harness.sample(&seen(500, 0))), [(given.worker, Some(7), reason)]);
+    harness.feed(Event::RunnerDied { worker: granted.worker, pid: 8 });
+    assert_eq!(kills(&harness.sample(&seen(500, 0))), [(granted.worker, Some(7), reason)]);
     // The worker reports an INFRA_ERROR. The attempt is repeated when there is enough memory.
-    harness.feed(Event::RunnerDied { worker: given.worker, pid: 7 });
-    harness.finish(given, Status::InfraError);
+    harness.feed(Event::RunnerDied { worker: granted.worker, pid: 7 });
+    harness.finish(granted, Status::InfraError);
     for _ in 0..3 {
         harness.answer();
     }
@@ -308,26 +308,28 @@ fn runner_without_a_lease_is_killed() {
 
 #[test]
 fn worker_that_leaves_runners_behind_is_not_used_again() {
-    let (mut harness, given) = with_runner(Bytes::mib(100));
-    harness.sample(&[(Process::Runner(given.worker, 7), Bytes::mib(50))]);
-    let actions = harness.finish(given, Status::InfraError);
-    assert_eq!(kills(&actions), [(given.worker, Some(7), KillReason::Orphaned)]);
-    assert!(actions.contains(&Action::Shutdown { worker: given.worker }));
+    let (mut harness, granted) = with_runner(Bytes::mib(100));
+    harness.sample(&[(Process::Runner(granted.worker, 7), Bytes::mib(50))]);
+    let actions = harness.finish(granted, Status::InfraError);
+    assert_eq!(kills(&actions), [(granted.worker, Some(7), KillReason::Orphaned)]);
+    assert!(actions.contains(&Action::Shutdown { worker: granted.worker }));
     assert!(Bytes::mib(50) < harness.core.ledger.charged().host, "charged until it is gone");
-    assert_ne!(harness.lease().worker, given.worker);
-    harness.gone(given.worker);
+    assert_ne!(harness.lease().worker, granted.worker);
+    harness.gone(granted.worker);
     assert_eq!(recycled(&harness), [RecycleReason::LeftRunners]);
 }
 
 #[test]
 fn phase_records_its_peak() {
-    let (mut harness, given) = with_runner(Bytes::gib(1));
-    let all =
-        [(Process::Worker(given.worker), Bytes::mib(6)), (Process::Runner(given.worker, 7), Bytes::mib(80))];
+    let (mut harness, granted) = with_runner(Bytes::gib(1));
+    let all = [
+        (Process::Worker(granted.worker), Bytes::mib(6)),
+        (Process::Runner(granted.worker, 7), Bytes::mib(80)),
+    ];
     harness.sample(&all);
     harness.sample(&all[..1]);
-    harness.feed(Event::RunnerDied { worker: given.worker, pid: 7 });
-    let actions = harness.finish(given, Status::Passed);
+    harness.feed(Event::RunnerDied { worker: granted.worker, pid: 7 });
+    let actions = harness.finish(granted, Status::Passed);
     let row = actions
         .iter()
         .find_map(|action| match action {
@@ -352,16 +354,16 @@ fn profiler_due_for_replacement_is_replaced_while_verifiers_work() {
         spec.spare = spare;
         let mut harness = Harness::new(spec);
         for stage in [Stage::Build, Stage::Verify, Stage::Profile, Stage::Build] {
-            let given = harness.lease();
-            assert_eq!(given.order.stage, stage);
-            harness.finish(given, Status::Passed);
+            let granted = harness.lease();
+            assert_eq!(granted.order.stage, stage);
+            harness.finish(granted, Status::Passed);
         }
-        let given = harness.lease();
+        let granted = harness.lease();
         for _ in 0..4 {
             harness.answer();
         }
         let verified = harness.log.len();
-        harness.finish(given, Status::Passed);
+        harness.finish(granted, Status::Passed);
         let profile = harness.lease();
         let starts = harness.log[verified..]
             .iter()

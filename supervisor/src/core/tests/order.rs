@@ -37,12 +37,12 @@ fn run(spec: Plan, failing: &[&str]) -> Harness {
         if harness.stopped().is_some() {
             return harness;
         }
-        let given = harness.lease();
+        let granted = harness.lease();
         let last = harness.orders();
         let last = last.rsplit(' ').next().unwrap_or_default();
         let name = last.split(['/', '#']).next().unwrap_or_default();
         let status = if failing.contains(&name) { Status::Crashed } else { Status::Passed };
-        harness.finish(given, status);
+        harness.finish(granted, status);
     }
 }
 
@@ -137,8 +137,8 @@ fn only_partial_candidates_may_have_unsupported_entries() {
     spec.candidates[0].partial = true;
     let mut harness = Harness::new(spec);
     for status in [Status::Passed, Status::Passed, Status::Unsupported] {
-        let given = harness.lease();
-        harness.finish(given, status);
+        let granted = harness.lease();
+        harness.finish(granted, status);
     }
     assert_eq!(harness.done(0), Some((Status::Unsupported, Some(Blame::Candidate))));
 }

@@ -240,10 +240,10 @@ fn idle_worker_that_holds_memory_is_ended_before_working_ones() {
         let mut harness = Harness::new(spec.clone());
         let mut profiler = None;
         for stage in [Stage::Build, Stage::Verify, Stage::Profile] {
-            let given = harness.lease();
-            assert_eq!(given.order.stage, stage);
-            profiler = Some(given.worker);
-            harness.finish(given, Status::Passed);
+            let granted = harness.lease();
+            assert_eq!(granted.order.stage, stage);
+            profiler = Some(granted.worker);
+            harness.finish(granted, Status::Passed);
         }
         let profiler = profiler.expect("it had a lease");
         let build = harness.lease();

@@ -23,13 +23,13 @@ fn two_steps() -> Plan {
 fn at_profile(spec: Plan, available: Option<Bytes>) -> (Harness, Granted) {
     let mut harness = Harness::new(spec);
     for _ in 0..2 {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     harness.available = available;
     harness.sample(&[]);
-    let given = harness.lease();
-    (harness, given)
+    let granted = harness.lease();
+    (harness, granted)
 }
 
 fn only_row(harness: &Harness, decision: &str) -> PolicyRow {
@@ -65,17 +65,17 @@ fn smaller_batch_has_the_reason_that_led_to_it() {
     assert_eq!(number(&row, "ceiling_bytes"), None);
 
     // The previous attempt ended for lack of memory. The machine has enough memory again.
-    let (mut harness, given) = at_profile(two_steps(), None);
-    harness.runner(given, 7, Bytes::gib(2));
+    let (mut harness, granted) = at_profile(two_steps(), None);
+    harness.runner(granted, 7, Bytes::gib(2));
     harness.available = Some(Bytes::mib(900));
-    harness.sample(&[(Process::Runner(given.worker, 7), Bytes::mib(600))]);
+    harness.sample(&[(Process::Runner(granted.worker, 7), Bytes::mib(600))]);
     assert!(
         matches!(harness.kills()[..], [(_, Some(7), KillReason::HostFloor { .. })]),
         "{:?}",
         harness.kills()
     );
-    harness.feed(crate::core::event::Event::RunnerDied { worker: given.worker, pid: 7 });
-    harness.finish(given, Status::InfraError);
+    harness.feed(crate::core::event::Event::RunnerDied { worker: granted.worker, pid: 7 });
+    harness.finish(granted, Status::InfraError);
     harness.available = None;
     assert_eq!(harness.lease().attempt, 2);
     let row = only_row(&harness, "shrink_batch");
@@ -86,12 +86,12 @@ fn smaller_batch_has_the_reason_that_led_to_it() {
 #[test]
 fn late_worker_is_killed_with_its_deadline_in_the_log() {
     let mut harness = Harness::new(plan(1));
-    let given = harness.lease();
+    let granted = harness.lease();
     harness.pass_time(STAGE.deadline + Duration::from_secs(1));
     let row = only_row(&harness, "kill_worker");
-    assert_eq!(row.reason, format!("{} did not finish in time", given.lease));
+    assert_eq!(row.reason, format!("{} did not finish in time", granted.lease));
     assert_eq!(number(&row, "deadline_ms"), Some(60_000));
-    assert_eq!(number(&row, "lease"), Some(u64::from(given.lease.0)));
+    assert_eq!(number(&row, "lease"), Some(u64::from(granted.lease.0)));
 
     // A worker that never says hello.
     let mut harness = Harness::new(plan(1));
@@ -119,9 +119,9 @@ fn smaller_compiler_memory_under_a_small_ceiling_is_reported_once() {
     spec.ceilings.host = Bytes::mib(700);
     let mut harness = Harness::new(spec);
     let first = harness.lease();
-    let granted =
+    let is_smaller_build =
         |action: &Action| matches!(action, Action::Start { batch, .. } if *batch == Some(Bytes::mib(384)));
-    assert!(harness.log.iter().any(granted), "{:#?}", harness.log);
+    assert!(harness.log.iter().any(is_smaller_build), "{:#?}", harness.log);
     harness.finish(first, Status::Passed);
     let second = harness.lease();
     assert_eq!((first.order.stage, second.order.stage), (Stage::Build, Stage::Build));

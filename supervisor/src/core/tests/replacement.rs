@@ -17,11 +17,11 @@ fn told_to_end(actions: &[Action], worker: WorkerId) -> bool {
 fn after_the_first_job(spec: Plan) -> (Harness, Granted) {
     let mut harness = Harness::new(spec);
     loop {
-        let given = harness.lease();
-        if matches!(given.order.stage, Stage::Profile | Stage::Replay) {
-            return (harness, given);
+        let granted = harness.lease();
+        if matches!(granted.order.stage, Stage::Profile | Stage::Replay) {
+            return (harness, granted);
         }
-        harness.finish(given, Status::Passed);
+        harness.finish(granted, Status::Passed);
     }
 }
 
@@ -75,16 +75,16 @@ fn profiler_due_for_replacement_ends_once_a_verifier_works_for_the_next_profile(
 fn profiler_is_judged_by_the_memory_it_kept() {
     for (kept, goes) in [(20, false), (300, true)] {
         let (mut harness, profile) = after_the_first_job(Plan { spare: true, ..two_jobs() });
-        let look = |mib| (Process::Worker(profile.worker), Bytes::mib(mib));
-        harness.sample(&[look(5)]);
-        harness.sample(&[look(300)]);
+        let sample_of = |mib| (Process::Worker(profile.worker), Bytes::mib(mib));
+        harness.sample(&[sample_of(5)]);
+        harness.sample(&[sample_of(300)]);
         let actions = harness.finish(profile, Status::Passed);
         assert!(
             actions.iter().any(|it| matches!(it, Action::Start { .. })),
             "a verifier works: {actions:#?}"
         );
         assert!(!told_to_end(&actions, profile.worker), "not yet: {actions:#?}");
-        let actions = harness.sample(&[look(kept)]);
+        let actions = harness.sample(&[sample_of(kept)]);
         assert_eq!(told_to_end(&actions, profile.worker), goes, "{kept} MiB: {actions:#?}");
     }
 }
@@ -97,17 +97,17 @@ fn profiler_due_for_replacement_waits_for_the_verifier_that_is_replaced_first() 
     let (mut harness, profile) = after_the_first_job(spec);
     harness.finish(profile, Status::Passed);
     let (first, other) = (harness.lease(), harness.lease());
-    let look = |profiler, verifier| {
+    let sample_of = |profiler, verifier| {
         [
             (Process::Worker(profile.worker), Bytes::mib(profiler)),
             (Process::Worker(first.worker), Bytes::mib(verifier)),
         ]
     };
-    harness.sample(&look(5, 5));
-    harness.sample(&look(5, 300));
+    harness.sample(&sample_of(5, 5));
+    harness.sample(&sample_of(5, 300));
     harness.finish(first, Status::Passed);
     // Both workers kept memory that they should have freed.
-    let actions = harness.sample(&look(300, 300));
+    let actions = harness.sample(&sample_of(300, 300));
     assert!(told_to_end(&actions, first.worker) && !told_to_end(&actions, profile.worker), "{actions:#?}");
     assert!(harness.core.lease_of(other.worker).is_some());
     let actions = harness.gone(first.worker);

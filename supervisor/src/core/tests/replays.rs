@@ -23,9 +23,9 @@ const REPLAY: Order = Order { unit: UnitId(0), stage: Stage::Replay, beside: Non
 #[test]
 fn replay_takes_one_lease_of_a_profiler() {
     let mut harness = Harness::new(replaying(STAGE));
-    let given = harness.lease();
-    assert_eq!((given.order, given.attempt), (REPLAY, 1));
-    harness.finish(given, Status::Passed);
+    let granted = harness.lease();
+    assert_eq!((granted.order, granted.attempt), (REPLAY, 1));
+    harness.finish(granted, Status::Passed);
     assert_eq!(harness.done(0), Some((Status::Passed, None)));
     assert!(harness.log.iter().any(|it| matches!(it, Action::JobDone { job: JobId(0), .. })));
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
@@ -39,11 +39,11 @@ fn replay_has_a_result_only_if_it_passed() {
     {
         let mut harness = Harness::new(replaying(STAGE));
         for _ in 0..4 {
-            let given = harness.lease();
+            let granted = harness.lease();
             let mut report = reports::report(Stage::Replay, status);
             let shown = if with_result { Status::Passed } else { Status::InfraError };
             report.body = reports::report(Stage::Replay, shown).body;
-            harness.report(given, report);
+            harness.report(granted, report);
         }
         assert_eq!(harness.done(0), Some((Status::InfraError, Some(Blame::Worker))), "{status}");
     }
@@ -52,8 +52,8 @@ fn replay_has_a_result_only_if_it_passed() {
 #[test]
 fn lost_worker_costs_a_replay_one_attempt() {
     let mut harness = Harness::new(replaying(STAGE));
-    let given = harness.lease();
-    harness.gone(given.worker);
+    let granted = harness.lease();
+    harness.gone(granted.worker);
     let again = harness.lease();
     assert_eq!((again.order, again.attempt), (REPLAY, 2));
     harness.finish(again, Status::Passed);
@@ -63,9 +63,9 @@ fn lost_worker_costs_a_replay_one_attempt() {
 #[test]
 fn replay_past_its_deadline_is_ended() {
     let mut harness = Harness::new(replaying(STAGE));
-    let given = harness.lease();
+    let granted = harness.lease();
     let actions = harness.pass_time(STAGE.deadline);
-    let ended = Action::KillWorker { worker: given.worker, reason: KillReason::Deadline };
+    let ended = Action::KillWorker { worker: granted.worker, reason: KillReason::Deadline };
     assert!(actions.contains(&ended), "{actions:?}");
 }
 

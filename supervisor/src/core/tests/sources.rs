@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use opt_shared::formula::PER_LINE;
+use opt_shared::formula::SUPERVISOR_PER_ITEM;
 use opt_shared::ids::{JobId, UnitId};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
@@ -76,8 +76,8 @@ fn source_is_asked_again_only_when_its_job_runs_short() {
     assert_eq!(wanted(&harness.feed(Event::Tick)), [], "it has already been asked");
     // One unit per verifier is enough for now.
     assert_eq!(wanted(&offer(&mut harness, 0..2, true)), []);
-    let given = harness.lease();
-    let actions = harness.finish(given, Status::CompileError);
+    let granted = harness.lease();
+    let actions = harness.finish(granted, Status::CompileError);
     assert_eq!(wanted(&actions), [(0, 3)], "one is left");
     assert_eq!(wanted(&offer(&mut harness, 2..2, false)), [], "it has no more units");
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
@@ -91,8 +91,8 @@ fn job_stays_open_while_its_source_may_have_more() {
     harness.feed(Event::Tick);
     offer(&mut harness, 0..1, true);
     while harness.done(0).is_none() {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     assert_eq!(wanted(&harness.log), [(0, 2), (0, 2)]);
     harness.pass_time(SECOND);
@@ -138,8 +138,8 @@ fn late_units_of_an_earlier_job_do_not_disturb_a_unit_that_runs_alone() {
     let by = Offer::Asked { more: false };
     harness.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
     for _ in 0..2 {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     let profile = harness.lease();
     assert_eq!(harness.orders(), "B0 V0 P0");
@@ -172,15 +172,15 @@ fn silent_source_does_not_stop_other_jobs_and_may_still_offer() {
     assert_eq!(wanted(&harness.feed(Event::Tick)), [(0, 2), (1, 2)]);
     let by = Offer::Asked { more: false };
     harness.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
-    let given = harness.lease();
-    assert_eq!(given.order.unit, UnitId(0), "the unit of the second job");
+    let granted = harness.lease();
+    assert_eq!(granted.order.unit, UnitId(0), "the unit of the second job");
     harness.pass_time(SOURCE_TIMEOUT);
     assert_eq!(jobs_over(&harness), [0], "{:#?}", harness.log);
     // A late offer is accepted.
     let actions = offer(&mut harness, 1..2, false);
     assert_eq!(answer(&actions), Answer::Done("accepted".to_owned()));
     // In the meantime its worker has passed its deadline.
-    harness.gone(given.worker);
+    harness.gone(granted.worker);
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     assert_eq!(
         (harness.done(0), harness.done(1)),
@@ -194,13 +194,13 @@ fn later_offer_comes_in_a_later_turn() {
     let mut harness = searched(1);
     harness.feed(Event::Tick);
     offer(&mut harness, 0..2, true);
-    let given = harness.lease();
-    harness.finish(given, Status::Passed);
-    let given = harness.lease();
-    assert_eq!(wanted(&harness.finish(given, Status::CompileError)), []);
+    let granted = harness.lease();
+    harness.finish(granted, Status::Passed);
+    let granted = harness.lease();
+    assert_eq!(wanted(&harness.finish(granted, Status::CompileError)), []);
     for _ in 0..2 {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     offer(&mut harness, 2..4, false);
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
@@ -242,7 +242,7 @@ fn malformed_offer_is_refused() {
 #[test]
 fn waiting_unit_can_be_withdrawn_and_a_running_one_cannot() {
     let mut harness = Harness::new(plan(2));
-    let given = harness.lease();
+    let granted = harness.lease();
     let withdraw = |harness: &mut Harness, id| answer(&harness.feed(Event::Withdrawn { unit: UnitId(id) }));
     assert!(matches!(withdraw(&mut harness, 0), Answer::Already(_)));
     assert!(matches!(withdraw(&mut harness, 1), Answer::Done(_)));
@@ -250,7 +250,7 @@ fn waiting_unit_can_be_withdrawn_and_a_running_one_cannot() {
     assert!(matches!(withdraw(&mut harness, 1), Answer::Already(_)));
     assert!(matches!(withdraw(&mut harness, 2), Answer::Unknown(_)));
     assert_eq!(harness.policies("withdraw").len(), 1);
-    harness.finish(given, Status::Passed);
+    harness.finish(granted, Status::Passed);
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     assert_eq!(harness.orders(), "B0 V0 P0");
 }
@@ -274,8 +274,8 @@ fn next_unit_is_granted_as_soon_as_the_previous_one_ends() {
     // The next unit belongs to the next job.
     let mut harness = Harness::new(with_a_replay());
     for _ in 0..2 {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     let profile = harness.lease();
     assert_eq!(wanted(&harness.finish(profile, Status::Passed)), [(1, 2)]);
@@ -313,8 +313,8 @@ fn job_takes_no_more_units_once_its_follower_has_begun() {
     let mut harness = Harness::new(with_a_replay());
     for _ in 0..3 {
         assert_eq!(harness.core.may_offer(JobId(0)), Ok(()));
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     let replay = harness.lease();
     assert!(matches!(harness.core.may_offer(JobId(0)), Err(Answer::Refused(_))));
@@ -331,8 +331,8 @@ fn open_run_does_its_final_jobs_at_shutdown() {
         let by = Offer::Asked { more: false };
         harness.feed(Event::Offered { job: JobId(0), units: units(0..1), by });
         for _ in 0..3 {
-            let given = harness.lease();
-            harness.finish(given, Status::Passed);
+            let granted = harness.lease();
+            harness.finish(granted, Status::Passed);
         }
         harness.answer();
         assert_eq!(wanted(&harness.log), [(0, 2)], "its jobs may get more units");
@@ -356,8 +356,8 @@ fn open_run_does_its_final_jobs_at_shutdown() {
 fn interrupt_during_replays_leaves_them_undone() {
     let mut harness = Harness::new(with_a_replay());
     for _ in 0..3 {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     let replay = harness.lease();
     harness.feed(Event::Interrupt);
@@ -373,7 +373,7 @@ fn submitted_units_raise_the_supervisors_charge() {
     let mut harness = Harness::new(plan(1));
     let before = harness.core.run_view().charged;
     harness.submit(0, 1);
-    assert_eq!(harness.core.run_view().charged, before + PER_LINE);
+    assert_eq!(harness.core.run_view().charged, before + SUPERVISOR_PER_ITEM);
     let mut harness = Harness::new(plan(3));
     assert_eq!(harness.core.run_view().charged, before, "the initial figure includes the units of the plan");
     harness.feed(Event::Tick);

@@ -27,7 +27,7 @@ fn view_of_a_worker_has_its_lease_runners_and_memory() {
     assert_eq!((view.charged, view.owed, view.runners), (IDLE, Bytes::ZERO, vec![]));
 
     let build = harness.lease();
-    let granted = harness.now;
+    let granted_at = harness.now;
     harness.runner(build, 7, Bytes::mib(50));
     let seen = |worker, runner| {
         [
@@ -36,7 +36,7 @@ fn view_of_a_worker_has_its_lease_runners_and_memory() {
         ]
     };
     harness.sample(&seen(5, 30));
-    harness.now = granted + Duration::from_secs(10);
+    harness.now = granted_at + Duration::from_secs(10);
     harness.sample(&seen(4, 20));
     let view = only_worker(&harness);
     assert_eq!((view.id, view.state, view.leases), (build.worker, "leased", 1));
@@ -46,7 +46,7 @@ fn view_of_a_worker_has_its_lease_runners_and_memory() {
     let (limit, owed, peak_owed) = (Bytes::mib(50), Bytes::mib(21), Bytes::mib(31));
     assert_eq!(view.runners, [RunnerView { pid: 7, limit, owed, peak_owed }]);
     assert_eq!(view.age, harness.now - born);
-    let lease_age = harness.now - granted;
+    let lease_age = harness.now - granted_at;
     let lease = LeaseView {
         id: build.lease,
         unit: UnitId(0),
@@ -66,8 +66,8 @@ fn view_shows_a_worker_that_ends_after_its_lease() {
     let table: [(Change, &str, bool); 4] = [
         (|_, _| {}, "leased", false),
         (
-            |harness, given| {
-                let which = Which::Worker(given.worker);
+            |harness, granted| {
+                let which = Which::Worker(granted.worker);
                 harness.feed(Event::Control(Control::Recycle { which, mode: Mode::Drain }));
             },
             "leased",
@@ -75,8 +75,8 @@ fn view_shows_a_worker_that_ends_after_its_lease() {
         ),
         (
             // The user did not ask for it. The worker has held as many leases as the plan allows.
-            |harness, given| {
-                harness.finish(given, Status::Passed);
+            |harness, granted| {
+                harness.finish(granted, Status::Passed);
             },
             "draining",
             true,
@@ -136,8 +136,8 @@ fn paired_candidate_needs_more_than_the_baseline_alone() {
     }
     let mut harness = Harness::new(spec);
     for _ in 0..4 {
-        let given = harness.lease();
-        harness.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
     // No lease is granted before the verifier has been sampled.
     assert!(why(&harness, 0).starts_with("its profile needs a lease of 108 MiB"), "{}", why(&harness, 0));

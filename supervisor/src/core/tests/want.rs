@@ -15,7 +15,7 @@ use crate::core::event::{
 };
 use crate::core::recycle::RecycleReason;
 
-fn look(worker: opt_shared::ids::WorkerId, owed: Bytes, available: Option<Bytes>) -> Event {
+fn sample_of(worker: opt_shared::ids::WorkerId, owed: Bytes, available: Option<Bytes>) -> Event {
     let process = ProcessSample { process: Process::Worker(worker), owed, reclaimable: Bytes::ZERO };
     Event::Sample(Sample {
         processes: vec![process],
@@ -34,11 +34,11 @@ fn ended_twice(
     let mut harness = Harness::new(spec);
     // Twice more in its second pass.
     for attempt in 1..=4 {
-        let given = harness.lease();
-        assert_eq!((given.order.stage, given.attempt), (Stage::Build, attempt));
-        let killed = kills(&harness.feed(look(given.worker, owed, available)));
+        let granted = harness.lease();
+        assert_eq!((granted.order.stage, granted.attempt), (Stage::Build, attempt));
+        let killed = kills(&harness.feed(sample_of(granted.worker, owed, available)));
         assert_eq!(killed.len(), 1, "{:#?}", harness.log);
-        harness.gone(given.worker);
+        harness.gone(granted.worker);
         harness.sample(&[]);
     }
     assert!(harness.policies("quarantine").is_empty(), "losses for lack of memory count separately");
@@ -168,7 +168,7 @@ fn worker_that_kept_too_much_for_its_next_lease_is_replaced() {
         let second = harness.lease();
         harness.feed(Event::Control(Control::Pause));
         harness.finish(second, Status::Passed);
-        harness.feed(look(second.worker, Bytes::mib(kept), None));
+        harness.feed(sample_of(second.worker, Bytes::mib(kept), None));
         let before = harness.log.len();
         harness.feed(Event::Control(Control::Resume));
         let told_to_end = harness.log[before..].contains(&Action::Shutdown { worker: second.worker });
@@ -204,20 +204,21 @@ fn idle_worker_is_ended_for_the_floor_only_if_that_is_enough() {
     ] {
         let mut harness = Harness::new(two_jobs());
         for _ in 0..2 {
-            let given = harness.lease();
-            harness.finish(given, Status::Passed);
+            let granted = harness.lease();
+            harness.finish(granted, Status::Passed);
         }
         let profile = harness.lease();
         assert_eq!(profile.order.stage, Stage::Profile);
-        harness.feed(look(profile.worker, Bytes::mib(held), Some(Bytes::mib(available))));
+        harness.feed(sample_of(profile.worker, Bytes::mib(held), Some(Bytes::mib(available))));
         let actions = harness.finish(profile, Status::Passed);
         let told_to_end = actions.contains(&Action::Shutdown { worker: profile.worker });
         assert_eq!(told_to_end, goes, "{held} of {available}: {actions:#?}");
-        let granted = actions.iter().any(|it| matches!(it, Action::Start { .. }));
-        assert_eq!(granted, 1024 + 108 <= available, "{held} of {available}: {actions:#?}");
+        let was_granted = actions.iter().any(|it| matches!(it, Action::Start { .. }));
+        assert_eq!(was_granted, 1024 + 108 <= available, "{held} of {available}: {actions:#?}");
         if goes {
             // The worker is ending. No other worker is told to end for the same reason, and no worker is told twice.
-            let again = harness.feed(look(profile.worker, Bytes::mib(held), Some(Bytes::mib(available))));
+            let again =
+                harness.feed(sample_of(profile.worker, Bytes::mib(held), Some(Bytes::mib(available))));
             assert!(!again.iter().any(|it| matches!(it, Action::Shutdown { .. })), "{again:#?}");
         }
     }

@@ -209,15 +209,15 @@ impl View<'_> {
     fn gauges(&self) -> GaugeValues {
         let core = &self.decisions.core;
         let (view, workers) = (core.run_view(), core.worker_views(self.decisions.now()));
-        let look = &self.machine.sampler.look;
+        let latest = &self.machine.sampler.latest;
         GaugeValues {
             workers: workers.iter().map(|it| (it.role.name(), it.state)).collect(),
             leases: workers.iter().filter_map(|it| Some(it.lease?.stage.name())).collect(),
             owed: view.owed,
             charged: view.charged,
             ceiling: view.ceiling,
-            reclaimable: look.reclaimable,
-            available: look.available.unwrap_or_default(),
+            reclaimable: latest.reclaimable,
+            available: latest.available.unwrap_or_default(),
             device: self.machine.device.as_ref().and_then(|device| device.latest.ours),
             device_ceiling: self.machine.device.as_ref().map(|_| core.ceilings().device),
         }

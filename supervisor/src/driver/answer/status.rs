@@ -50,8 +50,8 @@ impl View<'_> {
                 "host_floor_bytes": view.floor,
                 "charged_bytes": view.charged,
                 "owed_bytes": view.owed,
-                "reclaimable_bytes": self.machine.sampler.look.reclaimable,
-                "available_bytes": self.machine.sampler.look.available,
+                "reclaimable_bytes": self.machine.sampler.latest.reclaimable,
+                "available_bytes": self.machine.sampler.latest.available,
                 "peak_owed_bytes": self.machine.sampler.totals.peak_owed_bytes,
             },
             "device": self.device(),
@@ -178,7 +178,7 @@ impl View<'_> {
         Value::Object(answer)
     }
 
-    // Why.
+    // Answers to `why`.
 
     pub(crate) fn why(&self, params: &WhyParams) -> Result<Question, Refusal> {
         match (params.worker, &params.candidate) {
@@ -300,7 +300,7 @@ impl View<'_> {
         })
     }
 
-    /// Returns a decision for an answer. The ids among its numbers get names.
+    /// Returns a decision as an answer contains it, with the names that belong to the ids among its numbers.
     pub(crate) fn decision(&self, row: &PolicyRecord) -> Value {
         let mut answer = json!(row);
         answer["names"] = self.agenda.names_in(&row.numbers);

@@ -73,8 +73,8 @@ impl RunRecords {
     }
 
     /// Adds a sample of memory, which is written in a block with others.
-    pub(crate) fn look(&mut self, look: &RunSample) {
-        if let Some(block) = self.evidence.add(look)
+    pub(crate) fn memory_sample(&mut self, sample: &RunSample) {
+        if let Some(block) = self.evidence.add(sample)
             && !self.writer.write_samples(move |store| store.samples(&block))
         {
             self.samples_dropped += 1;

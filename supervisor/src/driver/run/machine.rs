@@ -75,7 +75,7 @@ impl Machine {
             pressure: PressureTrigger::arm(Path::new("/proc")).ok(),
             protections,
             host,
-            disturbance: Disturbance::look(Path::new("/")),
+            disturbance: Disturbance::read(Path::new("/")),
             whole,
             started: BTreeMap::new(),
         }
@@ -118,12 +118,12 @@ impl Machine {
     }
 
     /// Samples the memory of the process tree.
-    pub(crate) fn look(&mut self, now: Moment) -> Sample {
+    pub(crate) fn sample(&mut self, now: Moment) -> Sample {
         // A worker stops and wakes its runner for each call, so it may have woken a runner that was halted to be
         // killed.
         self.pool.halt_again();
         let sample = self.sampler.sample();
-        self.history.add(now, self.sampler.look.owed, self.sampler.look.reclaimable);
+        self.history.add(now, self.sampler.latest.owed, self.sampler.latest.reclaimable);
         sample
     }
 
@@ -221,7 +221,7 @@ impl Machine {
     }
 
     fn timing_conditions(&self) -> TimingConditions {
-        let (before, now) = (&self.disturbance, Disturbance::look(Path::new("/")));
+        let (before, now) = (&self.disturbance, Disturbance::read(Path::new("/")));
         TimingConditions {
             governors: now.governors.clone(),
             smt: now.smt,

@@ -122,15 +122,15 @@ fn fill_under_watch(executable: &Executable) -> Result<String, String> {
     let mut sampler = ProcessSampler::open(Path::new("/proc"), canary.pid())
         .map_err(|error| opt_shared::causes::chain(&error))?
         .ok_or("its memory cannot be seen in /proc")?;
-    let mut look = || -> Result<Option<Bytes>, String> {
+    let mut measure = || -> Result<Option<Bytes>, String> {
         let seen = sampler.resident().map_err(|error| opt_shared::causes::chain(&error))?;
         Ok(seen.alive().map(|resident| resident.anonymous()))
     };
-    let limit = look()?.unwrap_or_default() + LIMIT;
+    let limit = measure()?.unwrap_or_default() + LIMIT;
     canary.go().map_err(text)?;
     let deadline = Instant::now() + CANARY_TIMEOUT;
     let owed = loop {
-        match look()? {
+        match measure()? {
             Some(owed) if limit < owed => break owed,
             Some(_) if Instant::now() < deadline => std::thread::sleep(LOOK_EVERY),
             Some(_) => return Err("it filled memory unnoticed".to_owned()),

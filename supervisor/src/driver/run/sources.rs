@@ -135,8 +135,8 @@ impl Run<'_> {
     /// does not disturb timings, because an attempt or a worker has just ended.
     fn sample_now(&mut self) -> Result<(), RunError> {
         (self.each_turn)();
-        let sample = self.machine.look(self.decisions.now());
-        self.records.look(&self.machine.sampler.look);
+        let sample = self.machine.sample(self.decisions.now());
+        self.records.memory_sample(&self.machine.sampler.latest);
         self.feed(Event::Sample(sample))
     }
 

@@ -68,7 +68,7 @@ impl JobFacts {
         let mut builder = SignatureBuilder::new(job.params.clone(), job.defaults.clone());
         let mut functions = BTreeSet::new();
         for path in files {
-            match look(path, job.dtypes.as_deref()) {
+            match read_headers(path, job.dtypes.as_deref()) {
                 Ok(Some(headers)) => {
                     builder.observe(&headers.name, &headers.entry);
                     functions.insert(headers.entry.function_name.clone());
@@ -103,7 +103,7 @@ impl JobFacts {
             let mut constants = Constants::default();
             let mut repeated = Repeated::default();
             for (path, headers) in kept_entries {
-                let headers = headers.map_or_else(|| look(path, None), |it| Ok(Some(it)));
+                let headers = headers.map_or_else(|| read_headers(path, None), |it| Ok(Some(it)));
                 let added = match headers {
                     Ok(Some(headers)) => {
                         let shared = (&mut constants, &mut repeated);
@@ -244,7 +244,7 @@ enum Unusable {
 }
 
 /// Reads one capture. Returns `None` if `dtypes` excludes it.
-fn look(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<EntryHeaders>, Unusable> {
+fn read_headers(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<EntryHeaders>, Unusable> {
     let name = stem(path);
     // The fingerprint is taken before reading, so a change of the file during the read is noticed later.
     let identity = FileIdentity::of(path);
@@ -300,7 +300,9 @@ pub fn observed(
 ) -> Vec<(Vec<Argument>, Vec<OutputTensor>)> {
     let mut all = Vec::new();
     for path in files {
-        let Ok(Some(EntryHeaders { entry, .. })) = look(path, job.dtypes.as_deref()) else { continue };
+        let Ok(Some(EntryHeaders { entry, .. })) = read_headers(path, job.dtypes.as_deref()) else {
+            continue;
+        };
         if let Ok(arguments) = bind(&entry, signature)
             && let Ok(outputs) = judged(&entry, &arguments)
         {
