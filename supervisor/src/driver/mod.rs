@@ -70,7 +70,7 @@ pub struct RunOptions {
     /// The address at which metrics are served.
     pub metrics: Option<std::net::SocketAddr>,
     /// Called after each sample of memory, a few times per second.
-    pub each_turn: fn(),
+    pub after_each_sample: fn(),
 }
 
 /// The result of a run that has ended.
@@ -149,7 +149,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         signals,
         watchdog: Watchdog::start(),
         stalled: false,
-        each_turn: options.each_turn,
+        after_each_sample: options.after_each_sample,
     };
     run.write_host();
     run.machine.warn_of_missing(None);

@@ -234,7 +234,7 @@ fn product(arguments: &Arguments) -> Result<bool> {
         "candidates": rows, "sampling": summary["memory"]["sampling"], "good": good,
     });
     show(arguments.json, &sheet, || {
-        println!("| candidate | status | runner's peak, MiB | said |\n|---|---|---|---|");
+        println!("| candidate | status | runner's peak, MiB | message |\n|---|---|---|---|");
         for row in &rows {
             let peak = row["runner_peak_owed_bytes"].as_u64().map_or(f64::NAN, mib);
             println!(

@@ -1,5 +1,5 @@
-//! Measures the speed of copies: between pinned memory and the device, beside the link's rate, and within the device,
-//! beside its memory's rate.
+//! Measures the speed of copies between pinned memory and the device, compared with the rate of the link, and of copies
+//! within the device, compared with the rate of its memory.
 
 use std::time::Duration;
 

@@ -85,10 +85,10 @@ fn row(question: &str, mut command: Command, limit: Duration) -> Row {
         }
         let output = child.wait_with_output().context("reading a child")?;
         drop(ours);
-        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let description = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let trouble = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         Ok(if output.status.success() {
-            ("yes".to_owned(), said)
+            ("yes".to_owned(), description)
         } else {
             ("no".to_owned(), format!("{}: {trouble}", output.status))
         })

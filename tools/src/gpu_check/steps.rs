@@ -157,11 +157,11 @@ fn collect(mut command: Command, limit: Duration) -> Result<(Vec<Row>, Option<St
             None
         }
     };
-    let said = joined(errors);
+    let stderr_text = joined(errors);
     let trouble = match status {
         None => Some(format!("hung: killed after {} s", limit.as_secs())),
         Some(status) if status.success() => None,
-        Some(status) => Some(format!("{}: {}", ended(status), shortened(&said))),
+        Some(status) => Some(format!("{}: {}", ended(status), shortened(&stderr_text))),
     };
     Ok((joined(rows), trouble))
 }

@@ -156,7 +156,7 @@ fn device_that_keeps_memory_is_quarantined_and_builds_continue() {
         harness.core.next_deadline().min(Some(harness.now + DEVICE_RETURN_TIMEOUT))
     );
     harness.pass_time(DEVICE_RETURN_TIMEOUT);
-    let row = harness.policies("device_not_returned").pop().expect("said");
+    let row = harness.policies("device_not_returned").pop().expect("a row");
     assert!(row.numbers.contains(&("device_bytes", 300 << 20)), "{row:?}");
     assert_eq!(harness.core.device_state(), DeviceState::Quarantined);
     // Steps that do not need the device are done. The other units end without a verdict when nothing else is left to
@@ -170,7 +170,7 @@ fn device_that_keeps_memory_is_quarantined_and_builds_continue() {
 }
 
 #[test]
-fn device_that_gives_back_late_is_used_again() {
+fn device_whose_memory_is_back_late_is_used_again() {
     let (mut harness, first) = verifying(on_device(two_jobs()));
     harness.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 300)])));
     harness.gone(first.worker);
@@ -231,7 +231,7 @@ fn unit_ends_without_a_verdict_if_other_processes_keep_the_device_memory() {
     harness.feed(Event::DeviceSample(others()));
     harness.feed(Event::DeviceSample(others()));
     let row = harness.policies("device_in_use");
-    assert_eq!(row.len(), 1, "said once");
+    assert_eq!(row.len(), 1, "reported once");
     assert!(row[0].numbers.contains(&("device_bytes", 800 << 20)), "{row:?}");
     let build = harness.lease();
     harness.finish(build, Status::Passed);

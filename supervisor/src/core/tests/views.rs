@@ -111,8 +111,8 @@ fn why(harness: &Harness, candidate: u32) -> String {
 fn view_counts_the_candidates_ahead_of_a_waiting_one() {
     let before = |harness: &Harness, candidate| {
         let why = why(harness, candidate);
-        let (said, _) = why.split_once(" ahead of it").unwrap_or_else(|| panic!("{why}"));
-        said.rsplit(", ").next().unwrap_or_default().to_owned()
+        let (start, _) = why.split_once(" ahead of it").unwrap_or_else(|| panic!("{why}"));
+        start.rsplit(", ").next().unwrap_or_default().to_owned()
     };
     let mut harness = Harness::new(plan(3));
     let all = |harness: &Harness| [0, 1, 2].map(|candidate| before(harness, candidate));

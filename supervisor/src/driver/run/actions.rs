@@ -177,7 +177,7 @@ impl Run<'_> {
     fn phase_ended(&mut self, row: &PhaseRow) -> Result<(), RunError> {
         // The supervisor's memory is added, because the peak is that of the whole process tree.
         let supervisor = self.decisions.core.reserved_for_supervisor();
-        self.machine.sampler.predicted(row.predicted + supervisor);
+        self.machine.sampler.raise_predicted_peak(row.predicted + supervisor);
         let (source, index) = self.source_of(row.order.unit)?;
         source.phase_ended(self, index, row)
     }

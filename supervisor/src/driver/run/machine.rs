@@ -109,12 +109,12 @@ impl Machine {
             Err(rustix::io::Errno::INTR) => return Ok(false),
             Err(errno) => return Err(RunError::Poll(errno)),
         }
-        let said = self.pressure.as_ref().and_then(|_| polled.last()).map(PollFd::revents);
+        let events = self.pressure.as_ref().and_then(|_| polled.last()).map(PollFd::revents);
         drop(polled);
-        if said.is_some_and(|said| said.contains(PollFlags::ERR)) {
+        if events.is_some_and(|events| events.contains(PollFlags::ERR)) {
             self.pressure = None;
         }
-        Ok(said.is_some_and(|said| said.contains(PollFlags::PRI)))
+        Ok(events.is_some_and(|events| events.contains(PollFlags::PRI)))
     }
 
     /// Samples the memory of the process tree.
@@ -201,8 +201,8 @@ impl Machine {
     /// Warns of missing protections, which this machine cannot enforce on candidates. If `only` is given, warns only of
     /// the protections in it.
     pub(crate) fn warn_of_missing(&self, only: Option<&[String]>) {
-        let said = |it: &&Protection| only.is_none_or(|names| names.contains(&it.name));
-        for missing in self.protections.iter().filter(|it| !it.present).filter(said) {
+        let is_selected = |it: &&Protection| only.is_none_or(|names| names.contains(&it.name));
+        for missing in self.protections.iter().filter(|it| !it.present).filter(is_selected) {
             let needed = opt_shared::protection::known(&missing.name).is_none_or(|kind| kind.needed);
             let risk = if needed { "; not safe for candidates that you do not trust" } else { "" };
             tracing::warn!("not enforced on this machine: {} ({}){risk}", missing.name, missing.detail);

@@ -134,7 +134,7 @@ impl Run<'_> {
     /// Takes an additional sample, so that the next decision (recycle, grant) and its record use current figures. It
     /// does not disturb timings, because an attempt or a worker has just ended.
     fn sample_now(&mut self) -> Result<(), RunError> {
-        (self.each_turn)();
+        (self.after_each_sample)();
         let sample = self.machine.sample(self.decisions.now());
         self.records.memory_sample(&self.machine.sampler.latest);
         self.feed(Event::Sample(sample))

@@ -96,7 +96,7 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
         watchdog: Watchdog::start(),
         stalled: false,
         signals: &Signals::block().expect("signals"),
-        each_turn: || {},
+        after_each_sample: || {},
     };
     test(&mut run);
 }

@@ -35,13 +35,13 @@ struct Snapshot {
 /// Runs the plan until it ends, and takes a sample every second.
 pub(super) fn watch(program: &Path, plan: &Path) -> Result<Outside> {
     let folder = plan.parent().context("a plan has a folder")?;
-    let said = fs::File::create(folder.join("stderr"))?;
+    let stderr = fs::File::create(folder.join("stderr"))?;
     let mut child = Command::new(program)
         .args(["run", "--quiet"])
         .arg(plan)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(said)
+        .stderr(stderr)
         .spawn()
         .context("starting opt-supervisor")?;
     let mut snapshots = Vec::new();
@@ -53,8 +53,8 @@ pub(super) fn watch(program: &Path, plan: &Path) -> Result<Outside> {
         snapshots.extend(snapshot(child.id()));
         std::thread::sleep(EVERY);
     };
-    let said = fs::read_to_string(folder.join("stderr"))?;
-    ensure!(status.success(), "the run ended with {status}: {said}");
+    let stderr = fs::read_to_string(folder.join("stderr"))?;
+    ensure!(status.success(), "the run ended with {status}: {stderr}");
     Ok(Outside(snapshots))
 }
 
