@@ -1,6 +1,6 @@
-//! The format that torch wrote before version 1.6. It has a pickle each for magic number, protocol, system, object and
-//! storage keys, followed by the element count and the bytes of each storage. It has no offsets, so storages are found
-//! by reading one after the other.
+//! The format that torch wrote before version 1.6. It has one pickle each for the magic number, the protocol, the
+//! system, the object and the storage keys, followed by the element count and the bytes of each storage. It has no
+//! offsets, so storages are found by reading one after the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;

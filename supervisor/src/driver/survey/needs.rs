@@ -13,7 +13,7 @@ use opt_shared::settings::{
     BuildSettings, LimitSettings, ProfileEntries, ProfileSettings, Protocol, VerifySettings,
 };
 
-use super::facts::{EntryFact, JobFacts};
+use super::facts::{JobFacts, UsableEntry};
 use crate::core::event::Stage;
 use crate::core::predict::{self, Prediction, Sides};
 use crate::core::spec::{StageSpec, Step};
@@ -65,7 +65,7 @@ struct KnownNeeds {
 pub struct JobNeeds<'a> {
     job: &'a JobPlan,
     stages: Stages,
-    verified: Vec<&'a EntryFact>,
+    verified: Vec<&'a UsableEntry>,
     distinct: Vec<EntryNumbers>,
     all: Vec<EntryNumbers>,
     cores: u32,

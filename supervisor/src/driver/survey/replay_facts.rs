@@ -11,7 +11,7 @@ use opt_shared::replay::{PoolFloor, Recorder, needs};
 use opt_shared::settings::VerifySettings;
 use opt_shared::units::Bytes;
 
-use super::facts::{EntryFact, JobFacts};
+use super::facts::{JobFacts, UsableEntry};
 use crate::core::predict::{self, Prediction};
 use crate::plan::{Plan, ReplayPlan};
 
@@ -136,7 +136,7 @@ fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<R
 }
 
 impl ReplayFacts {
-    pub(crate) fn fact<'f>(&self, facts: &'f [JobFacts], step: usize) -> Option<&'f EntryFact> {
+    pub(crate) fn fact<'f>(&self, facts: &'f [JobFacts], step: usize) -> Option<&'f UsableEntry> {
         let (job, index) = self.steps.get(step)?;
         facts.get(job.index())?.entries.get(*index)
     }
