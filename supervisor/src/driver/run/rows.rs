@@ -25,7 +25,7 @@ impl Run<'_> {
 
     /// Carries out the actions that waited for rows, and tells the core when the database stalls or recovers.
     pub(super) fn handle_written_rows(&mut self) -> Result<(), RunError> {
-        self.rows_written()?;
+        self.continue_after_written_rows()?;
         if !self.stalled && self.store_is_behind() {
             self.stalled = true;
             let why = self.records.writer.last_error();
@@ -43,7 +43,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn rows_written(&mut self) -> Result<(), RunError> {
+    fn continue_after_written_rows(&mut self) -> Result<(), RunError> {
         for then in self.records.writer.acknowledged()? {
             self.continue_after(then)?;
         }
@@ -89,7 +89,7 @@ impl Run<'_> {
         let mut until = Instant::now() + if finished { ROWS_TIMEOUT } else { LAST_ROWS_TIMEOUT };
         let mut warned = false;
         loop {
-            self.rows_written()?;
+            self.continue_after_written_rows()?;
             if self.records.writer.oldest().is_none() {
                 return Ok(());
             }
