@@ -36,7 +36,7 @@ pub(super) fn press(model: &mut Model, key: KeyEvent) -> Option<Command> {
             return match key.code {
                 KeyCode::Char('y' | 'Y') => Some(command),
                 KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => None,
-                // Any other key cancels.
+                // Any other key leaves the question open.
                 _ => {
                     model.popup = Popup::Confirm { question, command };
                     None
