@@ -21,7 +21,7 @@ impl LimitSettings {
     }
 
     /// The limit of its private memory, whether touched or not. If the plan gives a figure, the stacks of all threads
-    /// but the first are added. They are hardly touched, but would use up a small figure.
+    /// but the first are added. Little of them is ever touched, but they would use up a small limit.
     pub fn private_memory_for(&self, inputs: Bytes, cores: u32) -> Bytes {
         let further = STACK.saturating_mul(u64::from(self.threads_on(cores)) - 1);
         let memory = self.memory_for(inputs, cores);

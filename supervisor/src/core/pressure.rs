@@ -17,7 +17,7 @@ use super::ledger::{CeilingScope, Demand};
 use super::recycle::RecycleReason;
 use super::worker::{Runner, Worker};
 
-/// A process that owes less than this is not ended, because it would hardly help.
+/// A process that owes less than this is not ended, because that would free too little.
 const WORTH_KILLING: Bytes = Bytes::mib(64);
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
 /// Freed pages stay in per-CPU lists for seconds before the kernel counts them as available.

@@ -29,7 +29,7 @@ pub(crate) enum State {
     },
     Idle,
     Leased(Lease),
-    /// The worker was told to end by itself.
+    /// The worker was told to exit.
     Draining {
         deadline: Moment,
     },
@@ -115,7 +115,7 @@ pub(crate) struct Worker {
     pub(crate) spare: bool,
 }
 
-/// The order to a worker to end by itself between two leases.
+/// The order to a worker to exit between two leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DrainOrder {
     pub(crate) at: Moment,

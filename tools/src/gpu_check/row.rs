@@ -101,7 +101,7 @@ impl Row {
         Ok(out.flush()?)
     }
 
-    /// Returns `None` if the line is no row: a driver may print lines of its own.
+    /// Returns `None` if the line is not a row, because a driver may print lines, too.
     pub(crate) fn received(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }

@@ -1,4 +1,4 @@
-//! The steps, their time limits, and running one in a process of its own.
+//! Lists the steps with their time limits, and runs each in a separate process.
 //!
 //! A step that hangs is killed with its descendants, and one that crashes ends alone. Rows that it had sent are kept.
 

@@ -66,7 +66,7 @@ enum Step {
     Index(usize),
     Value(NodeId),
     Key(NodeId),
-    /// A member that cannot be named by a path. Paths inside it start anew.
+    /// A member that cannot be named by a path. Paths inside it start over.
     Member,
 }
 

@@ -402,7 +402,7 @@ mod tests {
         fs::create_dir(&work).expect("made");
         fs::write(&part, "half").expect("written");
         drop(folder);
-        let folder = RunFolder::resume(base.path(), "demo", None).expect("taken up");
+        let folder = RunFolder::resume(base.path(), "demo", None).expect("resumed");
         assert!(!work.exists() && !part.exists());
         // At the end of the run, files of a killed worker are cleared, too.
         fs::write(&part, "half").expect("written");

@@ -153,7 +153,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Watches a worker's zygote, which is charged to the worker. It is no error if the zygote has already ended.
+    /// Watches a worker's zygote, which is charged to the worker. It is not an error if the zygote has already ended.
     pub(crate) fn watch_zygote(&mut self, worker: WorkerId, pid: u32, start_time: u64) {
         let zygote = Process::Zygote(worker);
         self.sampler.forget(zygote);

@@ -20,7 +20,7 @@ const CANARY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The amount of memory that a filling canary tries to take, in MiB, and the limit at which it must be ended.
 const FILL_MIB: &str = "64";
 const LIMIT: Bytes = Bytes::mib(8);
-const LOOK_EVERY: Duration = Duration::from_micros(200);
+const SAMPLE_EVERY: Duration = Duration::from_micros(200);
 
 /// Tests every protection, and returns them in the order of the list.
 pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Protection> {
@@ -132,9 +132,9 @@ fn fill_under_watch(executable: &Executable) -> Result<String, String> {
     let owed = loop {
         match measure()? {
             Some(owed) if limit < owed => break owed,
-            Some(_) if Instant::now() < deadline => std::thread::sleep(LOOK_EVERY),
-            Some(_) => return Err("it filled memory unnoticed".to_owned()),
-            None => return Err("it ended by itself".to_owned()),
+            Some(_) if Instant::now() < deadline => std::thread::sleep(SAMPLE_EVERY),
+            Some(_) => return Err("the canary filled memory, but no sample showed it".to_owned()),
+            None => return Err("the canary ended before it exceeded the limit".to_owned()),
         }
     };
     canary.kill();

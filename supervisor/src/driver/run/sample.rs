@@ -132,7 +132,7 @@ impl Sampler {
         }
     }
 
-    /// Watches a process. It is no error if the process has already ended.
+    /// Watches a process. It is not an error if the process has already ended.
     pub fn watch(
         &mut self,
         process: Process,
