@@ -149,7 +149,7 @@ impl Core {
         self.ledger.measure_device(sample.free);
         self.check_returning_memory(now, sample);
         self.report_other_users(sample);
-        self.end_a_worker_over(now, self.over_ceiling());
+        self.handle_exceeded_limit(now, self.over_ceiling());
     }
 
     fn check_returning_memory(&mut self, now: Moment, sample: &DeviceSample) {

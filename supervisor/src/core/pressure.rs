@@ -142,7 +142,7 @@ impl Core {
         Some(ExceededLimit { scope: None, reason: KillReason::HostFloor { available, floor }, text, numbers })
     }
 
-    pub(super) fn end_a_worker_over(&mut self, now: Moment, exceeded: Option<ExceededLimit>) {
+    pub(super) fn handle_exceeded_limit(&mut self, now: Moment, exceeded: Option<ExceededLimit>) {
         let Some(exceeded) = exceeded else { return };
         if self.eviction_is_under_way(now) {
             return;

@@ -31,7 +31,8 @@ pub enum RecycleReason {
 }
 
 impl RecycleReason {
-    /// Returns whether the worker has simply served long enough. Such workers are replaced one at a time.
+    /// Returns whether the reason is the worker's age, its number of leases, or its growth. Such workers are replaced one
+    /// at a time.
     pub const fn is_routine(self) -> bool {
         matches!(self, Self::Age | Self::Leases | Self::Growth)
     }

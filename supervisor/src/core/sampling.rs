@@ -81,6 +81,6 @@ impl Core {
         }
         self.observe_machine(now, sample);
         let exceeded = self.over_ceiling().or_else(|| self.below_floor(sample));
-        self.end_a_worker_over(now, exceeded);
+        self.handle_exceeded_limit(now, exceeded);
     }
 }
