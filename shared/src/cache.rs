@@ -39,7 +39,7 @@ impl CacheGuard {
     /// Counts the file's cached pages. Call this before reading any of it.
     pub fn watch(file: Arc<File>, large_job: bool) -> Self {
         let before = cached_pages(file.as_fd());
-        let drop = if large_job { not_there(&file, before) } else { Vec::new() };
+        let drop = if large_job { droppable(&file, before) } else { Vec::new() };
         Self { file, before, drop }
     }
 
@@ -88,7 +88,7 @@ impl Drop for CacheGuard {
 }
 
 /// The ranges that may be dropped without harm to other readers: the whole file, unless most of it is cached.
-fn not_there(file: &File, before: Option<u64>) -> Vec<Range<u64>> {
+fn droppable(file: &File, before: Option<u64>) -> Vec<Range<u64>> {
     let everything = std::iter::once(0..u64::MAX >> 1).collect();
     let (Some(cached), Ok(metadata)) = (before, file.metadata()) else { return everything };
     let bytes = metadata.len();

@@ -76,8 +76,8 @@ pub enum CopyError {
 }
 
 impl KernelFiles {
-    /// Looks for the headers of `sources`, whose paths must be absolute. A source that cannot be read is skipped; copying
-    /// it will fail.
+    /// Looks for the headers of `sources`, whose paths must be absolute. A source that cannot be read is skipped;
+    /// copying it will fail.
     pub fn find(sources: &[PathBuf], language: Language) -> Self {
         let clean: Vec<PathBuf> = sources.iter().map(|path| without_dots(path)).collect();
         let root = common_folder(&clean);
@@ -375,7 +375,7 @@ mod tests {
             ("link.h", NoHeader),
             ("/proc/self/status", Outside),
             ("detail", NoHeader),
-            // It leads out of the source's folder and back in through a folder name that the copy does not have.
+            // The path leads out of the source's folder and back in through a folder name that the copy does not have.
             ("../k/x.h", Outside),
         ];
         assert_eq!(left_out(&files), expected);

@@ -114,7 +114,7 @@ impl Launcher {
 /// The trust that a verdict deserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tier {
-    /// Every law holds.
+    /// The sandbox gives all of its guarantees.
     A,
     /// The candidate can forge objects of the interpreter. It cannot reach the clock, the expected outputs or the
     /// verdict.
@@ -150,7 +150,7 @@ impl Tier {
     }
 }
 
-/// The message where kernels cannot be launched.
+/// Why a candidate for a CUDA device cannot run, in a version that has no CUDA support.
 pub const NO_CUDA: &str = "the CUDA device is not supported by this version";
 
 /// One row of the table.

@@ -185,7 +185,7 @@ pub struct BuildTask {
     pub artifacts_room: Bytes,
     /// The folder for temporary files. The worker empties it, and so does the next start.
     pub scratch: PathBuf,
-    pub closed: Closed,
+    pub closed: HiddenPaths,
 }
 
 /// The first entry of a job.
@@ -197,7 +197,7 @@ pub struct FirstCall {
 
 /// Paths that neither builds nor runners can read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Closed {
+pub struct HiddenPaths {
     /// Captures, results and the plan. They are closed even if they are in a folder that the plan names.
     pub files: Vec<PathBuf>,
     /// The plan's folder. It is closed even if it is in a system folder, but paths in it that the plan names can be
@@ -242,7 +242,7 @@ pub struct Callee {
     pub limits: LimitSettings,
     /// Folders with shared libraries that the artifact needs.
     pub library_path: Vec<PathBuf>,
-    pub closed: Closed,
+    pub closed: HiddenPaths,
     /// `[build] python`: the interpreter for launchers that need one.
     pub python: String,
     /// The form of an interpreter's calls. With `Form::Recorded`, the recorded function is called and `symbol` is its
@@ -327,7 +327,7 @@ pub struct ReplayCallee {
 
 /// The limits of a runner's control group in addition to its memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pack {
+pub struct GroupLimits {
     /// The size of its mapped files. The kernel charges page cache to the group that touches it first. These pages are
     /// reclaimable, but must not be evicted while the runner is being timed.
     pub files: Bytes,
@@ -353,7 +353,7 @@ pub enum FromWorker {
         of_worker: Bytes,
         /// The private memory that it shares with its zygote until it writes to it. The zygote owes it.
         inherited: Bytes,
-        pack: Pack,
+        group_limits: GroupLimits,
     },
     /// The worker has started a zygote, which replaces the previous one. A zygote runs no candidate; some runners are
     /// copies of it.

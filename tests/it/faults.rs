@@ -116,7 +116,7 @@ fn run_names_a_resource_limit_that_is_too_low() {
     {
         let (scenario, outcome) = limited(limit);
         let outcome = outcome.expect_exit(3);
-        outcome.expect_stderr(&["the resource limit on", option]);
+        outcome.expect_stderr(&["the hard limit on", option]);
         outcome.expect(!scenario.run_folder().exists(), "nothing was started");
     }
     let (scenario, outcome) = limited("-n 64");

@@ -236,7 +236,7 @@ fn second_supervisor_of_a_run_is_refused() {
     let second = fixture.start(&["--resume"]).expect("started");
     require(fixture.run_to(second, 3));
     let stderr = std::fs::read_to_string(fixture.folder.join("stderr")).expect("a log");
-    assert!(stderr.contains("another supervisor works in"), "{stderr}");
+    assert!(stderr.contains("another supervisor is using"), "{stderr}");
     require(fixture.run_to(first, 0));
     require(everything_is_in_order(&fixture));
 }

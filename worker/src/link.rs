@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use ipc_channel::ipc::{self, IpcSender};
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{
-    FromWorker, Hello, KillReason, PROTOCOL_VERSION, Pack, Protection, Task, ToWorker,
+    FromWorker, GroupLimits, Hello, KillReason, PROTOCOL_VERSION, Protection, Task, ToWorker,
 };
 use opt_shared::units::Bytes;
 
@@ -52,7 +52,7 @@ pub(crate) struct RunnerNotice {
     pub(crate) shared: Bytes,
     pub(crate) of_worker: Bytes,
     pub(crate) inherited: Bytes,
-    pub(crate) pack: Pack,
+    pub(crate) group_limits: GroupLimits,
 }
 
 pub(crate) struct Link {
@@ -173,7 +173,7 @@ impl Link {
             shared: notice.shared,
             of_worker: notice.of_worker,
             inherited: notice.inherited,
-            pack: notice.pack,
+            group_limits: notice.group_limits,
         })
     }
 

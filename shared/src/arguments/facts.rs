@@ -88,8 +88,8 @@ impl EntryFacts {
     }
 }
 
-/// Decides from its header whether an input may have new values in each timed call. Parameters are constants, and
-/// lazy conjugates and negatives are written out only once.
+/// Decides from its header whether an input may have new values in each timed call. A `torch.nn.Parameter` is constant,
+/// and lazy conjugates and negatives are written out only once.
 pub fn may_vary(tensor: &Tensor) -> bool {
     tensor.elements() != 0 && !tensor.parameter && tensor.dtype.kind() != Kind::Bool && !is_resolved(tensor)
 }

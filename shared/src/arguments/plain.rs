@@ -14,7 +14,7 @@ use super::heavy::HeavyView;
 use crate::capture::{SequenceKind, Value};
 
 /// Largest number of values visited in one argument. A list of a million numbers should be a tensor.
-const MAX_PLACES: usize = 1 << 20;
+const MAX_VALUES: usize = 1 << 20;
 /// Deepest nesting of lists. Real arguments have two levels; the limit keeps recursion far from the end of any
 /// stack.
 const MAX_DEPTH: usize = 64;
@@ -53,7 +53,7 @@ pub enum Refusal {
     Tensor,
     #[error("it is nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
-    #[error("it has more than {MAX_PLACES} elements (put them into a tensor)")]
+    #[error("it has more than {MAX_VALUES} elements (put them into a tensor)")]
     TooLarge,
     #[error(transparent)]
     Heavy(#[from] HeavyView),
@@ -66,7 +66,7 @@ pub(super) struct Budget(usize);
 
 impl Budget {
     pub(super) fn new() -> Self {
-        Self(MAX_PLACES)
+        Self(MAX_VALUES)
     }
 
     pub(super) fn visit(&mut self, depth: usize) -> Result<(), Refusal> {

@@ -7,17 +7,17 @@ use sha2::{Digest, Sha256};
 use super::PlainValue;
 use super::entry::kind_name;
 use super::plain::{Budget, Refusal, holds_tensor, plain_value, shorten};
-use crate::capture::{Made, Value};
+use crate::capture::{Creation, Value};
 
 /// The part of a value that is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Print {
+pub(super) enum Fingerprint {
     Plain { shown: String, digest: [u8; 32] },
     Tensor,
     Incomparable(Refusal),
 }
 
-impl Print {
+impl Fingerprint {
     pub(super) fn of(value: &Value) -> Self {
         match holds_tensor(value, 0, &mut Budget::new()) {
             Ok(true) => return Self::Tensor,
@@ -109,9 +109,9 @@ fn hash_structure(
         }
         Value::Object(object) => {
             let (kind, arguments) = match &object.made {
-                Made::Named => ("named", &[][..]),
-                Made::Called(arguments) => ("called", &**arguments),
-                Made::New(arguments) => ("new", &**arguments),
+                Creation::Named => ("named", &[][..]),
+                Creation::Called(arguments) => ("called", &**arguments),
+                Creation::New(arguments) => ("new", &**arguments),
             };
             let name = &object.name;
             hash.update(format!("{kind}:{}:{name}({},{})", name.len(), arguments.len(), object.state.len()));

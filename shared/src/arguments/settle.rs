@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::bind::arguments_made;
 use super::plain::{Refusal, plain_value, shorten};
-use super::print::Print;
+use super::print::Fingerprint;
 use super::{Entry, PlainValue, Signature};
 use crate::capture::Value;
 
@@ -123,9 +123,9 @@ struct Tally {
 #[derive(Clone, Debug)]
 struct ArgumentFacts {
     first: String,
-    print: Print,
+    fingerprint: Fingerprint,
     /// The first few entries whose value differs from the first one.
-    differing: Vec<(String, Print)>,
+    differing: Vec<(String, Fingerprint)>,
     more_differing: usize,
     tensor_in: Option<String>,
     incomparable_in: Option<(String, Refusal)>,
@@ -223,12 +223,12 @@ impl SignatureBuilder {
     }
 
     fn observe_value(&mut self, place: ArgumentKey, entry_name: &str, value: &Value) {
-        let print = Print::of(value);
+        let fingerprint = Fingerprint::of(value);
         let arguments = arguments_made(value);
-        let list = !matches!(value, Value::Tensor(_)) && print == Print::Tensor;
+        let list = !matches!(value, Value::Tensor(_)) && fingerprint == Fingerprint::Tensor;
         let facts = self.places.entry(place).or_insert_with(|| ArgumentFacts {
             first: entry_name.to_owned(),
-            print: print.clone(),
+            fingerprint: fingerprint.clone(),
             differing: Vec::new(),
             more_differing: 0,
             tensor_in: None,
@@ -241,16 +241,16 @@ impl SignatureBuilder {
         if arguments != facts.arguments && facts.other_arguments.is_none() {
             facts.other_arguments = Some((entry_name.to_owned(), arguments));
         }
-        match &print {
-            Print::Tensor if facts.tensor_in.is_none() => facts.tensor_in = Some(entry_name.to_owned()),
-            Print::Incomparable(reason) if facts.incomparable_in.is_none() => {
+        match &fingerprint {
+            Fingerprint::Tensor if facts.tensor_in.is_none() => facts.tensor_in = Some(entry_name.to_owned()),
+            Fingerprint::Incomparable(reason) if facts.incomparable_in.is_none() => {
                 facts.incomparable_in = Some((entry_name.to_owned(), reason.clone()));
             }
             _ => {}
         }
-        if print != facts.print {
+        if fingerprint != facts.fingerprint {
             if facts.differing.len() < MAX_NAMED {
-                facts.differing.push((entry_name.to_owned(), print));
+                facts.differing.push((entry_name.to_owned(), fingerprint));
             } else {
                 facts.more_differing += 1;
             }
@@ -422,16 +422,16 @@ impl SignatureBuilder {
         let mut differing = first.differing.clone();
         let mut more_differing = first.more_differing;
         for other in &facts[1..] {
-            let seen =
-                std::iter::once((other.first.clone(), other.print.clone())).chain(other.differing.clone());
-            differing.extend(seen.filter(|(_, print)| *print != first.print));
+            let seen = std::iter::once((other.first.clone(), other.fingerprint.clone()))
+                .chain(other.differing.clone());
+            differing.extend(seen.filter(|(_, fingerprint)| *fingerprint != first.fingerprint));
             more_differing += other.more_differing;
         }
-        let default = defaults.get(name).map(Print::of_plain);
+        let default = defaults.get(name).map(Fingerprint::of_plain);
         for (_, tally) in self.forms.iter().filter(|(form, _)| !form.gives(name, captured)) {
-            if default.as_ref() != Some(&first.print) {
-                let print = default.clone().unwrap_or_else(Print::nothing);
-                differing.push((tally.first.clone(), print));
+            if default.as_ref() != Some(&first.fingerprint) {
+                let fingerprint = default.clone().unwrap_or_else(Fingerprint::nothing);
+                differing.push((tally.first.clone(), fingerprint));
                 more_differing += tally.others;
             }
         }
@@ -440,7 +440,7 @@ impl SignatureBuilder {
         Some(SignatureError::LeftOutVaries {
             parameter,
             first: first.first.clone(),
-            first_value: first.print.shown(),
+            first_value: first.fingerprint.shown(),
             others: differing.into_iter().take(MAX_NAMED).map(|(entry, _)| entry).collect(),
             other_value,
             more: more_differing,

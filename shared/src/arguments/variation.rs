@@ -39,7 +39,7 @@ impl VaryChoice<'_> {
         } else if !may_vary(tensor) {
             Some("it is boolean, or a lazy conjugate or negative")
         } else if VARIED.get() < range.end - range.start {
-            Some("too large to be written anew for each call")
+            Some("too large to get new values for each call")
         } else {
             None
         }

@@ -298,8 +298,8 @@ fn read_archive(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {
     let unused = unpickled.unused.iter().map(|name| archive.storage(name)).collect::<Result<_, _>>()?;
     let mut storages = Vec::with_capacity(unpickled.storages.len());
     for name in unpickled.storages {
-        let place = archive.storage(&name)?;
-        storages.push((name, place));
+        let location = archive.storage(&name)?;
+        storages.push((name, location));
     }
     Ok(Contents { root: unpickled.root, storages, unused })
 }
@@ -307,17 +307,17 @@ fn read_archive(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {
 fn read_legacy(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {
     let legacy = Legacy::open(file, file_bytes)?;
     let object = legacy.object()?;
-    let mut places = legacy.places(&object)?;
+    let mut locations = legacy.locations(&object)?;
     let mut take = |name: &StorageName| {
-        places.remove(&name.key).ok_or_else(|| {
+        locations.remove(&name.key).ok_or_else(|| {
             Fault::new(ErrorKind::MissingRecord, format!("there is no storage {}", quoted(&name.key)))
         })
     };
     let unused = object.unused.iter().map(&mut take).collect::<Result<_, _>>()?;
     let mut storages = Vec::with_capacity(object.storages.len());
     for name in object.storages {
-        let place = take(&name)?;
-        storages.push((name, place));
+        let location = take(&name)?;
+        storages.push((name, location));
     }
     Ok(Contents { root: object.root, storages, unused })
 }

@@ -1,6 +1,6 @@
-//! The format that torch wrote before version 1.6. It has a pickle each for magic number, protocol, system, object and
-//! storage keys, followed by the element count and the bytes of each storage. It has no offsets, so storages are found
-//! by reading one after the other.
+//! The format that torch wrote before version 1.6. It has one pickle each for the magic number, the protocol, the
+//! system, the object and the storage keys, followed by the element count and the bytes of each storage. It has no
+//! offsets, so storages are found by reading one after the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl<'a> Legacy<'a> {
     }
 
     /// Finds the location of each storage, by key.
-    pub(super) fn places(&self, object: &Unpickled) -> Result<HashMap<Arc<str>, StorageLocation>, Fault> {
+    pub(super) fn locations(&self, object: &Unpickled) -> Result<HashMap<Arc<str>, StorageLocation>, Fault> {
         let Value::Sequence { kind: SequenceKind::List, items: keys } = self.pickle(4)?.root else {
             return Err(Fault::bad_pickle("the storage keys are not a list"));
         };
@@ -99,7 +99,7 @@ impl<'a> Legacy<'a> {
         }
         let named: HashMap<&str, &StorageName> =
             object.storages.iter().chain(&object.unused).map(|storage| (&*storage.key, storage)).collect();
-        let mut places = HashMap::new();
+        let mut locations = HashMap::new();
         let mut offset = self.bounds[PICKLES] as u64;
         for key in keys.iter() {
             let Value::Str(key) = key else {
@@ -108,17 +108,17 @@ impl<'a> Legacy<'a> {
             let storage = named
                 .get(&**key)
                 .ok_or_else(|| Fault::bad_pickle(format!("storage {} belongs to no object", quoted(key))))?;
-            let place = self.place(storage, offset)?;
+            let location = self.location(storage, offset)?;
             // Locations are checked against the length of the file, so the sum does not overflow.
-            offset = place.offset + place.record_bytes;
-            if places.insert(key.clone(), place).is_some() {
+            offset = location.offset + location.record_bytes;
+            if locations.insert(key.clone(), location).is_some() {
                 return Err(Fault::bad_pickle(format!("storage {} is listed twice", quoted(key))));
             }
         }
-        Ok(places)
+        Ok(locations)
     }
 
-    fn place(&self, storage: &StorageName, offset: u64) -> Result<StorageLocation, Fault> {
+    fn location(&self, storage: &StorageName, offset: u64) -> Result<StorageLocation, Fault> {
         let shown = format!("storage {}", quoted(&storage.key));
         let truncated = || Fault::new(ErrorKind::Truncated, format!("the file ends inside {shown}"));
         let mut count = [0; 8];

@@ -66,14 +66,14 @@ pub enum Value {
 pub struct Object {
     /// `module.name` as in the pickle.
     pub name: Arc<str>,
-    pub made: Made,
+    pub made: Creation,
     /// Attributes that were set after its creation, and items that were added.
     pub state: Vec<Value>,
 }
 
 /// The way in which Python would create an object.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Made {
+pub enum Creation {
     /// The object with that name, without a call.
     Named,
     /// A call with these arguments. Members of enums and many other objects are created like this.
@@ -86,7 +86,7 @@ impl Object {
     /// The value of an enum's member. A call with one plain value counts as a member.
     pub fn member_value(&self) -> Option<&Value> {
         match &self.made {
-            Made::Called(arguments) if self.state.is_empty() => match &**arguments {
+            Creation::Called(arguments) if self.state.is_empty() => match &**arguments {
                 [value @ (Value::Int(_) | Value::Bool(_) | Value::Float(_) | Value::Str(_))] => Some(value),
                 _ => None,
             },
@@ -97,7 +97,7 @@ impl Object {
     /// The items of a named tuple.
     pub fn tuple_items(&self) -> Option<&[Value]> {
         match &self.made {
-            Made::New(items) if self.state.is_empty() && !items.is_empty() => Some(items),
+            Creation::New(items) if self.state.is_empty() && !items.is_empty() => Some(items),
             _ => None,
         }
     }

@@ -13,15 +13,15 @@ impl LimitSettings {
         self.threads.unwrap_or(cores).max(1)
     }
 
-    /// The memory that the candidate may owe in addition to its outputs, with `"auto"` resolved. `inputs` is the size of
-    /// the largest entry's inputs.
+    /// The memory that the candidate may owe in addition to its outputs, with `"auto"` resolved. `inputs` is the size
+    /// of the largest entry's inputs.
     pub fn memory_for(&self, inputs: Bytes, cores: u32) -> Bytes {
         let stacks = STACK.saturating_mul(u64::from(self.threads_on(cores)));
         self.memory.unwrap_or_else(|| MIN_MEMORY.max(inputs) + stacks)
     }
 
     /// The limit of its private memory, whether touched or not. If the plan gives a figure, the stacks of all threads
-    /// but the first are added. They are hardly touched, but would use up a small figure.
+    /// but the first are added. Little of them is ever touched, but they would use up a small limit.
     pub fn private_memory_for(&self, inputs: Bytes, cores: u32) -> Bytes {
         let further = STACK.saturating_mul(u64::from(self.threads_on(cores)) - 1);
         let memory = self.memory_for(inputs, cores);

@@ -4,7 +4,8 @@ use super::{ALIGNMENT, DEVICE_ALIGNMENT};
 use crate::placement::whole_grains;
 use crate::units::Bytes;
 
-/// The target size of a profile's ring of outputs, which has a slot for each call of a block. It has at least two slots.
+/// The target size of a profile's ring of outputs, which has a slot for each call of a block. It has at least two
+/// slots.
 pub const RING: Bytes = Bytes::mib(16);
 /// The largest number of calls in one block, and therefore of slots in a ring.
 pub const MAX_CALLS: u32 = 16_384;

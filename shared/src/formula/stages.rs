@@ -85,8 +85,8 @@ pub fn profile(batch: &[EntryNumbers], settings: &ProfileSettings, sides: u64) -
         // A slot takes as much memory as the guarded outputs of a verification. The trial of varied inputs uses a ring.
         ring = ring.max(batch.iter().map(|entry| entry.outputs).sum());
     }
-    // All sides and entries share one buffer for varied inputs. Each entry keeps the values from which its new inputs are
-    // drawn.
+    // All sides and entries share one buffer for varied inputs. Each entry keeps the values from which its new inputs
+    // are drawn.
     let varied = if settings.vary == Vary::None {
         Bytes::ZERO
     } else {
@@ -148,8 +148,8 @@ pub fn runner_base(launcher: Launcher) -> Bytes {
     }
 }
 
-/// The memory that these runners may owe together in addition to the terms of their stage, and their zygote if one of them
-/// has one. `inputs` is the size of the largest entry's inputs.
+/// The memory that these runners may owe together in addition to the terms of their stage, and their zygote if one of
+/// them has one. `inputs` is the size of the largest entry's inputs.
 pub fn runners(runners: &[RunnerTerms<'_>], inputs: Bytes, cores: u32) -> Vec<Term> {
     let memory = runners.iter().map(|runner| runner.limits.memory_for(inputs, cores)).sum();
     let base = runners.iter().map(|runner| runner_base(runner.launcher)).sum();

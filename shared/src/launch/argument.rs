@@ -11,7 +11,7 @@ use super::{SyntaxError, parse};
 #[serde(try_from = "String", into = "String")]
 pub struct LaunchArg {
     text: String,
-    pub(super) value: Given,
+    pub(super) value: LaunchValue,
     pub(super) kind: Option<ScalarType>,
 }
 
@@ -19,7 +19,7 @@ pub struct LaunchArg {
 impl Eq for LaunchArg {}
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Given {
+pub(super) enum LaunchValue {
     /// A literal with a point or an exponent.
     Float(f64),
     Expression(Node),
@@ -32,8 +32,8 @@ impl LaunchArg {
             Some(colon) => (colon, Some(type_at(text, colon + 1)?)),
         };
         let value = match float(&text[..end]) {
-            Some(value) => Given::Float(value),
-            None => Given::Expression(parse::part(text, end)?),
+            Some(value) => LaunchValue::Float(value),
+            None => LaunchValue::Expression(parse::part(text, end)?),
         };
         Ok(Self { text: text.to_owned(), value, kind })
     }

@@ -1,6 +1,6 @@
 //! Evaluates the launches of a plan for the arguments of one entry.
 
-use super::argument::{Given, LaunchArg};
+use super::argument::{LaunchArg, LaunchValue};
 use super::error::Excerpt;
 use super::evaluate::{Wrong, number, whole};
 use super::expression::Expression;
@@ -120,11 +120,11 @@ fn bounded(
 
 fn value(arg: &LaunchArg, names: &Names<'_>) -> Result<Value, Wrong> {
     let node = match &arg.value {
-        Given::Float(value) => {
+        LaunchValue::Float(value) => {
             let kind = arg.kind.unwrap_or(ScalarType::F64);
             return scalar(super::scalar::Number::Float(*value), kind, 0..arg.text().len());
         }
-        Given::Expression(node) => node,
+        LaunchValue::Expression(node) => node,
     };
     if let NodeKind::Reference(reference) = &node.kind
         && reference.attribute.is_none()

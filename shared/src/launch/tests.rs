@@ -219,8 +219,8 @@ fn numbers_are_converted_to_the_type_of_their_parameter() {
     assert_eq!(bytes(6), [1]);
 }
 
-/// Each number lies just above the middle between two numbers of its type. Rounding it to a wider type first would move it
-/// to the middle, from where it would be rounded down.
+/// Each number lies just above the middle between two numbers of its type. Rounding it to a wider type first would move
+/// it to the middle, from where it would be rounded down.
 #[test]
 fn number_beside_the_middle_of_two_values_is_rounded_once() {
     let (f16_beside, bf16_beside) =

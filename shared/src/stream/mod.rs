@@ -3,17 +3,17 @@
 //! Reader threads fill slots in turn, and the caller gets the slots in order, so the disk does not wait for the caller.
 //! A stream needs memory only for its slots, however long the range is.
 //!
-//! `ladder` decides how a chunk is read. If the system does not support a method, the stream is slower, but the bytes
+//! `method` decides how a chunk is read. If the system does not support a method, the stream is slower, but the bytes
 //! are the same.
 
-mod ladder;
+mod method;
 
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
-pub use ladder::{FileDisk, ReadMethod};
+pub use method::{FileDisk, ReadMethod};
 
 use crate::units::{Bytes, to_index};
 

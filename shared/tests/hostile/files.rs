@@ -1,4 +1,4 @@
-//! Hand-made files: the simplest zip around a pickle. Also makes every query on a file.
+//! Makes hostile files by hand, as the simplest zip around a pickle, and runs every query on a file.
 
 use std::path::Path;
 
@@ -60,7 +60,7 @@ pub(crate) fn with_file<T>(bytes: &[u8], call: impl FnOnce(&Path) -> T) -> T {
     call(file.path())
 }
 
-/// Makes every query on a file. Returns the document and the largest memory use.
+/// Runs every query on a file. Returns the document and the largest memory use.
 pub(crate) fn inspected(bytes: &[u8]) -> (Json, usize) {
     with_file(bytes, |path| {
         peak_of(|| {
@@ -93,8 +93,8 @@ pub(crate) fn tensor(offset: &str, size: &[&str], stride: &[&str]) -> Vec<u8> {
     pickle
 }
 
-/// A list of two references to a list of two references to …
-pub(crate) fn laughs(levels: usize) -> Vec<u8> {
+/// A pickle of nested lists, each of which contains the next one twice, like the "billion laughs" attack on XML.
+pub(crate) fn billion_laughs(levels: usize) -> Vec<u8> {
     let mut pickle = b"\x80\x04]\x94".to_vec();
     for level in 0..u8::try_from(levels).expect("small") {
         pickle.extend(b"]\x94(");

@@ -2,7 +2,7 @@
 
 use opt_shared::capture::{CaptureFile, Value};
 
-use crate::files::{capture_of, inspected, laughs, outcome_of, tensor, with_file};
+use crate::files::{billion_laughs, capture_of, inspected, outcome_of, tensor, with_file};
 use crate::memory::MAX_MEMORY;
 
 fn table() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
@@ -13,9 +13,9 @@ fn table() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
     let huge = u64::MAX.to_le_bytes();
     let large = (20u64 << 20).to_le_bytes();
     vec![
-        ("laughs that fit", laughs(10), &["ok"]),
-        ("billion laughs", laughs(40), &["limit"]),
-        ("many laughs", laughs(199), &["limit"]),
+        ("laughs that fit", billion_laughs(10), &["ok"]),
+        ("billion laughs", billion_laughs(40), &["limit"]),
+        ("many laughs", billion_laughs(199), &["limit"]),
         (
             "laughs in tuples as a key",
             {
@@ -231,10 +231,10 @@ fn equal_keys_are_the_same_key() {
 /// Code that visits the values of an opened capture does not count them, so opening must refuse such a capture.
 #[test]
 fn capture_that_unfolds_to_too_many_values_is_refused() {
-    with_file(&capture_of(&laughs(40)), |path| {
+    with_file(&capture_of(&billion_laughs(40)), |path| {
         assert_eq!(CaptureFile::open(path).expect_err("it is too large").kind.name(), "limit");
     });
-    with_file(&capture_of(&laughs(20)), |path| assert!(CaptureFile::open(path).is_ok()));
+    with_file(&capture_of(&billion_laughs(20)), |path| assert!(CaptureFile::open(path).is_ok()));
     // A capture may be small enough to be opened and still too large to print.
-    assert_eq!(outcome_of(&inspected(&capture_of(&laughs(20))).0), "limit");
+    assert_eq!(outcome_of(&inspected(&capture_of(&billion_laughs(20))).0), "limit");
 }

@@ -40,8 +40,8 @@ pub struct Subtree {
 }
 
 impl Subtree {
-    /// Takes over `home`. `key` identifies the run among all live ones, and `root` is `/`. `pid` is this process, which is
-    /// moved into a new group.
+    /// Takes over `home`. `key` identifies the run among all live ones, and `root` is `/`. `pid` is this process, which
+    /// is moved into a new group.
     pub fn take(root: &Path, home: &Home, key: &str, pid: u32) -> Result<Self, CgroupError> {
         let folder = home.folder.clone();
         let path = folder.join("cgroup.controllers");
@@ -51,7 +51,7 @@ impl Subtree {
                 return Err(CgroupError::NoController { path, wanted, found: found.trim().to_owned() });
             }
         }
-        if !may_divide(root, home) {
+        if !may_create_groups(root, home) {
             return Err(CgroupError::NotDelegated { path: folder });
         }
         let mut subtree = Self { folder, key: key.to_owned(), pid, enabled: Vec::new(), dying: Vec::new() };
@@ -59,7 +59,7 @@ impl Subtree {
         let home = subtree.home();
         match std::fs::create_dir(&home) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(CgroupError::io("create a group below it", &subtree.folder)(error));
+                return Err(CgroupError::io("create a child group", &subtree.folder)(error));
             }
             _ => {}
         }
@@ -118,14 +118,14 @@ impl Subtree {
             if name.starts_with(&mine) {
                 // This supervisor holds the run's lock, so the one that created this group is dead.
                 let _ = leaf::kill(&entry.path());
-                remove_soon(&entry.path());
+                remove_with_timeout(&entry.path());
             } else if name.starts_with(PREFIX) {
                 leaf::remove(&entry.path());
             }
         }
     }
 
-    fn others_divide_it(&self) -> bool {
+    fn has_groups_of_other_runs(&self) -> bool {
         let mine = format!("{PREFIX}{}-", self.key);
         std::fs::read_dir(&self.folder).is_ok_and(|entries| {
             entries.flatten().take(MAX_LEFT).any(|entry| {
@@ -148,17 +148,17 @@ impl Drop for Subtree {
             std::thread::sleep(REMOVAL_PAUSE);
         }
         // If another run shares the group, it would lose its limits with the controllers.
-        if !self.others_divide_it() {
+        if !self.has_groups_of_other_runs() {
             for controller in &self.enabled {
                 let _ = put(&self.folder, "cgroup.subtree_control", &format!("-{controller}"));
             }
         }
         let _ = put(&self.folder, "cgroup.procs", &self.pid.to_string());
-        remove_soon(&self.home());
+        remove_with_timeout(&self.home());
     }
 }
 
-fn remove_soon(path: &Path) {
+fn remove_with_timeout(path: &Path) {
     let deadline = Instant::now() + REMOVAL_TIMEOUT;
     while !leaf::remove(path) && Instant::now() < deadline {
         std::thread::sleep(REMOVAL_PAUSE);
@@ -167,7 +167,7 @@ fn remove_soon(path: &Path) {
 
 /// Returns whether this process may create groups below `home`. For an ordinary user, the kernel decides that later.
 /// Root could write anywhere, so a group of a service manager is used only if it was delegated.
-fn may_divide(root: &Path, home: &Home) -> bool {
+fn may_create_groups(root: &Path, home: &Home) -> bool {
     let manager = root.join("run/systemd/system").is_dir();
     if home.topmost || !manager || !rustix::process::geteuid().is_root() {
         return true;

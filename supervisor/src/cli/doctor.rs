@@ -74,12 +74,12 @@ impl Findings {
             group,
             limit: cgroup::memory_limit(root).ok().flatten(),
             features: Features::detect(root),
-            disturbance: Disturbance::look(root),
+            disturbance: Disturbance::read(root),
             trial: timing.then(|| Trial::run().map_err(|error| format!("{error:#}"))),
             python: interpreters::ask(PYTHON, false),
             card: present(FIRST_CARD).map(|card| card.map(|card| card.description)),
             cuda_compiler: compiler(&[]),
-            devices: Devices::look(),
+            devices: Devices::find(),
         })
     }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::core::event::Stage;
 use crate::core::predict::Prediction;
 use crate::core::spec::RunSpec;
-use crate::driver::survey::facts::{EntryFact, JobFacts};
+use crate::driver::survey::facts::{JobFacts, UsableEntry};
 use crate::driver::survey::needs::JobNeeds;
 use crate::plan::{CandidatePlan, JobPlan, Plan};
 use opt_shared::settings::ProfileEntries;
@@ -76,7 +76,7 @@ fn of_stage(
     // If several candidates need the same amount, the first one is taken.
     let largest = job.candidates.iter().rev().max_by_key(|candidate| smallest(candidate))?;
     let smallest = smallest(largest)?;
-    let name = |fact: &EntryFact| fact.entry.clone();
+    let name = |fact: &UsableEntry| fact.entry.clone();
     let (prediction, entries) = match stage {
         Stage::Build => (needs.build(largest).into_iter().next()?, Vec::new()),
         Stage::Verify => {

@@ -64,7 +64,7 @@ pub(super) fn plain(plan: Plan) -> RunOptions {
         keep_open: false,
         each_candidate: None,
         metrics: None,
-        each_turn: super::log::report_omitted,
+        after_each_sample: super::log::report_omitted,
     }
 }
 

@@ -24,9 +24,9 @@ const MAX_CONNECTIONS: usize = 32;
 /// The maximum number of connections refused as busy in one step.
 const MAX_REFUSED_AT_ONCE: usize = 64;
 const BACKLOG: i32 = 128;
-/// The pause in accepting after running out of descriptors. Without it, the waiting connection would wake the loop at
-/// once.
-const REST: Duration = Duration::from_secs(1);
+/// How long no connection is accepted after the process has run out of descriptors. Without it, the waiting connection
+/// would wake the loop at once.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// The maximum number of bytes buffered for all connections, in both directions. It is part of the 20 MiB that the
 /// supervisor can owe.
 const BUDGET: usize = 4 << 20;
@@ -270,7 +270,7 @@ impl Server {
             let socket = match accept_with(&self.listener, flags) {
                 Ok(socket) => socket,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
-                    self.accepts_from = Some(now + REST);
+                    self.accepts_from = Some(now + ACCEPT_PAUSE);
                     return;
                 }
                 Err(_) => return,

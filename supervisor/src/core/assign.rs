@@ -1,7 +1,7 @@
-//! Decides which worker takes a lease, when workers are started, and when worn ones are replaced.
+//! Decides which worker takes a lease, when workers are started, and when they are replaced.
 //!
-//! Worn workers are replaced between leases, one at a time. A replacement waits while another worker is leaving because
-//! of wear.
+//! A worker that is too old, has held enough leases or has kept too much memory is due for replacement. Such workers
+//! are replaced between leases, one at a time: a replacement waits while another one is in progress.
 
 use std::time::Duration;
 
@@ -50,8 +50,7 @@ impl Backoff {
 }
 
 impl Core {
-    /// Finds an idle worker for a lease. Returns none while a replacement is due, because worn workers are replaced
-    /// first.
+    /// Finds an idle worker for a lease. Workers that are due for replacement get no lease.
     pub(super) fn fit_worker(&mut self, now: Moment, order: Order, job: JobId, demand: Demand) -> Fit {
         let role = self.unit(order.unit).step().role;
         let at_work = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
@@ -63,10 +62,10 @@ impl Core {
         let mut fit = None;
         for worker in self.idle(|it| it.role == role) {
             let Some(it) = self.workers.get(&worker) else { continue };
-            match recycle::from_wear(&settings, &it.wear(now)) {
+            match recycle::reason_to_replace(&settings, &it.usage(now)) {
                 // The worker was last sampled during its lease. How much memory it kept is known at the next sample.
                 Some(RecycleReason::Growth) if !it.seen_idle => coming = true,
-                Some(_) if !self.permit_is_free() => coming = true,
+                Some(_) if !self.none_is_being_replaced() => coming = true,
                 Some(reason) => self.recycle(now, worker, reason),
                 None => fit = fit.or(Some(worker)),
             }
@@ -102,12 +101,13 @@ impl Core {
         false
     }
 
-    /// Returns whether a worn worker may be replaced now, which is so if no other worker is leaving because of wear.
+    /// Returns whether a worker that is due may be replaced now. Only one such worker leaves at a time.
     /// Workers that leave to make room, or before a profile, do not count.
-    fn permit_is_free(&self) -> bool {
-        let worn =
-            |it: &Worker| it.drain_order.and_then(|order| order.reason).is_some_and(RecycleReason::is_wear);
-        !self.workers.values().any(worn)
+    fn none_is_being_replaced(&self) -> bool {
+        let leaving = |it: &Worker| {
+            it.drain_order.and_then(|order| order.reason).is_some_and(RecycleReason::is_routine)
+        };
+        !self.workers.values().any(leaving)
     }
 
     pub(super) fn idle(&self, which: impl Fn(&Worker) -> bool) -> Vec<WorkerId> {
@@ -128,15 +128,15 @@ impl Core {
             let Some(it) = self.workers.get(&worker) else { continue };
             match &it.state {
                 State::Idle => {
-                    let wear = it.wear(now);
-                    let reason = recycle::before_profile(&settings, &wear).or_else(|| {
-                        (it.seen_idle && recycle::has_grown(&settings, &wear))
+                    let usage = it.usage(now);
+                    let reason = recycle::before_profile(&settings, &usage).or_else(|| {
+                        (it.seen_idle && recycle::has_grown(&settings, &usage))
                             .then_some(RecycleReason::Growth)
                     });
                     if let Some(reason) = reason {
                         self.recycle(now, worker, reason);
                         waiting = true;
-                    } else if 0 < wear.leases && !it.seen_idle {
+                    } else if 0 < usage.leases && !it.seen_idle {
                         waiting = true;
                     }
                 }
@@ -152,7 +152,7 @@ impl Core {
         if !self.spec.spare || self.ending != Ending::No || now < self.spare_rests_until {
             return;
         }
-        self.replace_a_worn_profiler(now, index);
+        self.replace_profiler_if_due(now, index);
         let Some(role) = self.needed_next(index) else { return };
         let job = self.spec.jobs[index].id;
         match self.ledger.admits(None, Demand::host(self.spec.idle_worker)) {
@@ -163,7 +163,7 @@ impl Core {
                         "a spare profiler does not fit; it is started when the verifiers are done"
                     }
                     Role::Verifier => {
-                        "a spare verifier does not fit; it is started when the worn one has ended"
+                        "a spare verifier does not fit; it is started when the old one has ended"
                     }
                 };
                 self.policy_once(PolicySubject::NoSpare(role), job, "no_spare", text, &refusal);
@@ -173,16 +173,16 @@ impl Core {
 
     /// While verifiers work, ends a profiler that would be replaced before its next lease. Otherwise the first profile
     /// would wait for the old profiler to end and for a new one to start.
-    fn replace_a_worn_profiler(&mut self, now: Moment, index: usize) {
+    fn replace_profiler_if_due(&mut self, now: Moment, index: usize) {
         // An idle profiler has no lease, and there is at most one profiler.
         let verifying = self.workers.values().any(|it| it.lease().is_some());
-        if !verifying || !self.jobs[index].roster.has_exclusive_steps() || !self.permit_is_free() {
+        if !verifying || !self.jobs[index].roster.has_exclusive_steps() || !self.none_is_being_replaced() {
             return;
         }
         let settings = self.spec.jobs[index].recycle.clone();
         for worker in self.idle(|it| it.role == Role::Profiler) {
             let reason = self.workers.get(&worker).and_then(|it| {
-                let reason = recycle::from_wear(&settings, &it.wear(now));
+                let reason = recycle::reason_to_replace(&settings, &it.usage(now));
                 reason.filter(|&reason| it.seen_idle || reason != RecycleReason::Growth)
             });
             if let Some(reason) = reason {
@@ -211,9 +211,9 @@ impl Core {
             return self.units_of(index).find_map(next).filter(|&role| staying(role) == 0);
         }
         let after_leases = self.spec.jobs[index].recycle.after_leases;
-        let worn = |it: &Worker| after_leases <= it.leases;
+        let is_due = |it: &Worker| after_leases <= it.leases;
         let room = staying(Role::Verifier) <= self.most(Role::Verifier);
-        (room && leased.into_iter().any(worn) && self.idle(|it| it.role == Role::Verifier).is_empty())
+        (room && leased.into_iter().any(is_due) && self.idle(|it| it.role == Role::Verifier).is_empty())
             .then_some(Role::Verifier)
             .filter(|_| !self.is_starting(Role::Verifier))
     }

@@ -40,7 +40,7 @@ impl Core {
     pub(super) fn control(&mut self, now: Moment, request: Control) {
         let answer = match request {
             Control::StayOpen => {
-                self.wishes.stays_open = true;
+                self.pending.stays_open = true;
                 Answer::Done("the run stays open".to_owned())
             }
             _ if self.ending != Ending::No && !matches!(request, Control::Shutdown { .. }) => {
@@ -61,7 +61,7 @@ impl Core {
         Answer::Done(what)
     }
 
-    // Workers.
+    // Requests about workers.
 
     fn recycle_by_user(&mut self, now: Moment, which: Which, mode: Mode) -> Answer {
         let workers: Vec<WorkerId> = match which {
@@ -106,7 +106,7 @@ impl Core {
             }
             State::Leased(lease) if mode == Mode::Drain => {
                 let what = format!("{name} is replaced after {}", lease.id);
-                if self.wishes.recycle.insert(worker) { Ok(what) } else { Err(what) }
+                if self.pending.recycle.insert(worker) { Ok(what) } else { Err(what) }
             }
             State::Leased(lease) => {
                 let (id, lease) = (lease.id, u64::from(lease.id.0));
@@ -129,13 +129,13 @@ impl Core {
 
     /// Carries out postponed requests: ends workers whose lease is over. It must run before anything is granted.
     pub(super) fn carry_out_requests(&mut self, now: Moment) {
-        let requested = std::mem::take(&mut self.wishes.recycle);
+        let requested = std::mem::take(&mut self.pending.recycle);
         for worker in requested {
             let Some(it) = self.workers.get(&worker) else { continue };
             match it.state {
                 State::Idle => self.recycle(now, worker, RecycleReason::Requested),
                 State::Leased(_) => {
-                    self.wishes.recycle.insert(worker);
+                    self.pending.recycle.insert(worker);
                 }
                 // The worker is already ending for another reason.
                 _ => {}
@@ -146,7 +146,7 @@ impl Core {
     /// Returns whether the user ordered the end of this attempt. If so, it does not count as a loss.
     pub(super) fn ended_by_user(&mut self, lease: &Lease, killed: Option<KillReason>) -> bool {
         let id = lease.order.unit;
-        if self.wishes.cancelled.remove(&id) {
+        if self.pending.cancelled.remove(&id) {
             let ended = AttemptEnd::GivenUp { why: CANCELLED.to_owned(), blame: Blame::Plan };
             self.attempt_ended(lease, ended);
             self.unit_done(id, Status::Skipped, Some(Blame::Plan), CANCELLED.to_owned());
@@ -160,13 +160,13 @@ impl Core {
         false
     }
 
-    // Grants.
+    // Requests about the granting of leases.
 
     fn pause(&mut self) -> Answer {
-        if self.wishes.paused {
+        if self.pending.paused {
             return Answer::Already("the run is paused".to_owned());
         }
-        self.wishes.paused = true;
+        self.pending.paused = true;
         // Nothing waits for memory during a pause, so the timeout for memory must not expire.
         self.waiting = None;
         let running = self.workers.values().filter(|it| it.lease().is_some()).count() as u64;
@@ -175,19 +175,19 @@ impl Core {
     }
 
     fn resume(&mut self) -> Answer {
-        if !self.wishes.paused {
+        if !self.pending.paused {
             return Answer::Already("the run is not paused".to_owned());
         }
-        self.wishes.paused = false;
+        self.pending.paused = false;
         self.accept("resume", "leases are granted again".to_owned(), Vec::new())
     }
 
     pub(super) fn is_paused(&self) -> bool {
-        self.wishes.paused
+        self.pending.paused
     }
 
     pub(super) fn stays_open(&self) -> bool {
-        self.wishes.stays_open
+        self.pending.stays_open
     }
 
     fn set_ceiling(&mut self, ceiling: Bytes) -> Answer {
@@ -212,7 +212,7 @@ impl Core {
         self.accept("set_ceiling", format!("{ceiling} instead of {before}, {charged} are charged"), numbers)
     }
 
-    // Units.
+    // Requests about units.
 
     fn cancel(&mut self, job: JobId, unit: Option<UnitId>) -> Answer {
         let Some(of_job) = self.jobs.get(job.index()).map(|job| job.units.clone()) else {
@@ -228,7 +228,7 @@ impl Core {
             match self.unit(id).progress {
                 Progress::Waiting { .. } => waiting.push(id),
                 Progress::Running { .. } => {
-                    if self.wishes.cancelled.insert(id) {
+                    if self.pending.cancelled.insert(id) {
                         running.push(id);
                     }
                 }
@@ -262,7 +262,7 @@ impl Core {
         answer
     }
 
-    // The run.
+    // Requests about the run.
 
     fn shut_down(&mut self, now: Moment, mode: Mode) -> Answer {
         let what = match (&self.ending, mode) {
@@ -285,7 +285,7 @@ impl Core {
     /// that follow them.
     pub(super) fn drain(&mut self, now: Moment) {
         if self.is_at_rest() {
-            (self.wishes.stays_open, self.wishes.paused) = (false, false);
+            (self.pending.stays_open, self.pending.paused) = (false, false);
         } else {
             self.end(now, Ending::Drain(self.reason_to_end()));
         }
@@ -294,7 +294,7 @@ impl Core {
     /// Returns whether the run is open and all its jobs are over, except for those that follow other jobs.
     fn is_at_rest(&self) -> bool {
         let mut jobs = self.spec.jobs.iter().zip(&self.jobs);
-        self.wishes.stays_open
+        self.pending.stays_open
             && !self.every_job_is_done()
             && jobs.all(|(spec, job)| job.done || !spec.after.is_empty())
     }
@@ -304,7 +304,7 @@ impl Core {
         match &self.ending {
             Ending::Drain(reason) | Ending::Kill(reason) => reason.clone(),
             Ending::No | Ending::Stopped => {
-                let done = self.every_job_is_done() && self.wishes.stays_open;
+                let done = self.every_job_is_done() && self.pending.stays_open;
                 if done { StopReason::Finished } else { StopReason::Interrupted }
             }
         }

@@ -8,9 +8,9 @@
 //!      └──────────────────────────────────────────┴──────────────────────────────────────────────┘
 //!   any state ── NVML says that it is lost ──▶ Lost
 //! ```
-//! Memory is back when NVML no longer lists the dead process, and unattributed memory (used device memory that
-//! NVML assigns to no listed process) has returned to its earlier level. Steps that need the device wait for that. If the device is quarantined or lost, the rest of the plan
-//! continues without it.
+//! Memory is back when NVML no longer lists the dead process, and unattributed memory (used device memory that NVML
+//! assigns to no listed process) has returned to its earlier level. Steps that need the device wait for that. If the
+//! device is quarantined or lost, the rest of the plan continues without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -149,7 +149,7 @@ impl Core {
         self.ledger.measure_device(sample.free);
         self.check_returning_memory(now, sample);
         self.report_other_users(sample);
-        self.relieve(now, self.over_ceiling());
+        self.handle_exceeded_limit(now, self.over_ceiling());
     }
 
     fn check_returning_memory(&mut self, now: Moment, sample: &DeviceSample) {

@@ -211,7 +211,7 @@ pub enum Action {
         /// How long a timed step may take. This leaves the same time to the job's other units.
         share: Duration,
     },
-    /// Tells an idle worker to end by itself.
+    /// Tells an idle worker to exit.
     Shutdown {
         worker: WorkerId,
     },

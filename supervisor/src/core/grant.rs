@@ -30,8 +30,8 @@ enum OrderResult {
 }
 
 impl Core {
-    /// Does everything that is possible now: closes jobs, grants leases that fit, starts missing workers, and ends a finished
-    /// run.
+    /// Does everything that is possible now: closes jobs, grants leases that fit, starts missing workers, and ends a
+    /// finished run.
     pub(super) fn advance(&mut self, now: Moment) {
         match self.ending.clone() {
             Ending::No if self.is_paused() || self.is_stalled() => {

@@ -54,7 +54,7 @@ impl Job {
 
     /// Returns whether all its units have ended and no more can come.
     pub(crate) fn is_exhausted(&self) -> bool {
-        self.supply == Supply::Dry && self.roster.open() == 0
+        self.supply == Supply::Exhausted && self.roster.open() == 0
     }
 
     /// Returns whether a unit's steps may be timed beside a baseline, or only alone.
@@ -110,7 +110,7 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>, holds_builds: b
     });
     let Some((unit, attempt)) = waiting.next() else {
         drop(waiting);
-        let later = job.supply != Supply::Dry || roster.has_waiting_in_other_turns(turn);
+        let later = job.supply != Supply::Exhausted || roster.has_waiting_in_other_turns(turn);
         return match () {
             () if roster.has_running() => Next::Wait,
             // The outcome of the units that were put off may change which candidates are excluded.

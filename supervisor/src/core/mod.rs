@@ -14,7 +14,7 @@ mod evict;
 mod grant;
 mod job;
 mod ledger;
-mod lives;
+mod lifecycle;
 mod outcome;
 pub mod pace;
 pub mod predict;
@@ -65,8 +65,8 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// attempt in between, the run stops. The second rule catches starts that fail too slowly for any window.
 const MAX_FAILURES: usize = 8;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
-/// An attempt that failed through no fault of its unit is repeated once. A loss counts again as the first one if the
-/// previous loss was longer ago than the window. A step may have `MAX_LOST_EVER` losses in all.
+/// An attempt that failed through no fault of its unit is repeated once. If the previous loss was longer ago than the
+/// window, counting starts again. A step may have `MAX_LOST_EVER` losses in all.
 const MAX_LOST: u32 = 1;
 const LOSS_WINDOW: Duration = Duration::from_secs(600);
 const MAX_LOST_EVER: u32 = 4;
@@ -124,7 +124,7 @@ pub struct Core {
     failures: VecDeque<Moment>,
     failures_in_a_row: usize,
     waiting: Option<Waiting>,
-    wishes: PendingRequests,
+    pending: PendingRequests,
     /// Set while the run's database does not accept rows.
     stall: Option<Stall>,
     room: RoomForBuilds,
@@ -159,7 +159,7 @@ impl Core {
             failures: VecDeque::new(),
             failures_in_a_row: 0,
             waiting: None,
-            wishes: PendingRequests::default(),
+            pending: PendingRequests::default(),
             stall: None,
             room: RoomForBuilds::default(),
             ending: Ending::No,

@@ -18,7 +18,7 @@ pub const SHORTEST: Duration = Duration::from_millis(2);
 pub const LONGEST: Duration = Duration::from_millis(100);
 /// The interval if no running process has a limit.
 pub const IDLE: Duration = Duration::from_millis(250);
-/// Growth over a shorter interval is no measure of a rate.
+/// Growth over a shorter interval says nothing about the rate.
 const MIN_INTERVAL: Duration = Duration::from_micros(500);
 
 #[derive(Clone, Copy, Debug)]

@@ -308,8 +308,8 @@ fn profile_deadline(
     verify: &VerifySettings,
     settings: &ProfileSettings,
 ) -> Duration {
-    // Each runner of each side makes at least a warm-up and two blocks of one call, or runs until `entry_timeout`. A trial of
-    // the inputs and a repetition are added.
+    // Each runner of each side makes at least a warm-up and two blocks of one call, or runs until `entry_timeout`. A
+    // trial of the inputs and a repetition are added.
     let calls = formula::MIN_RUNNERS * 2 * 4 + 20;
     let runners = formula::MAX_RUNNERS * 2 + 8;
     let per_entry = settings

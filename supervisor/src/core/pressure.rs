@@ -17,7 +17,7 @@ use super::ledger::{CeilingScope, Demand};
 use super::recycle::RecycleReason;
 use super::worker::{Runner, Worker};
 
-/// A process that owes less than this is not ended, because it would hardly help.
+/// A process that owes less than this is not ended, because that would free too little.
 const WORTH_KILLING: Bytes = Bytes::mib(64);
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
 /// Freed pages stay in per-CPU lists for seconds before the kernel counts them as available.
@@ -42,9 +42,9 @@ pub(super) struct Machine {
 }
 
 /// A limit that was exceeded, with the sum that exceeded it.
-pub(super) struct Strain {
+pub(super) struct ExceededLimit {
     /// `None` for the machine's floor.
-    side: Option<CeilingScope>,
+    scope: Option<CeilingScope>,
     reason: KillReason,
     text: &'static str,
     numbers: Vec<(&'static str, u64)>,
@@ -118,10 +118,10 @@ impl Core {
         }
     }
 
-    pub(super) fn over_ceiling(&self) -> Option<Strain> {
-        let (side, owed, ceiling) = self.ledger.ceilings().over(self.ledger.owed())?;
+    pub(super) fn over_ceiling(&self) -> Option<ExceededLimit> {
+        let (scope, owed, ceiling) = self.ledger.ceilings().over(self.ledger.owed())?;
         let numbers = vec![("owed_bytes", owed.get()), ("ceiling_bytes", ceiling.get())];
-        let (reason, text) = match side {
+        let (reason, text) = match scope {
             CeilingScope::Host | CeilingScope::Unified => {
                 (KillReason::HostCeiling { owed, ceiling }, "the process tree owes more than its ceiling")
             }
@@ -130,30 +130,30 @@ impl Core {
                 "the process tree holds more on the device than its ceiling",
             ),
         };
-        Some(Strain { side: Some(side), reason, text, numbers })
+        Some(ExceededLimit { scope: Some(scope), reason, text, numbers })
     }
 
-    pub(super) fn below_floor(&self, sample: &Sample) -> Option<Strain> {
+    pub(super) fn below_floor(&self, sample: &Sample) -> Option<ExceededLimit> {
         let floor = self.ledger.floor();
         let available = sample.available.filter(|&available| available < floor)?;
         let mut numbers = vec![("available_bytes", available.get()), ("floor_bytes", floor.get())];
         numbers.extend(sample.free.map(|free| ("free_bytes", free.get())));
         let text = "the machine fell below its floor";
-        Some(Strain { side: None, reason: KillReason::HostFloor { available, floor }, text, numbers })
+        Some(ExceededLimit { scope: None, reason: KillReason::HostFloor { available, floor }, text, numbers })
     }
 
-    pub(super) fn relieve(&mut self, now: Moment, strain: Option<Strain>) {
-        let Some(strain) = strain else { return };
+    pub(super) fn handle_exceeded_limit(&mut self, now: Moment, exceeded: Option<ExceededLimit>) {
+        let Some(exceeded) = exceeded else { return };
         if self.eviction_is_under_way(now) {
             return;
         }
-        if let Some(offender) = self.offender(&strain) {
-            let strain = self.named_by(offender, strain);
-            self.end_the_largest(offender, strain);
+        if let Some(offender) = self.offender(&exceeded) {
+            let exceeded = self.named_by(offender, exceeded);
+            self.end_the_largest(offender, exceeded);
         } else if !self.recycle_the_dispensable(now)
             && let Some(newest) = self.newest_lease()
         {
-            self.end_the_largest(newest, strain);
+            self.end_the_largest(newest, exceeded);
         }
     }
 
@@ -172,21 +172,21 @@ impl Core {
 
     /// Chooses the limit that is named in the reason. If host and device share one memory, the offender's excess
     /// decides which of the two limits it is.
-    fn named_by(&self, offender: WorkerId, strain: Strain) -> Strain {
+    fn named_by(&self, offender: WorkerId, exceeded: ExceededLimit) -> ExceededLimit {
         let excess = self.ledger.excess(offender);
-        match strain.reason {
+        match exceeded.reason {
             KillReason::HostCeiling { owed, ceiling } if excess.host < excess.device => {
-                Strain { reason: KillReason::DeviceCeiling { owed, ceiling }, ..strain }
+                ExceededLimit { reason: KillReason::DeviceCeiling { owed, ceiling }, ..exceeded }
             }
-            _ => strain,
+            _ => exceeded,
         }
     }
 
     /// Returns the worker that exceeds its reservation most. Idle workers do not count, because they have no lease. If
     /// all leases fit under the ceiling and the ceiling is exceeded, there is always such a worker.
-    fn offender(&self, strain: &Strain) -> Option<WorkerId> {
-        let min_excess = if strain.side.is_some() { Bytes::new(1) } else { WORTH_KILLING };
-        let part = |demand: Demand| strain.side.map_or(demand.sum(), |side| side.part_of(demand));
+    fn offender(&self, exceeded: &ExceededLimit) -> Option<WorkerId> {
+        let min_excess = if exceeded.scope.is_some() { Bytes::new(1) } else { WORTH_KILLING };
+        let part = |demand: Demand| exceeded.scope.map_or(demand.sum(), |scope| scope.part_of(demand));
         self.workers
             .iter()
             .filter(|(_, it)| it.lease().is_some())
@@ -201,7 +201,7 @@ impl Core {
             .iter()
             .filter_map(|(&worker, it)| {
                 let lease = it.lease()?;
-                let largest = it.runners.values().map(Runner::all).max().unwrap_or_default();
+                let largest = it.runners.values().map(Runner::total_owed).max().unwrap_or_default();
                 let held = largest.max(it.owed).max(it.demand().device);
                 (WORTH_KILLING < held).then_some((lease.id, worker))
             })
@@ -210,11 +210,11 @@ impl Core {
     }
 
     /// Ends the worker's largest runner, or the worker if it owes more than each of its runners.
-    fn end_the_largest(&mut self, worker: WorkerId, strain: Strain) {
+    fn end_the_largest(&mut self, worker: WorkerId, exceeded: ExceededLimit) {
         let excess = self.ledger.excess(worker).device;
         let Some(it) = self.workers.get_mut(&worker) else { return };
-        let is_device = matches!(strain.reason, KillReason::DeviceCeiling { .. });
-        let of_runner = |runner: &Runner| if is_device { runner.device } else { runner.all() };
+        let is_device = matches!(exceeded.reason, KillReason::DeviceCeiling { .. });
+        let of_runner = |runner: &Runner| if is_device { runner.device } else { runner.total_owed() };
         let of_worker = if is_device { it.device } else { it.owed };
         let runner = it.runners.iter().max_by_key(|(_, runner)| of_runner(runner));
         let largest = runner.filter(|(_, runner)| of_worker <= of_runner(runner)).map(|(&pid, _)| pid);
@@ -226,19 +226,19 @@ impl Core {
             lease.over_device = Some(held);
         }
         let mut numbers = vec![("worker", u64::from(worker.0))];
-        numbers.extend(strain.numbers);
+        numbers.extend(exceeded.numbers);
         if is_device {
             numbers.push(("held_bytes", held.get()));
             numbers.push(("reserved_bytes", (held - excess).get()));
         }
         match largest {
             Some(pid) => {
-                self.policy("kill_runner", strain.text.to_owned(), numbers);
-                self.kill_runner(worker, pid, strain.reason);
+                self.policy("kill_runner", exceeded.text.to_owned(), numbers);
+                self.kill_runner(worker, pid, exceeded.reason);
             }
             None => {
-                self.policy("kill_worker", strain.text.to_owned(), numbers);
-                self.kill_worker(worker, strain.reason);
+                self.policy("kill_worker", exceeded.text.to_owned(), numbers);
+                self.kill_worker(worker, exceeded.reason);
             }
         }
     }

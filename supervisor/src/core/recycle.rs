@@ -22,7 +22,7 @@ pub enum RecycleReason {
     Pressure,
     /// It finished an attempt, but left runners behind.
     LeftRunners,
-    /// A kernel brought down its context on the device.
+    /// A kernel destroyed the worker's context on the device.
     ContextLost,
     /// A profile starts with a fresh profiler.
     BeforeProfile,
@@ -31,8 +31,9 @@ pub enum RecycleReason {
 }
 
 impl RecycleReason {
-    /// Returns whether the reason is wear. Worn workers are replaced one at a time.
-    pub const fn is_wear(self) -> bool {
+    /// Returns whether the reason is the worker's age, its number of leases, or its growth. Such workers are replaced one
+    /// at a time.
+    pub const fn is_routine(self) -> bool {
         matches!(self, Self::Age | Self::Leases | Self::Growth)
     }
 
@@ -51,9 +52,9 @@ impl RecycleReason {
     }
 }
 
-/// The state of an idle worker that decides whether it is replaced.
+/// What an idle worker has done so far. This decides whether it is replaced.
 #[derive(Clone, Copy, Debug)]
-pub struct Wear {
+pub struct Usage {
     pub age: Duration,
     pub leases: u32,
     /// The memory that it owed when it became ready, and what it owes now.
@@ -65,30 +66,30 @@ pub struct Wear {
 
 /// Returns the reason for replacing an idle worker before its next lease, if there is one. A worker that has held no
 /// lease is never replaced: its successor would be no better, and replacing could go on indefinitely.
-pub fn from_wear(settings: &RecycleSettings, wear: &Wear) -> Option<RecycleReason> {
-    if wear.leases == 0 {
+pub fn reason_to_replace(settings: &RecycleSettings, usage: &Usage) -> Option<RecycleReason> {
+    if usage.leases == 0 {
         return None;
     }
-    if has_grown(settings, wear) {
+    if has_grown(settings, usage) {
         return Some(RecycleReason::Growth);
     }
-    if settings.after_leases <= wear.leases {
+    if settings.after_leases <= usage.leases {
         return Some(RecycleReason::Leases);
     }
-    (settings.max_age <= wear.age).then_some(RecycleReason::Age)
+    (settings.max_age <= usage.age).then_some(RecycleReason::Age)
 }
 
 /// Returns whether a worker kept memory that it should have freed after its leases.
-pub fn has_grown(settings: &RecycleSettings, wear: &Wear) -> bool {
-    0 < wear.leases && settings.growth < wear.owed - wear.owed_when_ready
+pub fn has_grown(settings: &RecycleSettings, usage: &Usage) -> bool {
+    0 < usage.leases && settings.growth < usage.owed - usage.owed_when_ready
 }
 
 /// Returns the reason if the plan requires an idle verifier to end before a profiler gets a lease. `has_grown` covers
 /// memory that was not freed; no plan can switch that check off.
-pub fn before_profile(settings: &RecycleSettings, wear: &Wear) -> Option<RecycleReason> {
+pub fn before_profile(settings: &RecycleSettings, usage: &Usage) -> Option<RecycleReason> {
     let needed = match settings.before_profile {
-        BeforeProfile::Always => 0 < wear.leases,
-        BeforeProfile::Large => settings.large_job <= wear.validated && 0 < wear.leases,
+        BeforeProfile::Always => 0 < usage.leases,
+        BeforeProfile::Large => settings.large_job <= usage.validated && 0 < usage.leases,
         BeforeProfile::Never => false,
     };
     needed.then_some(RecycleReason::BeforeProfile)
@@ -108,8 +109,8 @@ mod tests {
         }
     }
 
-    fn wear() -> Wear {
-        Wear {
+    fn usage() -> Usage {
+        Usage {
             age: Duration::ZERO,
             leases: 1,
             owed_when_ready: Bytes::mib(5),
@@ -121,18 +122,18 @@ mod tests {
     #[test]
     fn each_limit_gives_a_reason_and_the_strongest_wins() {
         let settings = settings();
-        assert_eq!(from_wear(&settings, &wear()), None);
-        let grown = Wear { owed: Bytes::mib(262), ..wear() };
-        assert_eq!(from_wear(&settings, &grown), Some(RecycleReason::Growth));
-        assert_eq!(from_wear(&settings, &Wear { owed: Bytes::mib(261), ..wear() }), None);
-        let served = Wear { leases: 64, ..wear() };
-        assert_eq!(from_wear(&settings, &served), Some(RecycleReason::Leases));
-        assert_eq!(from_wear(&settings, &Wear { leases: 63, ..wear() }), None);
-        assert_eq!(from_wear(&settings, &Wear { leases: 64, ..grown }), Some(RecycleReason::Growth));
-        let old = Wear { age: Duration::from_secs(3600), ..wear() };
-        assert_eq!(from_wear(&settings, &old), Some(RecycleReason::Age));
-        for unused in [Wear { leases: 0, ..grown }, Wear { leases: 0, ..old }] {
-            assert_eq!(from_wear(&settings, &unused), None, "its successor would be no better");
+        assert_eq!(reason_to_replace(&settings, &usage()), None);
+        let grown = Usage { owed: Bytes::mib(262), ..usage() };
+        assert_eq!(reason_to_replace(&settings, &grown), Some(RecycleReason::Growth));
+        assert_eq!(reason_to_replace(&settings, &Usage { owed: Bytes::mib(261), ..usage() }), None);
+        let served = Usage { leases: 64, ..usage() };
+        assert_eq!(reason_to_replace(&settings, &served), Some(RecycleReason::Leases));
+        assert_eq!(reason_to_replace(&settings, &Usage { leases: 63, ..usage() }), None);
+        assert_eq!(reason_to_replace(&settings, &Usage { leases: 64, ..grown }), Some(RecycleReason::Growth));
+        let old = Usage { age: Duration::from_secs(3600), ..usage() };
+        assert_eq!(reason_to_replace(&settings, &old), Some(RecycleReason::Age));
+        for unused in [Usage { leases: 0, ..grown }, Usage { leases: 0, ..old }] {
+            assert_eq!(reason_to_replace(&settings, &unused), None, "its successor would be no better");
             assert!(!has_grown(&settings, &unused));
         }
     }
@@ -142,7 +143,7 @@ mod tests {
         let at = |before_profile, validated, leases| {
             super::before_profile(
                 &RecycleSettings { before_profile, ..settings() },
-                &Wear { validated, leases, ..wear() },
+                &Usage { validated, leases, ..usage() },
             )
         };
         let large = Some(RecycleReason::BeforeProfile);
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_has_a_name_and_only_wear_can_wait() {
+    fn each_reason_has_a_name_and_only_routine_ones_can_wait() {
         let all = [
             (RecycleReason::Age, "max_age", true),
             (RecycleReason::Leases, "after_leases", true),
@@ -166,8 +167,8 @@ mod tests {
             (RecycleReason::BeforeProfile, "before_profile", false),
             (RecycleReason::Requested, "requested", false),
         ];
-        for (reason, name, wear) in all {
-            assert_eq!((reason.name(), reason.is_wear()), (name, wear));
+        for (reason, name, usage) in all {
+            assert_eq!((reason.name(), reason.is_routine()), (name, usage));
         }
     }
 }

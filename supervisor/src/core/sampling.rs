@@ -80,7 +80,7 @@ impl Core {
             self.kill_runner(worker, pid, KillReason::RunnerMemory { owed, limit });
         }
         self.observe_machine(now, sample);
-        let strain = self.over_ceiling().or_else(|| self.below_floor(sample));
-        self.relieve(now, strain);
+        let exceeded = self.over_ceiling().or_else(|| self.below_floor(sample));
+        self.handle_exceeded_limit(now, exceeded);
     }
 }

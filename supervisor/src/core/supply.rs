@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!           short of units                     offered, nothing more to come; or its timeout is over
-//!   Open ───────────────────▶ Asked ─────────────────────────────────────────────▶ Dry
+//!   Open ───────────────────▶ Asked ─────────────────────────────────────────────▶ Exhausted
 //!     ▲                         │ offered some, and it may be asked again           │
 //!     └─────────────────────────┴───────────────────────────────────────────────────┘
 //! ```
-//! A job ends when its units are done and its source is dry. Unasked offers are accepted in any state, until the run
+//! A job ends when its units are done and its source is exhausted. Unasked offers are accepted in any state, until the run
 //! ends or the work that follows the job has begun.
 
 use std::time::Duration;
 
-use opt_shared::formula::PER_LINE;
+use opt_shared::formula::SUPERVISOR_PER_ITEM;
 use opt_shared::ids::{JobId, UnitId};
 use opt_shared::outcome::{Blame, Status};
 
@@ -35,7 +35,7 @@ pub(crate) enum Supply {
         since: Moment,
     },
     /// It has no more units, or it did not answer in time.
-    Dry,
+    Exhausted,
 }
 
 impl Core {
@@ -82,7 +82,7 @@ impl Core {
             spec.after.contains(&job) && it.supply != Supply::Open
         };
         if self.spec.jobs.iter().zip(&self.jobs).any(begun) {
-            let why = "the jobs are over and their replays are being made; start another run";
+            let why = "the jobs have ended and their replays have begun; start another run";
             return Err(Answer::Refused(why.to_owned()));
         }
         Ok(())
@@ -108,7 +108,7 @@ impl Core {
         let it = &mut self.jobs[job.index()];
         let is_first = it.units.is_empty();
         match by {
-            Offer::Asked { more: false } => it.supply = Supply::Dry,
+            Offer::Asked { more: false } => it.supply = Supply::Exhausted,
             // The source has no units yet. It is not asked again, and its timeout continues.
             Offer::Asked { more: true } if units.is_empty() => {}
             Offer::Asked { more: true } => it.supply = Supply::Open,
@@ -120,7 +120,7 @@ impl Core {
         let turn = match by {
             Offer::Asked { .. } if is_first => served.unwrap_or(self.last_turn),
             Offer::Asked { .. } | Offer::Unasked => {
-                self.ledger.raise_supervisor(PER_LINE.saturating_mul(units.len() as u64));
+                self.ledger.raise_supervisor(SUPERVISOR_PER_ITEM.saturating_mul(units.len() as u64));
                 served.unwrap_or(self.last_turn) + 1
             }
         };
@@ -180,7 +180,7 @@ impl Core {
     pub(super) fn source_deadlines(&self) -> impl Iterator<Item = Moment> {
         self.jobs.iter().filter_map(|job| match job.supply {
             Supply::Asked { since } => Some(since + SOURCE_TIMEOUT),
-            Supply::Open | Supply::Dry => None,
+            Supply::Open | Supply::Exhausted => None,
         })
     }
 
@@ -192,7 +192,7 @@ impl Core {
         for index in 0..self.jobs.len() {
             let Supply::Asked { since } = self.jobs[index].supply else { continue };
             if since + SOURCE_TIMEOUT <= now {
-                self.jobs[index].supply = Supply::Dry;
+                self.jobs[index].supply = Supply::Exhausted;
                 let text = format!("its source was asked {SOURCE_TIMEOUT:?} ago and has not answered");
                 self.policy("source_silent", text, vec![("job", u64::from(self.spec.jobs[index].id.0))]);
             }

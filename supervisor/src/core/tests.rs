@@ -1,15 +1,15 @@
 //! Tests of the core on small runs.
 //!
-//! `desk` takes the part of the driver: each test decides which events the core gets. The simulated machine is in
+//! `harness` plays the part of the driver: each test decides which events the core gets. The simulated machine is in
 //! `tools/src/simulate`.
 
 mod assign;
 mod contest;
 mod control;
-mod desk;
 mod device;
 mod ends;
 mod evict;
+mod harness;
 mod laws;
 mod losses;
 mod memory;
@@ -17,10 +17,10 @@ mod order;
 mod predictions;
 mod pressure;
 mod reasons;
+mod replacement;
 mod replays;
 mod room;
 mod sources;
 mod stall;
 mod views;
 mod want;
-mod wear;

@@ -20,7 +20,7 @@ use opt_shared::units::Bytes;
 
 use super::RETURN_TIMEOUT;
 use super::event::{Moment, Order};
-use super::recycle::{RecycleReason, Wear};
+use super::recycle::{RecycleReason, Usage};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum State {
@@ -29,7 +29,7 @@ pub(crate) enum State {
     },
     Idle,
     Leased(Lease),
-    /// The worker was told to end by itself.
+    /// The worker was told to exit.
     Draining {
         deadline: Moment,
     },
@@ -89,7 +89,7 @@ pub(crate) struct Worker {
     pub(crate) born: Moment,
     pub(crate) leases: u32,
     pub(crate) owed: Bytes,
-    /// The memory that its zygote owes. The zygote stays between leases, so this does not count as wear.
+    /// The memory that its zygote owes. The zygote stays between leases, so this does not count as growth.
     pub(crate) zygote: Bytes,
     pub(crate) owed_when_ready: Option<Bytes>,
     pub(crate) peak_owed: Bytes,
@@ -115,7 +115,7 @@ pub(crate) struct Worker {
     pub(crate) spare: bool,
 }
 
-/// The order to a worker to end by itself between two leases.
+/// The order to a worker to exit between two leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DrainOrder {
     pub(crate) at: Moment,
@@ -127,13 +127,13 @@ pub(crate) struct DrainOrder {
 
 impl Runner {
     /// Returns the memory that it owes, including the memory files that it maps.
-    pub(crate) fn all(&self) -> Bytes {
+    pub(crate) fn total_owed(&self) -> Bytes {
         self.owed + self.shared
     }
 }
 
 pub(crate) fn owed_by(runners: &BTreeMap<u32, Runner>) -> Bytes {
-    runners.values().map(Runner::all).sum()
+    runners.values().map(Runner::total_owed).sum()
 }
 
 impl Worker {
@@ -209,8 +209,8 @@ impl Worker {
         self.spare && self.leases == 0
     }
 
-    pub(crate) fn wear(&self, now: Moment) -> Wear {
-        Wear {
+    pub(crate) fn usage(&self, now: Moment) -> Usage {
+        Usage {
             age: now.saturating_sub(self.born),
             leases: self.leases,
             owed_when_ready: self.owed_when_ready.unwrap_or(self.owed),

@@ -13,11 +13,11 @@ pub mod survey;
 
 use std::path::{Path, PathBuf};
 
-use self::answer::desk::Desk;
+use self::answer::endpoints::Endpoints;
 use self::answer::forecast::Forecast;
 use self::answer::requests;
 pub use self::error::RunError;
-use self::folder::books::Books;
+use self::folder::records::RunRecords;
 use self::folder::resume::Earlier;
 use self::folder::{FolderError, RunFolder, evidence, register, resume};
 use self::run::agenda::Agenda;
@@ -71,7 +71,7 @@ pub struct RunOptions {
     /// The address at which metrics are served.
     pub metrics: Option<std::net::SocketAddr>,
     /// Called after each sample of memory, a few times per second.
-    pub each_turn: fn(),
+    pub after_each_sample: fn(),
 }
 
 /// The result of a run that has ended.
@@ -141,8 +141,8 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         machine: Machine::new(pool, leaves, found, host, ceilings.host, machine_memory.0)
             .with_device(taken)
             .watching_room(folder.path()),
-        books: Books::open(store, &folder)?,
-        desk: Desk {
+        records: RunRecords::open(store, &folder)?,
+        endpoints: Endpoints {
             control: requests::open(&folder, options.keep_open)?,
             awaited: Vec::new(),
             metrics: Metrics::default(),
@@ -154,14 +154,14 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         signals,
         watchdog: Watchdog::start(),
         stalled: false,
-        each_turn: options.each_turn,
+        after_each_sample: options.after_each_sample,
     };
     run.write_host();
     run.machine.warn_of_missing(None);
     if options.keep_open {
         run.feed(Event::Control(Control::StayOpen))?;
     }
-    run.desk.announce(&format!("run {} in {}", run.agenda.plan.run.name, folder.path().display()));
+    run.endpoints.announce(&format!("run {} in {}", run.agenda.plan.run.name, folder.path().display()));
     // A resumed run has these rows already.
     if !options.resume {
         for row in same_class::policy_rows(&run.agenda.plan, &facts) {

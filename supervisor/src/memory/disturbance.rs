@@ -21,7 +21,7 @@ pub struct Disturbance {
 
 impl Disturbance {
     /// Reads the current state below `root`, which is `/` except in tests.
-    pub fn look(root: &Path) -> Self {
+    pub fn read(root: &Path) -> Self {
         let cpus = root.join("sys/devices/system/cpu");
         let read = |path: &Path| fs::read_to_string(path).ok();
         let (mut governors, mut throttled) = (Vec::new(), None);
@@ -98,7 +98,7 @@ mod tests {
     fn disturbance_is_read_and_compared_with_an_earlier_state() {
         let before = machine("cpu  100 0 100 700 0 0 0 100 50 0\ncpu0 1 2\n", "3\n");
         let after = machine("cpu  150 0 150 750 0 0 0 150 90 0\n", "5\n");
-        let (before, after) = (Disturbance::look(before.path()), Disturbance::look(after.path()));
+        let (before, after) = (Disturbance::read(before.path()), Disturbance::read(after.path()));
         assert_eq!(before.governors, ["powersave"]);
         assert_eq!((before.smt, before.load), (Some(true), Some(3.25)));
         assert_eq!(after.steal_since(&before), Some(0.25));
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn missing_files_leave_fields_unknown() {
         let empty = tempfile::tempdir().expect("a folder");
-        let found = Disturbance::look(empty.path());
+        let found = Disturbance::read(empty.path());
         assert_eq!(found, Disturbance::default());
         assert_eq!(found.steal_since(&found), None);
     }

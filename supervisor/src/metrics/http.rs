@@ -1,8 +1,8 @@
 //! A minimal HTTP/1.1 server for scrapers: one GET, one answer, then the connection is closed. It runs in the main loop
 //! of a run and never blocks.
 //!
-//! Scrapers are not trusted: the size and duration of a request and the number of connections are limited, and no part of
-//! a request is kept.
+//! Scrapers are not trusted: the size and duration of a request and the number of connections are limited, and no part
+//! of a request is kept.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ const MAX_REQUEST: usize = 8 << 10;
 /// The timeout from accepting a connection to the last byte of the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after a failed accept.
-const REST: Duration = Duration::from_secs(1);
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// The media type of OpenMetrics.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -86,7 +86,7 @@ impl Responder {
                 Err(error) => {
                     // If there is no free descriptor, the waiting connection would wake the loop again at once.
                     let is_empty = error.kind() == std::io::ErrorKind::WouldBlock;
-                    self.accepts_from = (!is_empty).then(|| now + REST);
+                    self.accepts_from = (!is_empty).then(|| now + ACCEPT_PAUSE);
                     break;
                 }
             };

@@ -1,4 +1,5 @@
-//! The metrics of a run for a monitoring system, in the OpenMetrics text format. `docs/reference/control.md` lists them.
+//! The metrics of a run for a monitoring system, in the OpenMetrics text format. `docs/reference/control.md` lists
+//! them.
 //!
 //! Counters start at zero with the process, and gauges show the current state. `http` serves the page.
 

@@ -20,11 +20,11 @@ pub(super) trait Codec {
     fn print(value: &Self::Value) -> String;
 
     /// Merges the value of a stronger layer into that of a weaker one.
-    fn lay_over(weaker: &mut Self::Value, stronger: &Self::Value) {
+    fn merge(weaker: &mut Self::Value, stronger: &Self::Value) {
         *weaker = stronger.clone();
     }
 
-    /// The value that must be laid over `weaker` to get `value`; `None` if they are equal.
+    /// The value that must be merged into `weaker` to get `value`; `None` if they are equal.
     fn difference(weaker: &Self::Value, value: &Self::Value) -> Option<Self::Value> {
         (weaker != value).then(|| value.clone())
     }

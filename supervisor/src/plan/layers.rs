@@ -150,7 +150,7 @@ impl TopLayers {
 
 fn laid_over<S: Section>(weaker: &S, stronger: &S) -> S {
     let mut result = weaker.clone();
-    result.lay_over(stronger);
+    result.merge(stronger);
     result
 }
 

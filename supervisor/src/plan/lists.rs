@@ -75,7 +75,7 @@ impl Codec for Appended {
         List::<Text>::print(value)
     }
 
-    fn lay_over(weaker: &mut Vec<String>, stronger: &Vec<String>) {
+    fn merge(weaker: &mut Vec<String>, stronger: &Vec<String>) {
         weaker.extend_from_slice(stronger);
     }
 
@@ -172,7 +172,7 @@ impl Codec for Environment {
         print::braces(&pairs)
     }
 
-    fn lay_over(weaker: &mut Self::Value, stronger: &Self::Value) {
+    fn merge(weaker: &mut Self::Value, stronger: &Self::Value) {
         weaker.extend(stronger.iter().map(|(name, text)| (name.clone(), text.clone())));
     }
 

@@ -38,7 +38,7 @@ pub(super) trait Section: Clone + Default {
 
     fn read(table: &mut TableReader<'_, '_>, findings: &mut Findings) -> Self;
     fn is_empty(&self) -> bool;
-    fn lay_over(&mut self, stronger: &Self);
+    fn merge(&mut self, stronger: &Self);
     /// The settings with a value for every key, or the first key that has none.
     fn settle(self) -> Result<Self::Settings, &'static str>;
     /// The keys with their values as TOML.
@@ -72,9 +72,9 @@ macro_rules! sections {
                 true $(&& self.$field.is_none())*
             }
 
-            fn lay_over(&mut self, stronger: &Self) {
+            fn merge(&mut self, stronger: &Self) {
                 $(match (&mut self.$field, &stronger.$field) {
-                    (Some(weaker), Some(stronger)) => <$codec>::lay_over(weaker, stronger),
+                    (Some(weaker), Some(stronger)) => <$codec>::merge(weaker, stronger),
                     (weaker @ None, Some(stronger)) => *weaker = Some(stronger.clone()),
                     (_, None) => {}
                 })*
@@ -393,7 +393,7 @@ impl Codec for DTypeOverrides {
         print::braces(&tables)
     }
 
-    fn lay_over(weaker: &mut Self::Value, stronger: &Self::Value) {
+    fn merge(weaker: &mut Self::Value, stronger: &Self::Value) {
         for (dtype, figures) in stronger {
             let slot = weaker.entry(*dtype).or_default();
             slot.rtol = figures.rtol.or(slot.rtol);

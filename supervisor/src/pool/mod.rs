@@ -43,7 +43,8 @@ pub enum PoolEvent {
         worker: WorkerId,
         message: FromWorker,
     },
-    /// The worker has died and was reaped. If `left_runners` is set, some of its runners were alive and are being killed.
+    /// The worker has died and was reaped. If `left_runners` is set, some of its runners were alive and are being
+    /// killed.
     Gone {
         worker: WorkerId,
         how: String,
@@ -145,8 +146,8 @@ impl Pool {
         })
     }
 
-    /// Starts a worker and returns its pid. Events report its progress. The calling thread must live as long as the run,
-    /// because the worker's parent-death signal fires when that thread ends.
+    /// Starts a worker and returns its pid. Events report its progress. The calling thread must live as long as the
+    /// run, because the worker's parent-death signal fires when that thread ends.
     pub fn start(&mut self, worker: WorkerId, role: Role) -> Result<u32, SpawnError> {
         let log = self.log_folder.join(format!("{worker}.stderr"));
         let spawned = spawn::worker(&self.executable, role, self.device, &log)?;
@@ -207,8 +208,8 @@ impl Pool {
         }
     }
 
-    /// Opens a pidfd for a runner that its worker reported, and checks that it is a child of the worker with the reported
-    /// start time.
+    /// Opens a pidfd for a runner that its worker reported, and checks that it is a child of the worker with the
+    /// reported start time.
     pub fn watch_runner(&mut self, worker: WorkerId, pid: u32, start_time: u64) -> Result<(), Unwatched> {
         let Some(member) = self.members.get_mut(&worker) else { return Err(Unwatched::Gone) };
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Unwatched::Gone)?;

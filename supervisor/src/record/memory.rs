@@ -59,8 +59,8 @@ impl Sampling {
 }
 
 impl MemoryTotals {
-    /// Combines the totals of an earlier and a later part of a resumed run: the higher peaks, the lower available memory,
-    /// the later ceiling.
+    /// Combines the totals of an earlier and a later part of a resumed run: the higher peaks, the lower available
+    /// memory, the later ceiling.
     #[must_use]
     pub fn combined_with(self, later: Self) -> Self {
         let min_available = match (self.min_available_bytes, later.min_available_bytes) {
@@ -106,8 +106,8 @@ pub struct PhaseRecord {
     pub device_peak_bytes: Option<Bytes>,
     /// The change of the whole tree's swapped memory during this phase. It is negative if less is in swap at the end.
     pub swap_delta_bytes: Option<i64>,
-    /// The time, in microseconds, from the end of the run's previous phase until this phase's lease was sent. `None` for
-    /// the first phase, and if another phase was still running.
+    /// The time, in microseconds, from the end of the run's previous phase until this phase's lease was sent. `None`
+    /// for the first phase, and if another phase was still running.
     pub switch_us: Option<u64>,
     pub started: UtcTime,
     pub ended: Option<UtcTime>,

@@ -50,7 +50,7 @@ fn least_gain(entries: &[EntryProfile]) -> Option<String> {
     Some(format!("{} ({pace}, noise {})", entry.entry, percent(entry.noise)))
 }
 
-/// The feedback for an attempt whose worker died, or that did not take place.
+/// The feedback for an attempt whose worker died, or that was never made.
 pub fn feedback_without_report(stage: Stage, status: Status, detail: &str) -> String {
     compose(&Facts::new(stage, status, detail))
 }

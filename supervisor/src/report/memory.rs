@@ -93,8 +93,8 @@ pub(super) fn timeline(timeline: &Timeline, width: usize) -> Vec<String> {
         row(group.name(), series);
     }
     let column = |at: u64| {
-        let place = u128::from(at.saturating_sub(from)) * columns as u128 / u128::from(to - from);
-        usize::try_from(place).unwrap_or(columns).min(columns - 1)
+        let position = u128::from(at.saturating_sub(from)) * columns as u128 / u128::from(to - from);
+        usize::try_from(position).unwrap_or(columns).min(columns - 1)
     };
     let mut stages = vec![' '; columns];
     for phase in &timeline.phases {

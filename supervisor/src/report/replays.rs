@@ -45,8 +45,8 @@ pub(super) struct Figures {
 
 pub(super) enum Outcome<'r> {
     Passed(Box<Passed<'r>>),
-    /// It did not pass. The text says why, and where the first difference is.
-    Not {
+    /// The replay did not pass. `detail` says why, and `failure` where the first difference is.
+    Failed {
         detail: Option<&'r str>,
         failure: Option<String>,
     },
@@ -54,7 +54,7 @@ pub(super) enum Outcome<'r> {
 
 pub(super) struct Passed<'r> {
     pub(super) callers: Vec<Caller<'r>>,
-    pub(super) against: [Against; 3],
+    pub(super) against: [BudgetComparison; 3],
     /// The first steps. `step_count` is the number of all steps.
     pub(super) steps: Vec<Step<'r>>,
     pub(super) step_count: usize,
@@ -73,7 +73,7 @@ pub(super) struct Caller<'r> {
 }
 
 /// This budget compared with one that keeps everything.
-pub(super) struct Against {
+pub(super) struct BudgetComparison {
     pub(super) what: &'static str,
     pub(super) ours: String,
     pub(super) all: String,
@@ -157,7 +157,7 @@ impl<'r> ReplayText<'r> {
     pub(super) fn of(replay: &'r ReplayRecord, winner: impl Fn(&str) -> Option<&'r str>) -> Self {
         let outcome = match result(replay) {
             Some(result) => Outcome::Passed(Box::new(Passed::of(result, winner))),
-            None => Outcome::Not { detail: replay.detail.as_deref(), failure: failure(replay) },
+            None => Outcome::Failed { detail: replay.detail.as_deref(), failure: failure(replay) },
         };
         Self {
             name: &replay.name,
@@ -173,7 +173,7 @@ impl<'r> ReplayText<'r> {
         let (name, status) = (one_line(self.name), self.status);
         let passed = match &self.outcome {
             Outcome::Passed(passed) => passed,
-            Outcome::Not { detail, failure } => {
+            Outcome::Failed { detail, failure } => {
                 let blame = self.blame.map_or_else(String::new, |blame| format!(" ({})", blame.name()));
                 let why = detail.map_or_else(String::new, |detail| format!(": {}", one_line(detail)));
                 let mut lines = vec![format!("replay {name}: {status}{blame}{why}")];
@@ -209,7 +209,7 @@ impl<'r> ReplayText<'r> {
 impl<'r> Passed<'r> {
     fn of(result: &'r ReplayResult, winner: impl Fn(&str) -> Option<&'r str>) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "a share, for people")]
-        let sizes = |what, ours: Bytes, all: Bytes| Against {
+        let sizes = |what, ours: Bytes, all: Bytes| BudgetComparison {
             what,
             ours: ours.to_string(),
             all: all.to_string(),
@@ -220,7 +220,7 @@ impl<'r> Passed<'r> {
             against: [
                 sizes("pool", result.peak_pool_bytes, result.all_resident_bytes),
                 sizes("moved", result.bytes_moved, result.unique_bytes),
-                Against {
+                BudgetComparison {
                     what: "time",
                     ours: time(result.total_ms),
                     all: time(result.compute_ms),
@@ -246,7 +246,7 @@ impl<'r> Passed<'r> {
 
     pub(super) fn against_all(&self) -> String {
         let [pool, moved, spent] = &self.against;
-        let share = |it: &Against| it.share.map_or_else(|| "-".to_owned(), percent);
+        let share = |it: &BudgetComparison| it.share.map_or_else(|| "-".to_owned(), percent);
         format!(
             "compared with keeping everything: {} of its pool, {} moved instead of {}, {} of its time with everything loaded",
             share(pool),

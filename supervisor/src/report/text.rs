@@ -183,7 +183,7 @@ fn head_of(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// True if it neither passed nor was skipped on purpose.
+/// True if the candidate neither passed nor was skipped on purpose.
 fn has_failed(candidate: &CandidateRecord) -> bool {
     candidate.status.is_some_and(|status| !matches!(status, Status::Passed | Status::Skipped))
 }
@@ -193,7 +193,7 @@ enum Tone {
     Bold,
     Good,
     Bad,
-    /// A failure that is not the candidate's fault.
+    /// A failure that is not the candidate's fault, or uncertain figures.
     Other,
     Faint,
 }
@@ -230,7 +230,7 @@ impl Page {
         self.text.push('\n');
     }
 
-    /// Pads and then colours a text, because colour codes have no width.
+    /// Colours a text. It must be padded before, because colour codes take no space on the screen.
     fn paint(&self, text: String, tone: Tone) -> String {
         if self.style.color { format!("\x1b[{}m{text}\x1b[0m", tone.code()) } else { text }
     }

@@ -46,8 +46,8 @@ impl Journal {
     }
 }
 
-/// Chooses the journal for a folder. If the choice is not `WriteAhead`, the text is the reason. If the file system cannot
-/// be determined, the choice is `Delete`.
+/// Chooses the journal for a folder. If the choice is not `WriteAhead`, the text is the reason. If the file system
+/// cannot be determined, the choice is `Delete`.
 pub(super) fn journal_for(folder: &Path) -> (Journal, Option<String>) {
     match rustix::fs::statfs(folder) {
         Ok(filesystem) => {

@@ -13,7 +13,7 @@ mod bound;
 mod error;
 mod filesystem;
 mod load;
-mod look;
+mod lookup;
 mod processes;
 mod replays;
 mod resume;

@@ -222,9 +222,9 @@ impl Store {
         Ok(())
     }
 
-    /// Records the end of an attempt. If an end is already recorded, it is kept. With the write-ahead log, the
-    /// write is not synced, so the next stage does not wait for the disk. If the write is lost, the stage is repeated. The candidate's result becomes
-    /// durable when the candidate's end is recorded.
+    /// Records the end of an attempt. If an end is already recorded, it is kept. With the write-ahead log, the write is
+    /// not synced, so the next stage does not wait for the disk. If the write is lost, the stage is repeated. The
+    /// candidate's result becomes durable when the candidate's end is recorded.
     pub fn attempt_finished(&mut self, key: AttemptKey, end: &AttemptEnd) -> Result<(), StoreError> {
         const OPERATION: &str = "record the end of an attempt";
         let candidate = self.candidate_key(key.candidate, OPERATION)?;

@@ -5,7 +5,7 @@ use opt_shared::units::Bytes;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::answer::counted_steps;
-use super::model::{Candidate, CandidateState, Model, Pane, Popup, Wish};
+use super::model::{Candidate, CandidateState, Command, Model, Pane, Popup};
 
 const OVER: &str = "the run is over: q quits";
 /// Number of rows by which page up and page down move.
@@ -25,20 +25,20 @@ pub(super) const KEYS: [(&str, &str, &str); 10] = [
     ("esc", "close", "close the window above the panes"),
 ];
 
-pub(super) fn press(model: &mut Model, key: KeyEvent) -> Option<Wish> {
+pub(super) fn press(model: &mut Model, key: KeyEvent) -> Option<Command> {
     model.note = None;
     if key.modifiers.contains(KeyModifiers::CONTROL) {
-        return matches!(key.code, KeyCode::Char('c')).then_some(Wish::Quit);
+        return matches!(key.code, KeyCode::Char('c')).then_some(Command::Quit);
     }
     match std::mem::take(&mut model.popup) {
         Popup::None => {}
-        Popup::Confirm { question, wish } => {
+        Popup::Confirm { question, command } => {
             return match key.code {
-                KeyCode::Char('y' | 'Y') => Some(wish),
+                KeyCode::Char('y' | 'Y') => Some(command),
                 KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => None,
-                // Any other key cancels.
+                // Any other key leaves the question open.
                 _ => {
-                    model.popup = Popup::Confirm { question, wish };
+                    model.popup = Popup::Confirm { question, command };
                     None
                 }
             };
@@ -46,7 +46,7 @@ pub(super) fn press(model: &mut Model, key: KeyEvent) -> Option<Wish> {
         Popup::Help | Popup::Text(_) => return None,
     }
     match key.code {
-        KeyCode::Char('q') => return Some(Wish::Quit),
+        KeyCode::Char('q') => return Some(Command::Quit),
         KeyCode::Char('?' | 'h') => model.popup = Popup::Help,
         KeyCode::Tab => model.focus = next(model.focus),
         KeyCode::BackTab => model.focus = next(next(next(model.focus))),
@@ -59,7 +59,7 @@ pub(super) fn press(model: &mut Model, key: KeyEvent) -> Option<Wish> {
         KeyCode::Char('p' | 'r' | 'R' | 'c' | 'w') | KeyCode::Enter if model.over.is_some() => {
             model.note = Some(OVER.to_owned());
         }
-        KeyCode::Char('p') => return Some(if model.run.paused { Wish::Resume } else { Wish::Pause }),
+        KeyCode::Char('p') => return Some(if model.run.paused { Command::Resume } else { Command::Pause }),
         KeyCode::Char('r') => recycle(model, false),
         KeyCode::Char('R') => recycle(model, true),
         KeyCode::Char('c') => cancel(model),
@@ -114,7 +114,7 @@ fn recycle(model: &mut Model, now: bool) {
         }
         (None, _) => format!("Recycle {role} worker-{id}?"),
     };
-    model.popup = Popup::Confirm { question, wish: Wish::Recycle { worker: id, now } };
+    model.popup = Popup::Confirm { question, command: Command::Recycle { worker: id, now } };
 }
 
 fn cancel(model: &mut Model) {
@@ -133,13 +133,13 @@ fn cancel(model: &mut Model) {
         return;
     }
     let question = format!("Cancel {job}/{candidate}? It ends as SKIPPED.");
-    let wish = Wish::Cancel { job: job.to_owned(), candidate: candidate.to_owned() };
-    model.popup = Popup::Confirm { question, wish };
+    let command = Command::Cancel { job: job.to_owned(), candidate: candidate.to_owned() };
+    model.popup = Popup::Confirm { question, command };
 }
 
-fn why(model: &mut Model) -> Option<Wish> {
+fn why(model: &mut Model) -> Option<Command> {
     match model.focus {
-        Pane::Workers => model.workers.get(model.chosen_worker()).map(|it| Wish::WhyWorker(it.id)),
+        Pane::Workers => model.workers.get(model.chosen_worker()).map(|it| Command::WhyWorker(it.id)),
         Pane::Candidates => {
             let order = model.order();
             let chosen = order.get(model.chosen_candidate(&order));
@@ -147,7 +147,7 @@ fn why(model: &mut Model) -> Option<Wish> {
                 model.popup = Popup::Text(text);
                 return None;
             }
-            chosen.map(|it| Wish::WhyCandidate(it.name.clone()))
+            chosen.map(|it| Command::WhyCandidate(it.name.clone()))
         }
         Pane::Policy => {
             let at = model.policy.len().checked_sub(model.back + 1)?;

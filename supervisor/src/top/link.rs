@@ -9,20 +9,20 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use opt_shared::causes::chain;
 use serde_json::{Value, json};
 
-use super::model::{News, Wish};
+use super::model::{Command, Update};
 use crate::control::client::{Client, ClientError};
 
 /// Poll interval. Each poll asks for four short answers.
 const EVERY: Duration = Duration::from_secs(1);
 /// Number of decisions loaded at the start.
 const DECISIONS: u32 = 100;
-/// Capacity of the queue of news for the terminal. If it is full, the threads wait. The run then closes the connection
+/// Capacity of the queue of updates for the view. If it is full, the threads wait. The run then closes the connection
 /// when its own queue reaches its limit, so no memory grows without bound.
-const MAX_NEWS: usize = 1024;
+const MAX_UPDATES: usize = 1024;
 
 pub(super) struct Link {
-    pub(super) wishes: Sender<Wish>,
-    pub(super) news: Receiver<News>,
+    pub(super) commands: Sender<Command>,
+    pub(super) updates: Receiver<Update>,
 }
 
 impl Link {
@@ -31,9 +31,9 @@ impl Link {
         // Events are requested before the past is read, so that no event between the two is lost.
         listener.call("events", &json!({}))?;
         listener.wait_forever()?;
-        let mut asker = Asker { client: Client::connect(socket)?, page: 0, since: 0.0 };
-        let (to_view, news) = bounded(MAX_NEWS);
-        let (wishes, from_view) = bounded(16);
+        let mut poller = Poller { client: Client::connect(socket)?, page: 0, since: 0.0 };
+        let (to_view, updates) = bounded(MAX_UPDATES);
+        let (commands, from_view) = bounded(16);
         let lost = to_view.clone();
         let from_listener = to_view.clone();
         thread::Builder::new()
@@ -41,29 +41,29 @@ impl Link {
             .spawn(move || listen(listener, &from_listener))?;
         thread::Builder::new().name("top-ask".to_owned()).spawn(move || {
             // If this fails, the view has ended and the message is not needed.
-            if let Err(error) = asker.go(&to_view, &from_view) {
-                let _ = lost.send(News::Lost(chain(&error)));
+            if let Err(error) = poller.go(&to_view, &from_view) {
+                let _ = lost.send(Update::Lost(chain(&error)));
             }
         })?;
-        Ok(Self { wishes, news })
+        Ok(Self { commands, updates })
     }
 }
 
-fn listen(mut client: Client, to_view: &Sender<News>) {
+fn listen(mut client: Client, to_view: &Sender<Update>) {
     loop {
-        let news = match client.event() {
-            Ok(Some(event)) => News::Event(event),
-            Ok(None) => News::Lost("the run closed the connection: it has ended, or was killed".to_owned()),
-            Err(error) => News::Lost(chain(&error)),
+        let update = match client.event() {
+            Ok(Some(event)) => Update::Event(event),
+            Ok(None) => Update::Lost("the run closed the connection: it has ended, or was killed".to_owned()),
+            Err(error) => Update::Lost(chain(&error)),
         };
-        let is_last = matches!(news, News::Lost(_));
-        if to_view.send(news).is_err() || is_last {
+        let is_last = matches!(update, Update::Lost(_));
+        if to_view.send(update).is_err() || is_last {
             return;
         }
     }
 }
 
-struct Asker {
+struct Poller {
     client: Client,
     /// The next page of candidates to load.
     page: u64,
@@ -71,27 +71,27 @@ struct Asker {
     since: f64,
 }
 
-impl Asker {
-    fn go(&mut self, news: &Sender<News>, wishes: &Receiver<Wish>) -> Result<(), ClientError> {
+impl Poller {
+    fn go(&mut self, updates: &Sender<Update>, commands: &Receiver<Command>) -> Result<(), ClientError> {
         let decisions = self.call("decisions", &json!({ "most": DECISIONS }))?;
-        let mut is_open = news.send(News::Decisions(decisions)).is_ok();
+        let mut is_open = updates.send(Update::Decisions(decisions)).is_ok();
         let mut due = Instant::now();
         while is_open {
-            match wishes.recv_deadline(due) {
-                Ok(wish) => is_open = news.send(self.wish(&wish)?).is_ok(),
+            match commands.recv_deadline(due) {
+                Ok(command) => is_open = updates.send(self.command(&command)?).is_ok(),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
             // The effect of the request is shown immediately.
             for answer in self.ask()? {
-                is_open &= news.send(answer).is_ok();
+                is_open &= updates.send(answer).is_ok();
             }
             due = Instant::now() + EVERY;
         }
         Ok(())
     }
 
-    fn ask(&mut self) -> Result<[News; 4], ClientError> {
+    fn ask(&mut self) -> Result<[Update; 4], ClientError> {
         let status = self.call("status", &json!({}))?;
         let workers = self.call("workers", &json!({}))?;
         let history = self.call("history", &json!({ "since_s": self.since }))?;
@@ -103,10 +103,10 @@ impl Asker {
         let total = candidates["total"].as_u64().unwrap_or_default();
         self.page = if 0 < count && self.page + count < total { self.page + count } else { 0 };
         Ok([
-            News::Status(status),
-            News::Workers(workers),
-            News::History(history),
-            News::Candidates(candidates),
+            Update::Status(status),
+            Update::Workers(workers),
+            Update::History(history),
+            Update::Candidates(candidates),
         ])
     }
 
@@ -118,32 +118,32 @@ impl Asker {
         }
     }
 
-    fn wish(&mut self, wish: &Wish) -> Result<News, ClientError> {
-        let Some((method, params)) = request(wish) else { return Ok(News::Message(String::new())) };
+    fn command(&mut self, command: &Command) -> Result<Update, ClientError> {
+        let Some((method, params)) = request(command) else { return Ok(Update::Message(String::new())) };
         match self.client.call(method, &params) {
             Ok(answer) if method == "why" => {
-                Ok(News::Why(answer["why"].as_str().unwrap_or_default().to_owned()))
+                Ok(Update::Why(answer["why"].as_str().unwrap_or_default().to_owned()))
             }
             Ok(answer) => {
                 let word = if answer["outcome"] == "already" { "nothing to do" } else { "done" };
-                Ok(News::Message(format!("{word}: {}", answer["message"].as_str().unwrap_or_default())))
+                Ok(Update::Message(format!("{word}: {}", answer["message"].as_str().unwrap_or_default())))
             }
-            Err(ClientError::Refused { code, message }) => Ok(News::Message(format!("{code}: {message}"))),
+            Err(ClientError::Refused { code, message }) => Ok(Update::Message(format!("{code}: {message}"))),
             Err(error) => Err(error),
         }
     }
 }
 
-pub(super) fn request(wish: &Wish) -> Option<(&'static str, Value)> {
-    Some(match wish {
-        Wish::Quit => return None,
-        Wish::Pause => ("pause", json!({})),
-        Wish::Resume => ("resume", json!({})),
-        Wish::Recycle { worker, now } => {
+pub(super) fn request(command: &Command) -> Option<(&'static str, Value)> {
+    Some(match command {
+        Command::Quit => return None,
+        Command::Pause => ("pause", json!({})),
+        Command::Resume => ("resume", json!({})),
+        Command::Recycle { worker, now } => {
             ("recycle", json!({ "worker": worker, "mode": if *now { "now" } else { "drain" } }))
         }
-        Wish::Cancel { job, candidate } => ("cancel", json!({ "job": job, "candidate": candidate })),
-        Wish::WhyWorker(worker) => ("why", json!({ "worker": worker })),
-        Wish::WhyCandidate(candidate) => ("why", json!({ "candidate": candidate })),
+        Command::Cancel { job, candidate } => ("cancel", json!({ "job": job, "candidate": candidate })),
+        Command::WhyWorker(worker) => ("why", json!({ "worker": worker })),
+        Command::WhyCandidate(candidate) => ("why", json!({ "candidate": candidate })),
     })
 }

@@ -2,9 +2,9 @@
 //! reports.
 //!
 //! ```text
-//!   socket ─▶ link ── News ──▶ model ──▶ draw ─▶ screen ─▶ terminal
-//!              ▲                 ▲
-//!              └──── Wish ── keys ◀── terminal
+//!   socket ─▶ link ── Update ─▶ model ──▶ draw ─▶ screen ─▶ terminal
+//!              ▲                  ▲
+//!              └── Command ◀─── keys ◀── terminal
 //! ```
 //! `model`, `keys` and `draw` are pure functions of their inputs. `view` is the loop that calls them.
 

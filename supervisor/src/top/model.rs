@@ -1,5 +1,5 @@
-//! The state of the view: what is known about the run, and what the user looks at. News and keys change it; `draw`
-//! shows it.
+//! The state of the view: what is known about the run, and what the user looks at. Updates and keys change it;
+//! `draw` shows it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,9 +16,9 @@ const MAX_REPLAYS: usize = 64;
 /// Largest number of slots in the history. The run answers with at most 512.
 const MAX_SLOTS: usize = 4096;
 
-/// News from the run.
+/// What the run reports to the view.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum News {
+pub(super) enum Update {
     Status(Value),
     Workers(Value),
     Candidates(Value),
@@ -29,7 +29,7 @@ pub(super) enum News {
     Message(String),
     /// The reason why something waits, as a sentence that the user asked for.
     Why(String),
-    /// The connection is lost, so there will be no more news.
+    /// The connection is lost, so there will be no more updates.
     Lost(String),
 }
 
@@ -51,14 +51,14 @@ pub(super) enum Popup {
     /// Asks for confirmation.
     Confirm {
         question: String,
-        wish: Wish,
+        command: Command,
     },
     Text(String),
 }
 
-/// A request to the run.
+/// What a key press asks for. All but `Quit` are sent to the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum Command {
     Quit,
     Pause,
     Resume,
@@ -204,26 +204,26 @@ pub(super) struct Model {
 }
 
 impl Model {
-    pub(super) fn receive(&mut self, news: News) {
-        match news {
-            News::Status(answer) => self.status(&answer),
-            News::Workers(answer) => self.workers = list(&answer["workers"]).iter().map(worker).collect(),
-            News::Candidates(answer) => self.page(&answer),
-            News::History(answer) => self.slots(&answer),
-            News::Decisions(answer) => {
+    pub(super) fn receive(&mut self, update: Update) {
+        match update {
+            Update::Status(answer) => self.status(&answer),
+            Update::Workers(answer) => self.workers = list(&answer["workers"]).iter().map(worker).collect(),
+            Update::Candidates(answer) => self.page(&answer),
+            Update::History(answer) => self.slots(&answer),
+            Update::Decisions(answer) => {
                 // Some of these decisions may already have arrived as events.
-                let heard = std::mem::take(&mut self.policy);
+                let received = std::mem::take(&mut self.policy);
                 self.policy = list(&answer["decisions"]).iter().map(decision).collect();
-                for it in heard {
+                for it in received {
                     if !self.policy.contains(&it) {
                         self.policy.push_back(it);
                     }
                 }
             }
-            News::Event(event) => self.event(&event),
-            News::Message(what) => self.note = Some(clean(&what)),
-            News::Why(what) => self.popup = Popup::Text(clean(&what)),
-            News::Lost(why) => self.end(clean(&why)),
+            Update::Event(event) => self.event(&event),
+            Update::Message(what) => self.note = Some(clean(&what)),
+            Update::Why(what) => self.popup = Popup::Text(clean(&what)),
+            Update::Lost(why) => self.end(clean(&why)),
         }
     }
 
@@ -365,13 +365,13 @@ impl Model {
         for it in &self.candidates {
             let job = it.name.split('/').next().unwrap_or_default();
             // Candidates of a job are adjacent in the plan, so this is nearly always the job of the last one.
-            let place = jobs.iter().rposition(|known| *known == job).unwrap_or_else(|| {
+            let index = jobs.iter().rposition(|known| *known == job).unwrap_or_else(|| {
                 jobs.push(job);
                 jobs.len() - 1
             });
             let class = class(it);
             // Failed candidates stay in the plan's order, whatever their job.
-            let (job, rank) = if class == 1 { (place, it.rank.unwrap_or(u32::MAX)) } else { (0, 0) };
+            let (job, rank) = if class == 1 { (index, it.rank.unwrap_or(u32::MAX)) } else { (0, 0) };
             rows.push((class, job, rank, it));
         }
         rows.sort_by_key(|&(class, job, rank, _)| (class, job, rank));

@@ -20,8 +20,8 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Takes over the terminal. Call this only once in a process: it installs a panic hook, which restores the terminal before
-    /// the message of a panic in any thread is printed.
+    /// Takes over the terminal. Call this only once in a process: it installs a panic hook, which restores the terminal
+    /// before the message of a panic in any thread is printed.
     pub(super) fn take() -> io::Result<Self> {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| on_panic(panic, &before)));

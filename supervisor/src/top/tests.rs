@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::draw::{Theme, draw};
 use super::keys::press;
 use super::link::request;
-use super::model::{CandidateState, Model, News, Pane, Popup, Wish};
+use super::model::{CandidateState, Command, Model, Pane, Popup, Update};
 use crate::snapshot;
 
 const MIB: u64 = 1 << 20;
@@ -115,14 +115,14 @@ fn decisions() -> Value {
 /// Makes a model. It is the same at every call.
 fn model() -> Model {
     let mut model = Model::default();
-    for news in [
-        News::Decisions(decisions()),
-        News::Status(status()),
-        News::Workers(workers()),
-        News::History(history()),
-        News::Candidates(candidates()),
+    for update in [
+        Update::Decisions(decisions()),
+        Update::Status(status()),
+        Update::Workers(workers()),
+        Update::History(history()),
+        Update::Candidates(candidates()),
     ] {
-        model.receive(news);
+        model.receive(update);
     }
     model
 }
@@ -207,14 +207,14 @@ fn plain_theme_draws_no_colour() {
 fn foreign_text_cannot_control_the_terminal() {
     let nasty = "a\u{1b}[2J\u{7}\u{202e}b\r\n\u{9b}31m\u{200b}c";
     let mut model = model();
-    model.receive(News::Candidates(json!({ "total": 1, "from": 0, "candidates": [
+    model.receive(Update::Candidates(json!({ "total": 1, "from": 0, "candidates": [
         { "candidate": format!("softmax/{nasty}"), "status": nasty }
     ] })));
-    model.receive(News::Event(
+    model.receive(Update::Event(
         json!({ "kind": "policy", "t": nasty, "decision": nasty, "reason": nasty, "numbers": { nasty: 1 } }),
     ));
-    model.receive(News::Status(json!({ "run": { "name": nasty, "folder": nasty, "ending": nasty } })));
-    model.receive(News::Message(nasty.to_owned()));
+    model.receive(Update::Status(json!({ "run": { "name": nasty, "folder": nasty, "ending": nasty } })));
+    model.receive(Update::Message(nasty.to_owned()));
     for popup in [Popup::None, Popup::Help] {
         model.popup = popup;
         let seen = frame(&model, 160, 40, true);
@@ -225,7 +225,7 @@ fn foreign_text_cannot_control_the_terminal() {
                 .all(|c| !c.is_control() && !('\u{2000}'..='\u{200f}').contains(&c) && c != '\u{202e}')
         );
     }
-    model.receive(News::Why(nasty.to_owned()));
+    model.receive(Update::Why(nasty.to_owned()));
     let Popup::Text(text) = &model.popup else { panic!("{:?}", model.popup) };
     assert!(text.chars().all(|c| !c.is_control()), "{text:?}");
 }
@@ -241,15 +241,20 @@ fn nonsense_answers_are_shown_as_unknown() {
     ];
     let mut model = model();
     for answer in &nothing {
-        for news in
-            [News::Status, News::Workers, News::Candidates, News::History, News::Decisions, News::Event]
-        {
-            model.receive(news(answer.clone()));
+        for update in [
+            Update::Status,
+            Update::Workers,
+            Update::Candidates,
+            Update::History,
+            Update::Decisions,
+            Update::Event,
+        ] {
+            model.receive(update(answer.clone()));
             frame(&model, 80, 24, false);
         }
     }
-    model.receive(News::Candidates(json!({ "from": u64::MAX, "total": 1, "candidates": [{}] })));
-    model.receive(News::Candidates(json!({ "from": 5_000, "total": 1, "candidates": [{}] })));
+    model.receive(Update::Candidates(json!({ "from": u64::MAX, "total": 1, "candidates": [{}] })));
+    model.receive(Update::Candidates(json!({ "from": 5_000, "total": 1, "candidates": [{}] })));
     assert_eq!(model.candidates.len(), 9, "a page out of order is ignored");
 }
 
@@ -260,7 +265,7 @@ fn events_update_the_view() {
     assert_eq!(model.order()[0].name, name, "running candidates are first");
     let names: Vec<&str> = model.order().iter().map(|it| it.name.as_str()).collect();
     assert_eq!(names[1..5], ["embedding/fast", "embedding/naive", "softmax/fast", "softmax/naive"]);
-    model.receive(News::Event(
+    model.receive(Update::Event(
         json!({ "kind": "candidate", "candidate": name, "status": "PASSED", "rank": 1 }),
     ));
     let now = model.candidates.iter().find(|it| it.name == name).expect("the candidate is listed");
@@ -269,13 +274,13 @@ fn events_update_the_view() {
     let row = decision(41, "kill", "another");
     let mut event = row.clone();
     event["kind"] = json!("policy");
-    model.receive(News::Event(event.clone()));
-    model.receive(News::Event(event));
-    model.receive(News::Decisions(json!({ "decisions": [row] })));
+    model.receive(Update::Event(event.clone()));
+    model.receive(Update::Event(event));
+    model.receive(Update::Decisions(json!({ "decisions": [row] })));
     assert_eq!(model.policy.iter().filter(|it| it.reason == "another").count(), 1);
-    model.receive(News::Lost("the run closed the connection".to_owned()));
-    model.receive(News::Event(json!({ "kind": "run", "state": "ended", "exit_code": 1 })));
-    model.receive(News::Lost("whatever".to_owned()));
+    model.receive(Update::Lost("the run closed the connection".to_owned()));
+    model.receive(Update::Event(json!({ "kind": "run", "state": "ended", "exit_code": 1 })));
+    model.receive(Update::Lost("whatever".to_owned()));
     assert_eq!(model.over.as_deref(), Some("the run has ended with exit code 1"));
     assert!(model.workers.is_empty());
     let seen = letters(&frame(&model, 80, 24, false));
@@ -304,13 +309,13 @@ fn view_shows_replays_while_they_run_and_when_they_end() {
     ] {
         let mut answer = self::status();
         answer["replays"] = json!([state(status, running, total)]);
-        model.receive(News::Status(answer));
+        model.receive(Update::Status(answer));
         assert!(row(&model).contains(wanted), "{wanted}: {}", row(&model));
     }
     // The last change comes as an event, because the run is over before it is polled again.
     let mut event = state(json!("PASSED"), false, json!(1500.0));
     event["kind"] = json!("replay");
-    model.receive(News::Event(event));
+    model.receive(Update::Event(event));
     assert!(row(&model).contains("replay model PASSED 1.50 s 1.50 s stalled"), "{}", row(&model));
     let order: Vec<&str> = model.order().iter().take(3).map(|it| it.name.as_str()).collect();
     assert_eq!(
@@ -333,19 +338,19 @@ fn view_shows_replays_while_they_run_and_when_they_end() {
 fn history_coarsens_with_the_runs_history() {
     let mut model = Model::default();
     let slot = |at: f64, mib: u64| json!([at, mib * MIB, 0]);
-    model.receive(News::History(
+    model.receive(Update::History(
         json!({ "width_s": 0.25, "slots": [slot(0.0, 1), slot(0.25, 7), slot(0.5, 2)] }),
     ));
-    model.receive(News::History(json!({ "width_s": 0.25, "slots": [slot(0.5, 3), slot(0.75, 1)] })));
+    model.receive(Update::History(json!({ "width_s": 0.25, "slots": [slot(0.5, 3), slot(0.75, 1)] })));
     let owed =
         |model: &Model| model.history.iter().map(|it| (it.at, it.owed.get() / MIB)).collect::<Vec<_>>();
     assert_eq!(owed(&model), [(0.0, 1), (0.25, 7), (0.5, 3), (0.75, 1)]);
-    model.receive(News::History(json!({ "width_s": 0.5, "slots": [slot(0.5, 4), slot(1.0, 5)] })));
+    model.receive(Update::History(json!({ "width_s": 0.5, "slots": [slot(0.5, 4), slot(1.0, 5)] })));
     assert_eq!(owed(&model), [(0.0, 7), (0.5, 4), (1.0, 5)]);
 }
 
 /// Presses keys one after the other, and returns the request that the last one makes.
-fn keys(model: &mut Model, keys: &[KeyCode]) -> Option<Wish> {
+fn keys(model: &mut Model, keys: &[KeyCode]) -> Option<Command> {
     keys.iter().map(|key| press(model, KeyEvent::from(*key))).last().flatten()
 }
 
@@ -353,12 +358,12 @@ fn keys(model: &mut Model, keys: &[KeyCode]) -> Option<Wish> {
 fn keys_match_their_help() {
     use KeyCode::{BackTab, Char, Down, End, Enter, Esc, Home, PageDown, Tab, Up};
     let cancel =
-        |candidate: &str| Wish::Cancel { job: "softmax".to_owned(), candidate: candidate.to_owned() };
-    let recycle = |worker, now| Wish::Recycle { worker, now };
+        |candidate: &str| Command::Cancel { job: "softmax".to_owned(), candidate: candidate.to_owned() };
+    let recycle = |worker, now| Command::Recycle { worker, now };
     let long = "bad/one_with_a_rather_long_name";
-    let table: Vec<(&[KeyCode], Option<Wish>)> = vec![
-        (&[Char('q')], Some(Wish::Quit)),
-        (&[Char('p')], Some(Wish::Pause)),
+    let table: Vec<(&[KeyCode], Option<Command>)> = vec![
+        (&[Char('q')], Some(Command::Quit)),
+        (&[Char('p')], Some(Command::Pause)),
         (&[Char('r')], None),
         (&[Char('r'), Char('y')], Some(recycle(3, false))),
         (&[Char('R'), Char('y')], Some(recycle(3, true))),
@@ -375,25 +380,25 @@ fn keys_match_their_help() {
         (&[PageDown, Home, Char('c'), Char('y')], Some(cancel(long))),
         // A candidate that has ended cannot be cancelled, so no confirmation is requested.
         (&[Down, Char('c'), Char('y')], None),
-        (&[Char('w')], Some(Wish::WhyCandidate(format!("softmax/{long}")))),
-        (&[BackTab, Enter], Some(Wish::WhyWorker(3))),
+        (&[Char('w')], Some(Command::WhyCandidate(format!("softmax/{long}")))),
+        (&[BackTab, Enter], Some(Command::WhyWorker(3))),
         (&[Tab, Char('w')], None),
         (&[Tab, Tab, Char('w')], None),
         (&[Char('?'), Char('q')], None),
-        (&[Char('?'), Char('q'), Char('q')], Some(Wish::Quit)),
+        (&[Char('?'), Char('q'), Char('q')], Some(Command::Quit)),
         (&[Char('z')], None),
     ];
-    for (pressed, wish) in table {
-        assert_eq!(keys(&mut model(), pressed), wish, "{pressed:?}");
+    for (pressed, command) in table {
+        assert_eq!(keys(&mut model(), pressed), command, "{pressed:?}");
     }
     let mut paused = model();
     paused.run.paused = true;
-    assert_eq!(keys(&mut paused, &[Char('p')]), Some(Wish::Resume));
+    assert_eq!(keys(&mut paused, &[Char('p')]), Some(Command::Resume));
     let control = KeyEvent::new(Char('c'), KeyModifiers::CONTROL);
     for popup in [Popup::None, Popup::Help] {
         let mut model = model();
         model.popup = popup;
-        assert_eq!(press(&mut model, control), Some(Wish::Quit), "Ctrl-C quits, whatever is shown");
+        assert_eq!(press(&mut model, control), Some(Command::Quit), "Ctrl-C quits, whatever is shown");
     }
 }
 
@@ -402,12 +407,12 @@ fn ended_or_empty_run_gets_no_requests() {
     use KeyCode::{Char, Down, Enter};
     let mut over = model();
     keys(&mut over, &[Char('R')]);
-    over.receive(News::Lost("it is gone".to_owned()));
+    over.receive(Update::Lost("it is gone".to_owned()));
     assert_eq!(keys(&mut over, &[Char('y')]), None, "the pending confirmation is gone");
     for key in ['p', 'r', 'R', 'c', 'w'] {
         assert_eq!(keys(&mut over, &[Char(key), Char('y')]), None);
     }
-    assert_eq!(keys(&mut over, &[Char('q')]), Some(Wish::Quit));
+    assert_eq!(keys(&mut over, &[Char('q')]), Some(Command::Quit));
     for focus in [Pane::Memory, Pane::Workers, Pane::Candidates, Pane::Policy] {
         let mut empty = Model::default();
         empty.focus = focus;
@@ -423,18 +428,18 @@ fn selection_survives_a_change_of_order() {
     use KeyCode::{Char, End};
     let mut model = model();
     keys(&mut model, &[End]);
-    model.receive(News::Event(
+    model.receive(Update::Event(
         json!({ "kind": "candidate", "candidate": "softmax/later", "status": "CRASHED" }),
     ));
-    let wish = keys(&mut model, &[Char('c'), Char('y')]);
-    assert_eq!(wish, Some(Wish::Cancel { job: "softmax".to_owned(), candidate: "last".to_owned() }));
+    let command = keys(&mut model, &[Char('c'), Char('y')]);
+    assert_eq!(command, Some(Command::Cancel { job: "softmax".to_owned(), candidate: "last".to_owned() }));
     // While the policy log is scrolled back, new rows do not move the view.
     model.focus = Pane::Policy;
     keys(&mut model, &[KeyCode::Up]);
     assert_eq!(model.back, 1);
     let mut event = decision(50, "wait", "more");
     event["kind"] = json!("policy");
-    model.receive(News::Event(event));
+    model.receive(Update::Event(event));
     assert_eq!(model.back, 2);
     keys(&mut model, &[End]);
     assert_eq!(model.back, 0);
@@ -443,20 +448,20 @@ fn selection_survives_a_change_of_order() {
 #[test]
 fn wish_is_sent_as_a_request_of_the_socket() {
     let table = [
-        (Wish::Pause, "pause", json!({})),
-        (Wish::Resume, "resume", json!({})),
-        (Wish::Recycle { worker: 3, now: false }, "recycle", json!({ "worker": 3, "mode": "drain" })),
-        (Wish::Recycle { worker: 3, now: true }, "recycle", json!({ "worker": 3, "mode": "now" })),
+        (Command::Pause, "pause", json!({})),
+        (Command::Resume, "resume", json!({})),
+        (Command::Recycle { worker: 3, now: false }, "recycle", json!({ "worker": 3, "mode": "drain" })),
+        (Command::Recycle { worker: 3, now: true }, "recycle", json!({ "worker": 3, "mode": "now" })),
         (
-            Wish::Cancel { job: "j".to_owned(), candidate: "a/b".to_owned() },
+            Command::Cancel { job: "j".to_owned(), candidate: "a/b".to_owned() },
             "cancel",
             json!({ "job": "j", "candidate": "a/b" }),
         ),
-        (Wish::WhyWorker(3), "why", json!({ "worker": 3 })),
-        (Wish::WhyCandidate("j/c".to_owned()), "why", json!({ "candidate": "j/c" })),
+        (Command::WhyWorker(3), "why", json!({ "worker": 3 })),
+        (Command::WhyCandidate("j/c".to_owned()), "why", json!({ "candidate": "j/c" })),
     ];
-    for (wish, method, params) in table {
-        assert_eq!(request(&wish), Some((method, params)), "{wish:?}");
+    for (command, method, params) in table {
+        assert_eq!(request(&command), Some((method, params)), "{command:?}");
     }
-    assert_eq!(request(&Wish::Quit), None);
+    assert_eq!(request(&Command::Quit), None);
 }

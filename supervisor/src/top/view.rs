@@ -1,4 +1,4 @@
-//! The loop of the view: news, keys, signals and time update the model, and the model is drawn.
+//! The loop of the view: updates, keys, signals and time update the model, and the model is drawn.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -10,12 +10,12 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use super::draw::{Theme, draw};
 use super::keys::press;
 use super::link::Link;
-use super::model::{Model, News, Wish};
+use super::model::{Command, Model, Update};
 use super::screen::Screen;
 use crate::control::client::ClientError;
 use crate::signal::Signals;
 
-/// Time between two checks for news. A key is handled at once.
+/// Time between two checks for updates. A key is handled at once.
 const TURN: Duration = Duration::from_millis(100);
 /// Time without an answer after which the view reports it.
 const SILENT: Duration = Duration::from_secs(5);
@@ -59,16 +59,16 @@ pub fn watch(socket: &Path, signals: &Signals, color: bool) -> Result<Watched, T
     let mut is_new = true;
     loop {
         loop {
-            match link.news.try_recv() {
-                Ok(news) => {
-                    model.receive(news);
+            match link.updates.try_recv() {
+                Ok(update) => {
+                    model.receive(update);
                     heard = Instant::now();
                     is_new = true;
                 }
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     if model.over.is_none() {
-                        model.receive(News::Lost("the connection to the run is lost".to_owned()));
+                        model.receive(Update::Lost("the connection to the run is lost".to_owned()));
                         is_new = true;
                     }
                     break;
@@ -94,9 +94,9 @@ pub fn watch(socket: &Path, signals: &Signals, color: bool) -> Result<Watched, T
             continue;
         }
         match press(&mut model, key) {
-            Some(Wish::Quit) => return Ok(Watched::Left),
+            Some(Command::Quit) => return Ok(Watched::Left),
             // A full queue means that the run does not answer, which `silent` reports.
-            Some(wish) => drop(link.wishes.try_send(wish)),
+            Some(command) => drop(link.commands.try_send(command)),
             None => {}
         }
     }

@@ -180,7 +180,9 @@ fn print(arguments: &Arguments, switches: &[Figures; 2], ratio: &Figures, rows: 
             idle("profiler")
         );
     }
-    println!("\n| supervisor, spare | first quarter | last quarter | most | looks |\n|---|---|---|---|---|");
+    println!(
+        "\n| supervisor, spare | first quarter | last quarter | most | samples |\n|---|---|---|---|---|"
+    );
     for row in rows {
         for (name, of) in row["supervisor"].as_object().into_iter().flatten() {
             println!(

@@ -133,7 +133,7 @@ fn fill(arguments: &[String]) -> Result<()> {
     let (mut chunk, mut touched) = (CHUNK, 0);
     while PAGE <= chunk && touched < limit + ENOUGH {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new private map at an address that the kernel chooses.
+        // SAFETY: this creates a new private map at an address that the kernel chooses.
         let at =
             unsafe { mmap_anonymous(std::ptr::null_mut(), chunk, ProtFlags::READ | ProtFlags::WRITE, flags) };
         let Ok(at) = at else {
@@ -142,12 +142,12 @@ fn fill(arguments: &[String]) -> Result<()> {
             continue;
         };
         if huge {
-            // SAFETY: advice on the new map, which does not change its contents. It may be refused.
+            // SAFETY: advice on the new map does not change its contents. The kernel may refuse it.
             let _ = unsafe { madvise(at, chunk, Advice::LinuxHugepage) };
         }
         for offset in (0..chunk).step_by(PAGE) {
-            // SAFETY: within the new map, to which no other reference exists. The write is volatile, so it is not
-            // optimised away.
+            // SAFETY: the address is within the new map, to which no other reference exists. The write is volatile, so
+            // it is not optimised away.
             unsafe { at.cast::<u8>().add(offset).write_volatile(1) };
             touched += PAGE as u64;
             count.touched.store(touched, Ordering::Release);

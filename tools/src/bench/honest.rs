@@ -1,8 +1,9 @@
-//! Checks that measured speed-ups are correct on a busy machine. Times kernels with known ratios under load from threads
-//! of this process.
+//! Checks that measured speed-ups are correct on a busy machine. Times kernels with known ratios under load from
+//! threads of this process.
 //!
 //! The load and the runs are in one session, and therefore in one autogroup of the Linux scheduler. Load in another
-//! autogroup would get a different share of the CPU. Each run appends a line to `--log`, so an interrupted series can be continued.
+//! autogroup would get a different share of the CPU. Each run appends a line to `--log`, so an interrupted series can
+//! be continued.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -38,7 +39,8 @@ pub(crate) struct Arguments {
 enum Case {
     /// Ten copies of the baseline; none of them may win
     Copies,
-    /// A kernel that is 1.05 times as fast as the baseline (20/21 of its work); it must win, or the ranking must be `unsettled`
+    /// A kernel that is 1.05 times as fast as the baseline (20/21 of its work); it must win, or the ranking must be
+    /// `unsettled`
     Twentieth,
     /// A kernel that does half the work; its interval must contain 2
     Half,

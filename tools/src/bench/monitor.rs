@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::figures::{Figures, conditions, mib, show};
 use super::filler::Filler;
-use super::spawn::{Crew, owed_mib, sampler};
+use super::spawn::{WorkerPool, owed_mib, sampler};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -43,11 +43,11 @@ fn cpu() -> Duration {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let conditions = conditions("no files are read")?;
-    let mut crew = Crew::new()?;
+    let mut pool = WorkerPool::new()?;
     let mut watch = Sampler::new(Bytes::gib(1));
     let mut workers = Vec::new();
     for _ in 0..arguments.workers {
-        let (worker, pid, _) = crew.start()?;
+        let (worker, pid, _) = pool.start()?;
         watch.watch(Process::Worker(worker), pid, None, MemoryFiles::default(), false)?;
         workers.push((worker, sampler(pid)?));
     }
@@ -62,14 +62,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         false,
     )?;
 
-    let mut look = Figures::default();
+    let mut sampling = Figures::default();
     let interval = Duration::from_secs(1) / arguments.rate.max(1);
     let (began, before) = (Instant::now(), cpu());
     for number in 1..=arguments.rate * arguments.seconds {
         std::thread::sleep((began + interval * number).saturating_duration_since(Instant::now()));
         let start = cpu();
         let sample = watch.sample();
-        look.push_us(cpu() - start);
+        sampling.push_us(cpu() - start);
         anyhow::ensure!(sample.processes.len() > workers.len(), "a process died: {sample:?}");
     }
     let (used, took) = (cpu() - before, began.elapsed());
@@ -84,12 +84,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let resident = resident_mib(own_memory)?;
     drop(runner);
     for (worker, mut memory) in workers {
-        crew.shut_down(worker, &mut memory)?;
+        pool.shut_down(worker, &mut memory)?;
     }
     let good = share < ALLOWED_SHARE && resident < ALLOWED_RESIDENT && owed.max() < ALLOWED_IDLE;
     let sheet = json!({
         "benchmark": "monitor", "conditions": conditions, "workers": arguments.workers, "rate": arguments.rate,
-        "seconds": arguments.seconds, "cpu_share_of_one_core": share, "look": look.to_json("us"),
+        "seconds": arguments.seconds, "cpu_share_of_one_core": share, "sampling": sampling.to_json("us"),
         "resident_mib": resident, "idle_owed": owed.to_json("MiB"), "good": good,
     });
     show(arguments.json, &sheet, || {
@@ -101,10 +101,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
             share * 100.0
         );
         println!(
-            "| one look at all, CPU µs: median, p95, most | {:.0}, {:.0}, {:.0} | – |",
-            look.median(),
-            look.p95(),
-            look.max()
+            "| sampling all once, CPU µs: median, p95, most | {:.0}, {:.0}, {:.0} | – |",
+            sampling.median(),
+            sampling.p95(),
+            sampling.max()
         );
         println!("| resident memory of the watching process, MiB | {resident:.1} | 20 |");
         println!("| an idle worker owes, MiB: median, most | {:.2}, {:.2} | 8 |", owed.median(), owed.max());

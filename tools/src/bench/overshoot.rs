@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
 const ALLOWED: u64 = 16 << 20;
 /// The tolerance for the kernel's limit on private memory, in bytes: the other memory that a small process owes,
 /// including page tables.
-const BESIDE: u64 = 2 << 20;
+const OTHER_MEMORY: u64 = 2 << 20;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Watch {
@@ -123,7 +123,7 @@ fn polling(arguments: &Arguments) -> Result<bool> {
 }
 
 fn one(watch: Watch, limit: u64, huge: bool, store: &mut Store, chance: &mut SmallRng) -> Result<Seen> {
-    let data = (watch == Watch::Refused).then(|| limit - BESIDE - limit / 512);
+    let data = (watch == Watch::Refused).then(|| limit - OTHER_MEMORY - limit / 512);
     let mut filler = Filler::start(limit, data, huge)?;
     let pid = i32::try_from(filler.child.id()).ok().and_then(Pid::from_raw).context("a pid")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
@@ -234,7 +234,7 @@ fn product(arguments: &Arguments) -> Result<bool> {
         "candidates": rows, "sampling": summary["memory"]["sampling"], "good": good,
     });
     show(arguments.json, &sheet, || {
-        println!("| candidate | status | runner's peak, MiB | said |\n|---|---|---|---|");
+        println!("| candidate | status | runner's peak, MiB | message |\n|---|---|---|---|");
         for row in &rows {
             let peak = row["runner_peak_owed_bytes"].as_u64().map_or(f64::NAN, mib);
             println!(

@@ -68,7 +68,7 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    fn look(&self) -> io::Result<()> {
+    fn record_peak(&self) -> io::Result<()> {
         let now = (self.arena)() + anonymous()?.saturating_sub(self.before);
         self.most.set(self.most.get().max(now));
         Ok(())
@@ -128,7 +128,7 @@ impl Source for Reading<'_> {
             into.copy_from_slice(&self.copy[at.to_usize()..][..into.len()]);
         }
         if at.get() + into.len() as u64 == self.storage.bytes.get() {
-            self.storage.watch.look()
+            self.storage.watch.record_peak()
         } else {
             Ok(())
         }
@@ -195,7 +195,7 @@ fn lazily(device: HostDevice, load: &Load<'_, usize>, watch: &Watch<'_>) -> Resu
     let after = residency.load(load)?;
     let ms = began.elapsed().as_secs_f64() * 1e3;
     write_to(residency.device(), &after)?;
-    watch.look()?;
+    watch.record_peak()?;
     Ok((residency.dissolve()?, ms))
 }
 
@@ -225,7 +225,7 @@ fn eagerly(device: HostDevice, load: &Load<'_, usize>, watch: &Watch<'_>) -> Res
     drop(sources);
     let ms = began.elapsed().as_secs_f64() * 1e3;
     write_to(on.device(), &after)?;
-    watch.look()?;
+    watch.record_peak()?;
     ring.dissolve(&mut on)?;
     Ok((on.into_ledger(), ms))
 }

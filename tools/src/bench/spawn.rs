@@ -12,7 +12,7 @@ use opt_shared::device::Device;
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::language::Language;
 use opt_shared::launch::Launch;
-use opt_shared::message::{BuildTask, Closed, FromWorker, Role, Task, ToWorker, Work};
+use opt_shared::message::{BuildTask, FromWorker, HiddenPaths, Role, Task, ToWorker, Work};
 use opt_shared::settings::{BuildSettings, CandidateSource};
 use opt_shared::units::Bytes;
 use opt_supervisor::memory::Seen;
@@ -44,23 +44,23 @@ const REST: Duration = Duration::from_millis(20);
 const MAX_IDLE: f64 = 8.0;
 
 /// A pool of workers, with functions that wait for their messages.
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     pool: Pool,
     folder: PathBuf,
     next: u32,
-    /// Events that arrived while `hear` waited for a different one.
-    heard: Vec<PoolEvent>,
+    /// Events that arrived while `wait_for` waited for a different one.
+    unclaimed: Vec<PoolEvent>,
 }
 
 fn children(of: u32) -> Vec<u32> {
     opt_supervisor::memory::tree::children(Path::new("/proc"), of).unwrap_or_default()
 }
 
-impl Crew {
+impl WorkerPool {
     pub(crate) fn new() -> Result<Self> {
         let folder = tempdir()?;
         let pool = Pool::new(Device::Cpu, folder.clone(), children)?;
-        Ok(Self { pool, folder, next: 1, heard: Vec::new() })
+        Ok(Self { pool, folder, next: 1, unclaimed: Vec::new() })
     }
 
     /// Starts a worker and waits until it is ready. Returns its pid and how long that took.
@@ -112,9 +112,9 @@ impl Crew {
     fn wait_for(&mut self, wanted: impl Fn(&PoolEvent) -> bool) -> Result<()> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
-            self.heard.extend(self.pool.events());
-            if let Some(place) = self.heard.iter().position(&wanted) {
-                self.heard.swap_remove(place);
+            self.unclaimed.extend(self.pool.events());
+            if let Some(index) = self.unclaimed.iter().position(&wanted) {
+                self.unclaimed.swap_remove(index);
                 return Ok(());
             }
             let mut polled = vec![PollFd::from_borrowed_fd(self.pool.wake_descriptor(), PollFlags::IN)];
@@ -125,13 +125,16 @@ impl Crew {
                 Err(error) => return Err(error).context("waiting for a worker"),
             }
             if deadline < Instant::now() {
-                bail!("the expected message did not arrive within {TIMEOUT:?}; received: {:?}", self.heard);
+                bail!(
+                    "the expected message did not arrive within {TIMEOUT:?}; received: {:?}",
+                    self.unclaimed
+                );
             }
         }
     }
 }
 
-impl Drop for Crew {
+impl Drop for WorkerPool {
     fn drop(&mut self) {
         // If the removal fails, only a few logs are left behind.
         let _ = std::fs::remove_dir_all(&self.folder);
@@ -170,7 +173,7 @@ fn nothing_to_build(folder: &Path) -> BuildTask {
         artifacts: folder.join("artifacts"),
         artifacts_room: Bytes::mib(1),
         scratch: folder.join("scratch"),
-        closed: Closed { files: Vec::new(), home: folder.to_owned() },
+        closed: HiddenPaths { files: Vec::new(), home: folder.to_owned() },
     }
 }
 
@@ -186,28 +189,28 @@ pub(crate) fn sampler(pid: u32) -> Result<ProcessSampler> {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let conditions = conditions("warm: this program's file has just been read")?;
-    let mut crew = Crew::new()?;
+    let mut pool = WorkerPool::new()?;
     let [mut bare, mut ready, mut message, mut noticed, mut teardown, mut owed] =
         std::array::from_fn(|_| Figures::default());
-    crew.start()?;
+    pool.start()?;
     for _ in 0..arguments.runs {
         let began = Instant::now();
         Command::new("true").stdin(Stdio::null()).status().context("starting true")?;
         bare.push_us(began.elapsed());
 
-        let (worker, pid, took) = crew.start()?;
+        let (worker, pid, took) = pool.start()?;
         ready.push_us(took);
         std::thread::sleep(REST);
         owed.push(owed_mib(&mut sampler(pid)?)?);
         for number in 0..arguments.messages {
-            message.push_us(crew.exchange(worker, number + 1)?);
+            message.push_us(pool.exchange(worker, number + 1)?);
         }
-        noticed.push_us(crew.kill(worker)?);
+        noticed.push_us(pool.kill(worker)?);
 
-        let (worker, pid, _) = crew.start()?;
+        let (worker, pid, _) = pool.start()?;
         let mut memory = sampler(pid)?;
         std::thread::sleep(REST);
-        teardown.push_us(crew.shut_down(worker, &mut memory)?);
+        teardown.push_us(pool.shut_down(worker, &mut memory)?);
     }
     let ratio = ready.over(&bare);
     let good = owed.max() < MAX_IDLE;

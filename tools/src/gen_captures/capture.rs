@@ -92,7 +92,7 @@ impl Capture<'_> {
             Ok((Written { path: path.to_owned(), bytes, tensors }, file))
         };
         let (written, file) = write().with_context(|| format!("cannot write `{}`", part.display()))?;
-        leave_no_cache(&file).with_context(|| format!("cannot flush `{}`", part.display()))?;
+        drop_from_cache(&file).with_context(|| format!("cannot flush `{}`", part.display()))?;
         fs::rename(&part, path)
             .with_context(|| format!("cannot rename `{}` to `{}`", part.display(), path.display()))?;
         Ok(written)
@@ -182,7 +182,7 @@ fn serialization_id<'a>(records: impl Iterator<Item = (&'a str, u32)>) -> String
 
 /// Flushes a file and drops it from the page cache. Programs that read the captures are measured, so no dirty or cached
 /// pages may be left.
-fn leave_no_cache(file: &File) -> io::Result<()> {
+fn drop_from_cache(file: &File) -> io::Result<()> {
     file.sync_data()?;
     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;
     Ok(())

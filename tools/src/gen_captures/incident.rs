@@ -38,10 +38,11 @@ pub(crate) fn write_plans(out: &Path) -> Result<()> {
     let whole = std::path::absolute(out).with_context(|| format!("cannot resolve `{}`", out.display()))?;
     let name = whole.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let store = format!("../{name}.store");
-    let files = "# The captures as they were recorded: 20 files that hold two tables ten times each.";
+    let files =
+        "# The captures as they were recorded: 20 files, in which each of two tables is saved ten times.";
     write(&out.join("incident.toml"), &plan(files, "incident", "."))?;
     let packed = format!(
-        "# The same from a store, in which each table is there once. Make it first, here:\n\
+        "# The same captures from a store, which has each table only once. Create the store first, in this folder:\n\
          #   opt-supervisor captures pack . {store}"
     );
     write(&out.join("incident-packed.toml"), &plan(&packed, "incident-packed", &store))
@@ -51,9 +52,9 @@ fn plan(comment: &str, name: &str, captures: &str) -> String {
     format!(
         "{comment}\n\n[run]\nname = \"{name}\"\ndevice = \"cpu\"\n\n\
          [memory]\nhost_ceiling = \"1GiB\"       # the verifier of the incident alone owed 53.9 GB\n\n\
-         [build]\nmemory = \"512MiB\"           # one small C file; the usual 4 GiB are no part of this ceiling\n\n\
-         [limits]\nmemory = \"128MiB\"          # a gather owes nothing beside its output; the usual room is that of its inputs\n\n\
-         [profile]\nentry_timeout = \"2s\"      # twenty entries of different lengths; this is about memory\n\n\
+         [build]\nmemory = \"512MiB\"           # for one small C file; the default of 4 GiB would not fit under this ceiling\n\n\
+         [limits]\nmemory = \"128MiB\"          # a gather needs no memory except for its output; the default is the size of its inputs\n\n\
+         [profile]\nentry_timeout = \"2s\"      # twenty entries of different lengths; this plan is about memory, not about times\n\n\
          [[job]]\nname = \"embedding\"\ncaptures = '{captures}'\nentries = [\"entry_*.pt\"]\n\
          baseline = \"kernels/naive.c\"\ncandidates = [\"kernels/fast.c\", \"kernels/ahead.c\"]\n"
     )

@@ -22,47 +22,47 @@ impl Numbers {
         Self { key: parts.iter().fold(mix(seed), |key, &part| mix(key ^ mix(part.wrapping_add(1)))) }
     }
 
-    pub(crate) fn word(self, place: u64) -> u64 {
-        mix(self.key.wrapping_add(place.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    pub(crate) fn word(self, index: u64) -> u64 {
+        mix(self.key.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
     /// Returns a number in 0..limit, almost uniformly (limits are far below 2^32). Returns 0 if the limit is 0.
-    pub(crate) fn below(self, place: u64, limit: u64) -> u64 {
-        ((u128::from(self.word(place)) * u128::from(limit)) >> 64) as u64
+    pub(crate) fn below(self, index: u64, limit: u64) -> u64 {
+        ((u128::from(self.word(index)) * u128::from(limit)) >> 64) as u64
     }
 
     /// Returns a number in 0..1.
-    pub(crate) fn fraction(self, place: u64) -> f64 {
-        (self.word(place) >> 11) as f64 / (1_u64 << 53) as f64
+    pub(crate) fn fraction(self, index: u64) -> f64 {
+        (self.word(index) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// Returns an approximately normal number with variance 1: the sum of four uniform 16-bit numbers.
-    pub(crate) fn f32(self, place: u64) -> f32 {
+    pub(crate) fn f32(self, index: u64) -> f32 {
         const MEAN: f64 = 2.0 * 65_535.0;
         const DEVIATION: f64 = 37_837.0; // 2 * 65536 / sqrt(12)
-        let word = self.word(place);
+        let word = self.word(index);
         let sum: u64 = (0..4).map(|quarter| (word >> (16 * quarter)) & 0xffff).sum();
         ((sum as f64 - MEAN) / DEVIATION) as f32
     }
 
     /// Returns four bfloat16 numbers of a table: random sign and mantissa, magnitude from 2^-7 to 2, never NaN.
-    fn bf16_word(self, place: u64) -> u64 {
+    fn bf16_word(self, index: u64) -> u64 {
         // Each element has a sign, then 0111 and one of eight exponents (120 to 127), then a mantissa.
-        (self.word(place) & 0x83ff_83ff_83ff_83ff) + 0x3c00_3c00_3c00_3c00
+        (self.word(index) & 0x83ff_83ff_83ff_83ff) + 0x3c00_3c00_3c00_3c00
     }
 
     /// Writes `count` bfloat16 numbers, beginning with number `first`. Both are multiples of four, like a table's
     /// width.
     pub(crate) fn write_bf16(self, sink: &mut dyn Write, first: u64, count: u64) -> io::Result<()> {
         debug_assert!(first.is_multiple_of(BF16_PER_WORD) && count.is_multiple_of(BF16_PER_WORD));
-        let (mut place, end) = (first / BF16_PER_WORD, (first + count) / BF16_PER_WORD);
+        let (mut index, end) = (first / BF16_PER_WORD, (first + count) / BF16_PER_WORD);
         let mut buffer = Vec::new();
-        while place < end {
-            let chunk_end = end.min(place + CHUNK_WORDS);
+        while index < end {
+            let chunk_end = end.min(index + CHUNK_WORDS);
             buffer.clear();
-            buffer.extend((place..chunk_end).flat_map(|word| self.bf16_word(word).to_le_bytes()));
+            buffer.extend((index..chunk_end).flat_map(|word| self.bf16_word(word).to_le_bytes()));
             sink.write_all(&buffer)?;
-            place = chunk_end;
+            index = chunk_end;
         }
         Ok(())
     }
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn normal_numbers_have_mean_zero_and_variance_one() {
         let numbers = Numbers::new(3, &[2, 5]);
-        let values: Vec<f64> = (0..20_000).map(|place| f64::from(numbers.f32(place))).collect();
+        let values: Vec<f64> = (0..20_000).map(|index| f64::from(numbers.f32(index))).collect();
         let mean = values.iter().sum::<f64>() / 20_000.0;
         let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / 20_000.0;
         assert!(mean.abs() < 0.03 && (variance - 1.0).abs() < 0.03, "{mean} {variance}");

@@ -1,5 +1,5 @@
-//! The speed of copies: between pinned memory and the device, beside the link's rate, and within the device, beside its
-//! memory's rate.
+//! Measures the speed of copies between pinned memory and the device, compared with the rate of the link, and of copies
+//! within the device, compared with the rate of its memory.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const ROUNDS: usize = 10;
 
 /// The median rate of copies in GB/s.
 fn rate(bytes: u64, mut copy: impl FnMut() -> Result<Duration>) -> Result<f64> {
-    // Warms up.
+    // The first copy is slower, so it is not counted.
     copy()?;
     let mut times = (0..ROUNDS).map(|_| copy()).collect::<Result<Vec<Duration>>>()?;
     times.sort_unstable();
@@ -48,8 +48,8 @@ pub(crate) fn bus_rows(arguments: &Arguments) -> Result<Vec<Row>> {
     ])
 }
 
-/// The raw rate in GB/s of a PCI device's link in one direction, and the link in words. Packets have headers, so no copy
-/// reaches it.
+/// The raw rate in GB/s of a PCI device's link in one direction, and the link in words. Packets have headers, so no
+/// copy reaches it.
 fn link_rate(address: &str) -> Option<(f64, String)> {
     let read = |name: &str| -> Option<String> {
         let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{address}/{name}")).ok()?;

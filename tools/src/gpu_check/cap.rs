@@ -1,4 +1,4 @@
-//! Whether the cap of a lease holds: buffers are placed with the worker's own code until it refuses one.
+//! Tests whether the cap of a lease holds: buffers are allocated with the worker's own code until it refuses one.
 
 use anyhow::{Error, Result};
 use opt_shared::units::Bytes;
@@ -10,7 +10,7 @@ use crate::row::{Judgement, Row, mib};
 
 const CAP: Bytes = Bytes::gib(2);
 const CAP_OF_TWIN: Bytes = Bytes::mib(64);
-/// No divisor of the caps, so the last buffer does not fit.
+/// The size of a buffer. No cap is a multiple of it, so the last buffer does not fit.
 const PIECE: Bytes = Bytes::mib(150);
 const PIECE_OF_TWIN: Bytes = Bytes::mib(6);
 /// The tolerance for the driver's own structures, and for other processes.

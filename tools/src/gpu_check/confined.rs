@@ -73,8 +73,8 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
 
 fn row(question: &str, mut command: Command, limit: Duration) -> Row {
     let mut run = || -> Result<(String, String)> {
-        // The child needs a socket like that of a runner to its worker. If its other end were closed, the child would
-        // take itself for orphaned.
+        // The child needs a socket like that of a runner to its worker. If the other end were closed, the child would
+        // conclude that its worker is dead.
         let (ours, theirs) = UnixStream::pair().context("making a pair of sockets")?;
         command.stdin(Stdio::from(OwnedFd::from(theirs)));
         let mut child =
@@ -86,10 +86,10 @@ fn row(question: &str, mut command: Command, limit: Duration) -> Row {
         }
         let output = child.wait_with_output().context("reading a child")?;
         drop(ours);
-        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let description = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let trouble = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         Ok(if output.status.success() {
-            ("yes".to_owned(), said)
+            ("yes".to_owned(), description)
         } else {
             ("no".to_owned(), format!("{}: {trouble}", output.status))
         })

@@ -19,7 +19,7 @@ const PARAM_BUFFER: usize = 1;
 const PARAM_BUFFER_BYTES: usize = 2;
 const TEXT: usize = 256;
 
-/// Returns an error with the driver's name of the result, unless the result is success.
+/// Fails with the driver's name for the result, unless the call succeeded.
 fn ok(what: &str, result: sys::CUresult) -> Result<()> {
     if result == sys::CUresult::CUDA_SUCCESS { Ok(()) } else { bail!("{what}: {result:?}") }
 }
@@ -257,7 +257,7 @@ impl Device {
 
     /// Records an event after everything that was queued.
     pub(crate) fn record(&self, event: &Event) -> Result<()> {
-        // SAFETY: an event of this context.
+        // SAFETY: the event belongs to this context.
         ok("cuEventRecord", unsafe { sys::cuEventRecord(event.event, std::ptr::null_mut()) })
     }
 
@@ -272,7 +272,7 @@ impl Device {
     /// Creates a pool on this device with the maximum size `bytes`; 0 sets no maximum. The pool step measures
     /// whether the driver enforces it.
     pub(crate) fn pool(&self, bytes: u64) -> Result<Pool> {
-        // SAFETY: a structure of numbers and null pointers, in which zeros mean "default".
+        // SAFETY: the structure consists of numbers and pointers. Zeros are valid for both, and mean "default".
         let mut properties: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };
         properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
@@ -302,7 +302,7 @@ pub(crate) struct Kernel {
     function: sys::CUfunction,
 }
 
-/// A moment on the device, kept until the process ends.
+/// A CUDA event, which is kept until the process ends.
 pub(crate) struct Event {
     event: sys::CUevent,
 }
@@ -337,7 +337,8 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: created by `pool` and not used after this. The process ends soon, so an error needs no handling.
+        // SAFETY: the pool was created by `Device::pool` and is not used after this. The process ends soon, so an error
+        // needs no handling.
         let _ = unsafe { sys::cuMemPoolDestroy(self.pool) };
     }
 }
@@ -363,7 +364,7 @@ impl Pinned {
     }
 
     pub(crate) fn release(self) -> Result<()> {
-        // SAFETY: an address from `allocate`; `self` is consumed.
+        // SAFETY: the address comes from `allocate`, and `self` is consumed, so it is freed only once.
         ok("cuMemFreeHost", unsafe { sys::cuMemFreeHost(self.address) })
     }
 }

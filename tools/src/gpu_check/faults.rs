@@ -1,7 +1,7 @@
 //! Kernels that misbehave: what the device reports, what it costs, and whether the emulated device reports the same.
 //!
-//! The faulty kernel runs in a child process. A fault must end that process's context, and no other: a second child must
-//! compute afterwards.
+//! The faulty kernel runs in a child process. A fault must end that process's context, and no other: a second child
+//! must compute afterwards.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
@@ -145,7 +145,7 @@ fn finish(mut child: Child, limit: Duration) -> Result<(Option<Found>, Duration)
     Ok((found, started.elapsed()))
 }
 
-/// Whether another process can still compute, and its answer.
+/// Returns whether another process can still compute, and its answer.
 fn afterwards(arguments: &Arguments) -> Result<(bool, String)> {
     let (found, _) = finish(start(Attempted::Good, arguments)?, arguments.limit(ANSWER))?;
     Ok(match found {
@@ -234,7 +234,8 @@ pub(crate) fn out_of_memory(arguments: &Arguments) -> Result<Vec<Row>> {
     Ok(vec![Row::new("an allocation that is too large", judgement, one.1, asked).emulated(other.1)])
 }
 
-/// A store that no card faults, because the page has room: the band beside the buffer shows it.
+/// Checks a store just past the end of a buffer. No card reports a fault, because the page continues there, but the
+/// guard band beside the buffer shows the store.
 pub(crate) fn past_the_end(arguments: &Arguments) -> Result<Vec<Row>> {
     const KERNEL: &str = "writes_past_the_end";
     const ILLEGAL_ADDRESS: u32 = 700;

@@ -12,10 +12,11 @@ use crate::steps::Step;
 
 /// The time limit of one kernel. All of them take milliseconds.
 pub(crate) const LIMIT: Duration = Duration::from_secs(5);
-/// Relative and absolute. The sums are short, and the approximate exponential of `softmax/fast` is the least exact.
+/// The relative and absolute tolerance. The sums are short, and the approximate exponential of `softmax/fast` is the
+/// least exact.
 const TOLERANCE: f64 = 1e-4;
 
-/// What a device made of a kernel.
+/// The result of a kernel on a device.
 pub(crate) struct Answer {
     pub(crate) is_right: bool,
     pub(crate) text: String,
@@ -32,7 +33,7 @@ pub(crate) fn rows(step: Step, arguments: &Arguments) -> Result<Vec<Row>> {
         let comparison = compared(&one, &other);
         let judgement = Judgement::of(one.is_right && other.is_right);
         let row = Row::new(&case.name, judgement, &one.text, comparison).emulated(&other.text);
-        // At once: a fault in a later kernel may end the process.
+        // The row is sent at once, because a fault in a later kernel may end the process.
         row.send()?;
         rows.push(row);
     }

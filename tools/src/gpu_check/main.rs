@@ -1,9 +1,9 @@
-//! `gpu-check`: checks on a machine with a card what this project assumes of it, and compares the card with the emulated
-//! device.
+//! `gpu-check`: checks what this project assumes about cards, on a machine that has one, and compares the card with the
+//! emulated device.
 //!
-//! The built program is a single file that contains its kernels: copy it to a machine with a driver and run it. It needs
-//! no toolkit, compiler or network. Each step is a separate process with a time limit, so a step that hangs or crashes
-//! costs only its own rows.
+//! The built program is a single file that contains its kernels: copy it to a machine with a driver and run it. It
+//! needs no toolkit, compiler or network. Each step is a separate process with a time limit, so a step that hangs or
+//! crashes costs only its own rows.
 
 mod bus;
 mod cap;
@@ -38,12 +38,12 @@ use crate::steps::{STEPS, Step};
 
 /// Every time limit of a dry run is longer by this factor, because the CPU does the work of the card.
 const DRY_RUN_FACTOR: u32 = 3;
-/// Some check failed or has no answer.
+/// The exit code if a check failed or gave no answer.
 const FAILED: u8 = 1;
 const NO_DRIVER: u8 = 3;
 
-/// Check a card and its driver: kernels, faults, memory limits and times, beside the emulated device. Exits with status 3
-/// if there is no driver
+/// Check a card and its driver: kernels, faults, memory limits and times, beside the emulated device. Exits with status
+/// 3 if there is no driver
 #[derive(Parser)]
 #[command(name = "gpu-check", version)]
 struct Arguments {
@@ -80,12 +80,12 @@ impl Arguments {
         i32::try_from(self.device).context("the number of the device")
     }
 
-    /// A time limit, from that for a card.
+    /// Returns the time limit for this run, given the limit for a card.
     fn limit(&self, card: Duration) -> Duration {
         if self.dry_run { card * DRY_RUN_FACTOR } else { card }
     }
 
-    /// A size or a count: the first for a card, the second for a dry run.
+    /// Returns the size or count for this run: `card` on a card, `twin` in a dry run.
     fn size(&self, card: usize, twin: usize) -> usize {
         if self.dry_run { twin } else { card }
     }
@@ -103,7 +103,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does the part that a parent process asked for. Returns false if there was no such order.
+/// Does the part of the work that a parent process asked for. Returns false if this process has no such parent.
 fn child(arguments: &Arguments) -> Result<bool> {
     let is_child = arguments.run_step.is_some()
         || arguments.attempt.is_some()

@@ -6,19 +6,19 @@ use anyhow::Result;
 use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// What a row says.
+/// The result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Judgement {
-    /// It is as it must be.
+    /// The answer is right.
     Passed,
-    /// It is not.
+    /// The answer is wrong.
     Failed,
-    /// A figure or an answer without a right or wrong.
+    /// A figure or an answer that cannot be right or wrong.
     Measured,
-    /// This device cannot show it.
+    /// The check is not possible on this device.
     Skipped,
-    /// The step ended without it.
+    /// The step ended before it gave an answer.
     NoAnswer,
 }
 
@@ -101,7 +101,7 @@ impl Row {
         Ok(out.flush()?)
     }
 
-    /// Returns `None` if the line is no row: a driver may print lines of its own.
+    /// Returns `None` if the line is not a row, because a driver may print lines, too.
     pub(crate) fn received(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }

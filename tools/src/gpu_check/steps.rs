@@ -1,4 +1,4 @@
-//! The steps, their time limits, and running one in a process of its own.
+//! Lists the steps with their time limits, and runs each in a separate process.
 //!
 //! A step that hangs is killed with its descendants, and one that crashes ends alone. Rows that it had sent are kept.
 
@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::Arguments;
 use crate::row::Row;
 
-/// The most text that a step's error is cut to.
+/// The number of characters to which a step's error is cut.
 const ERROR: usize = 400;
 const POLL: Duration = Duration::from_millis(5);
 
@@ -145,8 +145,8 @@ fn collect(mut command: Command, limit: Duration) -> Result<(Vec<Row>, Option<St
         })
     });
     let status = wait(&mut child, limit)?;
-    // Descendants would keep the pipes open. The group has no number of its own if the step has already been reaped and
-    // left nobody behind, so an error means that there is nothing to kill.
+    // Descendants would keep the pipes open. If the step has been reaped and left no process behind, its group no
+    // longer exists, so an error means that there is nothing to kill.
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(pid, Signal::KILL);
     }
@@ -157,11 +157,11 @@ fn collect(mut command: Command, limit: Duration) -> Result<(Vec<Row>, Option<St
             None
         }
     };
-    let said = joined(errors);
+    let stderr_text = joined(errors);
     let trouble = match status {
         None => Some(format!("hung: killed after {} s", limit.as_secs())),
         Some(status) if status.success() => None,
-        Some(status) => Some(format!("{}: {}", ended(status), shortened(&said))),
+        Some(status) => Some(format!("{}: {}", ended(status), shortened(&stderr_text))),
     };
     Ok((joined(rows), trouble))
 }

@@ -1,4 +1,5 @@
-//! What a launch costs, and whether times by event pairs agree with a plain loop between two clock readings.
+//! Measures the cost of a launch, and tests whether event pairs and a plain loop between two clock readings give the
+//! same times.
 
 use std::time::{Duration, Instant};
 

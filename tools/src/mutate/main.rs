@@ -22,7 +22,7 @@ const MAX_CPU_TIME: Duration = Duration::from_secs(2);
 /// The same limit in wall-clock time, because an answer that waits uses no CPU time.
 const MAX_WALL_TIME: Duration = Duration::from_secs(60);
 /// How often the watchdog checks.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The memory that any input may use, in bytes: buffers of a few MiB.
 const BASE_MEMORY: usize = 24 << 20;
 /// The additional memory allowed per byte of input. A list of small numbers needs about forty times the size of its
@@ -158,7 +158,7 @@ fn watch(current: &Arc<Current>, folder: &Path) -> anyhow::Result<()> {
     let spawned = std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
         let (mut known, mut cpu, mut wall) = (0, Duration::ZERO, Instant::now());
         loop {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
             let number = current.number.load(Ordering::Acquire);
             if number != known {
                 (known, cpu, wall) = (number, memory::cpu_time(), Instant::now());

@@ -32,7 +32,7 @@ pub(crate) struct Card {
     /// The units that were started, and whether each uses more than it reserves.
     greedy: BTreeMap<UnitId, bool>,
     /// The time of the next regular sample of the device. Events can cause more samples.
-    next_look: Moment,
+    next_sample: Moment,
     /// The memory used by other processes, measured while no worker was running.
     foreign: Option<Bytes>,
 }
@@ -53,7 +53,7 @@ impl Card {
             kept: BTreeMap::new(),
             left: BTreeMap::new(),
             greedy: BTreeMap::new(),
-            next_look: Moment::ZERO,
+            next_sample: Moment::ZERO,
             foreign: None,
         }
     }
@@ -103,9 +103,9 @@ impl Card {
     }
 
     /// The time from a sample now to the next regular one; `None` if that is already planned.
-    pub(crate) fn next_look(&mut self, now: Moment, every: Duration) -> Option<Duration> {
-        (self.next_look <= now).then(|| {
-            self.next_look = now + every;
+    pub(crate) fn next_sample(&mut self, now: Moment, every: Duration) -> Option<Duration> {
+        (self.next_sample <= now).then(|| {
+            self.next_sample = now + every;
             every
         })
     }

@@ -325,18 +325,19 @@ impl Laws {
         }
         if is_exclusive {
             // No worker starts or ends during a profile.
-            let restless = self
+            let starts_or_ends = self
                 .workers
                 .values()
                 .any(|it| it.drained || it.killed || (!it.ready && it.role == Some(Role::Verifier)));
-            if restless || self.returning.values().any(|it| !it.reported_overdue) {
+            if starts_or_ends || self.returning.values().any(|it| !it.reported_overdue) {
                 return Err(format!("{action:?}: a worker starts or ends beside it"));
             }
         }
         if is_exclusive { self.starts_clean(order) } else { Ok(()) }
     }
 
-    /// Checks law 4.
+    /// Checks law 4: a profile starts only when no verifier is alive that validated a lot, kept memory, or has not been
+    /// sampled since its last lease.
     fn starts_clean(&self, order: Order) -> Result<(), String> {
         let (job, _) = self.supply.units[order.unit.index()];
         let recycle = &self.spec.jobs[job.index()].recycle;

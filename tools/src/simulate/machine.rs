@@ -180,7 +180,7 @@ impl Machine {
     /// Fills in a sample with the state at this moment, because it was planned earlier.
     fn as_it_is_now(&mut self, event: Event) -> Event {
         if let Event::DeviceSample(_) = event {
-            if let Some(after) = self.laws.card.next_look(self.now, SAMPLE_EVERY) {
+            if let Some(after) = self.laws.card.next_sample(self.now, SAMPLE_EVERY) {
                 self.plan(after, Event::DeviceSample(DeviceSample::default()));
             }
             let laws = &mut self.laws;

@@ -65,7 +65,7 @@ impl SupplyLaws {
         }
         for unit in units {
             if unit.id.index() != self.units.len() || unit.route.is_empty() {
-                return Err(format!("{unit:?} is taken up, and is not a valid unit"));
+                return Err(format!("{unit:?} is accepted, but is not a valid unit"));
             }
             if let Some(resumed) = unit.resumed {
                 self.done.insert(unit.id, resumed.status);
@@ -110,7 +110,7 @@ impl SupplyLaws {
 
     pub(crate) fn may_start(&self, id: UnitId) -> Result<&(JobId, UnitSpec), &'static str> {
         match self.units.get(id.index()) {
-            None => Err("it was never taken up"),
+            None => Err("it was never accepted"),
             _ if self.expected.is_some() => Err("an offer has no answer"),
             _ if self.withdrawn.contains(&id) => Err("it was withdrawn"),
             _ if self.done.contains_key(&id) => Err("it is done"),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use opt_shared::formula::STACK;
-use opt_shared::message::Closed;
+use opt_shared::message::HiddenPaths;
 use opt_shared::settings::LimitSettings;
 use opt_shared::units::Bytes;
 
@@ -75,7 +75,7 @@ pub(crate) struct CompilerFileAccess<'a> {
     pub(crate) scratch: &'a Path,
     pub(crate) readable: &'a [PathBuf],
     pub(crate) toolchain: &'a [PathBuf],
-    pub(crate) closed: &'a Closed,
+    pub(crate) closed: &'a HiddenPaths,
     /// The folders from which the candidate's files were copied.
     pub(crate) files: &'a Path,
 }
@@ -112,7 +112,7 @@ pub(crate) fn for_compiler(
 pub(crate) fn file_access_of_candidate(
     readable: &[PathBuf],
     libraries: &[PathBuf],
-    closed: &Closed,
+    closed: &HiddenPaths,
 ) -> FileAccess {
     let open = without_links(readable.iter().chain(libraries)).into_iter().chain(library_folders());
     let open: Vec<PathBuf> = open.collect();

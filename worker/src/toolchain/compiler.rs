@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use opt_shared::formula::COMPILER_BASE;
 use opt_shared::ids::LeaseId;
-use opt_shared::message::{KillReason, Pack};
+use opt_shared::message::{GroupLimits, KillReason};
 use opt_shared::units::Bytes;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -106,7 +106,7 @@ impl Compiler {
             shared: compiler.log.size(),
             of_worker: Bytes::ZERO,
             inherited: Bytes::ZERO,
-            pack: Pack { files: COMPILER_FILES, tasks: policy::COMPILER_TASKS, tree: true },
+            group_limits: GroupLimits { files: COMPILER_FILES, tasks: policy::COMPILER_TASKS, tree: true },
         })?;
         link.wait_watched(pid)?;
         let order = CompileOrder {

@@ -18,7 +18,7 @@ use crate::capture::limits::{
 };
 use crate::capture::python::{float_text, json_text};
 use crate::capture::{
-    CaptureFile, DictKind, Made, NumpyArray, NumpyContents, Object, SequenceKind, Storage, Tensor, Value,
+    CaptureFile, Creation, DictKind, NumpyArray, NumpyContents, Object, SequenceKind, Storage, Tensor, Value,
     contiguous_strides, logical_values,
 };
 use crate::causes::chain;
@@ -339,9 +339,9 @@ impl Renderer<'_> {
     fn object(&mut self, object: &Object) -> Result<Json, CaptureError> {
         let name = self.text(&object.name)?;
         let (key, arguments) = match &object.made {
-            Made::Named => return Ok(with("global", "name", name)),
-            Made::Called(arguments) => ("called", arguments),
-            Made::New(arguments) => ("new", arguments),
+            Creation::Named => return Ok(with("global", "name", name)),
+            Creation::Called(arguments) => ("called", arguments),
+            Creation::New(arguments) => ("new", arguments),
         };
         let mut node = typed("object");
         node.insert("class".to_owned(), name);

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use crate::capture::error::quoted;
 use crate::capture::python::float_text;
 use crate::capture::{
-    CaptureFile, DictKind, Made, NumpyArray, NumpyContents, Object, SequenceKind, Tensor, Value,
+    CaptureFile, Creation, DictKind, NumpyArray, NumpyContents, Object, SequenceKind, Tensor, Value,
 };
 use crate::ids::StorageId;
 use crate::units::Bytes;
@@ -222,9 +222,9 @@ fn scalar(value: &Value) -> Option<String> {
 fn object_text(object: &Object) -> String {
     let name = quoted(&object.name).replace('`', "");
     match (&object.made, object.member_value()) {
-        (Made::Named, _) => name,
+        (Creation::Named, _) => name,
         (_, Some(value)) => format!("{name}({})", scalar(value).unwrap_or_else(|| "…".to_owned())),
-        (Made::Called(arguments) | Made::New(arguments), None) => {
+        (Creation::Called(arguments) | Creation::New(arguments), None) => {
             let items: Option<Vec<String>> = arguments.iter().take(INLINE_ITEMS).map(plain_scalar).collect();
             let state = if object.state.is_empty() { "" } else { " with attributes" };
             items.filter(|_| arguments.len() <= INLINE_ITEMS).map_or_else(

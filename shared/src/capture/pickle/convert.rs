@@ -22,7 +22,7 @@ use crate::ids::StorageId;
 
 pub(super) struct Converter<'a> {
     arena: &'a Arena,
-    done: HashMap<NodeId, Made>,
+    done: HashMap<NodeId, Converted>,
     /// Open containers, with their levels.
     open: HashMap<NodeId, usize>,
     path: Vec<Step>,
@@ -66,11 +66,11 @@ enum Step {
     Index(usize),
     Value(NodeId),
     Key(NodeId),
-    /// A member that cannot be named by a path. Paths inside it start anew.
+    /// A member that cannot be named by a path. Paths inside it start over.
     Member,
 }
 
-type Made = (Value, Extent);
+type Converted = (Value, Extent);
 
 impl<'a> Converter<'a> {
     pub(super) fn new(arena: &'a Arena) -> Self {
@@ -91,7 +91,7 @@ impl<'a> Converter<'a> {
         self.convert(id).map(|(value, _)| value)
     }
 
-    fn convert(&mut self, id: NodeId) -> Result<Made, Fault> {
+    fn convert(&mut self, id: NodeId) -> Result<Converted, Fault> {
         self.visits_left = self
             .visits_left
             .checked_sub(1)
@@ -127,7 +127,7 @@ impl<'a> Converter<'a> {
         Ok((value, Extent::LEAF))
     }
 
-    fn convert_shared(&mut self, id: NodeId) -> Result<Made, Fault> {
+    fn convert_shared(&mut self, id: NodeId) -> Result<Converted, Fault> {
         let level = self.open.len();
         if let Some((value, extent)) = self.done.get(&id) {
             if level + extent.height > MAX_DEPTH {
@@ -156,7 +156,7 @@ impl<'a> Converter<'a> {
         Ok((value, extent))
     }
 
-    fn container(&mut self, id: NodeId) -> Result<Made, Fault> {
+    fn container(&mut self, id: NodeId) -> Result<Converted, Fault> {
         let arena = self.arena;
         Ok(match arena.get(id) {
             Node::Sequence(kind, items) => {
@@ -193,16 +193,16 @@ impl<'a> Converter<'a> {
         })
     }
 
-    fn object(&mut self, object: &ObjectNode) -> Result<Made, Fault> {
+    fn object(&mut self, object: &ObjectNode) -> Result<Converted, Fault> {
         let (made, inner) = match &object.made {
-            MadeNode::Named => (value::Made::Named, Extent::CONTAINER),
+            MadeNode::Named => (value::Creation::Named, Extent::CONTAINER),
             MadeNode::Called(arguments) => {
                 let (values, extent) = self.children(arguments, |_| Step::Member)?;
-                (value::Made::Called(values.into()), extent)
+                (value::Creation::Called(values.into()), extent)
             }
             MadeNode::New(arguments) => {
                 let (values, extent) = self.children(arguments, |_| Step::Member)?;
-                (value::Made::New(values.into()), extent)
+                (value::Creation::New(values.into()), extent)
             }
         };
         let (state, extent) = self.children(&object.state, |_| Step::Member)?;
@@ -210,7 +210,7 @@ impl<'a> Converter<'a> {
         Ok((Value::Object(Arc::new(Object { name: object.name.clone(), made, state })), extent))
     }
 
-    fn array(&mut self, array: &ArrayNode) -> Result<Made, Fault> {
+    fn array(&mut self, array: &ArrayNode) -> Result<Converted, Fault> {
         let (contents, extent) = match &array.contents {
             ArrayContents::Missing => return Err(Fault::bad_pickle("a numpy array was never filled")),
             ArrayContents::Bytes(bytes) => (NumpyContents::Bytes(bytes.clone()), Extent::CONTAINER),
@@ -245,7 +245,7 @@ impl<'a> Converter<'a> {
         }))
     }
 
-    fn child(&mut self, id: NodeId, step: Step) -> Result<Made, Fault> {
+    fn child(&mut self, id: NodeId, step: Step) -> Result<Converted, Fault> {
         self.path.push(step);
         let made = self.convert(id);
         self.path.pop();

@@ -293,7 +293,7 @@ fn refuse(module: &str, name: &str) -> Option<Fault> {
             // A dotted name can reach attributes of a module: `torch` has `os`.
             let is_refused = REFUSED_PACKAGES.contains(&package)
                 || name.contains('.') && name.split('.').any(|part| REFUSED_PACKAGES.contains(&part))
-                || OURS.contains(&module);
+                || REBUILD_MODULES.contains(&module);
             return is_refused.then(|| {
                 Fault::new(
                     ErrorKind::UnsafeGlobal,
@@ -306,5 +306,5 @@ fn refuse(module: &str, name: &str) -> Option<Fault> {
 }
 
 /// Modules of torch that rebuild saved objects. An unknown name in them cannot be kept uninterpreted.
-const OURS: [&str; 5] =
+const REBUILD_MODULES: [&str; 5] =
     ["torch._utils", "torch._tensor", "torch.storage", "torch.serialization", "torch.return_types"];

@@ -1,8 +1,8 @@
 //! `captures add`: adds one or more files to an existing store.
 //!
-//! First, a finished store is turned into an unfinished one, with a journal that lists all of its entries. It is finished
-//! again at the end. After an interruption, the next `add` continues from the journal. The recorder calls `add` after
-//! each capture, so a large tensor that captures share (such as an embedding table) is stored once.
+//! First, a finished store is turned into an unfinished one, with a journal that lists all of its entries. It is
+//! finished again at the end. After an interruption, the next `add` continues from the journal. The recorder calls
+//! `add` after each capture, so a large tensor that captures share (such as an embedding table) is stored once.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

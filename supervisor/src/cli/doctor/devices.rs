@@ -16,8 +16,8 @@ struct Device {
 }
 
 impl Devices {
-    pub(super) fn look() -> Self {
-        let look = || {
+    pub(super) fn find() -> Self {
+        let find = || {
             let nvml = Nvml::open()?;
             let devices = nvml.devices()?.into_iter().map(|identity| {
                 let reading = nvml.read(identity.index).map_err(|error| chain(&error));
@@ -25,7 +25,7 @@ impl Devices {
             });
             Ok::<_, crate::memory::device::DeviceError>(devices.collect())
         };
-        Self(look().map_err(|error| chain(&error)))
+        Self(find().map_err(|error| chain(&error)))
     }
 
     /// Formats the devices as JSON. `machine` is the machine's memory, if it is known.

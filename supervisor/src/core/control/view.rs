@@ -75,8 +75,8 @@ pub enum UnitView {
 impl Core {
     pub fn run_view(&self) -> RunView {
         RunView {
-            paused: self.wishes.paused,
-            stays_open: self.wishes.stays_open,
+            paused: self.pending.paused,
+            stays_open: self.pending.stays_open,
             ending: match self.ending {
                 Ending::No => "no",
                 Ending::Drain(_) => "drain",
@@ -139,7 +139,9 @@ impl Core {
                 held: now.saturating_sub(lease.started),
                 left: lease.deadline.saturating_sub(now),
             }),
-            asked_to_go: self.wishes.recycle.contains(&id) || it.drain_order.is_some() || it.killed.is_some(),
+            asked_to_go: self.pending.recycle.contains(&id)
+                || it.drain_order.is_some()
+                || it.killed.is_some(),
         }
     }
 
@@ -165,7 +167,7 @@ impl Core {
         let first = |it: &Worker| it.lease().map(|held| (held.id, held.order, held.started));
         let reason = if self.ending != Ending::No {
             "the run is ending".to_owned()
-        } else if self.wishes.paused {
+        } else if self.pending.paused {
             "the run is paused".to_owned()
         } else if let Some(stall) = self.stall {
             let since = now.saturating_sub(stall.since).as_secs();
@@ -200,9 +202,9 @@ impl Core {
 
     /// Returns how many units are served before this one, because of their turn, stage or position.
     fn ahead_of(&self, id: UnitId) -> usize {
-        let place =
+        let order =
             |unit: &Unit| (!unit.is_done()).then(|| (unit.turn, unit.job, unit.step().stage, unit.spec.id));
-        let own_place = place(self.unit(id));
-        self.units.iter().filter(|unit| place(unit).is_some_and(|it| Some(it) < own_place)).count()
+        let own_order = order(self.unit(id));
+        self.units.iter().filter(|unit| order(unit).is_some_and(|it| Some(it) < own_order)).count()
     }
 }

@@ -149,11 +149,11 @@ impl Plan {
     pub fn offers(&self, job: JobId, first: usize) -> Vec<UnitSpec> {
         let Some(planned) = self.jobs.get(job.index()) else { return Vec::new() };
         let mut next = first;
-        let offer = |&place: &UnitId| {
+        let offer = |&in_plan: &UnitId| {
             let id = UnitId(u32::try_from(next).unwrap_or(u32::MAX));
             next += 1;
-            let is_baseline = planned.baseline == Some(place);
-            let candidate = &self.candidates[place.index()];
+            let is_baseline = planned.baseline == Some(in_plan);
+            let candidate = &self.candidates[in_plan.index()];
             let contest = planned.contest && !is_baseline;
             UnitSpec { is_baseline, ..self.unit(id, candidate, planned.timed, contest) }
         };

@@ -8,13 +8,14 @@ use opt_shared::outcome::Status;
 use opt_shared::settings::BeforeProfile;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Plan, SUPERVISOR, plan};
+use super::harness::{Harness, Plan, SUPERVISOR, plan};
 use crate::core::Ceilings;
 use crate::core::assign::Backoff;
 use crate::core::event::{Action, Control, Event, Process, Stage, StopReason};
 
-fn starts(desk: &Desk, wanted: Role) -> usize {
-    desk.log
+fn starts(harness: &Harness, wanted: Role) -> usize {
+    harness
+        .log
         .iter()
         .filter(|action| matches!(action, Action::StartWorker { role, .. } if *role == wanted))
         .count()
@@ -23,20 +24,21 @@ fn starts(desk: &Desk, wanted: Role) -> usize {
 #[test]
 fn plan_limits_how_many_verify_side_by_side() {
     for verifiers in 1..=3 {
-        let mut desk = Desk::new(Plan { verifiers, ..plan(6) });
-        let baseline = desk.lease();
-        desk.finish(baseline, Status::Passed);
-        let given: Vec<_> = (0..verifiers).map(|_| desk.lease()).collect();
+        let mut harness = Harness::new(Plan { verifiers, ..plan(6) });
+        let baseline = harness.lease();
+        harness.finish(baseline, Status::Passed);
+        let all_granted: Vec<_> = (0..verifiers).map(|_| harness.lease()).collect();
         for _ in 0..5 {
-            desk.answer();
+            harness.answer();
         }
-        assert_eq!(starts(&desk, Role::Verifier), verifiers as usize);
-        let granted = |desk: &Desk| desk.log.iter().filter(|it| matches!(it, Action::Start { .. })).count();
-        assert_eq!(granted(&desk), 1 + verifiers as usize, "no further lease");
-        for given in given {
-            desk.finish(given, Status::Passed);
+        assert_eq!(starts(&harness, Role::Verifier), verifiers as usize);
+        let starts_of_leases =
+            |harness: &Harness| harness.log.iter().filter(|it| matches!(it, Action::Start { .. })).count();
+        assert_eq!(starts_of_leases(&harness), 1 + verifiers as usize, "no further lease");
+        for granted in all_granted {
+            harness.finish(granted, Status::Passed);
         }
-        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+        assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     }
 }
 
@@ -45,33 +47,33 @@ fn second_verifier_is_not_started_if_its_lease_would_not_fit() {
     // 20 for the supervisor, 108 for a lease and 8 for an idle worker.
     for (ceiling, side_by_side) in [(20 + 108 + 108, 2), (20 + 108 + 107, 1)] {
         let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(ceiling)), ..plan(4) };
-        let mut desk = Desk::new(spec);
-        let baseline = desk.lease();
-        desk.finish(baseline, Status::Passed);
-        desk.lease();
+        let mut harness = Harness::new(spec);
+        let baseline = harness.lease();
+        harness.finish(baseline, Status::Passed);
+        harness.lease();
         for _ in 0..5 {
-            desk.answer();
+            harness.answer();
         }
-        assert_eq!(starts(&desk, Role::Verifier), side_by_side, "{ceiling}");
-        let rows = desk.policies("serial");
+        assert_eq!(starts(&harness, Role::Verifier), side_by_side, "{ceiling}");
+        let rows = harness.policies("serial");
         assert_eq!(rows.len(), 2 - side_by_side, "reported once: {rows:?}");
     }
 }
 
 /// Returns how many profilers had been started at the end of each stage of the only candidate.
 fn spares(spec: Plan) -> Vec<(Stage, usize)> {
-    let mut desk = Desk::new(spec);
+    let mut harness = Harness::new(spec);
     let mut seen = Vec::new();
-    while desk.stopped().is_none() && seen.len() < 6 {
-        let given = desk.lease();
+    while harness.stopped().is_none() && seen.len() < 6 {
+        let granted = harness.lease();
         for _ in 0..4 {
-            desk.answer();
+            harness.answer();
         }
-        seen.push((given.order.stage, starts(&desk, Role::Profiler)));
-        if given.order.stage == Stage::Profile {
+        seen.push((granted.order.stage, starts(&harness, Role::Profiler)));
+        if granted.order.stage == Stage::Profile {
             break;
         }
-        desk.finish(given, Status::Passed);
+        harness.finish(granted, Status::Passed);
     }
     seen
 }
@@ -93,9 +95,9 @@ fn no_spare_is_started_for_a_stage_that_the_plan_leaves_out() {
         spec.jobs[0].timed = false;
         spec
     }] {
-        let mut desk = Desk::new(spec);
-        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-        assert_eq!(starts(&desk, Role::Profiler), 0);
+        let mut harness = Harness::new(spec);
+        assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+        assert_eq!(starts(&harness, Role::Profiler), 0);
     }
 }
 
@@ -103,67 +105,67 @@ fn no_spare_is_started_for_a_stage_that_the_plan_leaves_out() {
 fn spare_that_does_not_fit_is_left_out_and_reported_once() {
     // The lease fits exactly. One byte decides whether an idle worker fits beside it.
     let lease = Bytes::mib(108);
-    let idle = super::desk::IDLE;
+    let idle = super::harness::IDLE;
     for (ceiling, fits) in
         [(SUPERVISOR + lease + idle, true), (SUPERVISOR + lease + idle - Bytes::new(1), false)]
     {
         let spec = Plan { spare: true, ceilings: Ceilings::host(ceiling), ..plan(1) };
-        let mut desk = Desk::new(spec);
-        let build = desk.lease();
-        desk.finish(build, Status::Passed);
-        desk.lease();
+        let mut harness = Harness::new(spec);
+        let build = harness.lease();
+        harness.finish(build, Status::Passed);
+        harness.lease();
         for _ in 0..5 {
-            desk.answer();
+            harness.answer();
         }
-        assert_eq!(starts(&desk, Role::Profiler), usize::from(fits), "{ceiling}");
-        assert_eq!(desk.policies("no_spare").len(), usize::from(!fits), "{:#?}", desk.log);
+        assert_eq!(starts(&harness, Role::Profiler), usize::from(fits), "{ceiling}");
+        assert_eq!(harness.policies("no_spare").len(), usize::from(!fits), "{:#?}", harness.log);
     }
 }
 
 #[test]
-fn successor_is_ready_when_a_worn_verifier_ends() {
+fn successor_is_ready_when_a_verifier_is_replaced() {
     for spare in [true, false] {
         let mut spec = Plan { spare, ..plan(4) };
         spec.jobs[0].recycle.after_leases = 2;
-        let mut desk = Desk::new(spec);
-        let first = desk.lease();
-        assert_eq!(starts(&desk, Role::Verifier), 1);
+        let mut harness = Harness::new(spec);
+        let first = harness.lease();
+        assert_eq!(starts(&harness, Role::Verifier), 1);
         for _ in 0..4 {
-            desk.answer();
+            harness.answer();
         }
-        assert_eq!(starts(&desk, Role::Verifier), 1, "it may take one more lease");
-        desk.finish(first, Status::Passed);
-        let second = desk.lease();
+        assert_eq!(starts(&harness, Role::Verifier), 1, "it may take one more lease");
+        harness.finish(first, Status::Passed);
+        let second = harness.lease();
         assert_eq!(second.worker, first.worker);
         for _ in 0..4 {
-            desk.answer();
+            harness.answer();
         }
-        assert_eq!(starts(&desk, Role::Verifier), 1 + usize::from(spare), "spare = {spare}");
-        desk.finish(second, Status::Passed);
-        let third = desk.lease();
+        assert_eq!(starts(&harness, Role::Verifier), 1 + usize::from(spare), "spare = {spare}");
+        harness.finish(second, Status::Passed);
+        let third = harness.lease();
         assert_ne!(third.worker, first.worker);
-        desk.finish(third, Status::Passed);
-        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+        harness.finish(third, Status::Passed);
+        assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     }
 }
 
 #[test]
 fn no_second_worker_is_started_while_one_is_starting() {
-    let mut desk = Desk::new(Plan { verifiers: 3, ..plan(6) });
+    let mut harness = Harness::new(Plan { verifiers: 3, ..plan(6) });
     for _ in 0..3 {
-        desk.sample(&[]);
-        assert_eq!(starts(&desk, Role::Verifier), 1);
+        harness.sample(&[]);
+        assert_eq!(starts(&harness, Role::Verifier), 1);
     }
-    // Every verifier is worn after its first lease. A second one is needed beside it, but no successor.
+    // Every verifier is due for replacement after its first lease. A second one is needed beside it, but no successor.
     let mut spec = Plan { verifiers: 2, spare: true, ..plan(6) };
     spec.jobs[0].recycle.after_leases = 1;
-    let mut desk = Desk::new(spec);
-    desk.feed(Event::WorkerReady { worker: WorkerId(1) });
+    let mut harness = Harness::new(spec);
+    harness.feed(Event::WorkerReady { worker: WorkerId(1) });
     for _ in 0..3 {
-        desk.sample(&[]);
-        assert_eq!(starts(&desk, Role::Verifier), 2);
+        harness.sample(&[]);
+        assert_eq!(starts(&harness, Role::Verifier), 2);
     }
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
 }
 
 /// The second verification waits for memory, but its worker exists already.
@@ -172,40 +174,41 @@ fn no_spare_is_started_while_a_verifier_is_idle() {
     let mut spec = Plan { verifiers: 2, spare: true, ceilings: Ceilings::host(Bytes::mib(600)), ..plan(2) };
     spec.jobs[0].recycle.after_leases = 2;
     spec.candidates[1].verify[0].reserved = Bytes::mib(500);
-    let mut desk = Desk::new(spec);
-    let builds = [desk.lease(), desk.lease()];
+    let mut harness = Harness::new(spec);
+    let builds = [harness.lease(), harness.lease()];
     for build in builds {
-        desk.finish(build, Status::Passed);
+        harness.finish(build, Status::Passed);
     }
-    let verify = desk.lease();
-    assert_eq!((verify.order.stage, desk.policies("wait").len()), (Stage::Verify, 1));
+    let verify = harness.lease();
+    assert_eq!((verify.order.stage, harness.policies("wait").len()), (Stage::Verify, 1));
     for _ in 0..3 {
-        desk.sample(&[]);
+        harness.sample(&[]);
     }
-    assert_eq!(starts(&desk, Role::Verifier), 2, "{:#?}", desk.log);
+    assert_eq!(starts(&harness, Role::Verifier), 2, "{:#?}", harness.log);
 }
 
-/// A newly submitted unit needs a verifier, and the profiler is worn, but nothing may start during a profile.
+/// A newly submitted unit needs a verifier, and the profiler is due for replacement, but nothing may start during a
+/// profile.
 #[test]
 fn no_worker_is_started_during_a_profile() {
     let mut spec = Plan { spare: true, ..plan(1) };
     spec.jobs[0].recycle.before_profile = BeforeProfile::Always;
-    let mut desk = Desk::new(spec);
-    desk.feed(Event::Control(Control::StayOpen));
+    let mut harness = Harness::new(spec);
+    harness.feed(Event::Control(Control::StayOpen));
     for _ in 0..2 {
-        let given = desk.lease();
-        desk.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
-    let profile = desk.lease();
+    let profile = harness.lease();
     assert_eq!(profile.order.stage, Stage::Profile);
-    let verifiers = starts(&desk, Role::Verifier);
-    desk.submit(0, 1);
+    let verifiers = starts(&harness, Role::Verifier);
+    harness.submit(0, 1);
     for _ in 0..3 {
-        desk.sample(&[]);
-        assert_eq!(starts(&desk, Role::Verifier), verifiers);
+        harness.sample(&[]);
+        assert_eq!(starts(&harness, Role::Verifier), verifiers);
     }
-    desk.finish(profile, Status::Passed);
-    assert_eq!(starts(&desk, Role::Verifier), verifiers + 1);
+    harness.finish(profile, Status::Passed);
+    assert_eq!(starts(&harness, Role::Verifier), verifiers + 1);
 }
 
 #[test]
@@ -233,19 +236,19 @@ fn delay_grows_with_each_failed_start() {
 
 #[test]
 fn failed_start_is_repeated_after_a_delay() {
-    let mut desk = Desk::new(plan(1));
+    let mut harness = Harness::new(plan(1));
     let worker = WorkerId(1);
-    desk.feed(Event::WorkerNotReady { worker, why: "exit code 1".to_owned(), alive: false });
-    assert_eq!(starts(&desk, Role::Verifier), 1);
-    let wait = desk.core.next_deadline().expect("it is tried again");
-    assert_eq!(wait, desk.now + Duration::from_millis(100));
-    desk.now = wait - Duration::from_millis(2);
-    desk.feed(Event::Tick);
-    assert_eq!(starts(&desk, Role::Verifier), 1);
-    desk.feed(Event::Tick);
-    assert_eq!(starts(&desk, Role::Verifier), 2);
-    assert_eq!(desk.done(0), None);
-    assert_eq!(desk.core.lease_of(worker), None);
+    harness.feed(Event::WorkerNotReady { worker, why: "exit code 1".to_owned(), alive: false });
+    assert_eq!(starts(&harness, Role::Verifier), 1);
+    let wait = harness.core.next_deadline().expect("it is tried again");
+    assert_eq!(wait, harness.now + Duration::from_millis(100));
+    harness.now = wait - Duration::from_millis(2);
+    harness.feed(Event::Tick);
+    assert_eq!(starts(&harness, Role::Verifier), 1);
+    harness.feed(Event::Tick);
+    assert_eq!(starts(&harness, Role::Verifier), 2);
+    assert_eq!(harness.done(0), None);
+    assert_eq!(harness.core.lease_of(worker), None);
 }
 
 /// Memory that a worker owes during a lease is not growth. A worker is judged when it is idle.
@@ -254,50 +257,50 @@ fn worker_is_judged_by_the_memory_it_keeps() {
     for (kept, goes) in [(20, false), (200, true)] {
         let mut spec = plan(2);
         spec.jobs[0].recycle.growth = Bytes::mib(50);
-        let mut desk = Desk::new(spec);
-        let build = desk.lease();
+        let mut harness = Harness::new(spec);
+        let build = harness.lease();
         let worker = build.worker;
-        let look = |mib| (Process::Worker(worker), Bytes::mib(mib));
-        desk.sample(&[look(5)]);
-        desk.sample(&[look(200)]);
-        let starts_before = desk.log.iter().filter(|it| matches!(it, Action::Start { .. })).count();
-        let actions = desk.finish(build, Status::Passed);
+        let sample_of = |mib| (Process::Worker(worker), Bytes::mib(mib));
+        harness.sample(&[sample_of(5)]);
+        harness.sample(&[sample_of(200)]);
+        let starts_before = harness.log.iter().filter(|it| matches!(it, Action::Start { .. })).count();
+        let actions = harness.finish(build, Status::Passed);
         assert!(!actions.contains(&Action::Shutdown { worker }), "not yet: {actions:#?}");
         assert!(!actions.iter().any(|it| matches!(it, Action::Start { .. } | Action::StartWorker { .. })));
-        let actions = desk.sample(&[look(kept)]);
+        let actions = harness.sample(&[sample_of(kept)]);
         assert_eq!(actions.contains(&Action::Shutdown { worker }), goes, "{kept}: {actions:#?}");
-        let next = desk.lease();
+        let next = harness.lease();
         assert_eq!(next.worker != worker, goes);
-        let granted = desk.log.iter().filter(|it| matches!(it, Action::Start { .. })).count();
-        assert_eq!(granted, starts_before + 1);
-        desk.finish(next, Status::Passed);
-        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+        let starts_after = harness.log.iter().filter(|it| matches!(it, Action::Start { .. })).count();
+        assert_eq!(starts_after, starts_before + 1);
+        harness.finish(next, Status::Passed);
+        assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     }
 }
 
 #[test]
-fn worn_workers_are_replaced_one_at_a_time() {
+fn workers_due_for_replacement_are_replaced_one_at_a_time() {
     let mut spec = Plan { verifiers: 2, ..plan(7) };
     spec.jobs[0].recycle.after_leases = 2;
-    let mut desk = Desk::new(spec);
-    let baseline = desk.lease();
-    desk.finish(baseline, Status::Passed);
-    let worn = |desk: &Desk, decision: &str| {
-        desk.policies(decision).iter().filter(|row| row.reason.contains("after_leases")).count()
+    let mut harness = Harness::new(spec);
+    let baseline = harness.lease();
+    harness.finish(baseline, Status::Passed);
+    let for_leases = |harness: &Harness, decision: &str| {
+        harness.policies(decision).iter().filter(|row| row.reason.contains("after_leases")).count()
     };
     let mut max_leaving = 0;
-    // Both workers are worn, since each has held two leases.
+    // Both workers are due for replacement, since each has held two leases.
     for _ in 0..200 {
-        match desk.try_lease() {
-            Some(given) => desk.finish(given, Status::Passed),
-            None => desk.answer(),
+        match harness.try_lease() {
+            Some(granted) => harness.finish(granted, Status::Passed),
+            None => harness.answer(),
         };
-        max_leaving = (worn(&desk, "recycle") - worn(&desk, "recycled")).max(max_leaving);
-        if desk.stopped().is_some() {
+        max_leaving = (for_leases(&harness, "recycle") - for_leases(&harness, "recycled")).max(max_leaving);
+        if harness.stopped().is_some() {
             break;
         }
     }
-    assert_eq!(desk.stopped(), Some(StopReason::Finished));
-    assert!(3 <= worn(&desk, "recycle"), "{:#?}", desk.policies("recycle"));
+    assert_eq!(harness.stopped(), Some(StopReason::Finished));
+    assert!(3 <= for_leases(&harness, "recycle"), "{:#?}", harness.policies("recycle"));
     assert_eq!(max_leaving, 1, "one at a time");
 }

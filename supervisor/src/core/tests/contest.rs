@@ -7,7 +7,7 @@ use opt_shared::ids::UnitId;
 use opt_shared::outcome::Status;
 use proptest::prelude::*;
 
-use super::desk::{Desk, plan};
+use super::harness::{Harness, plan};
 use crate::core::event::{Action, Stage, StopReason};
 use crate::core::testkit::reports;
 
@@ -16,36 +16,36 @@ use crate::core::testkit::reports;
 type Figures<'a> = &'a dyn Fn(u32, Stage) -> Result<(f64, f64), Status>;
 
 /// Runs a job with a baseline and other candidates to its end.
-fn contest(candidates: u32, figures: Figures<'_>) -> Desk {
+fn contest(candidates: u32, figures: Figures<'_>) -> Harness {
     let mut spec = plan(candidates);
     spec.jobs[0].contest = true;
-    let mut desk = Desk::new(spec);
-    while desk.stopped().is_none() {
-        let Some(given) = desk.try_lease() else {
-            desk.answer();
+    let mut harness = Harness::new(spec);
+    while harness.stopped().is_none() {
+        let Some(granted) = harness.try_lease() else {
+            harness.answer();
             continue;
         };
-        let (unit, stage) = (given.order.unit.0, given.order.stage);
+        let (unit, stage) = (granted.order.unit.0, granted.order.stage);
         let report = match figures(unit, stage) {
             _ if !stage.is_timed() => reports::report(stage, Status::Passed),
             Err(status) => reports::report(stage, status),
             Ok(_) if unit == 0 => reports::report(stage, Status::Passed),
             Ok(figure) => reports::timed(stage, &[figure]),
         };
-        desk.report(given, report);
+        harness.report(granted, report);
     }
-    assert_eq!(desk.stopped(), Some(StopReason::Finished));
-    desk
+    assert_eq!(harness.stopped(), Some(StopReason::Finished));
+    harness
 }
 
 /// Returns the orders of the timed steps.
-fn timed(desk: &Desk) -> String {
-    let orders = desk.orders();
+fn timed(harness: &Harness) -> String {
+    let orders = harness.orders();
     orders.split(' ').filter(|order| !order.starts_with(['B', 'V'])).collect::<Vec<_>>().join(" ")
 }
 
-fn why(desk: &Desk, candidate: u32) -> &str {
-    let done = desk.log.iter().find_map(|action| match action {
+fn why(harness: &Harness, candidate: u32) -> &str {
+    let done = harness.log.iter().find_map(|action| match action {
         Action::UnitDone { unit: UnitId(unit), detail, .. } if *unit == candidate => Some(detail),
         _ => None,
     });
@@ -54,21 +54,21 @@ fn why(desk: &Desk, candidate: u32) -> &str {
 
 #[test]
 fn surely_slower_candidates_are_not_timed_after_their_screen() {
-    let desk = contest(5, &|unit, _| Ok(([1.0, 0.9, 2.0, 1.1, 1.05][unit as usize], 0.1)));
-    assert_eq!(timed(&desk), "P0 S1/0 S2/0 S3/0 S4/0 P2/0 C2/0");
+    let harness = contest(5, &|unit, _| Ok(([1.0, 0.9, 2.0, 1.1, 1.05][unit as usize], 0.1)));
+    assert_eq!(timed(&harness), "P0 S1/0 S2/0 S3/0 S4/0 P2/0 C2/0");
     assert_eq!(
-        why(&desk, 3),
+        why(&harness, 3),
         "timed briefly: it is at most 1.21 times as fast as the baseline, and another is at least 1.80 times"
     );
     for candidate in 0..5 {
-        assert_eq!(desk.done(candidate), Some((Status::Passed, None)));
+        assert_eq!(harness.done(candidate), Some((Status::Passed, None)));
     }
 }
 
 #[test]
 fn possible_winners_are_profiled_and_three_are_confirmed() {
-    let desk = contest(6, &|unit, _| Ok((1.5 + f64::from(unit) / 100.0, 0.1)));
-    assert_eq!(timed(&desk), "P0 S1/0 S2/0 S3/0 S4/0 S5/0 P5/0 P4/0 P3/0 P2/0 P1/0 C5/0 C4/0 C3/0");
+    let harness = contest(6, &|unit, _| Ok((1.5 + f64::from(unit) / 100.0, 0.1)));
+    assert_eq!(timed(&harness), "P0 S1/0 S2/0 S3/0 S4/0 S5/0 P5/0 P4/0 P3/0 P2/0 P1/0 C5/0 C4/0 C3/0");
 }
 
 #[test]
@@ -80,8 +80,8 @@ fn failed_leader_excludes_no_other_candidate() {
         (2, _) => Ok((1.5, 0.02)),
         _ => Ok((1.2, 0.02)),
     };
-    let desk = contest(4, &cheat);
-    assert_eq!(timed(&desk), "P0 S1/0 S2/0 S3/0 P1/0 P2/0 C2/0");
+    let harness = contest(4, &cheat);
+    assert_eq!(timed(&harness), "P0 S1/0 S2/0 S3/0 P1/0 P2/0 C2/0");
     // The same, but its confirmation detects that.
     let late = |unit, stage| match (unit, stage) {
         (1, Stage::Confirm) => Err(Status::Nondeterministic),
@@ -89,8 +89,8 @@ fn failed_leader_excludes_no_other_candidate() {
         (2, _) => Ok((1.5, 0.02)),
         _ => Ok((1.2, 0.02)),
     };
-    let desk = contest(4, &late);
-    assert_eq!(timed(&desk), "P0 S1/0 S2/0 S3/0 P1/0 C1/0 P2/0 C2/0");
+    let harness = contest(4, &late);
+    assert_eq!(timed(&harness), "P0 S1/0 S2/0 S3/0 P1/0 C1/0 P2/0 C2/0");
 }
 
 #[test]
@@ -104,51 +104,51 @@ fn next_candidate_is_confirmed_if_one_turns_out_slower() {
 
 #[test]
 fn candidate_slower_than_the_baseline_is_not_confirmed() {
-    let desk = contest(3, &|_, _| Ok((0.99, 0.05)));
-    assert_eq!(timed(&desk), "P0 S1/0 S2/0 P1/0 P2/0");
+    let harness = contest(3, &|_, _| Ok((0.99, 0.05)));
+    assert_eq!(timed(&harness), "P0 S1/0 S2/0 P1/0 P2/0");
 }
 
 #[test]
 fn job_without_a_baseline_is_neither_screened_nor_confirmed() {
-    let desk = contest(3, &|unit, _| if unit == 0 { Err(Status::Crashed) } else { Ok((2.0, 0.1)) });
-    assert_eq!(timed(&desk), "P0 P1 P2");
-    assert_eq!(desk.done(1), Some((Status::Passed, None)));
+    let harness = contest(3, &|unit, _| if unit == 0 { Err(Status::Crashed) } else { Ok((2.0, 0.1)) });
+    assert_eq!(timed(&harness), "P0 P1 P2");
+    assert_eq!(harness.done(1), Some((Status::Passed, None)));
 }
 
 #[test]
 fn lost_confirmation_keeps_the_first_times() {
-    let desk = contest(2, &|_, stage| {
+    let harness = contest(2, &|_, stage| {
         if stage == Stage::Confirm { Err(Status::InfraError) } else { Ok((2.0, 0.01)) }
     });
-    assert_eq!(desk.done(1), Some((Status::Passed, None)));
-    assert!(why(&desk, 1).starts_with("not confirmed: "), "{}", why(&desk, 1));
-    let desk = contest(2, &|_, stage| {
+    assert_eq!(harness.done(1), Some((Status::Passed, None)));
+    assert!(why(&harness, 1).starts_with("not confirmed: "), "{}", why(&harness, 1));
+    let harness = contest(2, &|_, stage| {
         if stage == Stage::Screen { Err(Status::InfraError) } else { Ok((2.0, 0.01)) }
     });
-    assert!(timed(&desk).ends_with("P1/0 C1/0"), "{}", timed(&desk));
+    assert!(timed(&harness).ends_with("P1/0 C1/0"), "{}", timed(&harness));
 }
 
 #[test]
 fn remaining_candidates_share_the_remaining_budget() {
     let mut spec = plan(4);
     spec.jobs[0].budget = Duration::from_secs(40);
-    let mut desk = Desk::new(spec);
+    let mut harness = Harness::new(spec);
     let mut shares = Vec::new();
-    while desk.stopped().is_none() {
-        let Some(given) = desk.try_lease() else {
-            desk.answer();
+    while harness.stopped().is_none() {
+        let Some(granted) = harness.try_lease() else {
+            harness.answer();
             continue;
         };
-        if given.order.stage == Stage::Profile {
-            let share = desk.log.iter().rev().find_map(|action| match action {
+        if granted.order.stage == Stage::Profile {
+            let share = harness.log.iter().rev().find_map(|action| match action {
                 Action::Start { share, .. } => Some(*share),
                 _ => None,
             });
             shares.push(share.expect("granted").as_millis());
             // The second candidate takes more than its share.
-            desk.pass_time(Duration::from_secs(if shares.len() == 2 { 15 } else { 5 }));
+            harness.pass_time(Duration::from_secs(if shares.len() == 2 { 15 } else { 5 }));
         }
-        desk.finish(given, Status::Passed);
+        harness.finish(granted, Status::Passed);
     }
     // The remaining budget is 40 s for four units, 35 s for three, 20 s for two and 15 s for the last, less the time
     // that passes in the test itself.
@@ -169,8 +169,8 @@ proptest! {
             let (value, half, fate) = seed[at + unit as usize];
             if fate == 0 && unit != 0 { Err(Status::Crashed) } else { Ok((value, half)) }
         };
-        let desk = contest(7, &figures);
-        let orders = timed(&desk);
+        let harness = contest(7, &figures);
+        let orders = timed(&harness);
         let reached: BTreeMap<u32, Stage> = (1..7)
             .map(|unit| {
                 let of = |letter: char| orders.split(' ').any(|order| order == format!("{letter}{unit}/0"));
@@ -178,7 +178,7 @@ proptest! {
                 (unit, last)
             })
             .collect();
-        let passed = |unit: &u32| desk.done(*unit) == Some((Status::Passed, None));
+        let passed = |unit: &u32| harness.done(*unit) == Some((Status::Passed, None));
         let figure = |unit: u32| figures(unit, reached[&unit]).expect("it passed");
         let highest_low = (1..7).filter(passed).map(&figure).map(|(value, half)| value * (1.0 - half));
         let highest_low = highest_low.fold(1.0, f64::max);

@@ -8,7 +8,7 @@ use opt_shared::message::KillReason;
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, Plan, STAGE, kills, one_way, plan, two_jobs};
+use super::harness::{Granted, Harness, Plan, STAGE, kills, one_way, plan, two_jobs};
 use crate::core::Ceilings;
 use crate::core::device::{DEVICE_RETURN_TIMEOUT, DeviceState};
 use crate::core::event::{Action, AttemptEnd, DeviceSample, Event, Process, Stage, StopReason};
@@ -44,39 +44,39 @@ fn seen(processes: &[(Process, Bytes)]) -> DeviceSample {
 }
 
 /// Returns the first verification. Its build is done, and the empty device has been sampled.
-fn verifying(spec: Plan) -> (Desk, Given) {
-    let mut desk = Desk::new(spec);
-    desk.feed(Event::DeviceSample(seen(&[])));
+fn verifying(spec: Plan) -> (Harness, Granted) {
+    let mut harness = Harness::new(spec);
+    harness.feed(Event::DeviceSample(seen(&[])));
     loop {
-        let given = desk.lease();
-        if given.order.stage == Stage::Verify {
-            return (desk, given);
+        let granted = harness.lease();
+        if granted.order.stage == Stage::Verify {
+            return (harness, granted);
         }
-        desk.finish(given, Status::Passed);
+        harness.finish(granted, Status::Passed);
     }
 }
 
 #[test]
 fn second_growth_past_the_device_ceiling_is_blamed_on_the_candidate() {
-    let (mut desk, first) = verifying(on_device(plan(1)));
-    let at_ceiling = desk.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 1024)])));
+    let (mut harness, first) = verifying(on_device(plan(1)));
+    let at_ceiling = harness.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 1024)])));
     assert!(kills(&at_ceiling).is_empty(), "a sum equal to the ceiling does not exceed it");
-    let over = desk.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 1025)])));
+    let over = harness.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 1025)])));
     let reason = KillReason::DeviceCeiling { owed: Bytes::mib(1025), ceiling: GIB };
-    assert_eq!(kills(&over), [(first.worker, None, reason)], "{:#?}", desk.log);
-    let row = desk.policies("kill_worker").pop().expect("a row before the kill");
+    assert_eq!(kills(&over), [(first.worker, None, reason)], "{:#?}", harness.log);
+    let row = harness.policies("kill_worker").pop().expect("a row before the kill");
     for number in [("held_bytes", 1025 << 20), ("reserved_bytes", 400 << 20), ("ceiling_bytes", 1 << 30)] {
         assert!(row.numbers.contains(&number), "{row:?}");
     }
-    desk.gone(first.worker);
-    assert_eq!(desk.done(0), None, "the first time may be the worker's fault");
-    desk.feed(Event::DeviceSample(seen(&[])));
-    let again = desk.lease();
+    harness.gone(first.worker);
+    assert_eq!(harness.done(0), None, "the first time may be the worker's fault");
+    harness.feed(Event::DeviceSample(seen(&[])));
+    let again = harness.lease();
     assert_eq!((again.order.stage, again.attempt), (Stage::Verify, 2));
-    desk.feed(Event::DeviceSample(seen(&[of_worker(again.worker, 2000)])));
-    desk.gone(again.worker);
-    assert_eq!(desk.done(0), Some((Status::DeviceMemoryLimit, Some(Blame::Candidate))));
-    let Some(AttemptEnd::Accepted(report)) = desk.ends().pop() else { panic!("{:#?}", desk.ends()) };
+    harness.feed(Event::DeviceSample(seen(&[of_worker(again.worker, 2000)])));
+    harness.gone(again.worker);
+    assert_eq!(harness.done(0), Some((Status::DeviceMemoryLimit, Some(Blame::Candidate))));
+    let Some(AttemptEnd::Accepted(report)) = harness.ends().pop() else { panic!("{:#?}", harness.ends()) };
     for figure in ["1.95 GiB", "400 MiB", "1.00 GiB", "memory.device_ceiling"] {
         assert!(report.head.detail.contains(figure), "{figure}: {}", report.head.detail);
     }
@@ -84,202 +84,202 @@ fn second_growth_past_the_device_ceiling_is_blamed_on_the_candidate() {
 
 #[test]
 fn runner_with_a_context_is_ended_instead_of_its_worker() {
-    let (mut desk, verify) = verifying(on_device(plan(1)));
-    desk.runner(verify, 7, GIB);
+    let (mut harness, verify) = verifying(on_device(plan(1)));
+    harness.runner(verify, 7, GIB);
     let held = [of_worker(verify.worker, 100), (Process::Runner(verify.worker, 7), Bytes::mib(1000))];
-    let killed = kills(&desk.feed(Event::DeviceSample(seen(&held))));
+    let killed = kills(&harness.feed(Event::DeviceSample(seen(&held))));
     let reason = KillReason::DeviceCeiling { owed: Bytes::mib(1100), ceiling: GIB };
     assert_eq!(killed, [(verify.worker, Some(7), reason)]);
-    assert!(kills(&desk.feed(Event::DeviceSample(seen(&held)))).is_empty(), "each is ended once");
+    assert!(kills(&harness.feed(Event::DeviceSample(seen(&held)))).is_empty(), "each is ended once");
 }
 
 /// One worker holds more than it reserved. The other has been on the device longer and holds no more than its lease
 /// reserved.
 #[test]
 fn only_the_offender_is_ended() {
-    let (mut desk, first) = verifying(Plan { verifiers: 2, ..on_device(plan(2)) });
-    let second = desk.lease();
+    let (mut harness, first) = verifying(Plan { verifiers: 2, ..on_device(plan(2)) });
+    let second = harness.lease();
     assert_eq!((first.order.stage, second.order.stage), (Stage::Verify, Stage::Verify));
     let held = [of_worker(first.worker, 400), of_worker(second.worker, 700)];
-    let killed = kills(&desk.feed(Event::DeviceSample(seen(&held))));
+    let killed = kills(&harness.feed(Event::DeviceSample(seen(&held))));
     assert_eq!(killed.iter().map(|it| it.0).collect::<Vec<_>>(), [second.worker]);
 }
 
 #[test]
 fn lease_waits_until_a_dead_worker_is_unlisted_and_its_memory_is_back() {
-    let (mut desk, first) = verifying(on_device(plan(1)));
-    desk.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 300)])));
-    desk.gone(first.worker);
-    assert_eq!(desk.core.device_state(), DeviceState::Returning);
+    let (mut harness, first) = verifying(on_device(plan(1)));
+    harness.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 300)])));
+    harness.gone(first.worker);
+    assert_eq!(harness.core.device_state(), DeviceState::Returning);
     let listed = DeviceSample { left: vec![(first.worker, Bytes::mib(300))], ..seen(&[]) };
-    desk.feed(Event::DeviceSample(listed));
+    harness.feed(Event::DeviceSample(listed));
     let held = DeviceSample { unattributed: Some(Bytes::mib(300)), ..seen(&[]) };
-    desk.feed(Event::DeviceSample(held));
+    harness.feed(Event::DeviceSample(held));
     for _ in 0..6 {
-        desk.answer();
+        harness.answer();
     }
-    assert_eq!(desk.try_lease(), None, "{:#?}", desk.log);
-    desk.feed(Event::DeviceSample(seen(&[])));
-    assert_eq!(desk.core.device_state(), DeviceState::Usable);
-    assert_eq!(desk.lease().order.stage, Stage::Verify);
-    assert!(desk.policies("device_not_returned").is_empty());
+    assert_eq!(harness.try_lease(), None, "{:#?}", harness.log);
+    harness.feed(Event::DeviceSample(seen(&[])));
+    assert_eq!(harness.core.device_state(), DeviceState::Usable);
+    assert_eq!(harness.lease().order.stage, Stage::Verify);
+    assert!(harness.policies("device_not_returned").is_empty());
 }
 
 #[test]
 fn lease_waits_for_a_worker_that_is_about_to_end() {
-    let (mut desk, first) = verifying(on_device(plan(2)));
+    let (mut harness, first) = verifying(on_device(plan(2)));
     let mut report = reports::report(Stage::Verify, Status::Crashed);
     report.head.context_lost = true;
-    desk.report(first, report);
+    harness.report(first, report);
     for _ in 0..6 {
-        desk.answer();
+        harness.answer();
     }
-    while let Some(given) = desk.try_lease() {
-        assert_eq!(given.order.stage, Stage::Build, "{}", desk.orders());
-        desk.finish(given, Status::Passed);
-        desk.answer();
+    while let Some(granted) = harness.try_lease() {
+        assert_eq!(granted.order.stage, Stage::Build, "{}", harness.orders());
+        harness.finish(granted, Status::Passed);
+        harness.answer();
     }
-    desk.gone(first.worker);
-    desk.feed(Event::DeviceSample(seen(&[])));
-    assert_eq!(desk.lease().order.stage, Stage::Verify, "{}", desk.orders());
+    harness.gone(first.worker);
+    harness.feed(Event::DeviceSample(seen(&[])));
+    assert_eq!(harness.lease().order.stage, Stage::Verify, "{}", harness.orders());
 }
 
 #[test]
 fn device_that_keeps_memory_is_quarantined_and_builds_continue() {
-    let (mut desk, first) = verifying(on_device(two_jobs()));
-    desk.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 300)])));
-    desk.gone(first.worker);
+    let (mut harness, first) = verifying(on_device(two_jobs()));
+    harness.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 300)])));
+    harness.gone(first.worker);
     let kept = || DeviceSample { left: vec![(first.worker, Bytes::mib(300))], ..seen(&[]) };
-    desk.feed(Event::DeviceSample(kept()));
+    harness.feed(Event::DeviceSample(kept()));
     assert_eq!(
-        desk.core.next_deadline(),
-        desk.core.next_deadline().min(Some(desk.now + DEVICE_RETURN_TIMEOUT))
+        harness.core.next_deadline(),
+        harness.core.next_deadline().min(Some(harness.now + DEVICE_RETURN_TIMEOUT))
     );
-    desk.pass_time(DEVICE_RETURN_TIMEOUT);
-    let row = desk.policies("device_not_returned").pop().expect("said");
+    harness.pass_time(DEVICE_RETURN_TIMEOUT);
+    let row = harness.policies("device_not_returned").pop().expect("a row");
     assert!(row.numbers.contains(&("device_bytes", 300 << 20)), "{row:?}");
-    assert_eq!(desk.core.device_state(), DeviceState::Quarantined);
+    assert_eq!(harness.core.device_state(), DeviceState::Quarantined);
     // Steps that do not need the device are done. The other units end without a verdict when nothing else is left to
     // do.
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert!(desk.orders().contains("B1"), "{}", desk.orders());
-    assert_eq!(desk.orders().matches('V').count(), 1, "{}", desk.orders());
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert!(harness.orders().contains("B1"), "{}", harness.orders());
+    assert_eq!(harness.orders().matches('V').count(), 1, "{}", harness.orders());
     for candidate in [0, 1] {
-        assert_eq!(desk.done(candidate), Some((Status::InfraError, Some(Blame::Host))));
+        assert_eq!(harness.done(candidate), Some((Status::InfraError, Some(Blame::Host))));
     }
 }
 
 #[test]
-fn device_that_gives_back_late_is_used_again() {
-    let (mut desk, first) = verifying(on_device(two_jobs()));
-    desk.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 300)])));
-    desk.gone(first.worker);
-    desk.pass_time(DEVICE_RETURN_TIMEOUT);
-    let build = desk.lease();
+fn device_whose_memory_is_back_late_is_used_again() {
+    let (mut harness, first) = verifying(on_device(two_jobs()));
+    harness.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 300)])));
+    harness.gone(first.worker);
+    harness.pass_time(DEVICE_RETURN_TIMEOUT);
+    let build = harness.lease();
     assert_eq!(build.order.stage, Stage::Build);
-    desk.feed(Event::DeviceSample(seen(&[])));
-    assert_eq!(desk.policies("device_returned").len(), 1);
-    desk.finish(build, Status::Passed);
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    harness.feed(Event::DeviceSample(seen(&[])));
+    assert_eq!(harness.policies("device_returned").len(), 1);
+    harness.finish(build, Status::Passed);
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     for candidate in [0, 1] {
-        assert_eq!(desk.done(candidate), Some((Status::Passed, None)), "{}", desk.orders());
+        assert_eq!(harness.done(candidate), Some((Status::Passed, None)), "{}", harness.orders());
     }
 }
 
 #[test]
 fn lost_device_is_blamed_on_the_host_and_the_rest_continues() {
-    let (mut desk, verify) = verifying(on_device(two_jobs()));
-    desk.feed(Event::DeviceSample(seen(&[of_worker(verify.worker, 300)])));
-    let actions = desk.feed(Event::DeviceLost { why: "GPU is lost".to_owned() });
+    let (mut harness, verify) = verifying(on_device(two_jobs()));
+    harness.feed(Event::DeviceSample(seen(&[of_worker(verify.worker, 300)])));
+    let actions = harness.feed(Event::DeviceLost { why: "GPU is lost".to_owned() });
     assert_eq!(kills(&actions), [(verify.worker, None, KillReason::DeviceLost)]);
-    assert_eq!(desk.policies("device_lost").len(), 1);
-    desk.gone(verify.worker);
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert!(desk.orders().contains("B1"), "{}", desk.orders());
+    assert_eq!(harness.policies("device_lost").len(), 1);
+    harness.gone(verify.worker);
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert!(harness.orders().contains("B1"), "{}", harness.orders());
     for candidate in [0, 1] {
-        assert_eq!(desk.done(candidate), Some((Status::InfraError, Some(Blame::Host))));
+        assert_eq!(harness.done(candidate), Some((Status::InfraError, Some(Blame::Host))));
     }
-    assert!(desk.policies("worker_fault").is_empty() && desk.policies("stop").is_empty());
+    assert!(harness.policies("worker_fault").is_empty() && harness.policies("stop").is_empty());
 }
 
 #[test]
 fn unified_memory_is_one_sum_under_the_smaller_ceiling() {
     let mut spec = on_device(plan(1));
     spec.ceilings = Ceilings { host: Bytes::gib(4), device: GIB, unified: true };
-    let (mut desk, verify) = verifying(spec);
+    let (mut harness, verify) = verifying(spec);
     let nothing_free = |held| DeviceSample { unattributed: None, free: None, ..seen(held) };
-    desk.sample(&[(Process::Worker(verify.worker), Bytes::mib(100))]);
+    harness.sample(&[(Process::Worker(verify.worker), Bytes::mib(100))]);
     let held = [of_worker(verify.worker, 900)];
-    assert!(kills(&desk.feed(Event::DeviceSample(nothing_free(&held)))).is_empty());
+    assert!(kills(&harness.feed(Event::DeviceSample(nothing_free(&held)))).is_empty());
     // The supervisor's 10 MiB and the worker's 100 MiB on the host are added.
     let held = [of_worker(verify.worker, 915)];
-    let killed = kills(&desk.feed(Event::DeviceSample(nothing_free(&held))));
+    let killed = kills(&harness.feed(Event::DeviceSample(nothing_free(&held))));
     let reason = KillReason::DeviceCeiling { owed: Bytes::mib(1025), ceiling: GIB };
-    assert_eq!(killed, [(verify.worker, None, reason)], "{:#?}", desk.log);
+    assert_eq!(killed, [(verify.worker, None, reason)], "{:#?}", harness.log);
 }
 
 #[test]
 fn unit_ends_without_a_verdict_if_other_processes_keep_the_device_memory() {
     let spec = on_device(plan(1));
-    let mut desk = Desk::new(spec);
+    let mut harness = Harness::new(spec);
     let others = || DeviceSample {
         others: Bytes::mib(800),
         other_processes: 1,
         free: Some(Bytes::mib(224)),
         ..seen(&[])
     };
-    desk.feed(Event::DeviceSample(others()));
-    desk.feed(Event::DeviceSample(others()));
-    let row = desk.policies("device_in_use");
-    assert_eq!(row.len(), 1, "said once");
+    harness.feed(Event::DeviceSample(others()));
+    harness.feed(Event::DeviceSample(others()));
+    let row = harness.policies("device_in_use");
+    assert_eq!(row.len(), 1, "reported once");
     assert!(row[0].numbers.contains(&("device_bytes", 800 << 20)), "{row:?}");
-    let build = desk.lease();
-    desk.finish(build, Status::Passed);
+    let build = harness.lease();
+    harness.finish(build, Status::Passed);
     for _ in 0..4 {
-        desk.answer();
+        harness.answer();
     }
-    assert_eq!(desk.try_lease(), None);
-    assert_eq!(desk.policies("wait").len(), 1);
-    desk.pass_time(crate::core::MEMORY_TIMEOUT);
-    assert_eq!(desk.policies("put_off").len(), 1, "{:#?}", desk.log);
-    desk.feed(Event::DeviceSample(seen(&[])));
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(desk.done(0), Some((Status::Passed, None)));
+    assert_eq!(harness.try_lease(), None);
+    assert_eq!(harness.policies("wait").len(), 1);
+    harness.pass_time(crate::core::MEMORY_TIMEOUT);
+    assert_eq!(harness.policies("put_off").len(), 1, "{:#?}", harness.log);
+    harness.feed(Event::DeviceSample(seen(&[])));
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert_eq!(harness.done(0), Some((Status::Passed, None)));
 }
 
 #[test]
 fn busy_device_without_a_process_is_reported_once() {
-    let (mut desk, verify) = verifying(on_device(plan(1)));
+    let (mut harness, verify) = verifying(on_device(plan(1)));
     let busy = || DeviceSample { utilisation: Some(90), ..seen(&[]) };
-    desk.feed(Event::DeviceSample(busy()));
-    assert!(desk.policies("device_busy").is_empty(), "a lease of this run uses the device");
-    desk.finish(verify, Status::Crashed);
+    harness.feed(Event::DeviceSample(busy()));
+    assert!(harness.policies("device_busy").is_empty(), "a lease of this run uses the device");
+    harness.finish(verify, Status::Crashed);
     for _ in 0..2 {
-        desk.feed(Event::DeviceSample(busy()));
+        harness.feed(Event::DeviceSample(busy()));
     }
-    assert_eq!(desk.policies("device_busy").len(), 1);
+    assert_eq!(harness.policies("device_busy").len(), 1);
 }
 
 #[test]
 fn phase_and_worker_record_their_device_peaks() {
-    let (mut desk, verify) = verifying(on_device(plan(1)));
+    let (mut harness, verify) = verifying(on_device(plan(1)));
     for mib in [100, 350, 200] {
-        desk.feed(Event::DeviceSample(seen(&[of_worker(verify.worker, mib)])));
+        harness.feed(Event::DeviceSample(seen(&[of_worker(verify.worker, mib)])));
     }
-    let actions = desk.finish(verify, Status::Crashed);
+    let actions = harness.finish(verify, Status::Crashed);
     let phase = actions.iter().find_map(|action| match action {
         Action::PhaseEnded(row) => Some((row.predicted_device, row.peak_device)),
         _ => None,
     });
     assert_eq!(phase, Some((Bytes::mib(400), Some(Bytes::mib(350)))));
-    let build = desk.log.iter().find_map(|action| match action {
+    let build = harness.log.iter().find_map(|action| match action {
         Action::PhaseEnded(row) if row.order.stage == Stage::Build => Some(row.peak_device),
         _ => None,
     });
     assert_eq!(build, Some(None), "a figure that was not measured is `None`");
-    desk.pass_time(Duration::from_secs(1));
-    desk.pass_the_rest();
-    let peak = desk.log.iter().find_map(|action| match action {
+    harness.pass_time(Duration::from_secs(1));
+    harness.pass_the_rest();
+    let peak = harness.log.iter().find_map(|action| match action {
         Action::WorkerEnded { worker, peak_device, .. } if *worker == verify.worker => Some(*peak_device),
         _ => None,
     });

@@ -6,7 +6,7 @@ use opt_shared::ids::{UnitId, WorkerId};
 use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, Plan, a_candidate, plan, two_jobs};
+use super::harness::{Granted, Harness, Plan, a_candidate, plan, two_jobs};
 use crate::core::RETURN_TIMEOUT;
 use crate::core::control::{Mode, Which};
 use crate::core::event::{Action, Control, Event, Process, Stage};
@@ -22,92 +22,93 @@ fn told_to_end(actions: &[Action]) -> Vec<WorkerId> {
 }
 
 /// Samples workers and lowers the ceiling during a pause, then requests the next lease.
-fn after_a_pause(desk: &mut Desk, held: &[(WorkerId, u64)], ceiling: u64) -> Vec<WorkerId> {
+fn after_a_pause(harness: &mut Harness, held: &[(WorkerId, u64)], ceiling: u64) -> Vec<WorkerId> {
     let seen: Vec<_> = held.iter().map(|&(worker, mib)| (Process::Worker(worker), Bytes::mib(mib))).collect();
-    desk.sample(&seen);
-    desk.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(ceiling) }));
-    told_to_end(&desk.feed(Event::Control(Control::Resume)))
+    harness.sample(&seen);
+    harness.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(ceiling) }));
+    told_to_end(&harness.feed(Event::Control(Control::Resume)))
 }
 
-fn pause(desk: &mut Desk) {
-    desk.feed(Event::Control(Control::Pause));
+fn pause(harness: &mut Harness) {
+    harness.feed(Event::Control(Control::Pause));
 }
 
 /// Two verifiers that build for the second job, beside the idle profiler of the first job.
-fn beside_an_idle_profiler() -> (Desk, [Given; 2], WorkerId) {
+fn beside_an_idle_profiler() -> (Harness, [Granted; 2], WorkerId) {
     let mut spec = Plan { verifiers: 2, ..two_jobs() };
     spec.jobs[1].candidates.push(UnitId(2));
     spec.candidates.push(a_candidate());
-    let mut desk = Desk::new(spec);
+    let mut harness = Harness::new(spec);
     for _ in 0..2 {
-        let given = desk.lease();
-        desk.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
-    let profile = desk.lease();
+    let profile = harness.lease();
     assert_eq!(profile.order.stage, Stage::Profile);
-    desk.finish(profile, Status::Passed);
-    let both = [desk.lease(), desk.lease()];
-    (desk, both, profile.worker)
+    harness.finish(profile, Status::Passed);
+    let both = [harness.lease(), harness.lease()];
+    (harness, both, profile.worker)
 }
 
 /// The supervisor is charged 20 and the lease 108, and two workers hold 60 each. Under a ceiling of 200, 48 are
 /// missing.
 #[test]
 fn only_as_many_workers_end_as_the_lease_needs() {
-    let (mut desk, [first, second], profiler) = beside_an_idle_profiler();
-    pause(&mut desk);
-    desk.finish(first, Status::Passed);
-    desk.finish(second, Status::Passed);
+    let (mut harness, [first, second], profiler) = beside_an_idle_profiler();
+    pause(&mut harness);
+    harness.finish(first, Status::Passed);
+    harness.finish(second, Status::Passed);
     let held = [(first.worker, 5), (second.worker, 60), (profiler, 60)];
-    assert_eq!(after_a_pause(&mut desk, &held, 200), [profiler]);
+    assert_eq!(after_a_pause(&mut harness, &held, 200), [profiler]);
     // The worker has not ended yet.
     let seen = held.map(|(worker, mib)| (Process::Worker(worker), Bytes::mib(mib)));
     for _ in 0..3 {
-        assert_eq!(told_to_end(&desk.sample(&seen)), []);
+        assert_eq!(told_to_end(&harness.sample(&seen)), []);
     }
-    let actions = desk.gone(profiler);
+    let actions = harness.gone(profiler);
     assert!(actions.iter().any(|it| matches!(it, Action::Start { .. })), "{actions:#?}");
     assert_eq!(told_to_end(&actions), []);
 }
 
 #[test]
 fn spare_is_ended_before_a_worker_that_has_worked() {
-    let mut desk = Desk::new(Plan { verifiers: 2, spare: true, ..plan(2) });
+    let mut harness = Harness::new(Plan { verifiers: 2, spare: true, ..plan(2) });
     for _ in 0..2 {
-        let given = desk.lease();
-        desk.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
-    let (first, second) = (desk.lease(), desk.lease());
+    let (first, second) = (harness.lease(), harness.lease());
     assert_eq!([first, second].map(|it| it.order.stage), [Stage::Verify; 2]);
-    desk.answer();
+    harness.answer();
     let spare = WorkerId(3);
-    let idle = desk.core.worker_views(desk.now).into_iter().find(|it| it.state == "idle").map(|it| it.id);
+    let idle =
+        harness.core.worker_views(harness.now).into_iter().find(|it| it.state == "idle").map(|it| it.id);
     assert_eq!(idle, Some(spare));
-    pause(&mut desk);
-    desk.finish(first, Status::InfraError);
-    desk.finish(second, Status::InfraError);
+    pause(&mut harness);
+    harness.finish(first, Status::InfraError);
+    harness.finish(second, Status::InfraError);
     let others: Vec<_> = [first, second].iter().map(|it| it.worker).collect();
     assert!(others.iter().all(|&it| it < spare));
     // The worker that will get the lease holds little, so it is not the one to be ended.
     let held = [(WorkerId(1), 5), (WorkerId(2), 60), (spare, 60)];
-    assert_eq!(after_a_pause(&mut desk, &held, 200), [spare]);
+    assert_eq!(after_a_pause(&mut harness, &held, 200), [spare]);
 }
 
 #[test]
 fn memory_of_a_dead_worker_is_expected_back_until_its_timeout() {
-    let (mut desk, [first, second], profiler) = beside_an_idle_profiler();
-    desk.runner(second, 7, Bytes::gib(1));
+    let (mut harness, [first, second], profiler) = beside_an_idle_profiler();
+    harness.runner(second, 7, Bytes::gib(1));
     let seen =
         [(Process::Worker(profiler), Bytes::mib(60)), (Process::Runner(second.worker, 7), Bytes::mib(59))];
-    desk.sample(&seen);
-    desk.feed(Event::WorkerGone { worker: second.worker, how: "signal 9".to_owned(), left_runners: true });
-    let since = desk.now;
-    desk.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(200) }));
+    harness.sample(&seen);
+    harness.feed(Event::WorkerGone { worker: second.worker, how: "signal 9".to_owned(), left_runners: true });
+    let since = harness.now;
+    harness.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(200) }));
     // 48 are missing. The memory of the dead worker is enough, once it is freed.
-    assert_eq!(told_to_end(&desk.finish(first, Status::Passed)), []);
-    desk.now = since + RETURN_TIMEOUT - Duration::from_millis(2);
-    assert_eq!(told_to_end(&desk.sample(&seen)), []);
-    assert_eq!(told_to_end(&desk.sample(&seen)), [profiler], "{:#?}", desk.log);
+    assert_eq!(told_to_end(&harness.finish(first, Status::Passed)), []);
+    harness.now = since + RETURN_TIMEOUT - Duration::from_millis(2);
+    assert_eq!(told_to_end(&harness.sample(&seen)), []);
+    assert_eq!(told_to_end(&harness.sample(&seen)), [profiler], "{:#?}", harness.log);
 }
 
 /// An idle worker kept too much memory for its next lease.
@@ -116,31 +117,31 @@ fn worker_that_kept_too_much_for_its_lease_ends_only_if_that_is_enough() {
     // The other lease is charged 108, the supervisor 20, and the worker's lease 108. What the worker holds beyond that
     // is missing.
     for (ceiling, goes) in [(235, false), (236, true)] {
-        let (mut desk, [_, second], profiler) = beside_an_idle_profiler();
+        let (mut harness, [_, second], profiler) = beside_an_idle_profiler();
         let which = Which::Worker(profiler);
-        desk.feed(Event::Control(Control::Recycle { which, mode: Mode::Drain }));
-        desk.gone(profiler);
-        pause(&mut desk);
-        desk.finish(second, Status::Passed);
-        let gone = after_a_pause(&mut desk, &[(second.worker, 150)], ceiling);
-        assert_eq!(gone, if goes { vec![second.worker] } else { vec![] }, "{ceiling}: {:#?}", desk.log);
+        harness.feed(Event::Control(Control::Recycle { which, mode: Mode::Drain }));
+        harness.gone(profiler);
+        pause(&mut harness);
+        harness.finish(second, Status::Passed);
+        let gone = after_a_pause(&mut harness, &[(second.worker, 150)], ceiling);
+        assert_eq!(gone, if goes { vec![second.worker] } else { vec![] }, "{ceiling}: {:#?}", harness.log);
     }
     // Ending another worker frees enough memory, so this one stays.
-    let (mut desk, [first, second], profiler) = beside_an_idle_profiler();
-    pause(&mut desk);
-    desk.finish(first, Status::Passed);
-    desk.finish(second, Status::Passed);
+    let (mut harness, [first, second], profiler) = beside_an_idle_profiler();
+    pause(&mut harness);
+    harness.finish(first, Status::Passed);
+    harness.finish(second, Status::Passed);
     let held = [(first.worker, 150), (profiler, 60)];
-    assert_eq!(after_a_pause(&mut desk, &held, 200), [profiler]);
+    assert_eq!(after_a_pause(&mut harness, &held, 200), [profiler]);
 }
 
 /// The successor would owe the same, and workers could be replaced indefinitely.
 #[test]
 fn unused_worker_is_not_replaced_for_its_own_lease() {
-    let mut desk = Desk::new(plan(1));
-    pause(&mut desk);
+    let mut harness = Harness::new(plan(1));
+    pause(&mut harness);
     let worker = WorkerId(1);
-    desk.feed(Event::WorkerReady { worker });
-    assert_eq!(after_a_pause(&mut desk, &[(worker, 160)], 170), []);
-    assert_eq!(desk.policies("wait").len(), 1);
+    harness.feed(Event::WorkerReady { worker });
+    assert_eq!(after_a_pause(&mut harness, &[(worker, 160)], 170), []);
+    assert_eq!(harness.policies("wait").len(), 1);
 }

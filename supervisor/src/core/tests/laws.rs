@@ -5,24 +5,24 @@ use opt_shared::message::Role;
 use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, plan};
+use super::harness::{Granted, Harness, plan};
 use crate::core::event::{Event, Order, Stage, StopReason};
 use crate::core::unit::{Progress, Unit};
 use crate::core::worker::State;
 use crate::core::{Core, Ending};
 
 /// Returns a run with a working verifier.
-fn at_work() -> (Desk, Given) {
-    let mut desk = Desk::new(plan(3));
-    let build = desk.lease();
-    (desk, build)
+fn at_work() -> (Harness, Granted) {
+    let mut harness = Harness::new(plan(3));
+    let build = harness.lease();
+    (harness, build)
 }
 
-fn broken(breach: impl FnOnce(&mut Core, Given)) -> String {
-    let (mut desk, build) = at_work();
-    assert_eq!(desk.core.check_invariants(), Ok(()));
-    breach(&mut desk.core, build);
-    desk.core.check_invariants().expect_err("a law is broken")
+fn broken(breach: impl FnOnce(&mut Core, Granted)) -> String {
+    let (mut harness, build) = at_work();
+    assert_eq!(harness.core.check_invariants(), Ok(()));
+    breach(&mut harness.core, build);
+    harness.core.check_invariants().expect_err("a law is broken")
 }
 
 #[test]
@@ -62,8 +62,8 @@ fn running_candidate_without_a_lease_is_noticed() {
 
 #[test]
 fn profile_beside_anything_else_is_noticed() {
-    let (mut desk, build) = at_work();
-    let core = &mut desk.core;
+    let (mut harness, build) = at_work();
+    let core = &mut harness.core;
     // A second worker has the lease of another candidate's profile.
     let mut second = core.workers[&build.worker].clone();
     let State::Leased(lease) = &mut second.state else { panic!("it holds a lease") };
@@ -119,24 +119,24 @@ fn lease_without_a_unit_is_noticed() {
 fn ended_job_with_unfinished_units_is_noticed() {
     let error = broken(|core, _| core.jobs[0].done = true);
     assert_eq!(error, "job-0 is over, but its source may offer more units");
-    let mut desk = Desk::silent(&plan(0));
-    desk.feed(Event::Tick);
-    desk.core.jobs[0].done = true;
-    let error = desk.core.check_invariants().expect_err("its source has not answered");
+    let mut harness = Harness::silent(&plan(0));
+    harness.feed(Event::Tick);
+    harness.core.jobs[0].done = true;
+    let error = harness.core.check_invariants().expect_err("its source has not answered");
     assert_eq!(error, "job-0 is over, but its source may offer more units");
 }
 
 #[test]
 fn unit_that_changed_without_its_roster_is_noticed() {
-    let (mut desk, _) = at_work();
-    assert_eq!(desk.core.check_rosters(), Ok(()));
-    desk.core.units[1].progress = Progress::Done(Status::Passed);
-    assert_eq!(desk.core.check_rosters(), Err("the roster of job-0 differs from its units".to_owned()));
+    let (mut harness, _) = at_work();
+    assert_eq!(harness.core.check_rosters(), Ok(()));
+    harness.core.units[1].progress = Progress::Done(Status::Passed);
+    assert_eq!(harness.core.check_rosters(), Err("the roster of job-0 differs from its units".to_owned()));
 }
 
 #[test]
 fn lease_of_a_worker_is_known() {
-    let (desk, build) = at_work();
-    assert_eq!(desk.core.lease_of(build.worker), Some(build.lease));
-    assert_eq!(desk.core.lease_of(WorkerId(77)), None);
+    let (harness, build) = at_work();
+    assert_eq!(harness.core.lease_of(build.worker), Some(build.lease));
+    assert_eq!(harness.core.lease_of(WorkerId(77)), None);
 }

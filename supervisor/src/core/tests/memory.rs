@@ -8,14 +8,15 @@ use opt_shared::outcome::{Blame, Status};
 use opt_shared::settings::BeforeProfile;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, IDLE, Plan, STAGE, SUPERVISOR, kills, one_way, plan, two_jobs};
+use super::harness::{Granted, Harness, IDLE, Plan, STAGE, SUPERVISOR, kills, one_way, plan, two_jobs};
 use crate::core::control::{Mode, Which};
 use crate::core::event::{Action, Control, Event, Process, Stage, StopReason};
 use crate::core::recycle::RecycleReason;
 use crate::core::spec::StageSpec;
 
-fn recycled(desk: &Desk) -> Vec<RecycleReason> {
-    desk.log
+fn recycled(harness: &Harness) -> Vec<RecycleReason> {
+    harness
+        .log
         .iter()
         .filter_map(|action| match action {
             Action::WorkerEnded { recycled, .. } => *recycled,
@@ -24,17 +25,17 @@ fn recycled(desk: &Desk) -> Vec<RecycleReason> {
         .collect()
 }
 
-fn position(desk: &Desk, which: impl Fn(&Action) -> bool) -> usize {
-    desk.log.iter().position(which).unwrap_or_else(|| panic!("not there\n{:#?}", desk.log))
+fn position(harness: &Harness, which: impl Fn(&Action) -> bool) -> usize {
+    harness.log.iter().position(which).unwrap_or_else(|| panic!("not there\n{:#?}", harness.log))
 }
 
-fn at_profile(spec: Plan) -> Desk {
-    let mut desk = Desk::new(spec);
+fn at_profile(spec: Plan) -> Harness {
+    let mut harness = Harness::new(spec);
     for _ in 0..2 {
-        let given = desk.lease();
-        desk.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
-    desk
+    harness
 }
 
 #[test]
@@ -48,25 +49,25 @@ fn large_validation_ends_its_verifier_before_a_profiler_gets_a_lease() {
         let mut spec = plan(1);
         spec.jobs[0].recycle.before_profile = before_profile;
         spec.jobs[0].recycle.large_job = large;
-        let mut desk = at_profile(spec);
+        let mut harness = at_profile(spec);
         // Not even a profiler is started before the verifier has ended, however long that takes.
         if expected {
             for _ in 0..5 {
-                desk.sample(&[]);
+                harness.sample(&[]);
             }
             assert!(
-                !desk.log.iter().any(|it| matches!(it, Action::StartWorker { role: Role::Profiler, .. }))
+                !harness.log.iter().any(|it| matches!(it, Action::StartWorker { role: Role::Profiler, .. }))
             );
         }
-        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-        assert_eq!(recycled(&desk).contains(&RecycleReason::BeforeProfile), expected);
+        assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+        assert_eq!(recycled(&harness).contains(&RecycleReason::BeforeProfile), expected);
         if expected {
-            let ended = position(&desk, |it| matches!(it, Action::WorkerEnded { .. }));
+            let ended = position(&harness, |it| matches!(it, Action::WorkerEnded { .. }));
             let started =
-                position(&desk, |it| matches!(it, Action::StartWorker { role: Role::Profiler, .. }));
+                position(&harness, |it| matches!(it, Action::StartWorker { role: Role::Profiler, .. }));
             assert!(ended < started);
             let names: Vec<&str> =
-                desk.policies("recycled")[0].numbers.iter().map(|(name, _)| *name).collect();
+                harness.policies("recycled")[0].numbers.iter().map(|(name, _)| *name).collect();
             for name in ["owed_before_bytes", "charged_after_bytes", "took_ms"] {
                 assert!(names.contains(&name), "{names:?}");
             }
@@ -77,45 +78,45 @@ fn large_validation_ends_its_verifier_before_a_profiler_gets_a_lease() {
 #[test]
 fn verifier_that_keeps_memory_is_ended_regardless_of_the_plan() {
     for (kept, expected) in [(Bytes::mib(300), true), (Bytes::mib(200), false)] {
-        let mut desk = Desk::new(plan(1));
-        let build = desk.lease();
+        let mut harness = Harness::new(plan(1));
+        let build = harness.lease();
         let worker = Process::Worker(build.worker);
-        desk.sample(&[(worker, Bytes::mib(5))]);
-        desk.finish(build, Status::Passed);
-        let verify = desk.lease();
+        harness.sample(&[(worker, Bytes::mib(5))]);
+        harness.finish(build, Status::Passed);
+        let verify = harness.lease();
         // Memory that it owes while it works does not count as kept.
-        desk.sample(&[(worker, Bytes::mib(900))]);
-        desk.finish(verify, Status::Passed);
-        assert_eq!(recycled(&desk), []);
-        assert!(!desk.log.iter().any(|it| matches!(it, Action::StartWorker { role: Role::Profiler, .. })));
-        desk.sample(&[(worker, kept)]);
-        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-        assert_eq!(recycled(&desk).contains(&RecycleReason::Growth), expected);
+        harness.sample(&[(worker, Bytes::mib(900))]);
+        harness.finish(verify, Status::Passed);
+        assert_eq!(recycled(&harness), []);
+        assert!(!harness.log.iter().any(|it| matches!(it, Action::StartWorker { role: Role::Profiler, .. })));
+        harness.sample(&[(worker, kept)]);
+        assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+        assert_eq!(recycled(&harness).contains(&RecycleReason::Growth), expected);
     }
 }
 
 /// The verifier has done no work, so its memory need not be checked.
 #[test]
 fn profile_does_not_wait_for_a_sample_of_an_unused_verifier() {
-    let mut desk = Desk::new(plan(2));
+    let mut harness = Harness::new(plan(2));
     for _ in 0..3 {
-        let given = desk.lease();
-        desk.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
-    let last = desk.lease();
-    desk.feed(Event::Control(Control::Recycle { which: Which::Worker(last.worker), mode: Mode::Now }));
-    desk.gone(last.worker);
+    let last = harness.lease();
+    harness.feed(Event::Control(Control::Recycle { which: Which::Worker(last.worker), mode: Mode::Now }));
+    harness.gone(last.worker);
     // The verifier's successor is starting, but the unit for which it was started is cancelled.
     let one = Control::Cancel { job: JobId(0), unit: Some(last.order.unit) };
-    desk.feed(Event::Control(one));
+    harness.feed(Event::Control(one));
     let worker = WorkerId(last.worker.0 + 1);
-    let actions = desk.feed(Event::WorkerReady { worker });
+    let actions = harness.feed(Event::WorkerReady { worker });
     let profiler = |it: &Action| matches!(it, Action::StartWorker { role: Role::Profiler, .. });
     assert!(actions.iter().any(profiler), "{actions:#?}");
 }
 
 #[test]
-fn worn_workers_are_replaced_between_leases() {
+fn workers_due_for_replacement_are_replaced_between_leases() {
     type Change = fn(&mut Plan);
     let table: [(Change, RecycleReason); 2] = [
         (|spec| spec.jobs[0].recycle.after_leases = 1, RecycleReason::Leases),
@@ -124,16 +125,16 @@ fn worn_workers_are_replaced_between_leases() {
     for (change, reason) in table {
         let mut spec = plan(2);
         change(&mut spec);
-        let mut desk = Desk::new(spec);
-        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-        assert_eq!(desk.orders(), "B0 B1 V0 V1 P0 P1/0");
+        let mut harness = Harness::new(spec);
+        assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+        assert_eq!(harness.orders(), "B0 B1 V0 V1 P0 P1/0");
         // A new worker for each lease, except for the first lease and the profiler's first.
-        assert_eq!(recycled(&desk), [reason; 4]);
+        assert_eq!(recycled(&harness), [reason; 4]);
     }
     // With limits of zero, workers that have done nothing are not replaced, so the run ends.
     let mut spec = plan(1);
     spec.jobs[0].recycle.after_leases = 0;
-    assert_eq!(Desk::new(spec).pass_the_rest(), StopReason::Finished);
+    assert_eq!(Harness::new(spec).pass_the_rest(), StopReason::Finished);
 }
 
 #[test]
@@ -142,26 +143,26 @@ fn unit_that_never_fits_is_reported_before_anything_starts() {
     for (ceiling, fits) in [(needed, true), (needed - Bytes::new(1), false)] {
         let mut spec = plan(2);
         spec.ceilings.host = ceiling;
-        let mut desk = Desk::new(spec);
-        assert_eq!(desk.log.iter().any(|it| matches!(it, Action::StartWorker { .. })), fits);
-        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+        let mut harness = Harness::new(spec);
+        assert_eq!(harness.log.iter().any(|it| matches!(it, Action::StartWorker { .. })), fits);
+        assert_eq!(harness.pass_the_rest(), StopReason::Finished);
         let expected = if fits { (Status::Passed, None) } else { (Status::DoesNotFit, Some(Blame::Plan)) };
-        assert_eq!((desk.done(0), desk.done(1)), (Some(expected), Some(expected)));
-        assert_eq!(desk.policies("does_not_fit").is_empty(), fits);
+        assert_eq!((harness.done(0), harness.done(1)), (Some(expected), Some(expected)));
+        assert_eq!(harness.policies("does_not_fit").is_empty(), fits);
     }
     // A unit that does not fit does not affect the others. A stage that is not wanted does not count.
     let mut spec = plan(2);
     spec.candidates[1].verify[0].reserved = Bytes::gib(4);
-    let mut desk = Desk::new(spec);
-    desk.pass_the_rest();
-    assert_eq!(desk.done(1), Some((Status::DoesNotFit, Some(Blame::Plan))));
-    assert_eq!(desk.orders(), "B0 V0 P0");
+    let mut harness = Harness::new(spec);
+    harness.pass_the_rest();
+    assert_eq!(harness.done(1), Some((Status::DoesNotFit, Some(Blame::Plan))));
+    assert_eq!(harness.orders(), "B0 V0 P0");
     let mut spec = plan(1);
     spec.candidates[0].profile = one_way(StageSpec { reserved: Bytes::gib(4), ..STAGE });
     spec.jobs[0].timed = false;
-    let mut desk = Desk::new(spec);
-    desk.pass_the_rest();
-    assert_eq!(desk.done(0), Some((Status::Passed, None)));
+    let mut harness = Harness::new(spec);
+    harness.pass_the_rest();
+    assert_eq!(harness.done(0), Some((Status::Passed, None)));
 }
 
 /// A profile beside a baseline takes more memory than a profile alone. This applies to candidates of a job with a
@@ -172,13 +173,13 @@ fn unit_that_never_fits_beside_the_baseline_is_reported_before_anything_starts()
     for candidate in &mut spec.candidates {
         candidate.paired = one_way(StageSpec { reserved: Bytes::gib(5), ..STAGE });
     }
-    let mut desk = Desk::new(spec);
-    let baseline = desk.lease();
-    assert_eq!(desk.done(1), Some((Status::DoesNotFit, Some(Blame::Plan))));
-    desk.finish(baseline, Status::Passed);
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(desk.orders(), "B0 V0 P0");
-    assert_eq!(desk.done(0), Some((Status::Passed, None)));
+    let mut harness = Harness::new(spec);
+    let baseline = harness.lease();
+    assert_eq!(harness.done(1), Some((Status::DoesNotFit, Some(Blame::Plan))));
+    harness.finish(baseline, Status::Passed);
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert_eq!(harness.orders(), "B0 V0 P0");
+    assert_eq!(harness.done(0), Some((Status::Passed, None)));
 }
 
 #[test]
@@ -190,143 +191,145 @@ fn idle_worker_is_recycled_to_make_room() {
     {
         let mut spec = plan(1);
         spec.ceilings.host = ceiling;
-        let mut desk = at_profile(spec);
-        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-        assert_eq!(recycled(&desk), expected);
+        let mut harness = at_profile(spec);
+        assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+        assert_eq!(recycled(&harness), expected);
     }
     let mut spec = plan(2);
     spec.ceilings.host = STAGE.reserved + IDLE + SUPERVISOR;
-    let mut desk = Desk::new(spec);
+    let mut harness = Harness::new(spec);
     for _ in 0..4 {
-        let given = desk.lease();
-        desk.sample(&[(Process::Worker(given.worker), Bytes::mib(30))]);
-        desk.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.sample(&[(Process::Worker(granted.worker), Bytes::mib(30))]);
+        harness.finish(granted, Status::Passed);
     }
-    desk.sample(&[]);
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(recycled(&desk), [RecycleReason::MakeRoom]);
-    assert_eq!(desk.policies("wait").len(), 1);
-    assert_eq!(desk.done(1), Some((Status::Passed, None)));
+    harness.sample(&[]);
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert_eq!(recycled(&harness), [RecycleReason::MakeRoom]);
+    assert_eq!(harness.policies("wait").len(), 1);
+    assert_eq!(harness.done(1), Some((Status::Passed, None)));
 }
 
 #[test]
 fn lease_waits_for_the_machines_memory_up_to_a_limit() {
-    let mut desk = Desk::new(plan(1));
-    desk.available = Some(Bytes::gib(1) + Bytes::mib(50));
-    desk.sample(&[]);
+    let mut harness = Harness::new(plan(1));
+    harness.available = Some(Bytes::gib(1) + Bytes::mib(50));
+    harness.sample(&[]);
     for _ in 0..5 {
-        desk.answer();
+        harness.answer();
     }
-    assert_eq!(desk.orders(), "");
-    assert_eq!(desk.policies("wait").len(), 1, "one row for one wait");
-    desk.available = Some(Bytes::gib(2));
-    assert_eq!(desk.lease().attempt, 1);
+    assert_eq!(harness.orders(), "");
+    assert_eq!(harness.policies("wait").len(), 1, "one row for one wait");
+    harness.available = Some(Bytes::gib(2));
+    assert_eq!(harness.lease().attempt, 1);
 
-    let mut desk = Desk::new(plan(1));
-    desk.available = Some(Bytes::ZERO);
-    desk.sample(&[]);
-    desk.answer();
-    let deadline = desk.core.next_deadline().expect("the wait has a limit");
-    desk.pass_time(deadline - desk.now);
-    assert!(!desk.kills().is_empty());
-    assert!(desk.kills().iter().all(|(_, _, reason)| *reason == KillReason::RunStopped));
-    let StopReason::HostFailure { why } = desk.pass_the_rest() else { panic!("{:#?}", desk.log) };
+    let mut harness = Harness::new(plan(1));
+    harness.available = Some(Bytes::ZERO);
+    harness.sample(&[]);
+    harness.answer();
+    let deadline = harness.core.next_deadline().expect("the wait has a limit");
+    harness.pass_time(deadline - harness.now);
+    assert!(!harness.kills().is_empty());
+    assert!(harness.kills().iter().all(|(_, _, reason)| *reason == KillReason::RunStopped));
+    let StopReason::HostFailure { why } = harness.pass_the_rest() else { panic!("{:#?}", harness.log) };
     assert!(why.contains("host_floor"), "{why}");
 }
 
-fn with_runner(limit: Bytes) -> (Desk, Given) {
-    let mut desk = Desk::new(plan(1));
-    let given = desk.lease();
-    let actions = desk.runner(given, 7, limit);
-    assert_eq!(actions, [Action::AllowRunner { worker: given.worker, pid: 7 }]);
-    (desk, given)
+fn with_runner(limit: Bytes) -> (Harness, Granted) {
+    let mut harness = Harness::new(plan(1));
+    let granted = harness.lease();
+    let actions = harness.runner(granted, 7, limit);
+    assert_eq!(actions, [Action::AllowRunner { worker: granted.worker, pid: 7 }]);
+    (harness, granted)
 }
 
 #[test]
 fn runner_over_its_limit_is_killed_once() {
-    let (mut desk, given) = with_runner(Bytes::mib(100));
-    let runner = Process::Runner(given.worker, 7);
+    let (mut harness, granted) = with_runner(Bytes::mib(100));
+    let runner = Process::Runner(granted.worker, 7);
     // 1 MiB of its memory is shared, and is counted.
-    assert!(kills(&desk.sample(&[(runner, Bytes::mib(99))])).is_empty());
+    assert!(kills(&harness.sample(&[(runner, Bytes::mib(99))])).is_empty());
     let owed = Bytes::mib(100);
     let reason = KillReason::RunnerMemory { owed: owed + Bytes::mib(1), limit: owed };
-    assert_eq!(kills(&desk.sample(&[(runner, owed)])), [(given.worker, Some(7), reason)]);
+    assert_eq!(kills(&harness.sample(&[(runner, owed)])), [(granted.worker, Some(7), reason)]);
     for _ in 0..3 {
-        assert!(kills(&desk.sample(&[(runner, Bytes::mib(200))])).is_empty());
+        assert!(kills(&harness.sample(&[(runner, Bytes::mib(200))])).is_empty());
     }
-    assert_eq!(desk.policies("kill_runner").len(), 1, "one row for one kill");
-    let wanted = Event::KillWanted { worker: given.worker, pid: 7, reason: KillReason::Deadline };
-    assert!(kills(&desk.feed(wanted)).is_empty(), "the first reason is kept");
-    let died = desk.feed(Event::RunnerDied { worker: given.worker, pid: 7 });
+    assert_eq!(harness.policies("kill_runner").len(), 1, "one row for one kill");
+    let wanted = Event::KillWanted { worker: granted.worker, pid: 7, reason: KillReason::Deadline };
+    assert!(kills(&harness.feed(wanted)).is_empty(), "the first reason is kept");
+    let died = harness.feed(Event::RunnerDied { worker: granted.worker, pid: 7 });
     let peak_owed = Bytes::mib(201);
-    assert_eq!(died, [Action::MayReap { worker: given.worker, pid: 7, killed: Some(reason), peak_owed }]);
+    assert_eq!(died, [Action::MayReap { worker: granted.worker, pid: 7, killed: Some(reason), peak_owed }]);
 }
 
 #[test]
 fn largest_runner_is_killed_first_below_the_floor() {
-    let (mut desk, given) = with_runner(Bytes::gib(2));
-    desk.runner(given, 8, Bytes::gib(2));
+    let (mut harness, granted) = with_runner(Bytes::gib(2));
+    harness.runner(granted, 8, Bytes::gib(2));
     let seen = |small, large| {
         [
-            (Process::Runner(given.worker, 7), Bytes::mib(small)),
-            (Process::Runner(given.worker, 8), Bytes::mib(large)),
+            (Process::Runner(granted.worker, 7), Bytes::mib(small)),
+            (Process::Runner(granted.worker, 8), Bytes::mib(large)),
         ]
     };
     let available = Bytes::gib(1) - Bytes::new(1);
-    desk.available = Some(Bytes::gib(1));
-    assert!(kills(&desk.sample(&seen(500, 600))).is_empty(), "the machine is at the floor, not below it");
-    desk.available = Some(available);
-    assert!(kills(&desk.sample(&seen(10, 60))).is_empty(), "not theirs");
+    harness.available = Some(Bytes::gib(1));
+    assert!(kills(&harness.sample(&seen(500, 600))).is_empty(), "the machine is at the floor, not below it");
+    harness.available = Some(available);
+    assert!(kills(&harness.sample(&seen(10, 60))).is_empty(), "other programs hold the memory");
     let reason = KillReason::HostFloor { available, floor: Bytes::gib(1) };
-    assert_eq!(kills(&desk.sample(&seen(500, 600))), [(given.worker, Some(8), reason)]);
-    assert!(kills(&desk.sample(&seen(500, 600))).is_empty(), "its memory is still being freed");
-    desk.feed(Event::RunnerDied { worker: given.worker, pid: 8 });
-    assert_eq!(kills(&desk.sample(&seen(500, 0))), [(given.worker, Some(7), reason)]);
+    assert_eq!(kills(&harness.sample(&seen(500, 600))), [(granted.worker, Some(8), reason)]);
+    assert!(kills(&harness.sample(&seen(500, 600))).is_empty(), "its memory is still being freed");
+    harness.feed(Event::RunnerDied { worker: granted.worker, pid: 8 });
+    assert_eq!(kills(&harness.sample(&seen(500, 0))), [(granted.worker, Some(7), reason)]);
     // The worker reports an INFRA_ERROR. The attempt is repeated when there is enough memory.
-    desk.feed(Event::RunnerDied { worker: given.worker, pid: 7 });
-    desk.finish(given, Status::InfraError);
+    harness.feed(Event::RunnerDied { worker: granted.worker, pid: 7 });
+    harness.finish(granted, Status::InfraError);
     for _ in 0..3 {
-        desk.answer();
+        harness.answer();
     }
-    assert_eq!(desk.orders(), "B0");
-    desk.available = None;
-    assert_eq!(desk.lease().attempt, 2);
+    assert_eq!(harness.orders(), "B0");
+    harness.available = None;
+    assert_eq!(harness.lease().attempt, 2);
 }
 
 #[test]
 fn runner_without_a_lease_is_killed() {
-    let mut desk = Desk::new(plan(1));
-    let first = desk.lease();
-    let stranger = Given { lease: opt_shared::ids::LeaseId(99), ..first };
+    let mut harness = Harness::new(plan(1));
+    let first = harness.lease();
+    let stranger = Granted { lease: opt_shared::ids::LeaseId(99), ..first };
     let killed = |pid| [(first.worker, Some(pid), KillReason::Orphaned)];
-    assert_eq!(kills(&desk.runner(stranger, 7, IDLE)), killed(7));
-    desk.feed(Event::RunnerDied { worker: first.worker, pid: 7 });
-    desk.finish(first, Status::Passed);
-    assert_eq!(kills(&desk.runner(first, 8, IDLE)), killed(8), "its lease is over");
+    assert_eq!(kills(&harness.runner(stranger, 7, IDLE)), killed(7));
+    harness.feed(Event::RunnerDied { worker: first.worker, pid: 7 });
+    harness.finish(first, Status::Passed);
+    assert_eq!(kills(&harness.runner(first, 8, IDLE)), killed(8), "its lease is over");
 }
 
 #[test]
 fn worker_that_leaves_runners_behind_is_not_used_again() {
-    let (mut desk, given) = with_runner(Bytes::mib(100));
-    desk.sample(&[(Process::Runner(given.worker, 7), Bytes::mib(50))]);
-    let actions = desk.finish(given, Status::InfraError);
-    assert_eq!(kills(&actions), [(given.worker, Some(7), KillReason::Orphaned)]);
-    assert!(actions.contains(&Action::Shutdown { worker: given.worker }));
-    assert!(Bytes::mib(50) < desk.core.ledger.charged().host, "charged until it is gone");
-    assert_ne!(desk.lease().worker, given.worker);
-    desk.gone(given.worker);
-    assert_eq!(recycled(&desk), [RecycleReason::LeftRunners]);
+    let (mut harness, granted) = with_runner(Bytes::mib(100));
+    harness.sample(&[(Process::Runner(granted.worker, 7), Bytes::mib(50))]);
+    let actions = harness.finish(granted, Status::InfraError);
+    assert_eq!(kills(&actions), [(granted.worker, Some(7), KillReason::Orphaned)]);
+    assert!(actions.contains(&Action::Shutdown { worker: granted.worker }));
+    assert!(Bytes::mib(50) < harness.core.ledger.charged().host, "charged until it is gone");
+    assert_ne!(harness.lease().worker, granted.worker);
+    harness.gone(granted.worker);
+    assert_eq!(recycled(&harness), [RecycleReason::LeftRunners]);
 }
 
 #[test]
 fn phase_records_its_peak() {
-    let (mut desk, given) = with_runner(Bytes::gib(1));
-    let all =
-        [(Process::Worker(given.worker), Bytes::mib(6)), (Process::Runner(given.worker, 7), Bytes::mib(80))];
-    desk.sample(&all);
-    desk.sample(&all[..1]);
-    desk.feed(Event::RunnerDied { worker: given.worker, pid: 7 });
-    let actions = desk.finish(given, Status::Passed);
+    let (mut harness, granted) = with_runner(Bytes::gib(1));
+    let all = [
+        (Process::Worker(granted.worker), Bytes::mib(6)),
+        (Process::Runner(granted.worker, 7), Bytes::mib(80)),
+    ];
+    harness.sample(&all);
+    harness.sample(&all[..1]);
+    harness.feed(Event::RunnerDied { worker: granted.worker, pid: 7 });
+    let actions = harness.finish(granted, Status::Passed);
     let row = actions
         .iter()
         .find_map(|action| match action {
@@ -339,35 +342,35 @@ fn phase_records_its_peak() {
     assert_eq!(row.predicted, STAGE.predicted + IDLE);
 }
 
-/// There are two jobs with one candidate each, and the profiler is worn after one lease. Its replacement is started
-/// while the second job's verifier works.
+/// There are two jobs with one candidate each, and the profiler is due for replacement after one lease. Its replacement
+/// is started while the second job's verifier works.
 #[test]
-fn worn_profiler_is_replaced_while_verifiers_work() {
+fn profiler_due_for_replacement_is_replaced_while_verifiers_work() {
     for (spare, starts_in_the_switch) in [(true, 0), (false, 1)] {
         let mut spec = two_jobs();
         for job in &mut spec.jobs {
             job.recycle.after_leases = 1;
         }
         spec.spare = spare;
-        let mut desk = Desk::new(spec);
+        let mut harness = Harness::new(spec);
         for stage in [Stage::Build, Stage::Verify, Stage::Profile, Stage::Build] {
-            let given = desk.lease();
-            assert_eq!(given.order.stage, stage);
-            desk.finish(given, Status::Passed);
+            let granted = harness.lease();
+            assert_eq!(granted.order.stage, stage);
+            harness.finish(granted, Status::Passed);
         }
-        let given = desk.lease();
+        let granted = harness.lease();
         for _ in 0..4 {
-            desk.answer();
+            harness.answer();
         }
-        let verified = desk.log.len();
-        desk.finish(given, Status::Passed);
-        let profile = desk.lease();
-        let starts = desk.log[verified..]
+        let verified = harness.log.len();
+        harness.finish(granted, Status::Passed);
+        let profile = harness.lease();
+        let starts = harness.log[verified..]
             .iter()
             .filter(|it| matches!(it, Action::StartWorker { role: Role::Profiler, .. }))
             .count();
-        assert_eq!(starts, starts_in_the_switch, "spare = {spare}\n{:#?}", desk.log);
-        desk.finish(profile, Status::Passed);
-        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+        assert_eq!(starts, starts_in_the_switch, "spare = {spare}\n{:#?}", harness.log);
+        harness.finish(profile, Status::Passed);
+        assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     }
 }

@@ -7,7 +7,7 @@ use opt_shared::message::KillReason;
 use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, Plan, STAGE, plan};
+use super::harness::{Granted, Harness, Plan, STAGE, plan};
 use crate::core::event::{Action, PolicyRow, Process, Stage};
 use crate::core::spec::StageSpec;
 
@@ -20,20 +20,20 @@ fn two_steps() -> Plan {
     spec
 }
 
-fn at_profile(spec: Plan, available: Option<Bytes>) -> (Desk, Given) {
-    let mut desk = Desk::new(spec);
+fn at_profile(spec: Plan, available: Option<Bytes>) -> (Harness, Granted) {
+    let mut harness = Harness::new(spec);
     for _ in 0..2 {
-        let given = desk.lease();
-        desk.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
-    desk.available = available;
-    desk.sample(&[]);
-    let given = desk.lease();
-    (desk, given)
+    harness.available = available;
+    harness.sample(&[]);
+    let granted = harness.lease();
+    (harness, granted)
 }
 
-fn only_row(desk: &Desk, decision: &str) -> PolicyRow {
-    let rows = desk.policies(decision);
+fn only_row(harness: &Harness, decision: &str) -> PolicyRow {
+    let rows = harness.policies(decision);
     assert_eq!(rows.len(), 1, "{rows:#?}");
     rows[0].clone()
 }
@@ -45,55 +45,59 @@ fn number(row: &PolicyRow, wanted: &str) -> Option<u64> {
 #[test]
 fn smaller_batch_has_the_reason_that_led_to_it() {
     // The whole batch fits.
-    let (desk, _) = at_profile(two_steps(), None);
-    assert!(desk.policies("shrink_batch").is_empty());
+    let (harness, _) = at_profile(two_steps(), None);
+    assert!(harness.policies("shrink_batch").is_empty());
 
     let mut spec = two_steps();
     spec.ceilings.host = Bytes::mib(700);
-    let (desk, _) = at_profile(spec, None);
-    let row = only_row(&desk, "shrink_batch");
+    let (harness, _) = at_profile(spec, None);
+    let row = only_row(&harness, "shrink_batch");
     assert!(row.reason.contains("never fit under the ceiling"), "{}", row.reason);
     assert_eq!(number(&row, "ceiling_bytes"), Some(Bytes::mib(700).get()));
     assert_eq!(number(&row, "available_bytes"), None);
 
     // The ceiling is not reached, but the machine is short of memory.
     let available = Bytes::gib(1) + Bytes::mib(500);
-    let (desk, _) = at_profile(two_steps(), Some(available));
-    let row = only_row(&desk, "shrink_batch");
+    let (harness, _) = at_profile(two_steps(), Some(available));
+    let row = only_row(&harness, "shrink_batch");
     assert!(row.reason.contains("host_floor"), "{}", row.reason);
     assert_eq!(number(&row, "available_bytes"), Some(available.get()));
     assert_eq!(number(&row, "ceiling_bytes"), None);
 
     // The previous attempt ended for lack of memory. The machine has enough memory again.
-    let (mut desk, given) = at_profile(two_steps(), None);
-    desk.runner(given, 7, Bytes::gib(2));
-    desk.available = Some(Bytes::mib(900));
-    desk.sample(&[(Process::Runner(given.worker, 7), Bytes::mib(600))]);
-    assert!(matches!(desk.kills()[..], [(_, Some(7), KillReason::HostFloor { .. })]), "{:?}", desk.kills());
-    desk.feed(crate::core::event::Event::RunnerDied { worker: given.worker, pid: 7 });
-    desk.finish(given, Status::InfraError);
-    desk.available = None;
-    assert_eq!(desk.lease().attempt, 2);
-    let row = only_row(&desk, "shrink_batch");
+    let (mut harness, granted) = at_profile(two_steps(), None);
+    harness.runner(granted, 7, Bytes::gib(2));
+    harness.available = Some(Bytes::mib(900));
+    harness.sample(&[(Process::Runner(granted.worker, 7), Bytes::mib(600))]);
+    assert!(
+        matches!(harness.kills()[..], [(_, Some(7), KillReason::HostFloor { .. })]),
+        "{:?}",
+        harness.kills()
+    );
+    harness.feed(crate::core::event::Event::RunnerDied { worker: granted.worker, pid: 7 });
+    harness.finish(granted, Status::InfraError);
+    harness.available = None;
+    assert_eq!(harness.lease().attempt, 2);
+    let row = only_row(&harness, "shrink_batch");
     assert!(row.reason.contains("the previous attempt ended for lack of memory"), "{}", row.reason);
     assert_eq!((number(&row, "ceiling_bytes"), number(&row, "available_bytes")), (None, None));
 }
 
 #[test]
 fn late_worker_is_killed_with_its_deadline_in_the_log() {
-    let mut desk = Desk::new(plan(1));
-    let given = desk.lease();
-    desk.pass_time(STAGE.deadline + Duration::from_secs(1));
-    let row = only_row(&desk, "kill_worker");
-    assert_eq!(row.reason, format!("{} did not finish in time", given.lease));
+    let mut harness = Harness::new(plan(1));
+    let granted = harness.lease();
+    harness.pass_time(STAGE.deadline + Duration::from_secs(1));
+    let row = only_row(&harness, "kill_worker");
+    assert_eq!(row.reason, format!("{} did not finish in time", granted.lease));
     assert_eq!(number(&row, "deadline_ms"), Some(60_000));
-    assert_eq!(number(&row, "lease"), Some(u64::from(given.lease.0)));
+    assert_eq!(number(&row, "lease"), Some(u64::from(granted.lease.0)));
 
     // A worker that never says hello.
-    let mut desk = Desk::new(plan(1));
-    let deadline = desk.core.next_deadline().expect("a start has an end");
-    desk.pass_time(deadline - desk.now);
-    let row = only_row(&desk, "kill_worker");
+    let mut harness = Harness::new(plan(1));
+    let deadline = harness.core.next_deadline().expect("a start has an end");
+    harness.pass_time(deadline - harness.now);
+    let row = only_row(&harness, "kill_worker");
     assert_eq!((row.reason.as_str(), number(&row, "lease")), ("it was not ready in time", None));
     assert!(number(&row, "deadline_ms").is_some_and(|ms| 0 < ms));
 }
@@ -113,23 +117,23 @@ fn two_ways_to_build() -> Plan {
 fn smaller_compiler_memory_under_a_small_ceiling_is_reported_once() {
     let mut spec = two_ways_to_build();
     spec.ceilings.host = Bytes::mib(700);
-    let mut desk = Desk::new(spec);
-    let first = desk.lease();
-    let granted =
+    let mut harness = Harness::new(spec);
+    let first = harness.lease();
+    let is_smaller_build =
         |action: &Action| matches!(action, Action::Start { batch, .. } if *batch == Some(Bytes::mib(384)));
-    assert!(desk.log.iter().any(granted), "{:#?}", desk.log);
-    desk.finish(first, Status::Passed);
-    let second = desk.lease();
+    assert!(harness.log.iter().any(is_smaller_build), "{:#?}", harness.log);
+    harness.finish(first, Status::Passed);
+    let second = harness.lease();
     assert_eq!((first.order.stage, second.order.stage), (Stage::Build, Stage::Build));
-    let row = only_row(&desk, "shrink_build");
+    let row = only_row(&harness, "shrink_build");
     assert!(row.reason.contains("never fit under the ceiling"), "{}", row.reason);
     assert_eq!(number(&row, "ceiling_bytes"), Some(Bytes::mib(700).get()));
 }
 
 #[test]
 fn build_waits_for_the_machines_memory_instead_of_taking_less() {
-    let mut desk = Desk::new(two_ways_to_build());
-    desk.available = Some(Bytes::mib(600));
-    desk.sample(&[]);
-    assert!(desk.policies("shrink_build").is_empty(), "{:#?}", desk.log);
+    let mut harness = Harness::new(two_ways_to_build());
+    harness.available = Some(Bytes::mib(600));
+    harness.sample(&[]);
+    assert!(harness.policies("shrink_build").is_empty(), "{:#?}", harness.log);
 }

@@ -5,7 +5,7 @@ use opt_shared::message::KillReason;
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Plan, STAGE, a_replay, plan};
+use super::harness::{Harness, Plan, STAGE, a_replay, plan};
 use crate::core::event::{Action, Order, Stage, StopReason};
 use crate::core::spec::StageSpec;
 use crate::core::testkit::reports;
@@ -22,13 +22,13 @@ const REPLAY: Order = Order { unit: UnitId(0), stage: Stage::Replay, beside: Non
 
 #[test]
 fn replay_takes_one_lease_of_a_profiler() {
-    let mut desk = Desk::new(replaying(STAGE));
-    let given = desk.lease();
-    assert_eq!((given.order, given.attempt), (REPLAY, 1));
-    desk.finish(given, Status::Passed);
-    assert_eq!(desk.done(0), Some((Status::Passed, None)));
-    assert!(desk.log.iter().any(|it| matches!(it, Action::JobDone { job: JobId(0), .. })));
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    let mut harness = Harness::new(replaying(STAGE));
+    let granted = harness.lease();
+    assert_eq!((granted.order, granted.attempt), (REPLAY, 1));
+    harness.finish(granted, Status::Passed);
+    assert_eq!(harness.done(0), Some((Status::Passed, None)));
+    assert!(harness.log.iter().any(|it| matches!(it, Action::JobDone { job: JobId(0), .. })));
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
 }
 
 /// A report that says PASSED without a result, or has a result without PASSED, is rejected.
@@ -37,41 +37,41 @@ fn replay_has_a_result_only_if_it_passed() {
     for (status, with_result) in
         [(Status::Passed, false), (Status::InfraError, true), (Status::CaptureError, true)]
     {
-        let mut desk = Desk::new(replaying(STAGE));
+        let mut harness = Harness::new(replaying(STAGE));
         for _ in 0..4 {
-            let given = desk.lease();
+            let granted = harness.lease();
             let mut report = reports::report(Stage::Replay, status);
             let shown = if with_result { Status::Passed } else { Status::InfraError };
             report.body = reports::report(Stage::Replay, shown).body;
-            desk.report(given, report);
+            harness.report(granted, report);
         }
-        assert_eq!(desk.done(0), Some((Status::InfraError, Some(Blame::Worker))), "{status}");
+        assert_eq!(harness.done(0), Some((Status::InfraError, Some(Blame::Worker))), "{status}");
     }
 }
 
 #[test]
 fn lost_worker_costs_a_replay_one_attempt() {
-    let mut desk = Desk::new(replaying(STAGE));
-    let given = desk.lease();
-    desk.gone(given.worker);
-    let again = desk.lease();
+    let mut harness = Harness::new(replaying(STAGE));
+    let granted = harness.lease();
+    harness.gone(granted.worker);
+    let again = harness.lease();
     assert_eq!((again.order, again.attempt), (REPLAY, 2));
-    desk.finish(again, Status::Passed);
-    assert_eq!(desk.done(0), Some((Status::Passed, None)));
+    harness.finish(again, Status::Passed);
+    assert_eq!(harness.done(0), Some((Status::Passed, None)));
 }
 
 #[test]
 fn replay_past_its_deadline_is_ended() {
-    let mut desk = Desk::new(replaying(STAGE));
-    let given = desk.lease();
-    let actions = desk.pass_time(STAGE.deadline);
-    let ended = Action::KillWorker { worker: given.worker, reason: KillReason::Deadline };
+    let mut harness = Harness::new(replaying(STAGE));
+    let granted = harness.lease();
+    let actions = harness.pass_time(STAGE.deadline);
+    let ended = Action::KillWorker { worker: granted.worker, reason: KillReason::Deadline };
     assert!(actions.contains(&ended), "{actions:?}");
 }
 
 #[test]
 fn replay_that_never_fits_is_refused_before_anything_starts() {
-    let desk = Desk::new(replaying(StageSpec { reserved: Bytes::gib(40), ..STAGE }));
-    assert_eq!(desk.done(0), Some((Status::DoesNotFit, Some(Blame::Plan))));
-    assert!(!desk.log.iter().any(|it| matches!(it, Action::Start { .. } | Action::StartWorker { .. })));
+    let harness = Harness::new(replaying(StageSpec { reserved: Bytes::gib(40), ..STAGE }));
+    assert_eq!(harness.done(0), Some((Status::DoesNotFit, Some(Blame::Plan))));
+    assert!(!harness.log.iter().any(|it| matches!(it, Action::Start { .. } | Action::StartWorker { .. })));
 }

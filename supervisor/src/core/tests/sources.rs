@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use opt_shared::formula::PER_LINE;
+use opt_shared::formula::SUPERVISOR_PER_ITEM;
 use opt_shared::ids::{JobId, UnitId};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Plan, STAGE, a_candidate, a_job, a_replay, plan, two_jobs};
+use super::harness::{Harness, Plan, STAGE, a_candidate, a_job, a_replay, plan, two_jobs};
 use crate::core::control::Mode;
 use crate::core::event::{Action, Answer, Control, Event, Offer, StopReason};
 use crate::core::spec::{StageSpec, UnitSpec};
@@ -25,8 +25,9 @@ fn wanted(actions: &[Action]) -> Vec<(u32, u32)> {
         .collect()
 }
 
-fn jobs_over(desk: &Desk) -> Vec<u32> {
-    desk.log
+fn jobs_over(harness: &Harness) -> Vec<u32> {
+    harness
+        .log
         .iter()
         .filter_map(|action| match action {
             Action::JobDone { job, .. } => Some(job.0),
@@ -48,14 +49,14 @@ fn units(ids: std::ops::Range<u32>) -> Vec<UnitSpec> {
     ids.map(|id| plan(1).unit(UnitId(id), &a_candidate(), true, false)).collect()
 }
 
-fn offer(desk: &mut Desk, ids: std::ops::Range<u32>, more: bool) -> Vec<Action> {
+fn offer(harness: &mut Harness, ids: std::ops::Range<u32>, more: bool) -> Vec<Action> {
     let by = Offer::Asked { more };
-    desk.feed(Event::Offered { job: JobId(0), units: units(ids), by })
+    harness.feed(Event::Offered { job: JobId(0), units: units(ids), by })
 }
 
 /// A run with one job. Its source has not been asked, and the test answers for it.
-fn searched(verifiers: u32) -> Desk {
-    Desk::silent(&Plan { verifiers, ..plan(0) })
+fn searched(verifiers: u32) -> Harness {
+    Harness::silent(&Plan { verifiers, ..plan(0) })
 }
 
 /// A job with one candidate, then a replay.
@@ -70,143 +71,146 @@ fn with_a_replay() -> Plan {
 
 #[test]
 fn source_is_asked_again_only_when_its_job_runs_short() {
-    let mut desk = searched(2);
-    assert_eq!(wanted(&desk.feed(Event::Tick)), [(0, 4)]);
-    assert_eq!(wanted(&desk.feed(Event::Tick)), [], "it has already been asked");
+    let mut harness = searched(2);
+    assert_eq!(wanted(&harness.feed(Event::Tick)), [(0, 4)]);
+    assert_eq!(wanted(&harness.feed(Event::Tick)), [], "it has already been asked");
     // One unit per verifier is enough for now.
-    assert_eq!(wanted(&offer(&mut desk, 0..2, true)), []);
-    let given = desk.lease();
-    let actions = desk.finish(given, Status::CompileError);
+    assert_eq!(wanted(&offer(&mut harness, 0..2, true)), []);
+    let granted = harness.lease();
+    let actions = harness.finish(granted, Status::CompileError);
     assert_eq!(wanted(&actions), [(0, 3)], "one is left");
-    assert_eq!(wanted(&offer(&mut desk, 2..2, false)), [], "it has no more units");
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(wanted(&desk.log), [(0, 4), (0, 3)]);
-    assert_eq!(jobs_over(&desk), [0]);
+    assert_eq!(wanted(&offer(&mut harness, 2..2, false)), [], "it has no more units");
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert_eq!(wanted(&harness.log), [(0, 4), (0, 3)]);
+    assert_eq!(jobs_over(&harness), [0]);
 }
 
 #[test]
 fn job_stays_open_while_its_source_may_have_more() {
-    let mut desk = searched(1);
-    desk.feed(Event::Tick);
-    offer(&mut desk, 0..1, true);
-    while desk.done(0).is_none() {
-        let given = desk.lease();
-        desk.finish(given, Status::Passed);
+    let mut harness = searched(1);
+    harness.feed(Event::Tick);
+    offer(&mut harness, 0..1, true);
+    while harness.done(0).is_none() {
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
-    assert_eq!(wanted(&desk.log), [(0, 2), (0, 2)]);
-    desk.pass_time(SECOND);
-    assert_eq!((jobs_over(&desk), desk.stopped()), (vec![], None));
-    offer(&mut desk, 1..1, false);
-    assert_eq!(jobs_over(&desk), [0]);
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(wanted(&harness.log), [(0, 2), (0, 2)]);
+    harness.pass_time(SECOND);
+    assert_eq!((jobs_over(&harness), harness.stopped()), (vec![], None));
+    offer(&mut harness, 1..1, false);
+    assert_eq!(jobs_over(&harness), [0]);
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
 }
 
 #[test]
 fn silent_source_does_not_hold_up_the_run() {
-    let mut desk = searched(1);
-    desk.feed(Event::Tick);
-    let asked_at = desk.now;
-    assert_eq!(desk.core.next_deadline(), Some(asked_at + SOURCE_TIMEOUT));
-    desk.now = asked_at + SOURCE_TIMEOUT - Duration::from_millis(2);
-    desk.feed(Event::Tick);
-    assert_eq!(desk.stopped(), None);
-    desk.feed(Event::Tick);
-    assert_eq!(desk.policies("source_silent").len(), 1);
-    assert_eq!((jobs_over(&desk), desk.stopped()), (vec![0], Some(StopReason::Finished)));
+    let mut harness = searched(1);
+    harness.feed(Event::Tick);
+    let asked_at = harness.now;
+    assert_eq!(harness.core.next_deadline(), Some(asked_at + SOURCE_TIMEOUT));
+    harness.now = asked_at + SOURCE_TIMEOUT - Duration::from_millis(2);
+    harness.feed(Event::Tick);
+    assert_eq!(harness.stopped(), None);
+    harness.feed(Event::Tick);
+    assert_eq!(harness.policies("source_silent").len(), 1);
+    assert_eq!((jobs_over(&harness), harness.stopped()), (vec![0], Some(StopReason::Finished)));
 }
 
 #[test]
 fn source_with_nothing_yet_is_awaited_and_not_asked_again() {
-    let mut desk = searched(1);
-    desk.feed(Event::Tick);
-    let asked_at = desk.now;
+    let mut harness = searched(1);
+    harness.feed(Event::Tick);
+    let asked_at = harness.now;
     for _ in 0..3 {
-        assert_eq!(wanted(&offer(&mut desk, 0..0, true)), []);
+        assert_eq!(wanted(&offer(&mut harness, 0..0, true)), []);
     }
-    assert_eq!(desk.core.next_deadline(), Some(asked_at + SOURCE_TIMEOUT), "its timeout continues");
-    offer(&mut desk, 0..1, false);
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(desk.orders(), "B0 V0 P0");
+    assert_eq!(harness.core.next_deadline(), Some(asked_at + SOURCE_TIMEOUT), "its timeout continues");
+    offer(&mut harness, 0..1, false);
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert_eq!(harness.orders(), "B0 V0 P0");
 }
 
 /// A unit that must run alone is not disturbed by units of another job.
 #[test]
 fn late_units_of_an_earlier_job_do_not_disturb_a_unit_that_runs_alone() {
-    let mut desk = Desk::silent(&two_jobs());
-    desk.feed(Event::Tick);
+    let mut harness = Harness::silent(&two_jobs());
+    harness.feed(Event::Tick);
     let by = Offer::Asked { more: false };
-    desk.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
+    harness.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
     for _ in 0..2 {
-        let given = desk.lease();
-        desk.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
-    let profile = desk.lease();
-    assert_eq!(desk.orders(), "B0 V0 P0");
-    offer(&mut desk, 1..2, false);
+    let profile = harness.lease();
+    assert_eq!(harness.orders(), "B0 V0 P0");
+    offer(&mut harness, 1..2, false);
     for _ in 0..5 {
-        desk.answer();
+        harness.answer();
     }
-    assert_eq!(desk.orders(), "B0 V0 P0");
-    desk.finish(profile, Status::Passed);
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(harness.orders(), "B0 V0 P0");
+    harness.finish(profile, Status::Passed);
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     // The same with the jobs exchanged.
-    let mut desk = Desk::silent(&two_jobs());
-    desk.feed(Event::Tick);
-    desk.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
-    let build = desk.lease();
+    let mut harness = Harness::silent(&two_jobs());
+    harness.feed(Event::Tick);
+    harness.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
+    let build = harness.lease();
     let replay = two_jobs().unit(UnitId(1), &a_replay(STAGE), true, false);
-    desk.feed(Event::Offered { job: JobId(0), units: vec![replay], by });
+    harness.feed(Event::Offered { job: JobId(0), units: vec![replay], by });
     for _ in 0..5 {
-        desk.answer();
+        harness.answer();
     }
-    assert_eq!(desk.orders(), "B0");
-    desk.finish(build, Status::Passed);
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(desk.orders(), "B0 R1 V0 P0");
+    assert_eq!(harness.orders(), "B0");
+    harness.finish(build, Status::Passed);
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert_eq!(harness.orders(), "B0 R1 V0 P0");
 }
 
 #[test]
 fn silent_source_does_not_stop_other_jobs_and_may_still_offer() {
-    let mut desk = Desk::silent(&two_jobs());
-    assert_eq!(wanted(&desk.feed(Event::Tick)), [(0, 2), (1, 2)]);
+    let mut harness = Harness::silent(&two_jobs());
+    assert_eq!(wanted(&harness.feed(Event::Tick)), [(0, 2), (1, 2)]);
     let by = Offer::Asked { more: false };
-    desk.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
-    let given = desk.lease();
-    assert_eq!(given.order.unit, UnitId(0), "the unit of the second job");
-    desk.pass_time(SOURCE_TIMEOUT);
-    assert_eq!(jobs_over(&desk), [0], "{:#?}", desk.log);
+    harness.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
+    let granted = harness.lease();
+    assert_eq!(granted.order.unit, UnitId(0), "the unit of the second job");
+    harness.pass_time(SOURCE_TIMEOUT);
+    assert_eq!(jobs_over(&harness), [0], "{:#?}", harness.log);
     // A late offer is accepted.
-    let actions = offer(&mut desk, 1..2, false);
+    let actions = offer(&mut harness, 1..2, false);
     assert_eq!(answer(&actions), Answer::Done("accepted".to_owned()));
     // In the meantime its worker has passed its deadline.
-    desk.gone(given.worker);
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!((desk.done(0), desk.done(1)), (Some((Status::Passed, None)), Some((Status::Passed, None))));
+    harness.gone(granted.worker);
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert_eq!(
+        (harness.done(0), harness.done(1)),
+        (Some((Status::Passed, None)), Some((Status::Passed, None)))
+    );
 }
 
 /// Otherwise, a source that always has more units would prevent its first units from being timed.
 #[test]
 fn later_offer_comes_in_a_later_turn() {
-    let mut desk = searched(1);
-    desk.feed(Event::Tick);
-    offer(&mut desk, 0..2, true);
-    let given = desk.lease();
-    desk.finish(given, Status::Passed);
-    let given = desk.lease();
-    assert_eq!(wanted(&desk.finish(given, Status::CompileError)), []);
+    let mut harness = searched(1);
+    harness.feed(Event::Tick);
+    offer(&mut harness, 0..2, true);
+    let granted = harness.lease();
+    harness.finish(granted, Status::Passed);
+    let granted = harness.lease();
+    assert_eq!(wanted(&harness.finish(granted, Status::CompileError)), []);
     for _ in 0..2 {
-        let given = desk.lease();
-        desk.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
-    offer(&mut desk, 2..4, false);
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(desk.orders(), "B0 B1 V0 P0 B2 B3 V2 V3 P2 P3");
+    offer(&mut harness, 2..4, false);
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert_eq!(harness.orders(), "B0 B1 V0 P0 B2 B3 V2 V3 P2 P3");
 }
 
 #[test]
 fn malformed_offer_is_refused() {
-    let mut desk = searched(1);
-    desk.feed(Event::Tick);
+    let mut harness = searched(1);
+    harness.feed(Event::Tick);
     let whole = || units(0..1).remove(0);
     let route = |change: fn(&mut Vec<crate::core::spec::Step>)| {
         let mut unit = whole();
@@ -225,154 +229,154 @@ fn malformed_offer_is_refused() {
     ];
     for unit in table {
         let by = Offer::Asked { more: false };
-        let actions = desk.feed(Event::Offered { job: JobId(0), units: vec![unit.clone()], by });
+        let actions = harness.feed(Event::Offered { job: JobId(0), units: vec![unit.clone()], by });
         assert!(matches!(answer(&actions), Answer::Unknown(_)), "{unit:?}");
     }
     for by in [Offer::Asked { more: false }, Offer::Unasked] {
-        let actions = desk.feed(Event::Offered { job: JobId(7), units: units(0..1), by });
+        let actions = harness.feed(Event::Offered { job: JobId(7), units: units(0..1), by });
         assert!(matches!(answer(&actions), Answer::Unknown(_)), "{by:?}");
     }
-    assert!(matches!(answer(&offer(&mut desk, 0..3, false)), Answer::Done(what) if what.starts_with('3')));
+    assert!(matches!(answer(&offer(&mut harness, 0..3, false)), Answer::Done(what) if what.starts_with('3')));
 }
 
 #[test]
 fn waiting_unit_can_be_withdrawn_and_a_running_one_cannot() {
-    let mut desk = Desk::new(plan(2));
-    let given = desk.lease();
-    let withdraw = |desk: &mut Desk, id| answer(&desk.feed(Event::Withdrawn { unit: UnitId(id) }));
-    assert!(matches!(withdraw(&mut desk, 0), Answer::Already(_)));
-    assert!(matches!(withdraw(&mut desk, 1), Answer::Done(_)));
-    assert_eq!(desk.done(1), Some((Status::Skipped, Some(Blame::Plan))));
-    assert!(matches!(withdraw(&mut desk, 1), Answer::Already(_)));
-    assert!(matches!(withdraw(&mut desk, 2), Answer::Unknown(_)));
-    assert_eq!(desk.policies("withdraw").len(), 1);
-    desk.finish(given, Status::Passed);
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(desk.orders(), "B0 V0 P0");
+    let mut harness = Harness::new(plan(2));
+    let granted = harness.lease();
+    let withdraw = |harness: &mut Harness, id| answer(&harness.feed(Event::Withdrawn { unit: UnitId(id) }));
+    assert!(matches!(withdraw(&mut harness, 0), Answer::Already(_)));
+    assert!(matches!(withdraw(&mut harness, 1), Answer::Done(_)));
+    assert_eq!(harness.done(1), Some((Status::Skipped, Some(Blame::Plan))));
+    assert!(matches!(withdraw(&mut harness, 1), Answer::Already(_)));
+    assert!(matches!(withdraw(&mut harness, 2), Answer::Unknown(_)));
+    assert_eq!(harness.policies("withdraw").len(), 1);
+    harness.finish(granted, Status::Passed);
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert_eq!(harness.orders(), "B0 V0 P0");
 }
 
 #[test]
 fn source_of_a_job_that_follows_others_is_asked_when_they_are_over() {
-    let mut desk = Desk::new(with_a_replay());
-    assert_eq!(wanted(&desk.log), [(0, 2)]);
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(desk.orders(), "B0 V0 P0 R1");
-    let at = |wanted: &dyn Fn(&Action) -> bool| desk.log.iter().position(wanted);
+    let mut harness = Harness::new(with_a_replay());
+    assert_eq!(wanted(&harness.log), [(0, 2)]);
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert_eq!(harness.orders(), "B0 V0 P0 R1");
+    let at = |wanted: &dyn Fn(&Action) -> bool| harness.log.iter().position(wanted);
     let over = at(&|it| matches!(it, Action::JobDone { job: JobId(0), .. }));
     let asked_at = at(&|it| matches!(it, Action::Wanted { job: JobId(1), .. }));
-    assert!(over < asked_at, "{:#?}", desk.log);
-    assert_eq!(jobs_over(&desk), [0, 1]);
+    assert!(over < asked_at, "{:#?}", harness.log);
+    assert_eq!(jobs_over(&harness), [0, 1]);
 }
 
 /// The next grant must not wait for another event.
 #[test]
 fn next_unit_is_granted_as_soon_as_the_previous_one_ends() {
     // The next unit belongs to the next job.
-    let mut desk = Desk::new(with_a_replay());
+    let mut harness = Harness::new(with_a_replay());
     for _ in 0..2 {
-        let given = desk.lease();
-        desk.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
-    let profile = desk.lease();
-    assert_eq!(wanted(&desk.finish(profile, Status::Passed)), [(1, 2)]);
+    let profile = harness.lease();
+    assert_eq!(wanted(&harness.finish(profile, Status::Passed)), [(1, 2)]);
     // The next unit belongs to the next turn. The remaining unit of the previous turn never fits.
     let mut spec = plan(2);
     spec.candidates[1].build[0].reserved = Bytes::mib(400);
-    let mut desk = Desk::new(spec);
-    let build = desk.lease();
-    desk.submit(0, 2);
-    desk.feed(Event::Control(Control::Pause));
-    desk.finish(build, Status::CompileError);
-    desk.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(300) }));
-    let actions = desk.feed(Event::Control(Control::Resume));
-    assert_eq!(desk.done(1), Some((Status::DoesNotFit, Some(Blame::Plan))));
+    let mut harness = Harness::new(spec);
+    let build = harness.lease();
+    harness.submit(0, 2);
+    harness.feed(Event::Control(Control::Pause));
+    harness.finish(build, Status::CompileError);
+    harness.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(300) }));
+    let actions = harness.feed(Event::Control(Control::Resume));
+    assert_eq!(harness.done(1), Some((Status::DoesNotFit, Some(Blame::Plan))));
     assert!(actions.iter().any(|it| matches!(it, Action::Start { .. })), "{actions:#?}");
 }
 
 #[test]
 fn wait_for_memory_ends_with_its_unit() {
-    let mut desk = Desk::silent(&plan(1));
-    desk.available = Some(Bytes::gib(1));
-    desk.feed(Event::Tick);
-    desk.sample(&[]);
-    offer(&mut desk, 0..1, false);
+    let mut harness = Harness::silent(&plan(1));
+    harness.available = Some(Bytes::gib(1));
+    harness.feed(Event::Tick);
+    harness.sample(&[]);
+    offer(&mut harness, 0..1, false);
     for _ in 0..3 {
-        desk.answer();
+        harness.answer();
     }
-    assert!(desk.core.run_view().waiting.is_some(), "{:#?}", desk.log);
-    desk.feed(Event::Withdrawn { unit: UnitId(0) });
-    assert_eq!(desk.core.run_view().waiting, None);
+    assert!(harness.core.run_view().waiting.is_some(), "{:#?}", harness.log);
+    harness.feed(Event::Withdrawn { unit: UnitId(0) });
+    assert_eq!(harness.core.run_view().waiting, None);
 }
 
 #[test]
 fn job_takes_no_more_units_once_its_follower_has_begun() {
-    let mut desk = Desk::new(with_a_replay());
+    let mut harness = Harness::new(with_a_replay());
     for _ in 0..3 {
-        assert_eq!(desk.core.may_offer(JobId(0)), Ok(()));
-        let given = desk.lease();
-        desk.finish(given, Status::Passed);
+        assert_eq!(harness.core.may_offer(JobId(0)), Ok(()));
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
-    let replay = desk.lease();
-    assert!(matches!(desk.core.may_offer(JobId(0)), Err(Answer::Refused(_))));
-    assert!(matches!(answer(&desk.submit(0, 2)), Answer::Refused(_)));
-    desk.finish(replay, Status::Passed);
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    let replay = harness.lease();
+    assert!(matches!(harness.core.may_offer(JobId(0)), Err(Answer::Refused(_))));
+    assert!(matches!(answer(&harness.submit(0, 2)), Answer::Refused(_)));
+    harness.finish(replay, Status::Passed);
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
 }
 
 #[test]
 fn open_run_does_its_final_jobs_at_shutdown() {
     for drain in [true, false] {
-        let mut desk = Desk::silent(&with_a_replay());
-        desk.feed(Event::Control(Control::StayOpen));
+        let mut harness = Harness::silent(&with_a_replay());
+        harness.feed(Event::Control(Control::StayOpen));
         let by = Offer::Asked { more: false };
-        desk.feed(Event::Offered { job: JobId(0), units: units(0..1), by });
+        harness.feed(Event::Offered { job: JobId(0), units: units(0..1), by });
         for _ in 0..3 {
-            let given = desk.lease();
-            desk.finish(given, Status::Passed);
+            let granted = harness.lease();
+            harness.finish(granted, Status::Passed);
         }
-        desk.answer();
-        assert_eq!(wanted(&desk.log), [(0, 2)], "its jobs may get more units");
-        desk.feed(Event::Control(Control::Pause));
+        harness.answer();
+        assert_eq!(wanted(&harness.log), [(0, 2)], "its jobs may get more units");
+        harness.feed(Event::Control(Control::Pause));
         let mode = if drain { Mode::Drain } else { Mode::Now };
-        let actions = desk.feed(Event::Control(Control::Shutdown { mode }));
+        let actions = harness.feed(Event::Control(Control::Shutdown { mode }));
         if drain {
             assert_eq!(wanted(&actions), [(1, 2)]);
             let unit = with_a_replay().unit(UnitId(1), &a_replay(STAGE), true, false);
-            desk.feed(Event::Offered { job: JobId(1), units: vec![unit], by });
-            assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-            assert_eq!(desk.done(1), Some((Status::Passed, None)));
+            harness.feed(Event::Offered { job: JobId(1), units: vec![unit], by });
+            assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+            assert_eq!(harness.done(1), Some((Status::Passed, None)));
         } else {
             assert_eq!(wanted(&actions), []);
-            assert_eq!(desk.pass_the_rest(), StopReason::Interrupted, "its replay was not made");
+            assert_eq!(harness.pass_the_rest(), StopReason::Interrupted, "its replay was not made");
         }
     }
 }
 
 #[test]
 fn interrupt_during_replays_leaves_them_undone() {
-    let mut desk = Desk::new(with_a_replay());
+    let mut harness = Harness::new(with_a_replay());
     for _ in 0..3 {
-        let given = desk.lease();
-        desk.finish(given, Status::Passed);
+        let granted = harness.lease();
+        harness.finish(granted, Status::Passed);
     }
-    let replay = desk.lease();
-    desk.feed(Event::Interrupt);
-    desk.feed(Event::Interrupt);
-    desk.gone(replay.worker);
-    assert_eq!(desk.pass_the_rest(), StopReason::Interrupted);
-    assert_eq!(desk.done(1), None);
+    let replay = harness.lease();
+    harness.feed(Event::Interrupt);
+    harness.feed(Event::Interrupt);
+    harness.gone(replay.worker);
+    assert_eq!(harness.pass_the_rest(), StopReason::Interrupted);
+    assert_eq!(harness.done(1), None);
 }
 
 /// The supervisor keeps rows about submitted units, so its charge grows.
 #[test]
 fn submitted_units_raise_the_supervisors_charge() {
-    let mut desk = Desk::new(plan(1));
-    let before = desk.core.run_view().charged;
-    desk.submit(0, 1);
-    assert_eq!(desk.core.run_view().charged, before + PER_LINE);
-    let mut desk = Desk::new(plan(3));
-    assert_eq!(desk.core.run_view().charged, before, "the initial figure includes the units of the plan");
-    desk.feed(Event::Tick);
+    let mut harness = Harness::new(plan(1));
+    let before = harness.core.run_view().charged;
+    harness.submit(0, 1);
+    assert_eq!(harness.core.run_view().charged, before + SUPERVISOR_PER_ITEM);
+    let mut harness = Harness::new(plan(3));
+    assert_eq!(harness.core.run_view().charged, before, "the initial figure includes the units of the plan");
+    harness.feed(Event::Tick);
 }
 
 /// The second way takes less memory. It is used after an attempt that ran out of memory.
@@ -381,15 +385,15 @@ fn any_step_may_fall_back_to_a_smaller_way() {
     let way = |mib, batch| StageSpec { reserved: Bytes::mib(mib), batch, ..STAGE };
     let mut spec = plan(1);
     spec.candidates[0].verify = vec![way(5000, Some(Bytes::mib(64))), way(100, None)];
-    let mut desk = Desk::new(spec);
-    let build = desk.lease();
-    let actions = desk.finish(build, Status::Passed);
+    let mut harness = Harness::new(spec);
+    let build = harness.lease();
+    let actions = harness.finish(build, Status::Passed);
     let batch = actions.iter().find_map(|action| match action {
         Action::Start { batch, .. } => Some(*batch),
         _ => None,
     });
     assert_eq!(batch, Some(None), "{actions:#?}");
-    let [row] = &desk.policies("shrink_batch")[..] else { panic!("{:#?}", desk.log) };
+    let [row] = &harness.policies("shrink_batch")[..] else { panic!("{:#?}", harness.log) };
     assert!(row.reason.starts_with("smaller batches are run: "), "{row:?}");
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
 }

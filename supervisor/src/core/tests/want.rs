@@ -6,7 +6,7 @@ use opt_shared::message::KillReason;
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, Plan, kills, plan, two_jobs};
+use super::harness::{Granted, Harness, Plan, kills, plan, two_jobs};
 use crate::core::Ceilings;
 use crate::core::RETURN_TIMEOUT;
 use crate::core::control::Mode;
@@ -15,7 +15,7 @@ use crate::core::event::{
 };
 use crate::core::recycle::RecycleReason;
 
-fn look(worker: opt_shared::ids::WorkerId, owed: Bytes, available: Option<Bytes>) -> Event {
+fn sample_of(worker: opt_shared::ids::WorkerId, owed: Bytes, available: Option<Bytes>) -> Event {
     let process = ProcessSample { process: Process::Worker(worker), owed, reclaimable: Bytes::ZERO };
     Event::Sample(Sample {
         processes: vec![process],
@@ -31,18 +31,18 @@ fn ended_twice(
     owed: Bytes,
     available: Option<Bytes>,
 ) -> (Vec<AttemptEnd>, Option<(Status, Option<Blame>)>) {
-    let mut desk = Desk::new(spec);
+    let mut harness = Harness::new(spec);
     // Twice more in its second pass.
     for attempt in 1..=4 {
-        let given = desk.lease();
-        assert_eq!((given.order.stage, given.attempt), (Stage::Build, attempt));
-        let killed = kills(&desk.feed(look(given.worker, owed, available)));
-        assert_eq!(killed.len(), 1, "{:#?}", desk.log);
-        desk.gone(given.worker);
-        desk.sample(&[]);
+        let granted = harness.lease();
+        assert_eq!((granted.order.stage, granted.attempt), (Stage::Build, attempt));
+        let killed = kills(&harness.feed(sample_of(granted.worker, owed, available)));
+        assert_eq!(killed.len(), 1, "{:#?}", harness.log);
+        harness.gone(granted.worker);
+        harness.sample(&[]);
     }
-    assert!(desk.policies("quarantine").is_empty(), "losses for lack of memory count separately");
-    (desk.ends(), desk.done(0))
+    assert!(harness.policies("quarantine").is_empty(), "losses for lack of memory count separately");
+    (harness.ends(), harness.done(0))
 }
 
 #[test]
@@ -72,33 +72,33 @@ fn attempt_that_runs_out_of_memory_twice_is_given_up_with_its_figures() {
 
 #[test]
 fn memory_of_a_dead_worker_is_reported_once_when_overdue() {
-    let mut desk = Desk::new(plan(1));
-    let build = desk.lease();
-    desk.runner(build, 7, Bytes::mib(100));
-    desk.feed(Event::WorkerGone { worker: build.worker, how: "signal 9".to_owned(), left_runners: true });
-    let since = desk.now;
-    let rows = |desk: &Desk| desk.policies("memory_not_returned").len();
-    desk.now = since + RETURN_TIMEOUT - Duration::from_millis(2);
-    desk.feed(Event::Tick);
-    assert_eq!(rows(&desk), 0);
-    desk.feed(Event::Tick);
-    assert_eq!(rows(&desk), 1);
+    let mut harness = Harness::new(plan(1));
+    let build = harness.lease();
+    harness.runner(build, 7, Bytes::mib(100));
+    harness.feed(Event::WorkerGone { worker: build.worker, how: "signal 9".to_owned(), left_runners: true });
+    let since = harness.now;
+    let rows = |harness: &Harness| harness.policies("memory_not_returned").len();
+    harness.now = since + RETURN_TIMEOUT - Duration::from_millis(2);
+    harness.feed(Event::Tick);
+    assert_eq!(rows(&harness), 0);
+    harness.feed(Event::Tick);
+    assert_eq!(rows(&harness), 1);
     for _ in 0..3 {
-        desk.pass_time(RETURN_TIMEOUT);
+        harness.pass_time(RETURN_TIMEOUT);
     }
-    assert_eq!(rows(&desk), 1, "once");
+    assert_eq!(rows(&harness), 1, "once");
 }
 
 #[test]
 fn end_class_of_a_worker_follows_from_its_orders() {
     // The worker ended as ordered.
-    let mut desk = Desk::new(plan(1));
-    let build = desk.lease();
+    let mut harness = Harness::new(plan(1));
+    let build = harness.lease();
     let which = crate::core::control::Which::Worker(build.worker);
-    desk.feed(Event::Control(Control::Recycle { which, mode: Mode::Drain }));
-    desk.finish(build, Status::Passed);
-    desk.gone(build.worker);
-    let class = desk.log.iter().find_map(|action| match action {
+    harness.feed(Event::Control(Control::Recycle { which, mode: Mode::Drain }));
+    harness.finish(build, Status::Passed);
+    harness.gone(build.worker);
+    let class = harness.log.iter().find_map(|action| match action {
         Action::WorkerEnded { class, .. } => Some(*class),
         _ => None,
     });
@@ -107,11 +107,11 @@ fn end_class_of_a_worker_follows_from_its_orders() {
 
 #[test]
 fn worker_killed_for_its_deadline_is_recorded_as_late() {
-    let mut desk = Desk::new(plan(1));
-    let build = desk.lease();
-    desk.pass_time(Duration::from_secs(60));
-    desk.gone(build.worker);
-    let [AttemptEnd::Retried { why, .. }] = &desk.ends()[..] else { panic!("{:?}", desk.ends()) };
+    let mut harness = Harness::new(plan(1));
+    let build = harness.lease();
+    harness.pass_time(Duration::from_secs(60));
+    harness.gone(build.worker);
+    let [AttemptEnd::Retried { why, .. }] = &harness.ends()[..] else { panic!("{:?}", harness.ends()) };
     assert!(why.contains("did not finish in time"), "{why}");
 }
 
@@ -119,34 +119,34 @@ fn worker_killed_for_its_deadline_is_recorded_as_late() {
 #[test]
 fn smallest_excess_over_the_ceiling_counts() {
     let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
-    let mut desk = Desk::new(spec);
-    let baseline = desk.lease();
-    desk.finish(baseline, Status::Passed);
-    let (first, second): (Given, Given) = (desk.lease(), desk.lease());
-    desk.runner(first, 7, Bytes::gib(1));
-    desk.runner(second, 8, Bytes::gib(1));
+    let mut harness = Harness::new(spec);
+    let baseline = harness.lease();
+    harness.finish(baseline, Status::Passed);
+    let (first, second): (Granted, Granted) = (harness.lease(), harness.lease());
+    harness.runner(first, 7, Bytes::gib(1));
+    harness.runner(second, 8, Bytes::gib(1));
     let seen = [
         (Process::Runner(first.worker, 7), Bytes::mib(108)),
         (Process::Runner(second.worker, 8), Bytes::mib(100)),
     ];
-    assert!(kills(&desk.sample(&seen)).is_empty());
+    assert!(kills(&harness.sample(&seen)).is_empty());
     // With 10 for the supervisor and 1 MiB of shared memory for each worker, the sum is 220.
-    desk.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(219) }));
-    let killed = kills(&desk.sample(&seen));
+    harness.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(219) }));
+    let killed = kills(&harness.sample(&seen));
     assert_eq!(killed.len(), 1);
-    assert_eq!((killed[0].0, killed[0].1), (first.worker, Some(7)), "{:#?}", desk.log);
+    assert_eq!((killed[0].0, killed[0].1), (first.worker, Some(7)), "{:#?}", harness.log);
 }
 
 #[test]
 fn runner_that_holds_little_is_not_ended_for_the_floor() {
     for (owed, ends) in [(63, false), (64, true)] {
-        let mut desk = Desk::new(plan(1));
-        let build = desk.lease();
-        desk.runner(build, 7, Bytes::gib(1));
+        let mut harness = Harness::new(plan(1));
+        let build = harness.lease();
+        harness.runner(build, 7, Bytes::gib(1));
         let available = Bytes::gib(1) - Bytes::mib(1);
-        desk.available = Some(available);
+        harness.available = Some(available);
         // 1 MiB of shared memory is added.
-        let killed = kills(&desk.sample(&[(Process::Runner(build.worker, 7), Bytes::mib(owed))]));
+        let killed = kills(&harness.sample(&[(Process::Runner(build.worker, 7), Bytes::mib(owed))]));
         assert_eq!(!killed.is_empty(), ends, "{owed} MiB");
         if ends {
             let reason = KillReason::HostFloor { available, floor: Bytes::gib(1) };
@@ -160,37 +160,37 @@ fn runner_that_holds_little_is_not_ended_for_the_floor() {
 fn worker_that_kept_too_much_for_its_next_lease_is_replaced() {
     for (kept, goes) in [(160, true), (150, false)] {
         let spec = Plan { ceilings: Ceilings::host(Bytes::mib(170)), ..plan(2) };
-        let mut desk = Desk::new(spec);
-        let build = desk.lease();
-        let actions = desk.finish(build, Status::Passed);
+        let mut harness = Harness::new(spec);
+        let build = harness.lease();
+        let actions = harness.finish(build, Status::Passed);
         // The next lease was granted at once. It has the same worker, which holds no memory yet.
         assert!(actions.iter().any(|it| matches!(it, Action::Start { .. })), "{actions:#?}");
-        let second = desk.lease();
-        desk.feed(Event::Control(Control::Pause));
-        desk.finish(second, Status::Passed);
-        desk.feed(look(second.worker, Bytes::mib(kept), None));
-        let before = desk.log.len();
-        desk.feed(Event::Control(Control::Resume));
-        let told_to_end = desk.log[before..].contains(&Action::Shutdown { worker: second.worker });
-        assert_eq!(told_to_end, goes, "{kept} MiB: {:#?}", &desk.log[before..]);
+        let second = harness.lease();
+        harness.feed(Event::Control(Control::Pause));
+        harness.finish(second, Status::Passed);
+        harness.feed(sample_of(second.worker, Bytes::mib(kept), None));
+        let before = harness.log.len();
+        harness.feed(Event::Control(Control::Resume));
+        let told_to_end = harness.log[before..].contains(&Action::Shutdown { worker: second.worker });
+        assert_eq!(told_to_end, goes, "{kept} MiB: {:#?}", &harness.log[before..]);
         if goes {
-            let row = desk.policies("recycle").pop().expect("a reason");
+            let row = harness.policies("recycle").pop().expect("a reason");
             assert!(row.reason.contains(RecycleReason::MakeRoom.name()), "{row:?}");
         }
-        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+        assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     }
 }
 
 #[test]
 fn memory_of_a_dead_worker_is_charged_until_it_is_back() {
-    let mut desk = Desk::new(plan(1));
-    let build = desk.lease();
-    desk.runner(build, 7, Bytes::mib(100));
-    desk.feed(Event::WorkerGone { worker: build.worker, how: "signal 9".to_owned(), left_runners: true });
-    assert!(desk.core.ledger.has_account(build.worker), "one of its runners is alive");
-    desk.feed(Event::Returned { worker: build.worker });
-    assert!(!desk.core.ledger.has_account(build.worker));
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    let mut harness = Harness::new(plan(1));
+    let build = harness.lease();
+    harness.runner(build, 7, Bytes::mib(100));
+    harness.feed(Event::WorkerGone { worker: build.worker, how: "signal 9".to_owned(), left_runners: true });
+    assert!(harness.core.ledger.has_account(build.worker), "one of its runners is alive");
+    harness.feed(Event::Returned { worker: build.worker });
+    assert!(!harness.core.ledger.has_account(build.worker));
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
 }
 
 /// In each case the machine has `available` MiB, and an idle profiler holds `held` MiB.
@@ -202,22 +202,23 @@ fn idle_worker_is_ended_for_the_floor_only_if_that_is_enough() {
         (50, 1024 + 108, false),
         (0, 1024 + 108 - 1, false),
     ] {
-        let mut desk = Desk::new(two_jobs());
+        let mut harness = Harness::new(two_jobs());
         for _ in 0..2 {
-            let given = desk.lease();
-            desk.finish(given, Status::Passed);
+            let granted = harness.lease();
+            harness.finish(granted, Status::Passed);
         }
-        let profile = desk.lease();
+        let profile = harness.lease();
         assert_eq!(profile.order.stage, Stage::Profile);
-        desk.feed(look(profile.worker, Bytes::mib(held), Some(Bytes::mib(available))));
-        let actions = desk.finish(profile, Status::Passed);
+        harness.feed(sample_of(profile.worker, Bytes::mib(held), Some(Bytes::mib(available))));
+        let actions = harness.finish(profile, Status::Passed);
         let told_to_end = actions.contains(&Action::Shutdown { worker: profile.worker });
         assert_eq!(told_to_end, goes, "{held} of {available}: {actions:#?}");
-        let granted = actions.iter().any(|it| matches!(it, Action::Start { .. }));
-        assert_eq!(granted, 1024 + 108 <= available, "{held} of {available}: {actions:#?}");
+        let was_granted = actions.iter().any(|it| matches!(it, Action::Start { .. }));
+        assert_eq!(was_granted, 1024 + 108 <= available, "{held} of {available}: {actions:#?}");
         if goes {
             // The worker is ending. No other worker is told to end for the same reason, and no worker is told twice.
-            let again = desk.feed(look(profile.worker, Bytes::mib(held), Some(Bytes::mib(available))));
+            let again =
+                harness.feed(sample_of(profile.worker, Bytes::mib(held), Some(Bytes::mib(available))));
             assert!(!again.iter().any(|it| matches!(it, Action::Shutdown { .. })), "{again:#?}");
         }
     }

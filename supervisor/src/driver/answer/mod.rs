@@ -1,6 +1,6 @@
 //! Answers the requests that users make during a run.
 
-pub(super) mod desk;
+pub(super) mod endpoints;
 pub(super) mod forecast;
 pub(super) mod notifications;
 mod overview;
@@ -12,7 +12,7 @@ pub mod submissions;
 
 use opt_shared::ids::CandidateId;
 
-use self::desk::Desk;
+use self::endpoints::Endpoints;
 use super::run::Attempts;
 use super::run::agenda::Agenda;
 use super::run::decisions::Decisions;
@@ -25,7 +25,7 @@ pub(super) struct View<'a> {
     pub(super) agenda: &'a Agenda<'a>,
     pub(super) attempts: &'a Attempts,
     pub(super) machine: &'a Machine,
-    pub(super) desk: &'a Desk,
+    pub(super) endpoints: &'a Endpoints,
 }
 
 impl View<'_> {

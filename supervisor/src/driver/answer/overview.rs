@@ -105,9 +105,12 @@ impl View<'_> {
             UnitView::Done(_) => None,
         });
         // The duration of replays cannot be estimated.
-        let remaining =
-            if self.agenda.replays.has_begun() { None } else { self.desk.forecast.remaining(open, is_run) };
-        let (ended, minutes) = (self.desk.forecast.ended(), now.as_secs_f64() / 60.0);
+        let remaining = if self.agenda.replays.has_begun() {
+            None
+        } else {
+            self.endpoints.forecast.remaining(open, is_run)
+        };
+        let (ended, minutes) = (self.endpoints.forecast.ended(), now.as_secs_f64() / 60.0);
         json!({
             "candidates_ended": ended,
             "candidates_per_minute": (0 < ended).then(|| f64::from(ended) / minutes),

@@ -60,20 +60,20 @@ pub fn is_alive(run: &Path) -> bool {
 impl Run<'_> {
     pub(crate) fn serve(&mut self) -> Result<(), RunError> {
         self.scrape();
-        let Some(server) = &mut self.desk.control else { return Ok(()) };
+        let Some(server) = &mut self.endpoints.control else { return Ok(()) };
         for (token, request) in server.serve(Instant::now()) {
             if let Some(reply) = self.handle_request(&token, request)? {
-                self.desk.reply(&token, &reply);
+                self.endpoints.reply(&token, &reply);
             }
         }
-        self.desk.drop_disconnected();
+        self.endpoints.drop_disconnected();
         Ok(())
     }
 
     fn scrape(&mut self) {
-        let Some(mut responder) = self.desk.responder.take() else { return };
-        responder.serve(Instant::now(), &|| self.desk.metrics.page(&self.view().gauges()).ok());
-        self.desk.responder = Some(responder);
+        let Some(mut responder) = self.endpoints.responder.take() else { return };
+        responder.serve(Instant::now(), &|| self.endpoints.metrics.page(&self.view().gauges()).ok());
+        self.endpoints.responder = Some(responder);
     }
 
     /// Handles a request. Returns `None` if the answer is sent later.
@@ -87,8 +87,8 @@ impl Run<'_> {
                 | Request::Events
                 | Request::Shutdown { .. }
         );
-        if asks_for_rows && self.books.writer.is_full() {
-            let why = format!("the run's database does not answer: {}", self.books.writer.last_error());
+        if asks_for_rows && self.records.writer.is_full() {
+            let why = format!("the run's database does not answer: {}", self.records.writer.last_error());
             return Ok(Some(Err(Refusal::new(Code::Refused, why))));
         }
         let reply = match request {
@@ -127,7 +127,7 @@ impl Run<'_> {
                 // The answer is sent when the request is on record.
                 Ok(reply) => {
                     let token = token.clone();
-                    self.books
+                    self.records
                         .writer
                         .write_then(move |_| Ok(FollowUp::Reply(token.clone(), Ok(reply.clone()))));
                     return Ok(None);
@@ -139,7 +139,7 @@ impl Run<'_> {
                     let done =
                         self.agenda.candidate_facts.get(id.index()).is_some_and(|it| it.status.is_some());
                     if params.wait && !done {
-                        self.desk.awaited.push((token.clone(), id));
+                        self.endpoints.awaited.push((token.clone(), id));
                         return Ok(None);
                     }
                     return Ok(self.look_up(token, Question::Result(id)));
@@ -153,11 +153,11 @@ impl Run<'_> {
     /// Starts to look up rows. The answer is sent when they arrive, or at once if the database does not respond.
     fn look_up(&mut self, token: &Token, question: Question) -> Option<Reply> {
         if self.store_is_behind() {
-            let why = format!("the run's database does not answer: {}", self.books.writer.last_error());
+            let why = format!("the run's database does not answer: {}", self.records.writer.last_error());
             return Some(Err(Refusal::new(Code::Refused, why)));
         }
         let token = token.clone();
-        self.books
+        self.records
             .writer
             .write_then(move |store| Ok(FollowUp::Answer(token.clone(), question, question.look_up(store)?)));
         None
@@ -178,27 +178,27 @@ impl Run<'_> {
     /// Reports a candidate's end to the clients that wait or listen, and to readers of result lines. Its end must be on
     /// disk.
     pub(crate) fn announce_end(&mut self, id: CandidateId, record: Option<Box<CandidateRecord>>) {
-        if !self.desk.is_awaited(id) {
+        if !self.endpoints.is_awaited(id) {
             return;
         }
         let result = self.view().result(id, record);
-        if let Some(each_candidate) = &self.desk.each_candidate {
+        if let Some(each_candidate) = &self.endpoints.each_candidate {
             each_candidate(&result);
         }
-        self.desk.notify(|| notifications::candidate(&result));
-        for token in self.desk.take_awaiting(id) {
-            self.desk.reply(&token, &Ok(result.clone()));
+        self.endpoints.notify(|| notifications::candidate(&result));
+        for token in self.endpoints.take_awaiting(id) {
+            self.endpoints.reply(&token, &Ok(result.clone()));
         }
     }
 
     /// Answers every pending request and closes the socket.
     pub(crate) fn close_control(&mut self, exit: Exit) {
-        for (token, id) in std::mem::take(&mut self.desk.awaited) {
+        for (token, id) in std::mem::take(&mut self.endpoints.awaited) {
             let why = format!("the run ended before {} did", self.agenda.full_name(id));
-            self.desk.reply(&token, &Err(Refusal::new(Code::Refused, why)));
+            self.endpoints.reply(&token, &Err(Refusal::new(Code::Refused, why)));
         }
-        self.desk.notify(|| notifications::run_ended(exit.code()));
-        if let Some(server) = self.desk.control.take() {
+        self.endpoints.notify(|| notifications::run_ended(exit.code()));
+        if let Some(server) = self.endpoints.control.take() {
             server.close(CLOSING_TIMEOUT);
         }
     }
@@ -209,15 +209,15 @@ impl View<'_> {
     fn gauges(&self) -> GaugeValues {
         let core = &self.decisions.core;
         let (view, workers) = (core.run_view(), core.worker_views(self.decisions.now()));
-        let look = &self.machine.sampler.look;
+        let latest = &self.machine.sampler.latest;
         GaugeValues {
             workers: workers.iter().map(|it| (it.role.name(), it.state)).collect(),
             leases: workers.iter().filter_map(|it| Some(it.lease?.stage.name())).collect(),
             owed: view.owed,
             charged: view.charged,
             ceiling: view.ceiling,
-            reclaimable: look.reclaimable,
-            available: look.available.unwrap_or_default(),
+            reclaimable: latest.reclaimable,
+            available: latest.available.unwrap_or_default(),
             device: self.machine.device.as_ref().and_then(|device| device.latest.ours),
             device_ceiling: self.machine.device.as_ref().map(|_| core.ceilings().device),
         }

@@ -36,7 +36,7 @@ impl View<'_> {
                 "paused": view.paused,
                 "open": view.stays_open,
                 "ending": view.ending,
-                "metrics": self.desk.responder.as_ref().map(|it| it.address().to_string()),
+                "metrics": self.endpoints.responder.as_ref().map(|it| it.address().to_string()),
             },
             "pace": self.pace(),
             "jobs": self.agenda.plan.jobs.iter().map(|job| self.job(job)).collect::<Vec<_>>(),
@@ -50,8 +50,8 @@ impl View<'_> {
                 "host_floor_bytes": view.floor,
                 "charged_bytes": view.charged,
                 "owed_bytes": view.owed,
-                "reclaimable_bytes": self.machine.sampler.look.reclaimable,
-                "available_bytes": self.machine.sampler.look.available,
+                "reclaimable_bytes": self.machine.sampler.latest.reclaimable,
+                "available_bytes": self.machine.sampler.latest.available,
                 "peak_owed_bytes": self.machine.sampler.totals.peak_owed_bytes,
             },
             "device": self.device(),
@@ -179,7 +179,7 @@ impl View<'_> {
         Value::Object(answer)
     }
 
-    // Why.
+    // Answers to `why`.
 
     pub(crate) fn why(&self, params: &WhyParams) -> Result<Question, Refusal> {
         match (params.worker, &params.candidate) {
@@ -301,7 +301,7 @@ impl View<'_> {
         })
     }
 
-    /// Returns a decision for an answer. The ids among its numbers get names.
+    /// Returns a decision as an answer contains it, with the names that belong to the ids among its numbers.
     pub(crate) fn decision(&self, row: &PolicyRecord) -> Value {
         let mut answer = json!(row);
         answer["names"] = self.agenda.names_in(&row.numbers);

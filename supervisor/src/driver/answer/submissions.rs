@@ -91,7 +91,7 @@ impl Run<'_> {
     fn admit(&mut self, job: usize, candidate: CandidatePlan) -> Result<serde_json::Value, RunError> {
         let (id, name) = (candidate.id, candidate.name.clone());
         let row = candidate_row(&self.agenda.plan, &candidate);
-        self.books.writer.write(move |store| store.candidate(&row));
+        self.records.writer.write(move |store| store.candidate(&row));
         self.agenda.plan.jobs[job].candidates.push(candidate);
         self.agenda.candidate_facts.push(CandidateFacts::default());
         match self.offer(id)? {
@@ -118,7 +118,7 @@ fn copy_submission(
     let submission_folder = next_folder(folder)?;
     let job = &plan.jobs[job];
     let refuse = |error: SubmissionError| Refusal::new(Code::InvalidParams, error.to_string());
-    let taken = fill(&submission_folder, params).and_then(|sources| {
+    let result = fill(&submission_folder, params).and_then(|sources| {
         let submission = Submission {
             name: params.name.clone(),
             sources,
@@ -138,13 +138,13 @@ fn copy_submission(
             symbol: candidate.source.symbol.clone(),
             launch: (*candidate.launch).clone(),
         };
-        keep(&submission_folder, &record).map_err(|error| io("recording the submission", error))?;
+        write_record(&submission_folder, &record).map_err(|error| io("recording the submission", error))?;
         Ok(candidate)
     });
-    if taken.is_err() {
+    if result.is_err() {
         let _ = fs::remove_dir_all(&submission_folder);
     }
-    taken
+    result
 }
 
 fn next_folder(folder: &Path) -> Result<PathBuf, Refusal> {
@@ -201,7 +201,7 @@ fn relative(own: &Path, path: &Path) -> String {
     path.strip_prefix(own).unwrap_or(path).to_string_lossy().into_owned()
 }
 
-fn keep(own: &Path, kept: &SubmissionRecord) -> std::io::Result<()> {
+fn write_record(own: &Path, kept: &SubmissionRecord) -> std::io::Result<()> {
     let fresh = own.join(".new");
     let mut file = File::create(&fresh)?;
     file.write_all(&serde_json::to_vec(kept)?)?;
@@ -220,7 +220,7 @@ pub fn restore(plan: &mut Plan, run: &Path) {
     let folder = run.join(FOLDER);
     for number in numbers(&folder).into_iter().take(MAX_SUBMISSIONS as usize) {
         let submission_folder = folder.join(number.to_string());
-        match read_kept(&submission_folder) {
+        match read_record(&submission_folder) {
             Ok(None) => {}
             Ok(Some(kept)) => add(plan, &submission_folder, kept),
             Err(error) => {
@@ -230,7 +230,7 @@ pub fn restore(plan: &mut Plan, run: &Path) {
     }
 }
 
-fn read_kept(own: &Path) -> std::io::Result<Option<SubmissionRecord>> {
+fn read_record(own: &Path) -> std::io::Result<Option<SubmissionRecord>> {
     let file = match File::open(own.join(RECORD)) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         other => other?,

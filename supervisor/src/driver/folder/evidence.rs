@@ -74,13 +74,13 @@ impl Evidence {
     }
 
     /// Adds a sample. Returns a block if it is full.
-    pub fn add(&mut self, look: &RunSample) -> Option<Block> {
+    pub fn add(&mut self, sample: &RunSample) -> Option<Block> {
         let elapsed = u64::try_from(self.origin.1.elapsed().as_millis()).unwrap_or(u64::MAX);
         let at = self.origin.0.saturating_add(elapsed);
-        self.swapped = look.swapped;
-        self.push(Track::Tree, Point { at, first: look.owed, second: look.reclaimable });
-        self.push(Track::Supervisor, Point { at, first: look.supervisor, second: Bytes::ZERO });
-        for process in &look.processes {
+        self.swapped = sample.swapped;
+        self.push(Track::Tree, Point { at, first: sample.owed, second: sample.reclaimable });
+        self.push(Track::Supervisor, Point { at, first: sample.supervisor, second: Bytes::ZERO });
+        for process in &sample.processes {
             let track = match process.process {
                 // The sampler has already added the zygote's memory to its worker's.
                 Process::Worker(worker) | Process::Zygote(worker) => {
@@ -90,12 +90,12 @@ impl Evidence {
             };
             self.push(track, Point { at, first: process.owed, second: process.reclaimable });
         }
-        if let Some(available) = look.available {
-            let point = Point { at, first: available, second: look.swapped };
+        if let Some(available) = sample.available {
+            let point = Point { at, first: available, second: sample.swapped };
             let worse = self.machine.is_none_or(|before| {
                 before.at / MACHINE_WIDTH != at / MACHINE_WIDTH
                     || available < before.first
-                    || before.second < look.swapped
+                    || before.second < sample.swapped
             });
             if worse {
                 self.machine = Some(point);
@@ -103,7 +103,7 @@ impl Evidence {
             }
         }
         // The next sample adds at most this many points.
-        let room = look.processes.len() * 2 + 8;
+        let room = sample.processes.len() * 2 + 8;
         (MAX_POINTS < self.points + room || WRITE_EVERY <= self.begun.elapsed()).then(|| self.take())
     }
 
@@ -168,7 +168,7 @@ fn quoted(word: &str) -> String {
 mod tests {
     use super::*;
 
-    fn look(runners: u32, owed: Bytes, available: Bytes) -> RunSample {
+    fn sample(runners: u32, owed: Bytes, available: Bytes) -> RunSample {
         let processes = (0..runners).map(|pid| SampledProcess {
             process: Process::Runner(WorkerId(1), pid),
             pid,
@@ -184,7 +184,7 @@ mod tests {
         for step in 0.. {
             // Within one step of the clock, at most two points of a track are kept, so this runs until real time has
             // passed.
-            if let Some(block) = evidence.add(&look(100, Bytes::mib(step), Bytes::gib(1))) {
+            if let Some(block) = evidence.add(&sample(100, Bytes::mib(step), Bytes::gib(1))) {
                 assert!(block.points() <= MAX_POINTS);
                 break;
             }
@@ -197,7 +197,7 @@ mod tests {
         let mut evidence = Evidence::new(1);
         for step in 0..50 {
             let available = if step == 30 { Bytes::gib(3) } else { Bytes::gib(4) + Bytes::mib(step) };
-            assert_eq!(evidence.add(&look(0, Bytes::ZERO, available)), None);
+            assert_eq!(evidence.add(&sample(0, Bytes::ZERO, available)), None);
         }
         let block = evidence.take();
         let machine = &block.series[&Track::Machine];

@@ -32,18 +32,18 @@ impl Run<'_> {
         let name = job.name.clone();
         let scores = self.agenda.job_scores(job);
         let end = self.agenda.job_end(job, baseline_failed, &scores);
-        self.desk.notify(|| notifications::job(&name, &end));
-        self.books.writer.write(move |store| {
+        self.endpoints.notify(|| notifications::job(&name, &end));
+        self.records.writer.write(move |store| {
             store.scores(&scores.rows)?;
             store.job_status(id, &end)
         });
-        self.books.write_summary(self.machine.sampler.totals);
+        self.records.write_summary(self.machine.sampler.totals);
         Ok(())
     }
 
     /// Records the end of the run and returns the exit code.
     pub(crate) fn finish(&mut self, stop: &StopReason) -> Result<Exit, RunError> {
-        self.desk.progress.clear();
+        self.endpoints.progress.clear();
         let skipped_whole = |job: &&JobPlan| {
             !job.candidates
                 .iter()
@@ -79,17 +79,17 @@ impl Run<'_> {
             StopReason::Finished => (RunStatus::Finished, Exit::NonePassed),
         };
         let (samples, totals, ended) =
-            (self.books.evidence.take(), self.machine.sampler.totals, UtcTime::now());
+            (self.records.evidence.take(), self.machine.sampler.totals, UtcTime::now());
         // The disturbances of the whole run are known only at its end.
         let host = self.machine.record();
-        self.books.writer.write(move |store| {
+        self.records.writer.write(move |store| {
             store.samples(&samples)?;
             store.host(&host)?;
             store.memory(totals)?;
             store.run_finished(status, i32::from(exit.code()), ended)
         });
         self.settle(stop)?;
-        self.books.summaries.write_last()?;
+        self.records.summaries.write_last()?;
         Ok(exit)
     }
 }

@@ -1,16 +1,16 @@
-//! The run's folder. It is created once, never overwritten, and locked while a supervisor works in it.
+//! The run's folder. It is created once, never overwritten, and locked while a supervisor uses it.
 //!
 //! This module also manages the temporary folder for the one-shot sockets of workers. Its path is short, because a
-//! socket path is limited to 107 bytes. The next start clears what a killed supervisor left in either folder. A folder
-//! is in use if it is locked; pids do not matter. When a supervisor dies, its lock is usually freed shortly before its
-//! workers die, so clearing is retried for a limited time. A worker that is between fork and exec can keep the lock for
-//! a moment, so locking is retried as well.
+//! socket path is limited to 107 bytes. The next start removes what a killed supervisor left in either folder. A folder
+//! is in use if it is locked, whatever the pids in its name say. When a supervisor dies, its lock is usually freed
+//! shortly before its workers die, so clearing is retried for a limited time. A worker that is between fork and exec
+//! can keep the lock for a moment, so locking is retried as well.
 
-pub(super) mod books;
 pub(super) mod evidence;
 mod finish;
 pub(super) mod ranking;
 pub(super) mod reads;
+pub(super) mod records;
 pub(super) mod register;
 pub(super) mod resume;
 mod score;
@@ -29,19 +29,23 @@ use rustix::fs::{FlockOperation, flock};
 pub enum FolderError {
     #[error("{action} {path}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("{path} exists and is not a run of this plan (choose another --dir, or continue with --resume)")]
+    #[error(
+        "{path} already exists and is not empty (choose another folder with --dir, or continue the run in it with --resume)"
+    )]
     Exists { path: PathBuf },
-    #[error("{path} is not a run folder (it has neither run.sqlite nor lock)")]
+    #[error("{path} is not the folder of a run (it contains neither run.sqlite nor lock)")]
     NoRun { path: PathBuf },
-    #[error("there is no earlier run of this plan below {path} to resume")]
+    #[error(
+        "there is no run of this plan in {path} to resume (start one without --resume, or name its folder with --dir)"
+    )]
     NothingToResume { path: PathBuf },
-    #[error("another supervisor works in {path} (wait for it, or stop it with Ctrl-C)")]
+    #[error("another supervisor is using {path} (wait until it ends, or stop it with Ctrl-C)")]
     Locked { path: PathBuf },
-    #[error("more than {limit} runs named `{name}` (delete some)")]
+    #[error("there are already {limit} runs named `{name}` (delete some of them)")]
     TooMany { limit: u32, name: String },
 }
 
-/// The folder for runs beside their plan, if the command does not name another one.
+/// The folder beside the plan in which runs are created if the command names no other folder.
 pub(crate) const RUNS: &str = "runs";
 /// The largest number of runs with the same name.
 const MAX_RUNS: u32 = 100_000;
@@ -51,7 +55,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long clearing a folder is retried, because processes that are being killed may still write into it.
 const CLEARING_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
-/// The largest number of supervisors that have the same pid at the same time, each in another pid namespace.
+/// The largest number of supervisors with the same pid at the same time, each in its own pid namespace.
 const MAX_WITH_SAME_PID: u32 = 64;
 
 fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> FolderError + 'a {
@@ -71,7 +75,8 @@ impl RunFolder {
         let path = match wanted {
             Some(path) => {
                 if path.exists() {
-                    let empty = fs::read_dir(path).map_err(io_error("looking into", path))?.next().is_none();
+                    let empty =
+                        fs::read_dir(path).map_err(io_error("reading the folder", path))?.next().is_none();
                     if !empty {
                         return Err(FolderError::Exists { path: path.to_owned() });
                     }
@@ -85,7 +90,7 @@ impl RunFolder {
                 Self::next_free(&runs, name)?
             }
         };
-        let path = fs::canonicalize(&path).map_err(io_error("resolving", &path))?;
+        let path = fs::canonicalize(&path).map_err(io_error("resolving the path", &path))?;
         let lock = Self::lock(&path)?;
         if wanted.is_none() {
             point_latest(&path);
@@ -107,7 +112,7 @@ impl RunFolder {
         if !is_run(&path) {
             return Err(FolderError::NoRun { path });
         }
-        let path = fs::canonicalize(&path).map_err(io_error("resolving", &path))?;
+        let path = fs::canonicalize(&path).map_err(io_error("resolving the path", &path))?;
         let lock = Self::lock(&path)?;
         let folder = Self { path, _lock: lock };
         folder.create_folders()?;
@@ -213,7 +218,7 @@ impl RunFolder {
     }
 }
 
-/// Returns whether a folder belongs to a run. This is also recognised if the supervisor was killed right after locking.
+/// Returns whether a folder belongs to a run. If the supervisor was killed right after locking, only `lock` exists.
 fn is_run(path: &Path) -> bool {
     path.join("run.sqlite").is_file() || path.join("lock").is_file()
 }
@@ -248,13 +253,13 @@ fn point_latest(path: &Path) {
     }
 }
 
-/// Returns whether a supervisor works in this run folder now. The check takes the lock for an instant.
+/// Returns whether a supervisor is using this run folder. The check takes the lock for an instant.
 pub fn is_locked(path: &Path) -> bool {
     path.join("lock").is_file() && matches!(RunFolder::try_lock(path), Err(FolderError::Locked { .. }))
 }
 
-/// Calls `clear` if no supervisor works in the run. Holds the run's lock during the call, so that no supervisor can
-/// start.
+/// Calls `clear` if no supervisor is using the run folder. Holds the run's lock during the call, so that no supervisor
+/// can start.
 pub(crate) fn clear_if_dead(path: &Path, clear: impl FnOnce()) {
     if path.join("lock").is_file() {
         if let Ok(_lock) = RunFolder::try_lock(path) {
@@ -265,7 +270,8 @@ pub(crate) fn clear_if_dead(path: &Path, clear: impl FnOnce()) {
     }
 }
 
-/// The folder for sockets. It is removed when this value is dropped or, after a kill, by the next supervisor.
+/// The folder for the sockets of workers. It is removed when this value is dropped or, after a kill, by the next
+/// supervisor.
 #[derive(Debug)]
 pub struct TemporaryFolder {
     path: PathBuf,
@@ -281,14 +287,16 @@ impl TemporaryFolder {
             .mode(0o700)
             .create(&parent)
             .map_err(io_error("making the folder", &parent))?;
-        let metadata = fs::symlink_metadata(&parent).map_err(io_error("looking at", &parent))?;
+        let metadata = fs::symlink_metadata(&parent).map_err(io_error("inspecting", &parent))?;
         let owner = std::os::unix::fs::MetadataExt::uid(&metadata);
         if owner != rustix::process::geteuid().as_raw() || !metadata.is_dir() {
-            let source = io::Error::other("it belongs to another user");
+            let source = io::Error::other(
+                "it is not a folder that this user owns (remove it, or set XDG_RUNTIME_DIR to a folder of your own)",
+            );
             return Err(FolderError::Io { action: "using", path: parent, source });
         }
         fs::set_permissions(&parent, fs::Permissions::from_mode(0o700))
-            .map_err(io_error("closing to others", &parent))?;
+            .map_err(io_error("making private", &parent))?;
         // Only one supervisor at a time may create a folder, because a new folder looks abandoned until it is locked.
         // The parent folder serves as the lock, so that no lock file remains.
         let gate = File::open(&parent).map_err(io_error("opening", &parent))?;
@@ -337,7 +345,7 @@ fn clear_abandoned(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
-        // Folders are removed only if their name has the form above and their lock is free.
+        // Remove a folder only if `create` could have named it and its lock is free.
         let name = entry.file_name();
         let ours = name.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
         if ours && RunFolder::try_lock(&path).is_ok() {
@@ -394,7 +402,7 @@ mod tests {
         fs::create_dir(&work).expect("made");
         fs::write(&part, "half").expect("written");
         drop(folder);
-        let folder = RunFolder::resume(base.path(), "demo", None).expect("taken up");
+        let folder = RunFolder::resume(base.path(), "demo", None).expect("resumed");
         assert!(!work.exists() && !part.exists());
         // At the end of the run, files of a killed worker are cleared, too.
         fs::write(&part, "half").expect("written");

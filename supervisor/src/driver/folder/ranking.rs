@@ -146,10 +146,10 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         }
     }
     let figures: Vec<Estimate> = scored.iter().map(|(_, _, figure)| *figure).collect();
-    let places = ranks(&figures, min_improvement);
+    let job_ranks = ranks(&figures, min_improvement);
     let rows = scored
         .iter()
-        .zip(&places)
+        .zip(&job_ranks)
         .map(|((it, speedup, _), &rank)| {
             let mut times = it.summary.times.clone();
             if let Some(speedup) = speedup {
@@ -160,7 +160,7 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         .collect();
     let best = scored
         .iter()
-        .zip(&places)
+        .zip(&job_ranks)
         .filter(|((it, _, _), _)| !it.is_baseline)
         .min_by(|((_, _, one), one_rank), ((_, _, other), other_rank)| {
             one_rank.cmp(other_rank).then(other.ci_low.total_cmp(&one.ci_low))
@@ -194,15 +194,15 @@ fn doubt(
     best: CandidateId,
     speedup: Option<Estimate>,
     figures: &[(CandidateId, Estimate)],
-    counts_from: f64,
+    min_speedup: f64,
 ) -> Option<Doubt> {
     let paired = speedup.is_some();
-    let surely_faster = !paired || speedup.is_some_and(|it| counts_from <= it.ci_low);
+    let surely_faster = !paired || speedup.is_some_and(|it| min_speedup <= it.ci_low);
     if !surely_faster {
         // No candidate is clearly faster. The ranking is settled only if none of them can be faster.
         return figures
             .iter()
-            .filter(|(_, figure)| counts_from < figure.ci_high)
+            .filter(|(_, figure)| min_speedup < figure.ci_high)
             .max_by(|(_, one), (_, other)| one.value.total_cmp(&other.value))
             .map(|&(candidate, speedup)| Doubt::Faster { candidate, speedup });
     }

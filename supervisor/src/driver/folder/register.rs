@@ -63,10 +63,10 @@ pub(crate) fn register_replays(
     facts: &[ReplayFacts],
 ) -> Result<Vec<Option<KeptReplay>>, RunError> {
     let mut kept = Vec::new();
-    for (place, (replay, facts)) in plan.replays.iter().zip(facts).enumerate() {
+    for (index, (replay, facts)) in plan.replays.iter().zip(facts).enumerate() {
         kept.push(store.stored_replay(&replay.name)?);
         store.replay(&ReplayRow {
-            place: u32::try_from(place).unwrap_or(u32::MAX),
+            place: u32::try_from(index).unwrap_or(u32::MAX),
             name: replay.name.clone(),
             budget: replay.budget,
             floor: facts.broken.is_none().then(|| facts.floor.bytes()),

@@ -72,7 +72,7 @@ impl Earlier {
             let last = result.earlier_attempts.entry(attempt.stage).or_default();
             *last = (*last).max(attempt.number);
         }
-        if !stands(before, sources) {
+        if !end_is_valid(before, sources) {
             store.candidate_reopened(id)?;
             return Ok(result);
         }
@@ -104,7 +104,7 @@ fn check_captures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<(), 
 
 /// Returns whether a candidate's end is kept. It is kept only if it was a verdict, does not depend on the plan or
 /// machine, the sources are unchanged, and the library exists and is unaltered.
-fn stands(before: &StoredCandidate, sources: Option<&str>) -> bool {
+fn end_is_valid(before: &StoredCandidate, sources: Option<&str>) -> bool {
     let is_verdict = before.status.is_some_and(|status| {
         !matches!(status, Status::InfraError | Status::DoesNotFit | Status::Skipped | Status::CaptureError)
     });
@@ -173,7 +173,7 @@ mod tests {
             (with(Some(Status::Skipped)), Some("same"), false),
             (with(Some(Status::CaptureError)), Some("same"), false),
         ] {
-            assert_eq!(stands(&before, sources), expected, "{before:?} with sources {sources:?}");
+            assert_eq!(end_is_valid(&before, sources), expected, "{before:?} with sources {sources:?}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The thread that writes the run's database, so that the main loop never waits for a disk or a lock.
 //!
 //! Rows are written in the order in which they were submitted, and each row is acknowledged. If an action must wait
-//! until a row is on disk, the acknowledgement returns it as a [`FollowUp`]. If the database is locked or full, the write
-//! is retried until it succeeds. The core decides how long that may take.
+//! until a row is on disk, the acknowledgement returns it as a [`FollowUp`]. If the database is locked or full, the
+//! write is retried until it succeeds. The core decides how long that may take.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -59,8 +59,8 @@ impl Run<'_> {
                 self.attempt_ended(lease, order, ended)
             }
             Action::UnitDone { unit, status, blame, detail } => {
-                let (source, place) = self.source_of(unit)?;
-                source.done(self, place, UnitEnd { status, blame, detail })
+                let (source, index) = self.source_of(unit)?;
+                source.done(self, index, UnitEnd { status, blame, detail })
             }
             Action::JobDone { job, baseline_failed } => self.job_done(job, baseline_failed),
             Action::WorkerEnded { worker, class, recycled, leases, peak_owed, peak_device } => {
@@ -95,7 +95,7 @@ impl Run<'_> {
     fn intend(&mut self, process: ProcessKind, worker: WorkerId, reason: KillReason, then: FollowUp) {
         let (t, lease) = (UtcTime::now(), self.decisions.core.lease_of(worker));
         let mut then = Some(then);
-        self.books.writer.write_then(move |store| {
+        self.records.writer.write_then(move |store| {
             store.kill_intended(t, process, worker, lease, reason)?;
             Ok(then.take().unwrap_or(FollowUp::Nothing))
         });
@@ -103,7 +103,7 @@ impl Run<'_> {
 
     pub(crate) fn write_host(&mut self) {
         let host = self.machine.record();
-        self.books.writer.write(move |store| store.host(&host));
+        self.records.writer.write(move |store| store.host(&host));
     }
 
     /// Checks the control group of a dead runner. If the kernel killed the runner at its memory limit, records that.
@@ -134,9 +134,9 @@ impl Run<'_> {
         let started = self.machine.start_worker(worker, role);
         let pid = started.as_ref().copied().unwrap_or(0);
         let row = WorkerRow { id: worker, role, pid, started: at };
-        self.books.writer.write(move |store| store.worker_started(&row));
+        self.records.writer.write(move |store| store.worker_started(&row));
         match started {
-            Ok(pid) => self.desk.notify(|| notifications::worker_started(worker, role, pid)),
+            Ok(pid) => self.endpoints.notify(|| notifications::worker_started(worker, role, pid)),
             Err(error) => {
                 let why = chain(&error);
                 self.decisions.raise(Event::WorkerNotReady { worker, why, alive: false });
@@ -154,8 +154,8 @@ impl Run<'_> {
         (peak_owed, peak_device): (Bytes, Option<Bytes>),
     ) -> Result<(), RunError> {
         self.machine.worker_ended(worker);
-        self.desk.metrics.worker_ended(class.name(), recycled.map(RecycleReason::name));
-        self.desk.notify(|| notifications::worker_ended(worker, class, recycled));
+        self.endpoints.metrics.worker_ended(class.name(), recycled.map(RecycleReason::name));
+        self.endpoints.notify(|| notifications::worker_ended(worker, class, recycled));
         let end = WorkerEnd {
             ended: UtcTime::now(),
             class: class.name().to_owned(),
@@ -164,7 +164,7 @@ impl Run<'_> {
             peak_owed: Some(peak_owed),
             peak_device,
         };
-        self.books.writer.write(move |store| store.worker_ended(worker, &end));
+        self.records.writer.write(move |store| store.worker_ended(worker, &end));
         Ok(())
     }
 
@@ -172,9 +172,9 @@ impl Run<'_> {
     pub(crate) fn policy(&mut self, row: &PolicyRow) {
         let t = UtcTime::now();
         let row = self.agenda.units.with_plan_numbers(row);
-        let numbers = self.books.policy(t, &row);
+        let numbers = self.records.policy(t, &row);
         let agenda = &self.agenda;
-        self.desk.notify(|| {
+        self.endpoints.notify(|| {
             let names = agenda.names_in(&numbers);
             notifications::policy(t, &row, numbers, names)
         });
@@ -183,8 +183,8 @@ impl Run<'_> {
     fn phase_ended(&mut self, row: &PhaseRow) -> Result<(), RunError> {
         // The supervisor's memory is added, because the peak is that of the whole process tree.
         let supervisor = self.decisions.core.reserved_for_supervisor();
-        self.machine.sampler.predicted(row.predicted + supervisor);
-        let (source, place) = self.source_of(row.order.unit)?;
-        source.phase_ended(self, place, row)
+        self.machine.sampler.raise_predicted_peak(row.predicted + supervisor);
+        let (source, index) = self.source_of(row.order.unit)?;
+        source.phase_ended(self, index, row)
     }
 }

@@ -44,8 +44,8 @@ impl Agenda<'_> {
     }
 
     fn name_of_subject(&self, subject: Subject) -> String {
-        let (source, place) = subject.source();
-        source.name(self, place)
+        let (source, index) = subject.source();
+        source.name(self, index)
     }
 
     /// Returns the names of the ids among the numbers of a decision, by field.

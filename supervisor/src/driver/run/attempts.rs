@@ -44,14 +44,14 @@ impl Run<'_> {
     /// Starts a granted attempt in its worker.
     pub(super) fn start(&mut self, grant: &Grant) -> Result<(), RunError> {
         let Grant { worker, lease, order, .. } = *grant;
-        let (source, place) = self.source_of(order.unit)?;
-        let (number, task) = source.begin(self, place, grant)?;
+        let (source, index) = self.source_of(order.unit)?;
+        let (number, task) = source.begin(self, index, grant)?;
         let Some(task) = task else {
             return Err(RunError::Law { law: format!("{order:?} was granted before its parts were there") });
         };
-        let (stage, name) = (order.stage, source.name(&self.agenda, place));
+        let (stage, name) = (order.stage, source.name(&self.agenda, index));
         tracing::debug!(%worker, %lease, unit = name, stage = stage.name(), "attempt");
-        self.desk.metrics.granted(stage.name());
+        self.endpoints.metrics.granted(stage.name());
         self.attempts.running.insert(lease, RunningAttempt::new(number));
         let (total, shows_bytes) = match &task.work {
             Work::Build(_) => (0, false),
@@ -59,10 +59,10 @@ impl Run<'_> {
             Work::Profile(profile) => (profile.entries.len(), false),
             Work::Replay(replay) => (replay.steps.len(), false),
         };
-        self.desk.notify(|| notifications::attempt_started(&name, stage, number, worker));
-        self.desk.progress.started(lease, stage.name(), name, total as u64, shows_bytes);
+        self.endpoints.notify(|| notifications::attempt_started(&name, stage, number, worker));
+        self.endpoints.progress.started(lease, stage.name(), name, total as u64, shows_bytes);
         self.machine.pool.send(worker, ToWorker::Start(Box::new(task)));
-        self.books.evidence.phase_started(worker, self.attempts.running.len() == 1);
+        self.records.evidence.phase_started(worker, self.attempts.running.len() == 1);
         Ok(())
     }
 
@@ -72,10 +72,10 @@ impl Run<'_> {
         order: Order,
         ended: AttemptEnd,
     ) -> Result<(), RunError> {
-        self.desk.progress.ended(lease);
+        self.endpoints.progress.ended(lease);
         let Some(attempt) = self.attempts.running.remove(&lease) else { return Ok(()) };
-        let (source, place) = self.source_of(order.unit)?;
-        let (stage, name) = (order.stage, source.name(&self.agenda, place));
+        let (source, index) = self.source_of(order.unit)?;
+        let (stage, name) = (order.stage, source.name(&self.agenda, index));
         let took = attempt.started.elapsed();
         let ms = Some(took.as_secs_f64() * 1e3);
         let number = attempt.number;
@@ -93,9 +93,9 @@ impl Run<'_> {
             AttemptEnd::Abandoned { why } => without_report(Blame::Host, why, ms),
         };
         let (status, detail) = (end.status, end.detail.clone());
-        self.desk.metrics.attempt_ended(stage.name(), status.name(), took);
-        source.attempt_ended(self, place, &EndedAttempt { order, number, took }, end)?;
-        self.desk.notify(|| notifications::attempt_ended(&name, stage, number, status, detail, ms));
+        self.endpoints.metrics.attempt_ended(stage.name(), status.name(), took);
+        source.attempt_ended(self, index, &EndedAttempt { order, number, took }, end)?;
+        self.endpoints.notify(|| notifications::attempt_ended(&name, stage, number, status, detail, ms));
         Ok(())
     }
 }

@@ -38,8 +38,8 @@ impl Source for Candidates {
         "candidate"
     }
 
-    fn name(&self, agenda: &Agenda<'_>, place: usize) -> String {
-        agenda.full_name(id_of(place))
+    fn name(&self, agenda: &Agenda<'_>, index: usize) -> String {
+        agenda.full_name(id_of(index))
     }
 
     /// Offers all candidates of the job, regardless of the capacity, because the supervisor's charge already includes
@@ -62,11 +62,11 @@ impl Source for Candidates {
         Ok((units.collect(), Offer::Asked { more: false }))
     }
 
-    fn begin(&self, run: &mut Run<'_>, place: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError> {
+    fn begin(&self, run: &mut Run<'_>, index: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError> {
         let Grant { worker, lease, order, attempt, reserved, .. } = *grant;
-        let candidate = id_of(place);
+        let candidate = id_of(index);
         let before =
-            run.agenda.candidate_facts[place].earlier_attempts.get(&order.stage).copied().unwrap_or(0);
+            run.agenda.candidate_facts[index].earlier_attempts.get(&order.stage).copied().unwrap_or(0);
         let number = before + attempt;
         let row = AttemptRow {
             key: AttemptKey { candidate, stage: order.stage, number },
@@ -75,7 +75,7 @@ impl Source for Candidates {
             predicted: Some(reserved),
             started: UtcTime::now(),
         };
-        run.books.writer.write(move |store| store.attempt_started(&row));
+        run.records.writer.write(move |store| store.attempt_started(&row));
         let baseline = order.beside.and_then(|unit| run.agenda.units.candidate(unit));
         let task = run.agenda.task(grant, candidate, baseline);
         if let Some(row) = task.as_ref().and_then(|task| timed_together(candidate, &task.work)) {
@@ -87,27 +87,27 @@ impl Source for Candidates {
     fn attempt_ended(
         &self,
         run: &mut Run<'_>,
-        place: usize,
+        index: usize,
         attempt: &EndedAttempt,
         end: AttemptEnd,
     ) -> Result<(), RunError> {
-        let (candidate, stage) = (id_of(place), attempt.order.stage);
+        let (candidate, stage) = (id_of(index), attempt.order.stage);
         if let Some(report) = &end.report {
             run.keep_report(candidate, attempt, report);
         }
         let key = AttemptKey { candidate, stage, number: attempt.number };
-        run.books.writer.write(move |store| store.attempt_finished(key, &end));
+        run.records.writer.write(move |store| store.attempt_finished(key, &end));
         Ok(())
     }
 
-    fn phase_ended(&self, run: &mut Run<'_>, place: usize, row: &PhaseRow) -> Result<(), RunError> {
-        run.books.phase(id_of(place), row);
+    fn phase_ended(&self, run: &mut Run<'_>, index: usize, row: &PhaseRow) -> Result<(), RunError> {
+        run.records.phase(id_of(index), row);
         Ok(())
     }
 
-    fn done(&self, run: &mut Run<'_>, place: usize, end: UnitEnd) -> Result<(), RunError> {
-        let (candidate, UnitEnd { status, blame, detail }) = (id_of(place), end);
-        run.agenda.candidate_facts[place].status = Some(status);
+    fn done(&self, run: &mut Run<'_>, index: usize, end: UnitEnd) -> Result<(), RunError> {
+        let (candidate, UnitEnd { status, blame, detail }) = (id_of(index), end);
+        run.agenda.candidate_facts[index].status = Some(status);
         // A candidate that was cancelled, or that never fits, has no last attempt.
         let report = run.attempts.ending_report.take().filter(|report| report.candidate == candidate);
         let stage = report.as_ref().map(|report| report.stage);
@@ -120,12 +120,12 @@ impl Source for Candidates {
             detail: Some(detail).filter(|detail| !detail.is_empty()),
             feedback: Some(feedback),
         };
-        run.desk.metrics.candidate_ended(status.name());
-        run.desk.forecast.candidate_ended();
-        let is_asked_for = run.desk.is_awaited(candidate);
+        run.endpoints.metrics.candidate_ended(status.name());
+        run.endpoints.forecast.candidate_ended();
+        let is_asked_for = run.endpoints.is_awaited(candidate);
         let job = run.agenda.plan.candidate(candidate).and_then(|it| run.agenda.plan.job(it.job));
         let scores = job.filter(|_| is_asked_for).map(|job| run.agenda.job_scores(job).rows);
-        run.books.writer.write_then(move |store| {
+        run.records.writer.write_then(move |store| {
             store.candidate_finished(candidate, &end)?;
             let mut record = None;
             if is_asked_for {
@@ -157,7 +157,7 @@ impl Run<'_> {
         if let Some(job) = self.agenda.plan.candidate(id).map(|it| it.job) {
             // The time of a failed attempt does not predict how long others will take.
             let passed = report.head.status == Status::Passed;
-            self.desk.forecast.attempt_ended(job, stage, passed, attempt.took);
+            self.endpoints.forecast.attempt_ended(job, stage, passed, attempt.took);
         }
     }
 
@@ -197,8 +197,8 @@ impl Agenda<'_> {
     }
 }
 
-fn id_of(place: usize) -> CandidateId {
-    CandidateId(u32::try_from(place).unwrap_or(u32::MAX))
+fn id_of(index: usize) -> CandidateId {
+    CandidateId(u32::try_from(index).unwrap_or(u32::MAX))
 }
 
 /// Returns a policy row with the names of the entries that are timed together. The core knows only their sizes.

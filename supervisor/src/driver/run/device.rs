@@ -21,7 +21,7 @@ use crate::core::event::{DeviceSample, Event, Process};
 use crate::driver::RunError;
 use crate::driver::survey::devices::Card;
 use crate::driver::survey::limits::DeviceMemory;
-use crate::memory::device::attribution::{Attribution, Ours, attribute, pids};
+use crate::memory::device::attribution::{Attribution, OwnProcess, attribute, pids};
 use crate::memory::device::watch::{BUSY, DeviceWatch, IDLE};
 use crate::memory::device::{DeviceError, DeviceIdentity, DeviceTotals, Nvml, Reading};
 use crate::signal::Signals;
@@ -37,7 +37,7 @@ pub(crate) struct FoundDevice {
 pub(crate) struct RunDevice {
     watch: DeviceWatch,
     /// The run's living processes by pid, with their pids in all namespaces.
-    alive: BTreeMap<u32, Ours<Process>>,
+    alive: BTreeMap<u32, OwnProcess<Process>>,
     /// The pids of the run's dead processes that NVML still lists.
     dead: BTreeMap<u32, WorkerId>,
     /// Whether a failed reading has been reported. A successful reading resets it.
@@ -135,7 +135,7 @@ impl RunDevice {
         for (process, pid) in ours {
             let same_process = before.get(&pid).filter(|it| it.process == process).cloned();
             let pids = || pids(Path::new("/proc"), pid);
-            self.alive.insert(pid, same_process.unwrap_or_else(|| Ours { process, pids: pids() }));
+            self.alive.insert(pid, same_process.unwrap_or_else(|| OwnProcess { process, pids: pids() }));
             self.dead.remove(&pid);
         }
         for (pid, it) in before {
@@ -154,7 +154,7 @@ impl RunDevice {
             false
         });
         self.dead.retain(|pid, _| reading.processes.iter().any(|listed| listed.pid == *pid));
-        let ours: Vec<Ours<Process>> = self.alive.values().cloned().collect();
+        let ours: Vec<OwnProcess<Process>> = self.alive.values().cloned().collect();
         let is_here = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();
         let found: Attribution<Process> = attribute(&rest, &ours, is_here);
         // Memory that is listed for dead processes of this run is attributed to them.

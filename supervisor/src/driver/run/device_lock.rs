@@ -1,4 +1,5 @@
-//! The lock that lets one run at a time use a card. It is named after the card's UUID and shared by all runs of this user on this host.
+//! The lock that lets one run at a time use a card. It is named after the card's UUID and shared by all runs of this
+//! user on this host.
 //!
 //! It is an `flock`, so it is released when the process that holds it ends. The text in the file names that process for
 //! users.

@@ -17,7 +17,7 @@ const FIRST_WIDTH: Duration = Duration::from_millis(250);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slot {
     /// The slot's index, counted from the beginning of the run.
-    place: u32,
+    index: u32,
     pub owed: Bytes,
     pub reclaimable: Bytes,
 }
@@ -34,12 +34,12 @@ impl History {
     }
 
     pub fn add(&mut self, at: Moment, owed: Bytes, reclaimable: Bytes) {
-        let place = u32::try_from(at.as_nanos() / self.width.as_nanos()).unwrap_or(u32::MAX);
-        self.push(Slot { place, owed, reclaimable });
+        let index = u32::try_from(at.as_nanos() / self.width.as_nanos()).unwrap_or(u32::MAX);
+        self.push(Slot { index, owed, reclaimable });
         if MAX_SLOTS < self.slots.len() {
             self.width *= 2;
             for mut slot in std::mem::take(&mut self.slots) {
-                slot.place /= 2;
+                slot.index /= 2;
                 self.push(slot);
             }
         }
@@ -47,7 +47,7 @@ impl History {
 
     fn push(&mut self, slot: Slot) {
         match self.slots.last_mut() {
-            Some(last) if last.place == slot.place => {
+            Some(last) if last.index == slot.index => {
                 last.owed = last.owed.max(slot.owed);
                 last.reclaimable = last.reclaimable.max(slot.reclaimable);
             }
@@ -61,7 +61,7 @@ impl History {
 
     /// Returns the slots that end after `since`, each with its start time.
     pub fn since(&self, since: Moment) -> impl Iterator<Item = (Moment, Slot)> {
-        let begin = |slot: &Slot| self.width * slot.place;
+        let begin = |slot: &Slot| self.width * slot.index;
         let first = self.slots.partition_point(|slot| begin(slot) + self.width <= since);
         self.slots[first..].iter().map(move |slot| (begin(slot), *slot))
     }

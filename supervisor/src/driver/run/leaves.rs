@@ -7,7 +7,7 @@ use std::path::Path;
 
 use opt_shared::causes::chain;
 use opt_shared::ids::WorkerId;
-use opt_shared::message::Pack;
+use opt_shared::message::GroupLimits;
 use opt_shared::units::Bytes;
 
 use crate::cgroup::{Events, Home, Leaf, LeafLimits, Subtree};
@@ -60,9 +60,9 @@ impl Leaves {
     }
 
     /// Stores the limits of a watched runner, for `enclose`.
-    pub fn announce(&mut self, worker: WorkerId, pid: u32, limit: Bytes, pack: Pack) {
+    pub fn announce(&mut self, worker: WorkerId, pid: u32, limit: Bytes, group_limits: GroupLimits) {
         if self.subtree.is_ok() {
-            let limits = LeafLimits { memory: limit + pack.files, tasks: pack.tasks };
+            let limits = LeafLimits { memory: limit + group_limits.files, tasks: group_limits.tasks };
             self.limits.insert((worker, pid), limits);
         }
     }

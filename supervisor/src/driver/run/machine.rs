@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use opt_shared::causes::chain;
 use opt_shared::ids::WorkerId;
-use opt_shared::message::{Pack, Protection, Role};
+use opt_shared::message::{GroupLimits, Protection, Role};
 use opt_shared::protection::CGROUP_LEAF;
 use opt_shared::units::Bytes;
 use opt_shared::wait::timespec;
@@ -56,7 +56,7 @@ pub(crate) struct Announced {
     pub(crate) start_time: u64,
     pub(crate) limit: Bytes,
     pub(crate) files: MemoryFiles,
-    pub(crate) pack: Pack,
+    pub(crate) group_limits: GroupLimits,
 }
 
 impl Machine {
@@ -79,7 +79,7 @@ impl Machine {
             pressure: PressureTrigger::arm(Path::new("/proc")).ok(),
             protections,
             host,
-            disturbance: Disturbance::look(Path::new("/")),
+            disturbance: Disturbance::read(Path::new("/")),
             whole,
             started: BTreeMap::new(),
         }
@@ -122,25 +122,25 @@ impl Machine {
             Err(rustix::io::Errno::INTR) => return Ok(false),
             Err(errno) => return Err(RunError::Poll(errno)),
         }
-        let said = self.pressure.as_ref().and_then(|_| polled.last()).map(PollFd::revents);
+        let events = self.pressure.as_ref().and_then(|_| polled.last()).map(PollFd::revents);
         drop(polled);
-        if said.is_some_and(|said| said.contains(PollFlags::ERR)) {
+        if events.is_some_and(|events| events.contains(PollFlags::ERR)) {
             self.pressure = None;
         }
-        Ok(said.is_some_and(|said| said.contains(PollFlags::PRI)))
+        Ok(events.is_some_and(|events| events.contains(PollFlags::PRI)))
     }
 
     /// Samples the memory of the process tree.
-    pub(crate) fn look(&mut self, now: Moment) -> Sample {
+    pub(crate) fn sample(&mut self, now: Moment) -> Sample {
         // A worker stops and wakes its runner for each call, so it may have woken a runner that was halted to be
         // killed.
         self.pool.halt_again();
         let sample = self.sampler.sample();
-        self.history.add(now, self.sampler.look.owed, self.sampler.look.reclaimable);
+        self.history.add(now, self.sampler.latest.owed, self.sampler.latest.reclaimable);
         sample
     }
 
-    /// Starts a worker. If this succeeds, events report everything further.
+    /// Starts a worker. If this succeeds, later events report its progress.
     pub(crate) fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<u32, SpawnError> {
         self.started.insert(worker, Instant::now());
         self.pool.start(worker, role)
@@ -157,16 +157,16 @@ impl Machine {
 
     /// Watches a runner. If this fails, the runner must not be released, because its limit could not be enforced.
     pub(crate) fn watch_runner(&mut self, runner: Announced) -> Result<(), Unwatched> {
-        let Announced { worker, pid, start_time, limit, files, pack } = runner;
+        let Announced { worker, pid, start_time, limit, files, group_limits } = runner;
         self.pool.watch_runner(worker, pid, start_time)?;
         self.sampler
-            .watch(Process::Runner(worker, pid), pid, Some(limit), files, pack.tree)
+            .watch(Process::Runner(worker, pid), pid, Some(limit), files, group_limits.tree)
             .map_err(|error| Unwatched::Failed(chain(&error)))?;
-        self.leaves.announce(worker, pid, limit, pack);
+        self.leaves.announce(worker, pid, limit, group_limits);
         Ok(())
     }
 
-    /// Watches a worker's zygote, which is charged to the worker. It is no error if the zygote has already ended.
+    /// Watches a worker's zygote, which is charged to the worker. It is not an error if the zygote has already ended.
     pub(crate) fn watch_zygote(&mut self, worker: WorkerId, pid: u32, start_time: u64) {
         let zygote = Process::Zygote(worker);
         self.sampler.forget(zygote);
@@ -214,8 +214,8 @@ impl Machine {
     /// Warns of missing protections, which this machine cannot enforce on candidates. If `only` is given, warns only of
     /// the protections in it.
     pub(crate) fn warn_of_missing(&self, only: Option<&[String]>) {
-        let said = |it: &&Protection| only.is_none_or(|names| names.contains(&it.name));
-        for missing in self.protections.iter().filter(|it| !it.present).filter(said) {
+        let is_selected = |it: &&Protection| only.is_none_or(|names| names.contains(&it.name));
+        for missing in self.protections.iter().filter(|it| !it.present).filter(is_selected) {
             let needed = opt_shared::protection::known(&missing.name).is_none_or(|kind| kind.needed);
             let risk = if needed { "; not safe for candidates that you do not trust" } else { "" };
             tracing::warn!("not enforced on this machine: {} ({}){risk}", missing.name, missing.detail);
@@ -234,7 +234,7 @@ impl Machine {
     }
 
     fn timing_conditions(&self) -> TimingConditions {
-        let (before, now) = (&self.disturbance, Disturbance::look(Path::new("/")));
+        let (before, now) = (&self.disturbance, Disturbance::read(Path::new("/")));
         TimingConditions {
             governors: now.governors.clone(),
             smt: now.smt,

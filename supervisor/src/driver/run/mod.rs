@@ -35,9 +35,9 @@ use self::decisions::Decisions;
 use self::machine::Machine;
 use self::watchdog::{Part, Watchdog};
 use super::answer::View;
-use super::answer::desk::Desk;
+use super::answer::endpoints::Endpoints;
 use super::error::RunError;
-use super::folder::books::Books;
+use super::folder::records::RunRecords;
 use crate::core::event::{Action, Event, PolicyRow, StopReason};
 use crate::signal::Signals;
 
@@ -47,14 +47,14 @@ pub(super) struct Run<'a> {
     pub(super) agenda: Agenda<'a>,
     pub(super) attempts: Attempts,
     pub(super) machine: Machine,
-    pub(super) books: Books,
-    pub(super) desk: Desk,
+    pub(super) records: RunRecords,
+    pub(super) endpoints: Endpoints,
     pub(super) signals: &'a Signals,
     pub(super) watchdog: Watchdog,
     /// Whether the core knows that the database does not accept rows.
     pub(super) stalled: bool,
     /// Called after each sample of memory.
-    pub(super) each_turn: fn(),
+    pub(super) after_each_sample: fn(),
 }
 
 impl Run<'_> {
@@ -94,10 +94,12 @@ impl Run<'_> {
     /// Waits for the next event or deadline. Returns true if the kernel reports that processes are waiting for memory.
     fn wait(&mut self) -> Result<bool, RunError> {
         let until_sample = self.machine.sampler.due().saturating_duration_since(Instant::now());
-        let timeout = until_sample.min(self.desk.due()).min(self.until_deadline().unwrap_or(Duration::MAX));
+        let timeout =
+            until_sample.min(self.endpoints.due()).min(self.until_deadline().unwrap_or(Duration::MAX));
         let readable = |descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN);
-        let run_descriptors = [readable(self.signals.descriptor()), readable(self.books.writer.descriptor())];
-        self.machine.wait(run_descriptors.into_iter().chain(self.desk.descriptors()), timeout)
+        let run_descriptors =
+            [readable(self.signals.descriptor()), readable(self.records.writer.descriptor())];
+        self.machine.wait(run_descriptors.into_iter().chain(self.endpoints.descriptors()), timeout)
     }
 
     /// Returns the time until the core must be called even if nothing happens.
@@ -144,7 +146,7 @@ impl Run<'_> {
             agenda: &self.agenda,
             attempts: &self.attempts,
             machine: &self.machine,
-            desk: &self.desk,
+            endpoints: &self.endpoints,
         }
     }
 }

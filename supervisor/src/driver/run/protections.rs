@@ -20,7 +20,7 @@ const CANARY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The amount of memory that a filling canary tries to take, in MiB, and the limit at which it must be ended.
 const FILL_MIB: &str = "64";
 const LIMIT: Bytes = Bytes::mib(8);
-const LOOK_EVERY: Duration = Duration::from_micros(200);
+const SAMPLE_EVERY: Duration = Duration::from_micros(200);
 
 /// Tests every protection, and returns them in the order of the list.
 pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Protection> {
@@ -122,19 +122,19 @@ fn fill_under_watch(executable: &Executable) -> Result<String, String> {
     let mut sampler = ProcessSampler::open(Path::new("/proc"), canary.pid())
         .map_err(|error| opt_shared::causes::chain(&error))?
         .ok_or("its memory cannot be seen in /proc")?;
-    let mut look = || -> Result<Option<Bytes>, String> {
+    let mut measure = || -> Result<Option<Bytes>, String> {
         let seen = sampler.resident().map_err(|error| opt_shared::causes::chain(&error))?;
         Ok(seen.alive().map(|resident| resident.anonymous()))
     };
-    let limit = look()?.unwrap_or_default() + LIMIT;
+    let limit = measure()?.unwrap_or_default() + LIMIT;
     canary.go().map_err(text)?;
     let deadline = Instant::now() + CANARY_TIMEOUT;
     let owed = loop {
-        match look()? {
+        match measure()? {
             Some(owed) if limit < owed => break owed,
-            Some(_) if Instant::now() < deadline => std::thread::sleep(LOOK_EVERY),
-            Some(_) => return Err("it filled memory unnoticed".to_owned()),
-            None => return Err("it ended by itself".to_owned()),
+            Some(_) if Instant::now() < deadline => std::thread::sleep(SAMPLE_EVERY),
+            Some(_) => return Err("the canary filled memory, but no sample showed it".to_owned()),
+            None => return Err("the canary ended before it exceeded the limit".to_owned()),
         }
     };
     canary.kill();

@@ -83,8 +83,8 @@ impl Source for Replays {
         "replay"
     }
 
-    fn name(&self, agenda: &Agenda<'_>, place: usize) -> String {
-        agenda.plan.replays.get(place).map_or_else(String::new, |replay| format!("replay {}", replay.name))
+    fn name(&self, agenda: &Agenda<'_>, index: usize) -> String {
+        agenda.plan.replays.get(index).map_or_else(String::new, |replay| format!("replay {}", replay.name))
     }
 
     /// Offers the replay, unless it cannot be run or an earlier part of the run has its result.
@@ -95,16 +95,16 @@ impl Source for Replays {
         _capacity: u32,
     ) -> Result<(Vec<UnitSpec>, Offer), RunError> {
         run.agenda.replays.has_begun = true;
-        let place = replay_of_job(&run.agenda.plan, job);
-        let unit = match place {
-            Some(place) => run.replay_unit(place)?,
+        let index = replay_of_job(&run.agenda.plan, job);
+        let unit = match index {
+            Some(index) => run.replay_unit(index)?,
             None => None,
         };
         Ok((unit.into_iter().collect(), Offer::Asked { more: false }))
     }
 
-    fn begin(&self, run: &mut Run<'_>, place: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError> {
-        let Some(task) = run.agenda.replay_task(place) else { return Ok((grant.attempt, None)) };
+    fn begin(&self, run: &mut Run<'_>, index: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError> {
+        let Some(task) = run.agenda.replay_task(index) else { return Ok((grant.attempt, None)) };
         let started = ReplayStart {
             name: task.name.clone(),
             started: UtcTime::now(),
@@ -113,9 +113,9 @@ impl Source for Replays {
             attempts: grant.attempt,
             predicted: grant.reserved,
         };
-        run.books.writer.write(move |store| store.replay_started(&started));
-        let floor = &run.agenda.replays.facts[place].floor;
-        let name = self.name(&run.agenda, place);
+        run.records.writer.write(move |store| store.replay_started(&started));
+        let floor = &run.agenda.replays.facts[index].floor;
+        let name = self.name(&run.agenda, index);
         let row = PolicyRow {
             decision: "replay_pool",
             reason: format!("{name}: its tensors stay outside, and the pool holds what the next steps use"),
@@ -135,34 +135,34 @@ impl Source for Replays {
     fn attempt_ended(
         &self,
         run: &mut Run<'_>,
-        place: usize,
+        index: usize,
         _attempt: &EndedAttempt,
         end: AttemptEnd,
     ) -> Result<(), RunError> {
-        if let Some(underway) = &mut run.agenda.replays.underway[place] {
+        if let Some(underway) = &mut run.agenda.replays.underway[index] {
             underway.report = end.report;
         }
         Ok(())
     }
 
-    fn phase_ended(&self, run: &mut Run<'_>, place: usize, row: &PhaseRow) -> Result<(), RunError> {
-        if let Some(underway) = &mut run.agenda.replays.underway[place] {
+    fn phase_ended(&self, run: &mut Run<'_>, index: usize, row: &PhaseRow) -> Result<(), RunError> {
+        if let Some(underway) = &mut run.agenda.replays.underway[index] {
             underway.peak_owed = underway.peak_owed.max(Some(row.peak_owed));
         }
-        run.books.replay_phase(run.agenda.plan.replays[place].name.clone(), row);
+        run.records.replay_phase(run.agenda.plan.replays[index].name.clone(), row);
         Ok(())
     }
 
-    fn done(&self, run: &mut Run<'_>, place: usize, end: UnitEnd) -> Result<(), RunError> {
+    fn done(&self, run: &mut Run<'_>, index: usize, end: UnitEnd) -> Result<(), RunError> {
         let UnitEnd { status, blame, detail } = end;
-        let name = run.agenda.plan.replays[place].name.clone();
+        let name = run.agenda.plan.replays[index].name.clone();
         let (mut report, mut peak_owed, mut inputs) = (None, None, None);
-        if let Some(underway) = run.agenda.replays.underway[place].take() {
+        if let Some(underway) = run.agenda.replays.underway[index].take() {
             (report, peak_owed, inputs) = (underway.report, underway.peak_owed, Some(underway.inputs));
         }
         // A replay that did not pass has no result, even if its report contains one.
         let passed = status == Status::Passed;
-        run.agenda.replays.figures[place] =
+        run.agenda.replays.figures[index] =
             report.as_ref().filter(|_| passed).and_then(|report| Some(Figures::of(measured(report)?)));
         let ms = report.as_ref().map(|report| report.head.ms);
         let (result, failure) = match report {
@@ -182,13 +182,13 @@ impl Source for Replays {
             result,
             failure,
         };
-        run.books.writer.write(move |store| store.replay_finished(&end));
-        run.agenda.replays.ends[place] = Some(status);
+        run.records.writer.write(move |store| store.replay_finished(&end));
+        run.agenda.replays.ends[index] = Some(status);
         tracing::info!(replay = name, status = status.name(), "replay");
-        run.desk.progress.print(format!("{:<20} replay {name}", status.name()));
-        let standing = run.view().replay_state(place);
-        run.desk.notify(|| notifications::replay(standing));
-        run.books.write_summary(run.machine.sampler.totals);
+        run.endpoints.progress.print(format!("{:<20} replay {name}", status.name()));
+        let standing = run.view().replay_state(index);
+        run.endpoints.notify(|| notifications::replay(standing));
+        run.records.write_summary(run.machine.sampler.totals);
         Ok(())
     }
 }
@@ -196,25 +196,25 @@ impl Source for Replays {
 impl Run<'_> {
     /// Creates the unit of a replay. Returns `None` if the replay ends without a run: it cannot be run, or an earlier
     /// part of the run made it with the same builds.
-    fn replay_unit(&mut self, place: usize) -> Result<Option<UnitSpec>, RunError> {
-        let underway = match self.agenda.prepare_replay(place) {
+    fn replay_unit(&mut self, index: usize) -> Result<Option<UnitSpec>, RunError> {
+        let underway = match self.agenda.prepare_replay(index) {
             Ok(underway) => underway,
             Err((status, detail)) => {
-                Replays.done(self, place, UnitEnd { status, blame: status.blame(), detail })?;
+                Replays.done(self, index, UnitEnd { status, blame: status.blame(), detail })?;
                 return Ok(None);
             }
         };
-        let stored = self.agenda.replays.kept[place].take();
+        let stored = self.agenda.replays.kept[index].take();
         match stored.filter(|(before, _)| *before == underway.inputs) {
             Some((_, result)) => {
-                self.agenda.replays.ends[place] = Some(Status::Passed);
-                self.agenda.replays.figures[place] = Some(Figures::of(&result));
+                self.agenda.replays.ends[index] = Some(Status::Passed);
+                self.agenda.replays.figures[index] = Some(Figures::of(&result));
                 Ok(None)
             }
             None => {
-                let step = self.agenda.replay_step(place, &underway);
-                self.agenda.replays.underway[place] = Some(underway);
-                let id = self.agenda.units.assign_number(Subject::Replay(place));
+                let step = self.agenda.replay_step(index, &underway);
+                self.agenda.replays.underway[index] = Some(underway);
+                let id = self.agenda.units.assign_number(Subject::Replay(index));
                 let (is_baseline, partial) = (false, false);
                 Ok(Some(UnitSpec { id, route: [step].into(), is_baseline, partial, resumed: None }))
             }
@@ -223,8 +223,8 @@ impl Run<'_> {
 }
 
 impl Agenda<'_> {
-    fn prepare_replay(&self, place: usize) -> Result<Underway, (Status, String)> {
-        let (replay, facts) = (&self.plan.replays[place], &self.replays.facts[place]);
+    fn prepare_replay(&self, index: usize) -> Result<Underway, (Status, String)> {
+        let (replay, facts) = (&self.plan.replays[index], &self.replays.facts[index]);
         if let Some(why) = &facts.broken {
             return Err((Status::CaptureError, why.clone()));
         }
@@ -244,13 +244,13 @@ impl Agenda<'_> {
     }
 
     /// Returns the step of a replay. It runs alone, because its times are a result.
-    fn replay_step(&self, place: usize, underway: &Underway) -> Step {
+    fn replay_step(&self, index: usize, underway: &Underway) -> Step {
         let callees = underway.chosen.iter().map(|it| &it.callee.callee);
         let runners: Vec<RunnerTerms<'_>> =
             callees.map(|it| RunnerTerms { limits: &it.limits, launcher: it.launcher }).collect();
         let longest = underway.chosen.iter().max_by_key(|it| it.callee.verify.call_timeout);
         let verify = longest.map_or(&*self.plan.settings.verify, |it| &it.callee.verify);
-        let (replay, facts) = (&self.plan.replays[place], &self.replays.facts[place]);
+        let (replay, facts) = (&self.plan.replays[index], &self.replays.facts[index]);
         let way = facts.prediction(replay, self.facts, &runners, verify, self.cores).spec;
         Step { stage: Stage::Replay, role: Role::Profiler, alone: true, ways: [way].into(), paired: None }
     }
@@ -283,9 +283,9 @@ impl Agenda<'_> {
         Ok(Chosen { job: id, callee: ReplayCallee { job: job.name.clone(), callee, verify } })
     }
 
-    fn replay_task(&self, place: usize) -> Option<ReplayTask> {
-        let underway = self.replays.underway.get(place)?.as_ref()?;
-        let (replay, facts) = (&self.plan.replays[place], &self.replays.facts[place]);
+    fn replay_task(&self, index: usize) -> Option<ReplayTask> {
+        let underway = self.replays.underway.get(index)?.as_ref()?;
+        let (replay, facts) = (&self.plan.replays[index], &self.replays.facts[index]);
         let steps = facts.steps.iter().enumerate().map(|(step, (job, _))| {
             let callee = underway.chosen.iter().position(|it| it.job == *job)?;
             let entry: EntryRef = facts.fact(self.facts, step)?.entry.clone();

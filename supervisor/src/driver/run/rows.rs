@@ -21,31 +21,31 @@ const LAST_ROWS_TIMEOUT: Duration = Duration::from_secs(5);
 impl Run<'_> {
     /// Returns true if a row has waited longer than a disk should take.
     pub(crate) fn store_is_behind(&self) -> bool {
-        self.books.writer.oldest().is_some_and(|waited| STALLED_AFTER <= waited)
+        self.records.writer.oldest().is_some_and(|waited| STALLED_AFTER <= waited)
     }
 
     /// Carries out the actions that waited for rows, and tells the core when the database stalls or recovers.
     pub(super) fn handle_written_rows(&mut self) -> Result<(), RunError> {
-        self.rows_written()?;
+        self.continue_after_written_rows()?;
         if !self.stalled && self.store_is_behind() {
             self.stalled = true;
-            let why = self.books.writer.last_error();
+            let why = self.records.writer.last_error();
             tracing::warn!(
                 "the run's database accepts no rows, so nothing new is started until it does: {why}"
             );
-            return self.feed(Event::StoreStalled { why, rows: self.books.writer.waiting() as u64 });
+            return self.feed(Event::StoreStalled { why, rows: self.records.writer.waiting() as u64 });
         }
-        if self.stalled && self.books.writer.oldest().is_none() {
+        if self.stalled && self.records.writer.oldest().is_none() {
             self.stalled = false;
             tracing::warn!("the run's database accepts rows again; the run continues");
-            let samples_dropped = std::mem::take(&mut self.books.samples_dropped);
+            let samples_dropped = std::mem::take(&mut self.records.samples_dropped);
             return self.feed(Event::StoreBack { samples_dropped });
         }
         Ok(())
     }
 
-    fn rows_written(&mut self) -> Result<(), RunError> {
-        for then in self.books.writer.acknowledged()? {
+    fn continue_after_written_rows(&mut self) -> Result<(), RunError> {
+        for then in self.records.writer.acknowledged()? {
             self.continue_after(then)?;
         }
         Ok(())
@@ -63,22 +63,22 @@ impl Run<'_> {
                     self.machine.leaves.kill(worker, pid);
                 }
             }
-            FollowUp::Widen(width) => self.books.evidence.widen(width),
+            FollowUp::Widen(width) => self.records.evidence.widen(width),
             FollowUp::Ended(id, record) => {
                 let name = self.agenda.full_name(id);
                 let status =
                     self.agenda.candidate_facts[id.index()].status.map_or("", |status| status.name());
                 tracing::info!(candidate = name, status, "candidate");
-                self.desk.progress.print(format!("{status:<20} {name}"));
+                self.endpoints.progress.print(format!("{status:<20} {name}"));
                 self.announce_end(id, record);
-                self.books.write_summary_if_due(self.machine.sampler.totals);
+                self.records.write_summary_if_due(self.machine.sampler.totals);
             }
-            FollowUp::Reply(token, reply) => self.desk.reply(&token, &reply),
+            FollowUp::Reply(token, reply) => self.endpoints.reply(&token, &reply),
             FollowUp::Answer(token, question, found) => {
                 let reply = self.view().answer(question, found);
-                self.desk.reply(&token, &reply);
+                self.endpoints.reply(&token, &reply);
             }
-            FollowUp::WriteSummary => self.books.summaries.write(),
+            FollowUp::WriteSummary => self.records.summaries.write(),
         }
         Ok(())
     }
@@ -90,20 +90,20 @@ impl Run<'_> {
         let mut until = Instant::now() + if finished { ROWS_TIMEOUT } else { LAST_ROWS_TIMEOUT };
         let mut warned = false;
         loop {
-            self.rows_written()?;
-            if self.books.writer.oldest().is_none() {
+            self.continue_after_written_rows()?;
+            if self.records.writer.oldest().is_none() {
                 return Ok(());
             }
             if self.signals.take() != 0 {
                 until = until.min(Instant::now() + LAST_ROWS_TIMEOUT);
             }
             if until <= Instant::now() {
-                let (rows, why) = (self.books.writer.waiting(), self.books.writer.last_error());
+                let (rows, why) = (self.records.writer.waiting(), self.records.writer.last_error());
                 return Err(RunError::Unwritten { rows, why });
             }
             if !warned && self.store_is_behind() {
                 warned = true;
-                let why = self.books.writer.last_error();
+                let why = self.records.writer.last_error();
                 tracing::warn!(
                     "waiting for the run's database to accept the last rows (Ctrl-C gives them up): {why}"
                 );

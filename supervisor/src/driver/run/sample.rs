@@ -65,7 +65,7 @@ struct Memory {
 
 impl Watched {
     /// Returns `None` if the process has ended. `zygotes` are the pids of living zygotes.
-    fn look(&mut self, now: Instant, zygotes: &[u32]) -> Option<Memory> {
+    fn sample(&mut self, now: Instant, zygotes: &[u32]) -> Option<Memory> {
         // The short sample takes a sixth of the time, but does not include page tables. A runner that maps pages of
         // zeros can owe more without more resident pages. Workers are trusted, so the short sample is enough for them.
         let resident = if self.limit.is_none() { self.sampler.resident().ok()?.alive() } else { None };
@@ -108,7 +108,7 @@ pub struct Sampler {
     pub totals: MemoryTotals,
     pace: Pace,
     /// The details of the last sample, for the record.
-    pub look: RunSample,
+    pub latest: RunSample,
     due: Instant,
 }
 
@@ -127,12 +127,12 @@ impl Sampler {
             descendants: Descendants::open(proc_root()),
             totals,
             pace: Pace::default(),
-            look: RunSample::default(),
+            latest: RunSample::default(),
             due: Instant::now() + IDLE,
         }
     }
 
-    /// Watches a process. It is no error if the process has already ended.
+    /// Watches a process. It is not an error if the process has already ended.
     pub fn watch(
         &mut self,
         process: Process,
@@ -210,7 +210,7 @@ impl Sampler {
         let mut zygotes = Vec::new();
         for (&process, watched) in &mut self.watched {
             let before = watched.last;
-            let Some(mut seen) = watched.look(now, &zygotes) else { continue };
+            let Some(mut seen) = watched.sample(now, &zygotes) else { continue };
             if matches!(process, Process::Zygote(_)) {
                 zygotes.push(watched.pid);
             }
@@ -218,10 +218,10 @@ impl Sampler {
                 self.pace.observe(seen.owed - before.seen.owed, now.duration_since(before.at));
             }
             if watched.tree {
-                let weigh = |seen: &crate::memory::procfs::ProcessSample| {
+                let owed_part = |seen: &crate::memory::procfs::ProcessSample| {
                     private_owed(seen, Bytes::ZERO, Bytes::ZERO)
                 };
-                let (more, files) = self.descendants.memory_of(proc_root(), watched.pid, weigh);
+                let (more, files) = self.descendants.memory_of(proc_root(), watched.pid, owed_part);
                 seen.owed += more;
                 seen.reclaimable += files;
             }
@@ -265,7 +265,7 @@ impl Sampler {
         if let Some(machine) = self.machine.as_mut().and_then(|machine| machine.sample().ok()) {
             (sample.available, sample.free) = (Some(machine.available), Some(machine.free));
         }
-        self.look = RunSample {
+        self.latest = RunSample {
             processes,
             supervisor: sample.supervisor_owed,
             owed: owed_sum + sample.supervisor_owed,
@@ -312,7 +312,7 @@ impl Sampler {
         Some(which(&traffic.last)? - which(&traffic.first)?)
     }
 
-    pub fn predicted(&mut self, predicted: Bytes) {
+    pub fn raise_predicted_peak(&mut self, predicted: Bytes) {
         let predicted =
             predicted + self.totals.predicted_peak_owed_bytes.unwrap_or_default().saturating_sub(predicted);
         self.totals.predicted_peak_owed_bytes = Some(predicted);

@@ -19,8 +19,8 @@ impl Run<'_> {
         match event {
             PoolEvent::Ready { worker, pid } => {
                 let ready = self.machine.ready_after(worker);
-                self.books.writer.write(move |store| store.worker_ready(worker, ready));
-                self.desk.notify(|| notifications::worker_ready(worker, ready));
+                self.records.writer.write(move |store| store.worker_ready(worker, ready));
+                self.endpoints.notify(|| notifications::worker_ready(worker, ready));
                 match self.machine.sampler.watch(
                     Process::Worker(worker),
                     pid,
@@ -40,7 +40,7 @@ impl Run<'_> {
             }
             PoolEvent::Gone { worker, how, left_runners } => {
                 if self.decisions.core.lease_of(worker).is_some() {
-                    self.books.evidence.phase_ends();
+                    self.records.evidence.phase_ends();
                 }
                 self.machine.forget_dead_worker(worker, left_runners);
                 tracing::debug!(%worker, how, left_runners, "worker gone");
@@ -66,10 +66,10 @@ impl Run<'_> {
                 shared,
                 of_worker,
                 inherited,
-                pack,
+                group_limits,
             } => {
                 let files = MemoryFiles { own: shared, of_worker, inherited };
-                let runner = Announced { worker, pid, start_time, limit, files, pack };
+                let runner = Announced { worker, pid, start_time, limit, files, group_limits };
                 match self.machine.watch_runner(runner) {
                     Ok(()) => {}
                     // The runner's worker will report its end.
@@ -111,11 +111,11 @@ impl Run<'_> {
                 if let Some(attempt) = self.attempts.running.get_mut(&lease) {
                     (attempt.done, attempt.total, attempt.bytes) = (done, total, bytes);
                 }
-                self.desk.progress.update(lease, done, total, bytes);
+                self.endpoints.progress.update(lease, done, total, bytes);
                 Ok(())
             }
             FromWorker::Finished { lease, report } => {
-                self.books.evidence.phase_ends();
+                self.records.evidence.phase_ends();
                 self.sample_now()?;
                 // A failed attempt reaps its runners without reporting each one.
                 self.machine.forget_runners(worker);
@@ -134,9 +134,9 @@ impl Run<'_> {
     /// Takes an additional sample, so that the next decision (recycle, grant) and its record use current figures. It
     /// does not disturb timings, because an attempt or a worker has just ended.
     fn sample_now(&mut self) -> Result<(), RunError> {
-        (self.each_turn)();
-        let sample = self.machine.look(self.decisions.now());
-        self.books.look(&self.machine.sampler.look);
+        (self.after_each_sample)();
+        let sample = self.machine.sample(self.decisions.now());
+        self.records.memory_sample(&self.machine.sampler.latest);
         self.feed(Event::Sample(sample))
     }
 

@@ -21,12 +21,12 @@ use crate::driver::survey::spec::replay_of_job;
 use crate::plan::Plan;
 use crate::store::AttemptEnd;
 
-/// Supplies units to the core and records their results. `place` is a unit's index in its source.
+/// Supplies units to the core and records their results. `index` is a unit's index in its source.
 pub(crate) trait Source {
     /// Returns the name of the field that has this source's units in the numbers of a decision.
     fn field(&self) -> &'static str;
 
-    fn name(&self, agenda: &Agenda<'_>, place: usize) -> String;
+    fn name(&self, agenda: &Agenda<'_>, index: usize) -> String;
 
     /// Called when the core needs `capacity` units of a job. Returns units, and whether more may follow.
     fn wanted(
@@ -37,20 +37,20 @@ pub(crate) trait Source {
     ) -> Result<(Vec<UnitSpec>, Offer), RunError>;
 
     /// Begins an attempt: writes its row, and creates its task. Returns the attempt's number and the task.
-    fn begin(&self, run: &mut Run<'_>, place: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError>;
+    fn begin(&self, run: &mut Run<'_>, index: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError>;
 
     fn attempt_ended(
         &self,
         run: &mut Run<'_>,
-        place: usize,
+        index: usize,
         attempt: &EndedAttempt,
         end: AttemptEnd,
     ) -> Result<(), RunError>;
 
-    fn phase_ended(&self, run: &mut Run<'_>, place: usize, row: &PhaseRow) -> Result<(), RunError>;
+    fn phase_ended(&self, run: &mut Run<'_>, index: usize, row: &PhaseRow) -> Result<(), RunError>;
 
     /// Called when the unit has ended.
-    fn done(&self, run: &mut Run<'_>, place: usize, end: UnitEnd) -> Result<(), RunError>;
+    fn done(&self, run: &mut Run<'_>, index: usize, end: UnitEnd) -> Result<(), RunError>;
 }
 
 /// A lease that the core has granted.
@@ -97,7 +97,7 @@ impl Subject {
     pub(crate) fn source(self) -> (&'static dyn Source, usize) {
         match self {
             Self::Candidate(id) => (&Candidates, id.index()),
-            Self::Replay(place) => (&Replays, place),
+            Self::Replay(index) => (&Replays, index),
         }
     }
 }
@@ -132,8 +132,8 @@ impl Units {
         self.candidates.get(id.index()).copied().flatten()
     }
 
-    pub(crate) fn of_replay(&self, place: usize) -> Option<UnitId> {
-        let at = self.subjects.iter().rposition(|subject| *subject == Subject::Replay(place))?;
+    pub(crate) fn of_replay(&self, index: usize) -> Option<UnitId> {
+        let at = self.subjects.iter().rposition(|subject| *subject == Subject::Replay(index))?;
         u32::try_from(at).ok().map(UnitId)
     }
 
@@ -149,7 +149,7 @@ impl Units {
         let number = |&(field, number): &(&'static str, u64)| {
             let unit = u32::try_from(number).ok().filter(|_| field == "unit").map(UnitId);
             let subject = unit.and_then(|unit| self.subject(unit)).map(Subject::source);
-            subject.map_or((field, number), |(source, place)| (source.field(), place as u64))
+            subject.map_or((field, number), |(source, index)| (source.field(), index as u64))
         };
         PolicyRow { numbers: row.numbers.iter().map(number).collect(), ..row.clone() }
     }

@@ -4,7 +4,9 @@ use opt_shared::arguments::Form;
 use opt_shared::ids::{CandidateId, EntryId};
 use opt_shared::language::Language;
 use opt_shared::launch::Launch;
-use opt_shared::message::{BuildTask, Callee, Closed, Depth, EntryRef, FirstCall, ProfileTask, Task, VerifyTask, Work};
+use opt_shared::message::{
+    BuildTask, Callee, Depth, EntryRef, FirstCall, HiddenPaths, ProfileTask, Task, VerifyTask, Work,
+};
 use opt_shared::settings::{ProfileEntries, ProfileSettings};
 use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
@@ -110,10 +112,10 @@ impl Agenda<'_> {
 
     /// Returns the paths that builds and runners must not read: captures with their expected outputs, results of this
     /// and earlier runs, and the plan.
-    fn closed(&self) -> Closed {
+    fn closed(&self) -> HiddenPaths {
         let captures = self.plan.jobs.iter().map(|job| job.captures.clone());
         let results = [self.folder.path().to_owned(), self.plan.base_dir.join(RUNS)];
-        Closed {
+        HiddenPaths {
             files: captures.chain(results).chain([self.plan.source_path.clone()]).collect(),
             home: self.plan.base_dir.clone(),
         }

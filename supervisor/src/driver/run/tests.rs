@@ -20,10 +20,10 @@ use super::watchdog::Watchdog;
 use super::{Attempts, Run};
 use crate::core::event::{Action, AttemptEnd, Event, Order, PolicyRow, Stage};
 use crate::core::{Ceilings, Core};
-use crate::driver::answer::desk::Desk;
+use crate::driver::answer::endpoints::Endpoints;
 use crate::driver::answer::forecast::Forecast;
 use crate::driver::folder::RunFolder;
-use crate::driver::folder::books::Books;
+use crate::driver::folder::records::RunRecords;
 use crate::driver::folder::register::register;
 use crate::driver::folder::resume::Earlier;
 use crate::driver::survey::facts::JobFacts;
@@ -83,8 +83,8 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
         },
         attempts: Attempts::default(),
         machine: Machine::new(pool, Leaves::none(), Vec::new(), Host::detect(), WHOLE, WHOLE),
-        books: Books::open(store, &folder).expect("books"),
-        desk: Desk {
+        records: RunRecords::open(store, &folder).expect("records"),
+        endpoints: Endpoints {
             control: None,
             awaited: Vec::new(),
             metrics: Metrics::default(),
@@ -96,13 +96,13 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
         watchdog: Watchdog::start(),
         stalled: false,
         signals: &Signals::block().expect("signals"),
-        each_turn: || {},
+        after_each_sample: || {},
     };
     test(&mut run);
 }
 
 fn decisions_of(run: &mut Run<'_>) -> Vec<String> {
-    let latest = run.books.writer.ask(|store| store.latest_decisions(100));
+    let latest = run.records.writer.ask(|store| store.latest_decisions(100));
     latest.into_iter().map(|row| row.decision).collect()
 }
 
@@ -135,7 +135,7 @@ fn event_raised_by_an_action_is_handled_after_the_others() {
 fn verified(run: &mut Run<'_>, candidate: CandidateId, lease: LeaseId, status: Status) -> Action {
     let key = AttemptKey { candidate, stage: Stage::Verify, number: 1 };
     let row = AttemptRow { key, worker: None, lease: None, predicted: None, started: UtcTime::now() };
-    run.books.writer.write(move |store| store.attempt_started(&row));
+    run.records.writer.write(move |store| store.attempt_started(&row));
     run.attempts.running.insert(lease, RunningAttempt::new(1));
     let report = Report::failed(Stage::Verify, status, "what was seen");
     Action::AttemptEnded {
@@ -156,7 +156,7 @@ fn unit_of(run: &Run<'_>, candidate: CandidateId) -> UnitId {
 }
 
 fn end_of(run: &mut Run<'_>, candidate: CandidateId) -> (Option<Stage>, String) {
-    let record = run.books.writer.ask(move |store| store.record_of(candidate)).expect("a candidate");
+    let record = run.records.writer.ask(move |store| store.record_of(candidate)).expect("a candidate");
     (record.failed_stage, record.feedback.expect("feedback"))
 }
 

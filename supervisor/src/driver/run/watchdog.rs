@@ -183,8 +183,8 @@ mod tests {
 
     #[test]
     fn every_part_has_a_distinct_text() {
-        for (place, part) in Part::ALL.into_iter().enumerate() {
-            assert_eq!(usize::from(part as u8), place);
+        for (index, part) in Part::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(part as u8), index);
             assert_eq!(text_of(part as u8), part.text());
         }
         let texts: std::collections::BTreeSet<&str> = Part::ALL.iter().map(|part| part.text()).collect();

@@ -1,8 +1,8 @@
 //! Reads the facts about a job's captures from their headers, before anything starts.
 //!
 //! It converts capture files to the numbers and the signature that the core and the workers get. One capture is open at
-//! a time, and little of it is kept. Arguments are named after every entry was read. Until then, small entries are kept
-//! in memory as long as there is room, and the others are opened a second time.
+//! a time, and little of it is kept. Arguments get their names when every entry has been read. Until then, small
+//! entries are kept in memory as long as there is room, and the others are opened a second time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ const NAMED_PROBLEMS: usize = 5;
 
 /// A usable entry.
 #[derive(Clone, Debug)]
-pub struct EntryFact {
+pub struct UsableEntry {
     pub entry: EntryRef,
     /// The signature class: shapes, dtypes and scalars.
     pub class: String,
@@ -44,7 +44,7 @@ pub struct EntryFact {
 #[derive(Clone, Debug, Default)]
 pub struct JobFacts {
     pub signature: Option<Signature>,
-    pub entries: Vec<EntryFact>,
+    pub entries: Vec<UsableEntry>,
     pub bytes: Bytes,
     /// The bytes of distinct storages. Storages of equal size and CRC count once, because headers do not show contents.
     pub unique_bytes: Bytes,
@@ -68,7 +68,7 @@ impl JobFacts {
         let mut builder = SignatureBuilder::new(job.params.clone(), job.defaults.clone());
         let mut functions = BTreeSet::new();
         for path in files {
-            match look(path, job.dtypes.as_deref()) {
+            match read_headers(path, job.dtypes.as_deref()) {
                 Ok(Some(headers)) => {
                     builder.observe(&headers.name, &headers.entry);
                     functions.insert(headers.entry.function_name.clone());
@@ -103,7 +103,7 @@ impl JobFacts {
             let mut constants = Constants::default();
             let mut repeated = Repeated::default();
             for (path, headers) in kept_entries {
-                let headers = headers.map_or_else(|| look(path, None), |it| Ok(Some(it)));
+                let headers = headers.map_or_else(|| read_headers(path, None), |it| Ok(Some(it)));
                 let added = match headers {
                     Ok(Some(headers)) => {
                         let shared = (&mut constants, &mut repeated);
@@ -127,7 +127,7 @@ impl JobFacts {
                 fact.entry.repeated = repeated;
             }
         }
-        facts.weigh();
+        facts.set_weights();
         facts.broken = summarise(&problems);
         facts
     }
@@ -159,7 +159,7 @@ impl JobFacts {
         self.bytes += file;
         constants.observe(&facts.pieces, page);
         repeated.observe(&storages, &arguments);
-        self.entries.push(EntryFact {
+        self.entries.push(UsableEntry {
             entry: EntryRef {
                 id: EntryId(number),
                 name,
@@ -186,7 +186,7 @@ impl JobFacts {
     }
 
     /// Sets each entry's weight to the number of entries in its class.
-    fn weigh(&mut self) {
+    fn set_weights(&mut self) {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for fact in &self.entries {
             *counts.entry(&fact.class).or_default() += 1;
@@ -198,17 +198,17 @@ impl JobFacts {
     }
 
     /// Returns the entries by size. The smallest is first, so that failures are found early.
-    pub fn verified(&self) -> Vec<&EntryFact> {
-        let mut facts: Vec<&EntryFact> = self.entries.iter().collect();
+    pub fn verified(&self) -> Vec<&UsableEntry> {
+        let mut facts: Vec<&UsableEntry> = self.entries.iter().collect();
         facts.sort_by_key(|fact| (fact.entry.numbers.file, fact.entry.id));
         facts
     }
 
     /// Returns the entries to time, in the order in which they are batched. If `distinct`, there is one entry per
     /// class, with the size of the class as its weight. Otherwise, all entries are returned.
-    pub fn profiled(&self, distinct: bool) -> Vec<EntryFact> {
+    pub fn profiled(&self, distinct: bool) -> Vec<UsableEntry> {
         let mut seen = std::collections::BTreeSet::new();
-        let chosen: Vec<EntryFact> = self
+        let chosen: Vec<UsableEntry> = self
             .entries
             .iter()
             .filter(|fact| fact.scored)
@@ -244,7 +244,7 @@ enum Unusable {
 }
 
 /// Reads one capture. Returns `None` if `dtypes` excludes it.
-fn look(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<EntryHeaders>, Unusable> {
+fn read_headers(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<EntryHeaders>, Unusable> {
     let name = stem(path);
     // The fingerprint is taken before reading, so a change of the file during the read is noticed later.
     let identity = FileIdentity::of(path);
@@ -300,7 +300,9 @@ pub fn observed(
 ) -> Vec<(Vec<Argument>, Vec<OutputTensor>)> {
     let mut all = Vec::new();
     for path in files {
-        let Ok(Some(EntryHeaders { entry, .. })) = look(path, job.dtypes.as_deref()) else { continue };
+        let Ok(Some(EntryHeaders { entry, .. })) = read_headers(path, job.dtypes.as_deref()) else {
+            continue;
+        };
         if let Ok(arguments) = bind(&entry, signature)
             && let Ok(outputs) = judged(&entry, &arguments)
         {

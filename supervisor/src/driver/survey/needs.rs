@@ -13,13 +13,13 @@ use opt_shared::settings::{
     BuildSettings, LimitSettings, ProfileEntries, ProfileSettings, Protocol, VerifySettings,
 };
 
-use super::facts::{EntryFact, JobFacts};
+use super::facts::{JobFacts, UsableEntry};
 use crate::core::event::Stage;
 use crate::core::predict::{self, DeviceSide, Prediction, Sides};
 use crate::core::spec::{StageSpec, Step};
 use crate::plan::{CandidatePlan, JobPlan, Stages};
 
-/// The number of candidates from which on screening saves time compared with timing all of them.
+/// With at least this many candidates, screening takes less time than timing all of them.
 const SCREENED_FROM: usize = 4;
 
 /// The ways to do each stage of a candidate. The first takes most memory, the last takes least.
@@ -65,7 +65,7 @@ struct KnownNeeds {
 pub struct JobNeeds<'a> {
     job: &'a JobPlan,
     stages: Stages,
-    verified: Vec<&'a EntryFact>,
+    verified: Vec<&'a UsableEntry>,
     distinct: Vec<EntryNumbers>,
     all: Vec<EntryNumbers>,
     cores: u32,

@@ -2,13 +2,13 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// A limit below which runs fail in ways that do not name it.
+/// The smallest value of a resource limit with which runs work. Below it they fail with errors that do not name it.
 #[derive(Clone, Copy, Debug)]
 struct Needed {
     resource: Resource,
     what: &'static str,
     least: u64,
-    /// The option of the shell's `ulimit` that sets it, and its unit.
+    /// The option of the shell's `ulimit` that sets the limit, and the unit of its argument in bytes or files.
     option: char,
     unit: u64,
 }
@@ -22,7 +22,7 @@ const NEEDED: [Needed; 3] = [
         what: "the size of a file (in bytes)",
         least: 1 << 30,
         option: 'f',
-        // In some shells; others count in units of 1024.
+        // Some shells count in units of 512 bytes, others in units of 1024. The smaller unit gives the larger number.
         unit: 512,
     },
     // Compilers fail with 128 KiB, as if the source were wrong.
@@ -38,7 +38,7 @@ const NEEDED: [Needed; 3] = [
 /// A resource limit that is too low for any run, and that this process may not raise.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the resource limit on {what} is {limit}, but a run needs at least {least} (raise the hard limit with `ulimit -H{option} {value}` as root, or with the service manager)"
+    "the hard limit on {what} is {limit}, but a run needs at least {least} (as root, raise it with `ulimit -H{option} {value}` in the shell that starts the run, or raise it in the service manager)"
 )]
 pub struct LimitTooLow {
     what: &'static str,

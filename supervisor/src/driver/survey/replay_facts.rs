@@ -11,7 +11,7 @@ use opt_shared::replay::{PoolFloor, Recorder, needs};
 use opt_shared::settings::VerifySettings;
 use opt_shared::units::Bytes;
 
-use super::facts::{EntryFact, JobFacts};
+use super::facts::{JobFacts, UsableEntry};
 use crate::core::predict::{self, Prediction};
 use crate::plan::{Plan, ReplayPlan};
 
@@ -99,12 +99,12 @@ fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<R
         if let Some(why) = &of_job.broken {
             return Ok(broken(format!("the captures of job `{job_name}` cannot be used: {why}")));
         }
-        let place = of_job.entries.iter().position(|fact| fact.entry.name == *entry);
-        let (Some(place), Some(signature)) = (place, &of_job.signature) else {
+        let index = of_job.entries.iter().position(|fact| fact.entry.name == *entry);
+        let (Some(index), Some(signature)) = (index, &of_job.signature) else {
             let (job, entry) = (job_name.to_owned(), entry.clone());
             return Err(ReplayError::LeftOut { replay: name(), job, entry });
         };
-        let looked = CaptureFile::open(&of_job.entries[place].entry.path)
+        let looked = CaptureFile::open(&of_job.entries[index].entry.path)
             .map_err(|error| chain(&error))
             .and_then(|capture| {
                 let recorded = Entry::from_value(capture.root()).map_err(|error| chain(&error))?;
@@ -120,8 +120,8 @@ fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<R
         recorder
             .step(job_name, entry, &needs)
             .map_err(|source| ReplayError::Unrecordable { replay: name(), source })?;
-        longest_path = longest_path.max(of_job.entries[place].entry.path.as_os_str().len());
-        steps.push((*job, place));
+        longest_path = longest_path.max(of_job.entries[index].entry.path.as_os_str().len());
+        steps.push((*job, index));
     }
     let recording = recorder.recording();
     if let Some(pin) = recording.unknown_pin(&replay.pin) {
@@ -136,9 +136,9 @@ fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<R
 }
 
 impl ReplayFacts {
-    pub(crate) fn fact<'f>(&self, facts: &'f [JobFacts], step: usize) -> Option<&'f EntryFact> {
-        let (job, place) = self.steps.get(step)?;
-        facts.get(job.index())?.entries.get(*place)
+    pub(crate) fn fact<'f>(&self, facts: &'f [JobFacts], step: usize) -> Option<&'f UsableEntry> {
+        let (job, index) = self.steps.get(step)?;
+        facts.get(job.index())?.entries.get(*index)
     }
 
     /// Predicts what the replay will owe at most, with any of these candidates.

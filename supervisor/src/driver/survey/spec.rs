@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use opt_shared::formula::{IDLE_WORKER, PER_LINE, SUPERVISOR};
+use opt_shared::formula::{IDLE_WORKER, SUPERVISOR, SUPERVISOR_PER_ITEM};
 use opt_shared::ids::{JobId, UnitId};
 use opt_shared::units::Bytes;
 
@@ -68,7 +68,7 @@ pub fn spec(plan: &Plan, facts: &[JobFacts], ceilings: Ceilings, floor: Bytes) -
         ceilings,
         floor,
         idle_worker: IDLE_WORKER,
-        supervisor: SUPERVISOR + PER_LINE.saturating_mul(lines),
+        supervisor: SUPERVISOR + SUPERVISOR_PER_ITEM.saturating_mul(lines),
         verifiers: plan.run.verifiers.get(),
         spare: plan.memory.spare,
         own_swap: plan.memory.swap == SwapUse::Own,

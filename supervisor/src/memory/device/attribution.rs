@@ -11,7 +11,7 @@ use super::Reading;
 
 /// One of our processes, with its pids in all of its pid namespaces, outermost first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ours<P> {
+pub struct OwnProcess<P> {
     pub process: P,
     pub pids: Vec<u32>,
 }
@@ -31,7 +31,7 @@ pub struct Attribution<P> {
 /// Splits a reading. `is_here` returns whether a pid belongs to a living process in our namespace.
 pub fn attribute<P: Copy>(
     reading: &Reading,
-    ours: &[Ours<P>],
+    ours: &[OwnProcess<P>],
     is_here: impl Fn(u32) -> bool,
 ) -> Attribution<P> {
     let mut found =
@@ -55,7 +55,7 @@ pub fn attribute<P: Copy>(
 }
 
 /// Our process with this pid in our namespace, or else the only one of our processes with this pid in any namespace.
-fn owner<P: Copy>(pid: u32, ours: &[Ours<P>]) -> Option<P> {
+fn owner<P: Copy>(pid: u32, ours: &[OwnProcess<P>]) -> Option<P> {
     if let Some(found) = ours.iter().find(|it| it.pids.first() == Some(&pid)) {
         return Some(found.process);
     }
@@ -88,8 +88,8 @@ mod tests {
         }
     }
 
-    fn ours(process: char, pids: &[u32]) -> Ours<char> {
-        Ours { process, pids: pids.to_vec() }
+    fn ours(process: char, pids: &[u32]) -> OwnProcess<char> {
+        OwnProcess { process, pids: pids.to_vec() }
     }
 
     #[test]

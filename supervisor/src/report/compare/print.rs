@@ -92,7 +92,7 @@ pub fn text(comparison: &Comparison) -> String {
         lines.push(format!("{}: {}", one_line(&job.name), headline(job)));
         if job.winners[0] != job.winners[1] {
             let [before, after] =
-                job.winners.each_ref().map(|it| it.as_deref().map_or("nobody".to_owned(), one_line));
+                job.winners.each_ref().map(|it| it.as_deref().map_or("none".to_owned(), one_line));
             lines.push(format!("  the winner changed from {before} to {after}"));
         }
         lines.extend(caveats(comparison, job).into_iter().map(|caveat| format!("  note: {caveat}")));
@@ -154,7 +154,7 @@ pub fn markdown(comparison: &Comparison) -> String {
         lines.extend([String::new(), format!("### {}: {}", code(&job.name), headline(job)), String::new()]);
         if job.winners[0] != job.winners[1] {
             let [before, after] =
-                job.winners.each_ref().map(|it| it.as_deref().map_or("nobody".to_owned(), code));
+                job.winners.each_ref().map(|it| it.as_deref().map_or("none".to_owned(), code));
             lines.extend([format!("The winner changed from {before} to {after}."), String::new()]);
         }
         for caveat in caveats(comparison, job) {

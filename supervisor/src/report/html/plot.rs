@@ -216,8 +216,8 @@ fn worst_moments(series: &Series, from: u64, to: u64) -> Vec<Option<(u64, Bytes)
         worst[index] = owed.map(|owed| (middle, owed));
     }
     for point in &series.points {
-        let place = u128::from(point.at.saturating_sub(from)) * COLUMNS as u128 / span;
-        let index = usize::try_from(place).unwrap_or(COLUMNS).min(COLUMNS - 1);
+        let position = u128::from(point.at.saturating_sub(from)) * COLUMNS as u128 / span;
+        let index = usize::try_from(position).unwrap_or(COLUMNS).min(COLUMNS - 1);
         if let Some((at, owed)) = &mut worst[index]
             && *owed == point.first
         {
@@ -321,13 +321,13 @@ pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
         }
         for mark in timeline.marks.iter().take(MAX_DRAWN) {
             let Some(index) = lanes.iter().position(|lane| lane.worker == mark.worker) else { continue };
-            let place = (float(mark.at.clamp(from, to) - from) / time.size, float(index as u64) + 0.2);
+            let position = (float(mark.at.clamp(from, to) - from) / time.size, float(index as u64) + 0.2);
             match mark.kind {
                 MarkKind::KilledRunner | MarkKind::KilledWorker => {
-                    chart.draw_series([Cross::new(place, 5, KILL.stroke_width(2))])?;
+                    chart.draw_series([Cross::new(position, 5, KILL.stroke_width(2))])?;
                 }
                 MarkKind::Recycled => {
-                    chart.draw_series([Circle::new(place, 5, RECYCLE.stroke_width(2))])?;
+                    chart.draw_series([Circle::new(position, 5, RECYCLE.stroke_width(2))])?;
                 }
             }
         }

@@ -69,7 +69,7 @@ impl Axis {
     }
 
     /// The position of a value, in percent of the width.
-    pub(super) fn place(&self, value: f64) -> f64 {
+    pub(super) fn position(&self, value: f64) -> f64 {
         ((value / self.low).ln() / (self.high / self.low).ln() * 100.0).clamp(0.0, 100.0)
     }
 
@@ -80,8 +80,9 @@ impl Axis {
         while power <= self.high {
             for step in [1.0, 2.0, 5.0] {
                 let value = power * step;
-                let apart = ticks.last().is_none_or(|last| self.place(*last) + 17.0 <= self.place(value));
-                if (4.0..=96.0).contains(&self.place(value)) && apart {
+                let apart =
+                    ticks.last().is_none_or(|last| self.position(*last) + 17.0 <= self.position(value));
+                if (4.0..=96.0).contains(&self.position(value)) && apart {
                     ticks.push(value);
                 }
             }
@@ -109,7 +110,7 @@ pub(super) fn table(digest: &JobDigest) -> Markup {
                                 @if let Some(axis) = &axis {
                                     div.range {
                                         @for tick in axis.ticks() {
-                                            span style={ "left:" (two(axis.place(tick))) "%" } { (measure.tick(tick)) }
+                                            span style={ "left:" (two(axis.position(tick))) "%" } { (measure.tick(tick)) }
                                         }
                                     }
                                 }
@@ -175,12 +176,12 @@ fn row(digest: &JobDigest, candidate: &CandidateRecord, measure: Measure, axis: 
 fn range(estimate: Option<Estimate>, axis: &Axis, measure: Measure, winner: bool) -> Markup {
     html! {
         div.range.winner[winner] {
-            @if measure == Measure::Speedup { u style={ "left:" (two(axis.place(1.0))) "%" } {} }
+            @if measure == Measure::Speedup { u style={ "left:" (two(axis.position(1.0))) "%" } {} }
             @if let Some(it) = estimate {
-                i style={ "left:" (two(axis.place(it.ci_low))) "%;width:" (two(axis.place(it.ci_high) - axis.place(it.ci_low))) "%" } {}
-                b style={ "left:" (two(axis.place(it.value))) "%" } {}
+                i style={ "left:" (two(axis.position(it.ci_low))) "%;width:" (two(axis.position(it.ci_high) - axis.position(it.ci_low))) "%" } {}
+                b style={ "left:" (two(axis.position(it.value))) "%" } {}
             } @else if measure == Measure::Speedup {
-                b.baseline style={ "left:" (two(axis.place(1.0))) "%" } {}
+                b.baseline style={ "left:" (two(axis.position(1.0))) "%" } {}
             }
         }
     }
@@ -315,7 +316,7 @@ mod tests {
         ] {
             let axis = Axis::around(estimates.iter().copied(), Measure::Speedup).expect("an axis");
             for it in &estimates {
-                let places = [it.ci_low, it.value, it.ci_high].map(|value| axis.place(value));
+                let places = [it.ci_low, it.value, it.ci_high].map(|value| axis.position(value));
                 assert!(0.0 < places[0] && places.is_sorted() && places[2] < 100.0, "{places:?}");
             }
             let ticks = axis.ticks();

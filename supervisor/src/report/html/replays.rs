@@ -5,7 +5,7 @@ use opt_shared::outcome::{Blame, Status};
 
 use super::super::digest::Digest;
 use super::super::figures::{counted, one_line, percent};
-use super::super::replays::{Against, Figures, Outcome, Passed, ReplayText, Step};
+use super::super::replays::{BudgetComparison, Figures, Outcome, Passed, ReplayText, Step};
 use super::{Room, failures, too_large};
 use crate::record::ReplayRecord;
 
@@ -38,7 +38,7 @@ fn one(replay: &ReplayRecord, digest: &Digest) -> Markup {
     html! {
         h3 { (one_line(text.name)) " " span class={ "chip " (tone) } { (text.status) }
             @if let Some(blame) = text.blame.filter(|it| *it != Blame::Candidate) { span.muted { " blame: " (blame.name()) } } }
-        @if let Outcome::Not { detail: Some(detail), .. } = &text.outcome { p { (one_line(detail)) } }
+        @if let Outcome::Failed { detail: Some(detail), .. } = &text.outcome { p { (one_line(detail)) } }
         div.tiles {
             @for (name, figure) in Figures::NAMES.into_iter().zip(text.figures.all()) {
                 @if let Some(figure) = figure { div { p.muted { (name) } p.figure { (figure) } } }
@@ -46,7 +46,7 @@ fn one(replay: &ReplayRecord, digest: &Digest) -> Markup {
         }
         @match &text.outcome {
             Outcome::Passed(passed) => (self::passed(passed)),
-            Outcome::Not { .. } => @if let Some(failure) = &replay.failure { (failures::first_failure(failure)) },
+            Outcome::Failed { .. } => @if let Some(failure) = &replay.failure { (failures::first_failure(failure)) },
         }
     }
 }
@@ -66,13 +66,13 @@ fn passed(passed: &Passed<'_>) -> Markup {
     }
 }
 
-fn against(rows: &[Against]) -> Markup {
+fn against(rows: &[BudgetComparison]) -> Markup {
     html! {
         div.scroll {
             table {
                 thead { tr { th {} th.number { "this budget" } th.number { "keeping everything" } th.plot { "share" } } }
                 tbody {
-                    @for Against { what, ours, all, share } in rows {
+                    @for BudgetComparison { what, ours, all, share } in rows {
                         tr {
                             td { (what) }
                             td.number { (ours) }

@@ -68,8 +68,8 @@ fn lines(own: &Spread, beside: Option<&Spread>) -> Markup {
     let line = |[low, middle, high]: &Spread, is_own: bool| {
         html! {
             div.range.winner[is_own] {
-                i style={ "left:" (two(axis.place(*low))) "%;width:" (two(axis.place(*high) - axis.place(*low))) "%" } {}
-                b style={ "left:" (two(axis.place(*middle))) "%" } {}
+                i style={ "left:" (two(axis.position(*low))) "%;width:" (two(axis.position(*high) - axis.position(*low))) "%" } {}
+                b style={ "left:" (two(axis.position(*middle))) "%" } {}
             }
         }
     };

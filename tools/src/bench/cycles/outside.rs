@@ -17,10 +17,10 @@ const EVERY: Duration = Duration::from_secs(1);
 const COMING_AND_GOING: f64 = 1.0;
 
 #[derive(Debug, Default)]
-pub(super) struct Outside(Vec<Look>);
+pub(super) struct Outside(Vec<Snapshot>);
 
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct Snapshot {
     /// Milliseconds since 1970.
     at: u64,
     descriptors: usize,
@@ -35,37 +35,37 @@ struct Look {
 /// Runs the plan until it ends, and takes a sample every second.
 pub(super) fn watch(program: &Path, plan: &Path) -> Result<Outside> {
     let folder = plan.parent().context("a plan has a folder")?;
-    let said = fs::File::create(folder.join("stderr"))?;
+    let stderr = fs::File::create(folder.join("stderr"))?;
     let mut child = Command::new(program)
         .args(["run", "--quiet"])
         .arg(plan)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(said)
+        .stderr(stderr)
         .spawn()
         .context("starting opt-supervisor")?;
-    let mut looks = Vec::new();
+    let mut snapshots = Vec::new();
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
         }
         // Leave out a sample during which the supervisor ended.
-        looks.extend(look(child.id()));
+        snapshots.extend(snapshot(child.id()));
         std::thread::sleep(EVERY);
     };
-    let said = fs::read_to_string(folder.join("stderr"))?;
-    ensure!(status.success(), "the run ended with {status}: {said}");
-    Ok(Outside(looks))
+    let stderr = fs::read_to_string(folder.join("stderr"))?;
+    ensure!(status.success(), "the run ended with {status}: {stderr}");
+    Ok(Outside(snapshots))
 }
 
-fn look(pid: u32) -> Option<Look> {
+fn snapshot(pid: u32) -> Option<Snapshot> {
     let process = Path::new("/proc").join(pid.to_string());
     let descriptors: Vec<_> = fs::read_dir(process.join("fd")).ok()?.flatten().collect();
     let is_memory = |path: &Path| path.to_string_lossy().starts_with("/memfd:");
     let memory_files =
         descriptors.iter().filter(|it| fs::read_link(it.path()).is_ok_and(|to| is_memory(&to))).count();
     let sample = ProcessSampler::open(Path::new("/proc"), pid).ok()??.sample().ok()?.alive()?;
-    Some(Look {
+    Some(Snapshot {
         at: u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()?,
         descriptors: descriptors.len(),
         memory_files,
@@ -80,9 +80,12 @@ fn look(pid: u32) -> Option<Look> {
 impl Outside {
     /// Returns each figure's samples from this moment on, with the growth that counts as noise.
     pub(super) fn since(&self, from: u64) -> [(&'static str, Figures, f64); 7] {
-        let of = |which: fn(&Look) -> f64| {
+        let of = |which: fn(&Snapshot) -> f64| {
             let mut figures = Figures::default();
-            self.0.iter().filter(|look| from <= look.at).for_each(|look| figures.push(which(look)));
+            self.0
+                .iter()
+                .filter(|snapshot| from <= snapshot.at)
+                .for_each(|snapshot| figures.push(which(snapshot)));
             figures
         };
         [

@@ -135,9 +135,9 @@ fn verify(folder: &Path, captures: &Path, files: &[PathBuf], kernel: &str, name:
 
 /// The bytes that child processes and their descendants have read from the disk, if they have ended.
 fn children_read() -> Result<u64> {
-    // SAFETY: a zeroed structure of plain numbers, which the call fills.
+    // SAFETY: the structure consists of plain numbers, so zeros are valid. The call fills it.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: the call writes only to `usage`.
     let result = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
     ensure!(result == 0, "getrusage failed");
     Ok(u64::try_from(usage.ru_inblock)? * 512)

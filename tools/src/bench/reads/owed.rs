@@ -12,7 +12,7 @@ use opt_supervisor::memory::procfs::ProcessSampler;
 /// The first command line argument that makes this program a reader.
 pub(crate) const ARGUMENT: &str = "__stream";
 /// The sampling interval. The slots of a reader exist from its first chunk to its last, so samples cannot miss them.
-const LOOK: Duration = Duration::from_millis(1);
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 pub(super) fn command(path: &Path, bytes: u64, method: ReadMethod, readers: usize) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
@@ -46,7 +46,7 @@ pub(super) fn peak(mut command: Command) -> Result<u64> {
         while child.try_wait()?.is_none() {
             let seen = memory.sample()?.alive().and_then(|sample| sample.owed());
             most = most.max(seen.map_or(0, |owed| owed.get()));
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
         }
     }
     let status = child.wait()?;

@@ -244,7 +244,7 @@ const PIECE: usize = 4 << 20;
 
 fn touch(file: &File, bytes: u64, way: Touch) -> Result<()> {
     let length = usize::try_from(bytes)?;
-    // SAFETY: a fresh map at an address that the kernel chooses, of a file that does not change.
+    // SAFETY: this is a new map, at an address that the kernel chooses, of a file that does not change.
     let start =
         unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE, file.as_fd(), 0) }?;
     let advice = match way {
@@ -253,15 +253,15 @@ fn touch(file: &File, bytes: u64, way: Touch) -> Result<()> {
         Touch::Sequential => Some(Advice::Sequential),
     };
     if let Some(advice) = advice {
-        // SAFETY: advice on our own map.
+        // SAFETY: this only advises the kernel about our own map.
         unsafe { madvise(start, length, advice) }?;
     }
-    // SAFETY: mapped readable, and of this length.
+    // SAFETY: the map is readable and has this length.
     let words = unsafe { std::slice::from_raw_parts(start.cast::<u64>(), length / 8) };
     let mut sum = 0_u64;
     for piece in words.chunks(PIECE / 8) {
         if way == Touch::Populate {
-            // SAFETY: fills page tables of our own map; pieces begin at page boundaries.
+            // SAFETY: this fills page tables of our own map, and pieces begin at page boundaries.
             unsafe {
                 madvise(piece.as_ptr().cast_mut().cast(), size_of_val(piece), Advice::LinuxPopulateRead)
             }?;
@@ -269,7 +269,7 @@ fn touch(file: &File, bytes: u64, way: Touch) -> Result<()> {
         sum = piece.iter().fold(sum, |sum, word| sum.wrapping_add(*word));
     }
     std::hint::black_box(sum);
-    // SAFETY: our own map; the slice is not used any more.
+    // SAFETY: this is our own map, and the slice is not used any more.
     unsafe { munmap(start, length) }?;
     Ok(())
 }

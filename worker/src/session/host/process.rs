@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use opt_shared::ids::LeaseId;
-use opt_shared::message::{KillReason, Pack, Protection};
+use opt_shared::message::{GroupLimits, KillReason, Protection};
 use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -244,7 +244,7 @@ impl Runner {
             shared,
             of_worker: spec.of_worker,
             inherited,
-            pack: Pack { files: spec.mapped, tasks: spec.tasks, tree: false },
+            group_limits: GroupLimits { files: spec.mapped, tasks: spec.tasks, tree: false },
         })?;
         let mut descriptors = vec![spec.artifact];
         descriptors.extend(spec.libraries.iter().map(Library::descriptor));

@@ -9,7 +9,7 @@ use opt_shared::capture::CaptureFile;
 use opt_shared::ids::EntryId;
 use opt_shared::language::Launcher;
 use opt_shared::launch::Launch;
-use opt_shared::message::{Callee, Closed, EntryRef};
+use opt_shared::message::{Callee, EntryRef, HiddenPaths};
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::outcome::Artifact;
 use opt_shared::settings::{LimitSettings, Nonfinite, ToleranceProfile, VerifySettings};
@@ -59,7 +59,7 @@ pub(crate) fn callee(candidate: &str, signature: Signature) -> Callee {
             env: BTreeMap::new(),
         },
         library_path: Vec::new(),
-        closed: Closed::default(),
+        closed: HiddenPaths::default(),
         python: String::new(),
         form: Form::Settled,
     }

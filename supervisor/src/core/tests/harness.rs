@@ -1,4 +1,4 @@
-//! Takes the part of the driver in tests: feeds events, records actions, and answers routine actions.
+//! Plays the part of the driver in tests: feeds events, records actions, and answers routine actions.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -42,14 +42,14 @@ pub(super) fn two_jobs() -> Plan {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Given {
+pub(super) struct Granted {
     pub(super) worker: WorkerId,
     pub(super) lease: LeaseId,
     pub(super) order: Order,
     pub(super) attempt: u32,
 }
 
-pub(super) struct Desk {
+pub(super) struct Harness {
     pub(super) core: Core,
     pub(super) now: Moment,
     pub(super) log: Vec<Action>,
@@ -60,20 +60,20 @@ pub(super) struct Desk {
     offered: usize,
     starting: VecDeque<WorkerId>,
     ending: VecDeque<WorkerId>,
-    given: VecDeque<Given>,
+    granted: VecDeque<Granted>,
     /// Whether the reasons for kills are recorded immediately.
     pub(super) acknowledges: bool,
 }
 
-impl Desk {
+impl Harness {
     pub(super) fn new(plan: Plan) -> Self {
-        let mut desk = Self::silent(&plan);
-        desk.plan = Some(plan);
-        desk.feed(Event::Tick);
-        desk
+        let mut harness = Self::silent(&plan);
+        harness.plan = Some(plan);
+        harness.feed(Event::Tick);
+        harness
     }
 
-    /// Creates a desk whose source never answers. No event has been fed yet.
+    /// Creates a harness whose source never answers. No event has been fed yet.
     pub(super) fn silent(plan: &Plan) -> Self {
         Self {
             core: Core::new(plan.spec(), WorkerId(1), LeaseId(1)),
@@ -84,7 +84,7 @@ impl Desk {
             offered: 0,
             starting: VecDeque::new(),
             ending: VecDeque::new(),
-            given: VecDeque::new(),
+            granted: VecDeque::new(),
             acknowledges: true,
         }
     }
@@ -110,7 +110,7 @@ impl Desk {
                     self.ending.push_back(worker);
                 }
                 Action::Start { worker, lease, order, attempt, .. } => {
-                    self.given.push_back(Given { worker, lease, order, attempt });
+                    self.granted.push_back(Granted { worker, lease, order, attempt });
                 }
                 _ => {}
             }
@@ -165,14 +165,14 @@ impl Desk {
     pub(super) fn gone(&mut self, worker: WorkerId) -> Vec<Action> {
         self.starting.retain(|&other| other != worker);
         self.ending.retain(|&other| other != worker);
-        self.given.retain(|given| given.worker != worker);
+        self.granted.retain(|granted| granted.worker != worker);
         self.feed(Event::WorkerGone { worker, how: "signal 9".to_owned(), left_runners: false })
     }
 
-    pub(super) fn lease(&mut self) -> Given {
+    pub(super) fn lease(&mut self) -> Granted {
         for _ in 0..20 {
-            if let Some(given) = self.given.pop_front() {
-                return given;
+            if let Some(granted) = self.granted.pop_front() {
+                return granted;
             }
             self.answer();
         }
@@ -180,20 +180,20 @@ impl Desk {
     }
 
     /// Returns the next grant that the test has not taken yet.
-    pub(super) fn try_lease(&mut self) -> Option<Given> {
-        self.given.pop_front()
+    pub(super) fn try_lease(&mut self) -> Option<Granted> {
+        self.granted.pop_front()
     }
 
-    pub(super) fn finish(&mut self, given: Given, status: Status) -> Vec<Action> {
-        self.report(given, reports::report(given.order.stage, status))
+    pub(super) fn finish(&mut self, granted: Granted, status: Status) -> Vec<Action> {
+        self.report(granted, reports::report(granted.order.stage, status))
     }
 
-    pub(super) fn report(&mut self, given: Given, report: Report) -> Vec<Action> {
-        self.feed(Event::Finished { worker: given.worker, lease: given.lease, report: Box::new(report) })
+    pub(super) fn report(&mut self, granted: Granted, report: Report) -> Vec<Action> {
+        self.feed(Event::Finished { worker: granted.worker, lease: granted.lease, report: Box::new(report) })
     }
 
-    pub(super) fn runner(&mut self, given: Given, pid: u32, limit: Bytes) -> Vec<Action> {
-        let (worker, lease) = (given.worker, given.lease);
+    pub(super) fn runner(&mut self, granted: Granted, pid: u32, limit: Bytes) -> Vec<Action> {
+        let (worker, lease) = (granted.worker, granted.lease);
         self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared: Bytes::mib(1) })
     }
 
@@ -217,8 +217,8 @@ impl Desk {
             if let Some(stop) = self.stopped() {
                 return stop;
             }
-            match self.given.pop_front() {
-                Some(given) => self.finish(given, Status::Passed),
+            match self.granted.pop_front() {
+                Some(granted) => self.finish(granted, Status::Passed),
                 None => self.answer(),
             };
         }

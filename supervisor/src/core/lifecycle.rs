@@ -222,7 +222,7 @@ impl Core {
         self.stop_for_the_host(now, why, vec![("failures", self.failures_in_a_row as u64)]);
     }
 
-    // Runners.
+    // The start and end of runners.
 
     pub(super) fn runner_started(
         &mut self,
@@ -235,10 +235,10 @@ impl Core {
         let stopping = self.ending_kill();
         let Some(it) = self.workers.get_mut(&worker) else { return };
         let is_current_lease = it.lease().is_some_and(|held| held.id == lease);
-        let doomed = it.killed.or(stopping);
+        let kill_reason = it.killed.or(stopping);
         let (owed, peak_owed, device) = (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO);
         it.runners.insert(pid, Runner { limit, shared, owed, peak_owed, device, killed: None });
-        match doomed {
+        match kill_reason {
             Some(reason) => self.kill_runner(worker, pid, reason),
             None if is_current_lease => self.actions.push(Action::AllowRunner { worker, pid }),
             None => self.kill_runner(worker, pid, KillReason::Orphaned),

@@ -1,5 +1,5 @@
-//! Serves everything that watches the run: clients of the control socket, readers of metrics, a terminal. It has the
-//! connections and the pending requests. Other modules compose the answers.
+//! Serves everyone who watches the run: clients of the control socket, readers of the metrics, and the terminal. It
+//! owns the connections and the pending requests. Other modules compose the answers.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::record::UtcTime;
 /// The time if nothing is due. The loop wakes up for samples long before that.
 const NOT_DUE: Duration = Duration::from_secs(3600);
 
-pub(crate) struct Desk {
+pub(crate) struct Endpoints {
     pub(crate) control: Option<Server>,
     /// The clients that wait for the end of each candidate.
     pub(crate) awaited: Vec<(Token, CandidateId)>,
@@ -31,7 +31,7 @@ pub(crate) struct Desk {
     pub(crate) each_candidate: Option<EachCandidate>,
 }
 
-impl Desk {
+impl Endpoints {
     /// Returns the time until a client must be served even if nothing arrives.
     pub(crate) fn due(&self) -> Duration {
         let next = self.control.as_ref().and_then(Server::next_moment);

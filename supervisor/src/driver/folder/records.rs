@@ -1,4 +1,4 @@
-//! Everything that a run writes: its database, the evidence that goes into it, and the summary.
+//! Writes everything that a run leaves behind: the rows of its database, its memory samples and its summary.
 
 use opt_shared::ids::CandidateId;
 use opt_shared::units::Bytes;
@@ -12,7 +12,7 @@ use crate::driver::RunError;
 use crate::record::{MemoryTotals, Numbers, UtcTime};
 use crate::store::{DevicePhase, PhaseRow as StoredPhase, ReplayPhaseRow, Store};
 
-pub(crate) struct Books {
+pub(crate) struct RunRecords {
     pub(crate) writer: Writer,
     pub(crate) evidence: Evidence,
     pub(crate) summaries: Summaries,
@@ -20,7 +20,7 @@ pub(crate) struct Books {
     pub(crate) samples_dropped: u64,
 }
 
-impl Books {
+impl RunRecords {
     pub(crate) fn open(store: Store, folder: &RunFolder) -> Result<Self, RunError> {
         let evidence = Evidence::new(store.samples_width()?);
         let summaries = Summaries::open(folder.path()).map_err(RunError::Thread)?;
@@ -73,8 +73,8 @@ impl Books {
     }
 
     /// Adds a sample of memory, which is written in a block with others.
-    pub(crate) fn look(&mut self, look: &RunSample) {
-        if let Some(block) = self.evidence.add(look)
+    pub(crate) fn memory_sample(&mut self, sample: &RunSample) {
+        if let Some(block) = self.evidence.add(sample)
             && !self.writer.write_samples(move |store| store.samples(&block))
         {
             self.samples_dropped += 1;
