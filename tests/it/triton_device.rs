@@ -21,8 +21,10 @@ struct Kernel {
 const RELU: &str = "torch_nn_functional_relu";
 const SOFTMAX: &str = "torch_nn_functional_softmax";
 const FIRST: &str = "entry_000000";
-const BY_128: &str = r#"grid = "ceil_div(out.numel, 128)", block = 128, args = ["input", "out", "out.numel:i32"]"#;
-const BY_256: &str = r#"grid = "ceil_div(out.numel, 256)", block = 128, args = ["arg0", "out", "out.numel:i32"]"#;
+const BY_128: &str =
+    r#"grid = "ceil_div(out.numel, 128)", block = 128, args = ["input", "out", "out.numel:i32"]"#;
+const BY_256: &str =
+    r#"grid = "ceil_div(out.numel, 256)", block = 128, args = ["arg0", "out", "out.numel:i32"]"#;
 const BY_ROW: &str =
     r#"grid = "out.numel / out.shape[-1]", block = 32, args = ["input", "out", "out.shape[-1]:i32"]"#;
 

@@ -42,8 +42,8 @@ fn one_by_one(op: &LaneOp, registers: &mut Registers, active: u32) {
 }
 
 fn is_plain(function: &FloatFunction) -> bool {
-    let FloatFunction { op: _, wide, rounding, flush: _, saturate, nan_wins, xor_sign } = *function;
-    !wide && rounding == Rounding::NearestEven && !saturate && !nan_wins && !xor_sign
+    let FloatFunction { op: _, wide, rounding, flush: _, saturate, propagates_nan, xor_sign } = *function;
+    !wide && rounding == Rounding::NearestEven && !saturate && !propagates_nan && !xor_sign
 }
 
 /// The bits of a result, with every NaN replaced by the canonical one.

@@ -202,7 +202,9 @@ fn constants(flags: &[String]) -> Result<BTreeMap<String, String>, String> {
         .iter()
         .map(|flag| {
             read(flag).ok_or_else(|| {
-                format!("`{flag}` in extra_flags: Triton's compiler takes only constants, such as `-DBLOCK=256`")
+                format!(
+                    "`{flag}` in extra_flags: Triton's compiler takes only constants, such as `-DBLOCK=256`"
+                )
             })
         })
         .collect()

@@ -6,7 +6,7 @@ use opt_shared::outcome::{Report, Status};
 use opt_shared::room::Room;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, plan};
+use super::harness::{Granted, Harness, plan};
 use crate::core::control::UnitView;
 use crate::core::event::{Event, Stage, StopReason};
 use crate::core::testkit::reports;
@@ -16,122 +16,122 @@ const BETWEEN_THE_MARKS: Room = Room { disk: Some(Bytes::mib(48)), inodes: None,
 const PLENTY: Room = Room { disk: Some(Bytes::gib(3)), inodes: None, pids: None };
 
 /// Lets everything pass that is granted, until nothing more is.
-fn pass_what_is_granted(desk: &mut Desk) {
+fn pass_what_is_granted(harness: &mut Harness) {
     for _ in 0..40 {
-        match desk.try_lease() {
-            Some(given) => desk.finish(given, Status::Passed),
-            None => desk.answer(),
+        match harness.try_lease() {
+            Some(granted) => harness.finish(granted, Status::Passed),
+            None => harness.answer(),
         };
     }
 }
 
 /// The report of a build that failed, with the room that was left.
-fn failed(given: Given, room: Room) -> Report {
-    let mut report = reports::report(given.order.stage, Status::InfraError);
+fn failed(granted: Granted, room: Room) -> Report {
+    let mut report = reports::report(granted.order.stage, Status::InfraError);
     report.head.room = Some(room);
     report
 }
 
 #[test]
 fn builds_wait_for_room_while_other_steps_continue() {
-    let mut desk = Desk::new(plan(3));
+    let mut harness = Harness::new(plan(3));
     for _ in 0..2 {
-        let build = desk.lease();
+        let build = harness.lease();
         if build.order.unit.0 == 1 {
-            desk.feed(Event::Room(SHORT));
+            harness.feed(Event::Room(SHORT));
         }
-        desk.finish(build, Status::Passed);
+        harness.finish(build, Status::Passed);
     }
-    pass_what_is_granted(&mut desk);
-    assert_eq!(desk.orders(), "B0 B1 V0 V1 P0 P1/0");
-    let waiting = desk.core.run_view().waiting.expect("it waits").1;
+    pass_what_is_granted(&mut harness);
+    assert_eq!(harness.orders(), "B0 B1 V0 V1 P0 P1/0");
+    let waiting = harness.core.run_view().waiting.expect("it waits").1;
     assert!(waiting.contains("room for builds: 3.00 MiB are free"), "{waiting}");
     let unit = opt_shared::ids::UnitId(2);
-    assert_eq!(desk.core.unit_view(unit), Some(UnitView::Waiting { stage: Stage::Build, attempt: 1 }));
-    let why = desk.core.wait_reason(desk.now, unit, |other| other.to_string()).expect("it waits");
+    assert_eq!(harness.core.unit_view(unit), Some(UnitView::Waiting { stage: Stage::Build, attempt: 1 }));
+    let why = harness.core.wait_reason(harness.now, unit, |other| other.to_string()).expect("it waits");
     assert!(why.contains("no room for builds"), "{why}");
     // A little more room would be gone after the next build.
-    desk.feed(Event::Room(BETWEEN_THE_MARKS));
-    pass_what_is_granted(&mut desk);
-    assert_eq!(desk.orders(), "B0 B1 V0 V1 P0 P1/0");
-    assert_eq!(desk.policies("room_short").len(), 1);
-    assert!(desk.policies("room_back").is_empty());
-    desk.feed(Event::Room(PLENTY));
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(desk.orders(), "B0 B1 V0 V1 P0 P1/0 B2 V2 P2/0");
-    assert_eq!((desk.policies("room_short").len(), desk.policies("room_back").len()), (1, 1));
-    assert_eq!(desk.core.run_view().waiting, None);
+    harness.feed(Event::Room(BETWEEN_THE_MARKS));
+    pass_what_is_granted(&mut harness);
+    assert_eq!(harness.orders(), "B0 B1 V0 V1 P0 P1/0");
+    assert_eq!(harness.policies("room_short").len(), 1);
+    assert!(harness.policies("room_back").is_empty());
+    harness.feed(Event::Room(PLENTY));
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert_eq!(harness.orders(), "B0 B1 V0 V1 P0 P1/0 B2 V2 P2/0");
+    assert_eq!((harness.policies("room_short").len(), harness.policies("room_back").len()), (1, 1));
+    assert_eq!(harness.core.run_view().waiting, None);
 }
 
 #[test]
 fn candidate_is_not_timed_without_its_baseline_while_that_waits_for_room() {
     let mut spec = plan(2);
     spec.verifiers = 2;
-    let mut desk = Desk::new(spec);
-    let (baseline, candidate) = (desk.lease(), desk.lease());
-    assert_eq!(desk.orders(), "B0 B1");
-    desk.report(baseline, failed(baseline, SHORT));
-    desk.finish(candidate, Status::Passed);
-    pass_what_is_granted(&mut desk);
-    assert_eq!(desk.orders(), "B0 B1 V1");
-    desk.feed(Event::Room(PLENTY));
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(desk.orders(), "B0 B1 V1 B0#2 V0 P0 P1/0");
+    let mut harness = Harness::new(spec);
+    let (baseline, candidate) = (harness.lease(), harness.lease());
+    assert_eq!(harness.orders(), "B0 B1");
+    harness.report(baseline, failed(baseline, SHORT));
+    harness.finish(candidate, Status::Passed);
+    pass_what_is_granted(&mut harness);
+    assert_eq!(harness.orders(), "B0 B1 V1");
+    harness.feed(Event::Room(PLENTY));
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert_eq!(harness.orders(), "B0 B1 V1 B0#2 V0 P0 P1/0");
 }
 
 #[test]
 fn build_that_fails_without_room_is_no_loss_three_times() {
-    let mut desk = Desk::new(plan(1));
+    let mut harness = Harness::new(plan(1));
     for attempt in 1..=5 {
-        let build = desk.lease();
+        let build = harness.lease();
         assert_eq!((build.order.stage, build.attempt), (Stage::Build, attempt));
         // The compiler's files are gone when the room is read, so a little room counts as none.
-        desk.report(build, failed(build, BETWEEN_THE_MARKS));
-        pass_what_is_granted(&mut desk);
-        assert_eq!(desk.try_lease(), None, "it waits for room");
-        assert_eq!(desk.policies("put_off").len(), usize::from(attempt == 5), "attempt {attempt}");
-        desk.feed(Event::Room(PLENTY));
+        harness.report(build, failed(build, BETWEEN_THE_MARKS));
+        pass_what_is_granted(&mut harness);
+        assert_eq!(harness.try_lease(), None, "it waits for room");
+        assert_eq!(harness.policies("put_off").len(), usize::from(attempt == 5), "attempt {attempt}");
+        harness.feed(Event::Room(PLENTY));
     }
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(desk.done(0), Some((Status::Passed, None)));
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert_eq!(harness.done(0), Some((Status::Passed, None)));
 }
 
 #[test]
 fn failed_build_with_room_is_a_loss() {
-    let mut desk = Desk::new(plan(1));
+    let mut harness = Harness::new(plan(1));
     for _ in 0..2 {
-        let build = desk.lease();
-        desk.report(build, failed(build, PLENTY));
+        let build = harness.lease();
+        harness.report(build, failed(build, PLENTY));
     }
-    assert_eq!(desk.policies("put_off").len(), 1);
+    assert_eq!(harness.policies("put_off").len(), 1);
 }
 
 #[test]
 fn shortage_without_builds_changes_nothing() {
-    let mut desk = Desk::new(plan(1));
-    let build = desk.lease();
-    desk.feed(Event::Room(SHORT));
-    desk.finish(build, Status::Passed);
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert!(desk.policies("room_short").is_empty());
+    let mut harness = Harness::new(plan(1));
+    let build = harness.lease();
+    harness.feed(Event::Room(SHORT));
+    harness.finish(build, Status::Passed);
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert!(harness.policies("room_short").is_empty());
 }
 
 #[test]
 fn run_ends_if_room_for_builds_never_comes() {
-    let mut desk = Desk::new(plan(2));
-    let build = desk.lease();
-    desk.feed(Event::Room(SHORT));
-    desk.pass_time(Duration::from_secs(30));
-    desk.finish(build, Status::Passed);
-    pass_what_is_granted(&mut desk);
-    assert_eq!(desk.stopped(), None);
-    let deadline = desk.core.next_deadline().expect("the wait has a limit");
+    let mut harness = Harness::new(plan(2));
+    let build = harness.lease();
+    harness.feed(Event::Room(SHORT));
+    harness.pass_time(Duration::from_secs(30));
+    harness.finish(build, Status::Passed);
+    pass_what_is_granted(&mut harness);
+    assert_eq!(harness.stopped(), None);
+    let deadline = harness.core.next_deadline().expect("the wait has a limit");
     assert!(Duration::from_secs(3600) <= deadline);
-    desk.pass_time(deadline - desk.now);
+    harness.pass_time(deadline - harness.now);
     for _ in 0..4 {
-        desk.answer();
+        harness.answer();
     }
-    let Some(StopReason::HostFailure { why }) = desk.stopped() else { panic!("{:#?}", desk.log) };
+    let Some(StopReason::HostFailure { why }) = harness.stopped() else { panic!("{:#?}", harness.log) };
     assert!(why.contains("no room for builds") && why.contains("free disk space"), "{why}");
-    assert_eq!(desk.done(1), None, "a resumed run builds it");
+    assert_eq!(harness.done(1), None, "a resumed run builds it");
 }

@@ -121,8 +121,7 @@ impl Timing {
         self.handoff = sides[CANDIDATE].session.clock().handoff();
         let least_clock = least_clock(self.samples.iter().flat_map(Samples::clocks));
         // If most pairs took no time, the others are exceptions.
-        let used =
-            if timed.len() <= pairs.without_time { Vec::new() } else { believed(timed, least_clock) };
+        let used = if timed.len() <= pairs.without_time { Vec::new() } else { believed(timed, least_clock) };
         // A runner without figures is replaced by another one.
         self.runners += u32::from(!used.is_empty());
         self.disturbed |= used.iter().any(|pair| !pair.is_calm(least_clock));

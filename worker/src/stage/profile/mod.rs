@@ -107,7 +107,7 @@ pub(crate) fn run<B: Backend>(
         }
     }
     let Profile { mut report, head, blind, .. } = profile;
-    head.context_lost = !backend.goes_on();
+    head.context_lost = !backend.can_start_sessions();
     if blind {
         report.entries.clear();
     }

@@ -110,7 +110,8 @@ impl Race {
         let device = HeldDevice::new(self.driver);
         let backend = CudaBackend::new(&device, task.device_cap).expect("a seed");
         let mut head = Head::passed();
-        let profiled = profile::run(&backend, &|_, _, _| (), &task, &mut head);
+        let profiled =
+            profile::run(&backend, &|_, _, _| (), &task, &mut head, &mut profile::Decisions::default());
         drop(backend);
         (head, profiled, self.script)
     }

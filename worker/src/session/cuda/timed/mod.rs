@@ -39,7 +39,7 @@ use crate::recorded::{Recorded, allocated_bytes};
 use crate::residency::ledger::Kind;
 use crate::residency::load::Load;
 use crate::session::{
-    Answer, Called, Clock, DeviceFacts, Ending, Loaded, Session, SessionError, TimedSession, Trespass,
+    Answer, Called, Clock, DeviceFacts, Ending, Loaded, Session, SessionError, StrayWrite, TimedSession,
     Variants, Varied,
 };
 
@@ -278,7 +278,7 @@ impl Session for TimedDevice<'_> {
         Box::new(self.layouts[entry].source(&self.kept[entry], output, slot))
     }
 
-    fn damage(&self, _: usize, _: u32, _: u8) -> Result<Option<Trespass>, SessionError> {
+    fn damage(&self, _: usize, _: u32, _: u8) -> Result<Option<StrayWrite>, SessionError> {
         Ok(None)
     }
 

@@ -41,7 +41,8 @@ fn profile_blames_the_side_whose_idle_rounds_alone_show_work() {
     for (candidate, baseline) in [(most, most), (most, half)] {
         let backend = with_baseline(busy_in(candidate), busy_in(baseline));
         let error =
-            run(&backend, &|_, _, _| {}, &task(&[0], true), &mut Head::passed()).expect_err("trouble");
+            run(&backend, &|_, _, _| {}, &task(&[0], true), &mut Head::passed(), &mut Decisions::default())
+                .expect_err("trouble");
         assert!(matches!(error, SessionError::NeverIdle { .. }), "{error}");
     }
 }
