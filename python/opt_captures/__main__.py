@@ -91,8 +91,9 @@ def main(given: Sequence[str] | None = None) -> int:
             jobs = kernelforge.import_project(options.project, options.out, options.plan, parity=options.parity)
             return tell_jobs(jobs, options.out / options.plan)
         if options.command == "flashinfer-trace":
-            given = (options.project, options.out, options.plan)
-            jobs = flashinfer.import_trace(*given, calls=options.calls, seed=options.seed)
+            jobs = flashinfer.import_trace(
+                options.project, options.out, options.plan, calls=options.calls, seed=options.seed
+            )
             return tell_jobs(jobs, options.out / options.plan)
         if options.command == "kernelbench":
             jobs = kernelbench.import_problems(
