@@ -78,7 +78,7 @@ fn run_on_a_card_reserves_and_reports_device_memory() {
     outcome.expect(summary.policy("device_in_use").is_empty(), "no other process uses the card");
 }
 
-/// The twin's clock is virtual: an instruction of a warp takes 10 us, and the host waits as for a card. `once` launches
+/// The twin's clock is virtual: an instruction of a warp takes 40 us, and the host waits as for a card. `once` launches
 /// the kernel of `twice` half as often.
 #[test]
 fn two_kernels_are_timed_on_the_virtual_clock_and_ranked() {
@@ -100,7 +100,7 @@ fn two_kernels_are_timed_on_the_virtual_clock_and_ranked() {
     );
     let scenario =
         Scenario::with_plan(&format!("{head}{job}{}{}", candidate("twice", 2), candidate("once", 1)));
-    scenario.write("cuda-clock", "10000 1000");
+    scenario.write("cuda-clock", "40000 1000");
     let (outcome, summary) = run(&scenario, &script(vec![with_context(&[(0, HELD)])]), 0);
     for name in ["twice", "once"] {
         outcome.expect_equal(summary.verdict("relu", name).0, Some("PASSED"), name);
