@@ -75,7 +75,6 @@ impl HalfFunction {
     }
 
     fn compute(&self, a: u64, b: u64, c: u64, format: Format) -> u64 {
-        let nearest = Rounding::NearestEven;
         let (x, y, z) = (unpack(a, format), unpack(b, format), unpack(c, format));
         match self.op {
             HalfOp::Neg | HalfOp::Abs if matches!(x, Value::Nan) => format.nan,
