@@ -300,8 +300,8 @@ mod tests {
         );
         // No code of the candidate had run.
         for (end, how) in [
-            (End::Exited { code: 2 }, "exited with code 2 before it loaded anything"),
-            (End::Signalled { signal: libc::SIGKILL }, "was killed by SIGKILL before it loaded anything"),
+            (End::Exited { code: 2 }, "exited with code 2 before it loaded any code"),
+            (End::Signalled { signal: libc::SIGKILL }, "was killed by SIGKILL before it loaded any code"),
         ] {
             let unlocked = Death { phase: Phase::Starting, locked: false, ..death_by(end) };
             check(unlocked, Status::InfraError, how);
