@@ -58,7 +58,9 @@ fn launchers_with_the_calling_convention_of_tvm_ffi_end_as_expected() {
 #[test]
 fn launchers_with_the_cpp_interface_of_tvm_ffi_end_as_expected() {
     let Some(folder) = std::env::var_os("OPT_TVM_FFI").map(PathBuf::from) else {
-        skipped("CUDA launchers in tvm-ffi's C++ were not tried: set OPT_TVM_FFI to a folder with its headers and library");
+        skipped(
+            "CUDA launchers in tvm-ffi's C++ were not tried: set OPT_TVM_FFI to a folder with its headers and library",
+        );
         return;
     };
     let scenario = Scenario::create();

@@ -4,7 +4,9 @@ use opt_shared::arguments::Form;
 use opt_shared::ids::{CandidateId, EntryId};
 use opt_shared::language::Language;
 use opt_shared::launch::Launch;
-use opt_shared::message::{BuildTask, Callee, Closed, Depth, EntryRef, FirstCall, ProfileTask, Task, VerifyTask, Work};
+use opt_shared::message::{
+    BuildTask, Callee, Closed, Depth, EntryRef, FirstCall, ProfileTask, Task, VerifyTask, Work,
+};
 use opt_shared::settings::{ProfileEntries, ProfileSettings};
 use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;

@@ -144,7 +144,9 @@ pub(super) unsafe extern "C" fn __wrap_cudaFuncSetAttribute(
             0
         }
         None => {
-            let what = format!("a block of this kernel has at most {most} bytes of dynamic shared memory, not {value}");
+            let what = format!(
+                "a block of this kernel has at most {most} bytes of dynamic shared memory, not {value}"
+            );
             runtime.refused(INVALID_VALUE, what)
         }
     }
@@ -195,7 +197,8 @@ unsafe fn copy_rows(
 ) -> u32 {
     let mut runtime = runtime();
     if width > to_pitch || width > from_pitch {
-        return runtime.refused(INVALID_VALUE, format!("a row of a copy has {width} bytes, more than its pitch"));
+        return runtime
+            .refused(INVALID_VALUE, format!("a row of a copy has {width} bytes, more than its pitch"));
     }
     let (to, from) = (to.expose_provenance(), from.expose_provenance());
     for row in 0..height {
