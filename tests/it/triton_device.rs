@@ -149,8 +149,45 @@ fn triton_kernels_are_compiled_for_the_device_and_end_as_expected() {
     let Some(python) = interpreter() else { return };
     let (build, _) = from_source(&python, "kernels");
     let summary = expect_verdicts(&plan(&build, |kernel| from_source(&python, kernel.file).1));
-    let command = &summary.candidate("relu", "relu")["build"]["command"];
-    assert!(command.to_string().contains("*fp32"), "the types of the first entry: {command}");
+    let compiler = &summary.candidate("relu", "relu")["build"]["compiler"];
+    assert!(compiler.to_string().contains("triton"), "the version of Triton is recorded: {compiler}");
+}
+
+/// Two kernels of one file become one module. The type of a workspace is an annotation, and the constants of an autotuned
+/// kernel are those of the configuration with the warps of its block.
+#[test]
+fn triton_kernels_in_two_launches_share_a_workspace() {
+    let Some(python) = interpreter() else { return };
+    let (build, source) = from_source(&python, "in_two_launches");
+    let captures = data("captures").join(SOFTMAX);
+    let plan = |block: u32| {
+        format!(
+            "[run]\ndevice = \"emulated\"\n[build]\n{build}\n[[job]]\nname = \"softmax\"\ncaptures = {captures:?}\n\
+             entries = [\"{FIRST}.pt\"]\n[[job.candidate]]\nname = \"two\"\n{source}\n\
+             workspace = [{{ name = \"total\", bytes = \"out.numel / out.shape[-1] * 4\" }}]\nlaunch = [\n\
+             {{ symbol = \"sums\", grid = \"out.numel / out.shape[-1]\", block = 32, args = [\"input\", \"total\", \"out.shape[-1]:i32\"] }},\n\
+             {{ symbol = \"shares\", grid = \"out.numel / out.shape[-1]\", block = {block}, args = [\"input\", \"total\", \"out\", \"out.shape[-1]:i32\"] }},\n]\n"
+        )
+    };
+    // With 40 columns, the constant of the first configuration leaves elements out.
+    let expected = [
+        (64, "PASSED", ""),
+        (32, "UNWRITTEN_OUTPUT", "elements"),
+        (128, "COMPILE_ERROR", "no configuration with 4 warps"),
+    ];
+    for (block, status, says) in expected {
+        let scenario = Scenario::with_plan(&plan(block));
+        let outcome = scenario.run(&["run", "plan.toml"]);
+        let summary = Summary::read(&scenario.run_folder(), &outcome);
+        let it = summary.candidate("softmax", "two");
+        let detail = it["detail"].as_str().unwrap_or_default();
+        outcome.expect_equal(
+            it["status"].as_str(),
+            Some(status),
+            format_args!("{block} threads: {detail}: {}", it["build"]["log_head"]),
+        );
+        outcome.expect(detail.contains(says), format_args!("it says {says:?}; it says {detail:?}"));
+    }
 }
 
 /// Kernels that cannot be compiled as the plan launches them, each with what the detail says.

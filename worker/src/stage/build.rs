@@ -178,8 +178,10 @@ fn compile(
         largest_file: task.build.max_artifact.saturating_mul(LARGEST_FILE),
     };
     let failed = |source| BuildError::Compiler { compiler: compiler.clone(), source };
-    if !is_nvrtc {
-        built.compiler = version(link, &spec).map_err(failed)?;
+    match &step.version {
+        Some(version) => built.compiler = Some(version.clone()),
+        None if is_nvrtc => {}
+        None => built.compiler = version(link, &spec).map_err(failed)?,
     }
     let mut running = Compiler::start(link, &spec).map_err(failed)?;
     let limit = task.build.timeout_for(task.source.language);

@@ -75,6 +75,7 @@ pub(super) fn step(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Ste
     Step {
         compiler: compiler.clone(),
         program: Program::OnPath,
+        version: None,
         arguments,
         output,
         artifact: ArtifactKind::SharedLibrary,

@@ -54,6 +54,7 @@ impl Toolchain for Cuda {
         Recipe::Run(Step {
             compiler: nvcc.display().to_string(),
             program: Program::OnPath,
+            version: None,
             arguments,
             output,
             artifact: ArtifactKind::SharedLibrary,

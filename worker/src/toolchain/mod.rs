@@ -58,6 +58,8 @@ pub(crate) struct Step {
     pub(crate) compiler: String,
     pub(crate) program: Program,
     pub(crate) arguments: Vec<OsString>,
+    /// The version to record; `None` if the compiler is asked for it.
+    pub(crate) version: Option<String>,
     /// The file that it writes.
     pub(crate) output: PathBuf,
     pub(crate) artifact: ArtifactKind,

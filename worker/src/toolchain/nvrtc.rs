@@ -77,6 +77,7 @@ impl Toolchain for Nvrtc {
         Recipe::Run(Step {
             compiler,
             program,
+            version: None,
             arguments,
             output,
             artifact: target.artifact,

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use opt_shared::arguments::{Argument, ArgumentValue, Entry, OutputTensor, bind, judged};
 use opt_shared::capture::{CaptureFile, DType};
@@ -36,10 +36,11 @@ impl Toolchain for Triton {
             Ok(found) => found,
             Err(why) => return Recipe::Unavailable(why),
         };
-        if let Err(why) = interpreter.with_triton() {
-            return Recipe::Unavailable(why);
-        }
-        let request = match request(task) {
+        let version = match interpreter.with_triton() {
+            Ok(version) => version,
+            Err(why) => return Recipe::Unavailable(why),
+        };
+        let request = match request(task, &interpreter.folders) {
             Ok(request) => request,
             Err(Failed::Candidate(why)) => return Recipe::Refused(why),
             Err(Failed::Entry(why)) => return Recipe::Unavailable(why),
@@ -61,6 +62,7 @@ impl Toolchain for Triton {
         Recipe::Run(Step {
             compiler: interpreter.executable.display().to_string(),
             program: Program::OnPath,
+            version: Some(version),
             arguments,
             output,
             artifact: ArtifactKind::Ptx,
@@ -78,10 +80,12 @@ impl Toolchain for Triton {
 
 /// What the program is asked for.
 #[derive(Debug, Serialize)]
-struct Request {
+struct Request<'a> {
     kernels: Vec<Kernel>,
     /// The values of constants, as the plan writes them.
     constants: BTreeMap<String, String>,
+    /// The folders from which the interpreter imports modules.
+    folders: &'a [PathBuf],
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -102,7 +106,7 @@ enum Failed {
     Entry(String),
 }
 
-fn request(task: &BuildTask) -> Result<String, Failed> {
+fn request(task: &BuildTask, folders: &[PathBuf]) -> Result<String, Failed> {
     let Some(first) = &task.first else {
         return Err(Failed::Entry("the job has no entry whose types the kernels could have".to_owned()));
     };
@@ -126,7 +130,8 @@ fn request(task: &BuildTask) -> Result<String, Failed> {
         }
     }
     let constants = constants(&task.build.extra_flags).map_err(Failed::Candidate)?;
-    serde_json::to_string(&Request { kernels, constants }).map_err(|error| Failed::Entry(error.to_string()))
+    serde_json::to_string(&Request { kernels, constants, folders })
+        .map_err(|error| Failed::Entry(error.to_string()))
 }
 
 fn call(first: &FirstCall) -> Result<(Vec<Argument>, Vec<OutputTensor>), String> {

@@ -1,9 +1,9 @@
 """Compiles Triton kernels ahead of time to PTX that can be launched like a CUDA kernel's.
 
 Arguments: the source, the file to write, and a JSON object with `kernels` (each with `symbol`, `types`, `threads` and
-`shared`) and `constants` (strings by name). A launch knows nothing about Triton, so the PTX is changed in three ways:
-shared memory gets its size, parameters that Triton adds and the kernel does not use are removed, and positions in
-inlined functions become those of their call.
+`shared`), `constants` (strings by name) and `folders` (from which modules are imported). A launch knows nothing about
+Triton, so the PTX is changed in three ways: shared memory gets its size, parameters that Triton adds and the kernel does
+not use are removed, and positions in inlined functions become those of their call.
 """
 
 import ast
@@ -108,7 +108,7 @@ def compile_one(module, kernel, constants):
 
 
 def finish(ptx, compiled, name, parameters, shared, given_shared):
-    ptx = re.split(r"^\s*\.section\s+\.debug", ptx, flags=re.M)[0]
+    ptx = re.split(r"^\s*\.section\s+\.debug", ptx, flags=re.MULTILINE)[0]
     if compiled != name:
         ptx = re.sub(rf"\b{re.escape(compiled)}\b", name, ptx)
         ptx = re.sub(rf"\b{re.escape(compiled)}_param_", f"{name}_param_", ptx)
@@ -163,9 +163,9 @@ def join(modules):
     """Joins modules into one. Each has its own numbers of files and its own labels."""
     text = modules[0]
     for number, module in enumerate(modules[1:], 1):
-        body = re.split(r"^\.address_size 64$", module, flags=re.M)[1]
-        files = 100 * number
-        body = re.sub(r"(\.(?:loc|file)\s+)(\d+)", lambda it: f"{it[1]}{int(it[2]) + files}", body)
+        body = re.split(r"^\.address_size 64$", module, flags=re.MULTILINE)[1]
+        # Files of this module have numbers of their own: 1 becomes 1001 in the second module.
+        body = re.sub(r"(\.(?:loc|file)\s+)(\d)", rf"\g<1>{number}00\2", body)
         text += re.sub(r"\$L__", f"$L{number}__", body)
     return text
 
@@ -173,6 +173,8 @@ def join(modules):
 def main():
     source, output, request = sys.argv[1:]
     request = json.loads(request)
+    # A virtual environment's interpreter is started by its real path, and does not know the environment.
+    sys.path.extend(folder for folder in request["folders"] if folder not in sys.path)
     try:
         from triton.backends.nvidia.compiler import CUDABackend
     except ImportError as error:
