@@ -139,10 +139,10 @@ fn integer2(
             by => signed(x[l]).wrapping_rem(signed(by)).cast_unsigned(),
         }),
         (IntegerOp::MulHigh, Type::U32) => {
-            write(row, active, |l| (u64::from(x[l]) * u64::from(y[l]) >> 32) as u32);
+            write(row, active, |l| ((u64::from(x[l]) * u64::from(y[l])) >> 32) as u32);
         }
         (IntegerOp::MulHigh, Type::S32) => {
-            write(row, active, |l| (i64::from(signed(x[l])) * i64::from(signed(y[l])) >> 32) as u32);
+            write(row, active, |l| ((i64::from(signed(x[l])) * i64::from(signed(y[l]))) >> 32) as u32);
         }
         _ => return false,
     }

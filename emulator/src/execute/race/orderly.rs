@@ -31,7 +31,7 @@ impl Races {
         let (mut last, mut repeats) = (u32::MAX, 0);
         if row.active == u32::MAX && parts == 1 {
             for (group, eight) in offsets.at.as_chunks::<8>().0.iter().enumerate() {
-                let stamp = Stamp(first.0 | 8 * group as u64);
+                let stamp = Stamp(first.0 | (8 * group as u64));
                 match offsets.runs[group] {
                     Run::Consecutive if eight[0] != last => {
                         if !self.read_eight(eight[0], stamp) {
