@@ -59,13 +59,14 @@ mod tests {
 
     #[test]
     fn pace_of_a_block_is_the_worse_of_both_readings() {
-        let hot = Some(Limits { heat: true, ..Limits::default() });
+        let heat = Limits { heat: true, ..Limits::default() };
+        let hot = Some(heat);
         let before =
             Pace { clock_mhz: Some(1980), power_watts: Some(300.0), limits: Some(Limits::default()) };
         let after = Pace { clock_mhz: Some(1200), power_watts: Some(200.0), limits: hot };
         let worse = Pace { clock_mhz: Some(1200), power_watts: Some(300.0), limits: hot };
         assert_eq!((before.around(after), after.around(before)), (worse, worse));
         assert_eq!(before.around(Pace::default()), before);
-        assert_eq!(hot.unwrap_or_default().names().collect::<Vec<_>>(), ["heat"]);
+        assert_eq!(heat.names().collect::<Vec<_>>(), ["heat"]);
     }
 }
