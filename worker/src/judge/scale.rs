@@ -1,4 +1,4 @@
-//! Estimates the scale S of a tensor: the median magnitude of a sample of its elements, computed before the
+//! Estimates the scale S of a tensor: the median magnitude of a sample of its non-zero elements, computed before the
 //! comparison.
 //!
 //! Owns the choice of the sample. `tolerance` uses S.
@@ -24,7 +24,9 @@ const SCATTERED_SAMPLES: u64 = 4096;
 /// Fractional part of the golden ratio. Its multiples are spread evenly, and are not in step with any shape.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
-/// S = max(1e-3, median |e|) over evenly spaced finite elements; the parts of complex numbers count separately.
+/// S = max(1e-3, median |e|) over the finite, non-zero elements of an evenly spaced sample; the parts of complex numbers
+/// count separately. Zeros do not count, because they say nothing about the scale: after a ReLU, more than half of the
+/// elements may be zero, and an S of 0 would reject the rounding errors of a correct kernel.
 ///
 /// The tensor is divided into as many equal intervals as there are samples, and one element is taken from each. Its
 /// position in the interval varies: if sizes are powers of two, the first elements would all lie in one column of a
@@ -42,7 +44,8 @@ pub fn estimate_scale(
     let whole = Bytes::new(elements.saturating_mul(size));
     let mut magnitudes = Vec::new();
     let mut take = |bytes: &[u8]| {
-        magnitudes.extend(Number::read(dtype, bytes).parts().filter(|part| part.is_finite()).map(f64::abs));
+        let parts = Number::read(dtype, bytes).parts();
+        magnitudes.extend(parts.filter(|part| part.is_finite() && *part != 0.0).map(f64::abs));
     };
     if whole <= READ_THROUGH {
         let samples = elements.min(MAX_SAMPLES);
@@ -123,8 +126,10 @@ mod tests {
     }
 
     #[test]
-    fn scale_is_the_median_magnitude_of_finite_elements() {
+    fn scale_is_the_median_magnitude_of_finite_elements_that_are_not_zero() {
         assert_eq!(scale(&[-3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(scale(&[0.0, -0.0, 0.0, 0.0, -3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(scale(&[0.0; 10]), MIN_SCALE);
         assert_eq!(scale(&[f32::NAN, 5.0, f32::INFINITY, 5.0]), 5.0);
         assert_eq!(scale(&[]), MIN_SCALE);
         assert_eq!(scale(&[1e-9; 10]), MIN_SCALE);
