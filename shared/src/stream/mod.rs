@@ -1,4 +1,4 @@
-//! Reads a long range once, from front to back, at the disk's speed and without filling the page cache.
+//! Reads a long range of a file once, from front to back, at the disk's speed and without filling the page cache.
 //!
 //! Reader threads fill slots in turn, and the caller gets the slots in order, so the disk does not wait for the caller.
 //! A stream needs memory only for its slots, however long the range is.
@@ -17,7 +17,8 @@ pub use method::{FileDisk, ReadMethod};
 
 use crate::units::{Bytes, to_index};
 
-/// The alignment of slots, in memory and in the file. Every disk accepts it for direct reads.
+/// The alignment of slots in memory, and the coarsest alignment that direct reads may need. If a disk needs a coarser
+/// one, direct reads are not used.
 const ALIGNMENT: u64 = 4096;
 /// The number of slots of each reader: the reader fills one while the caller uses the other.
 const SLOTS_PER_READER: usize = 2;
@@ -29,11 +30,11 @@ pub struct Shape {
     pub readers: usize,
 }
 
-/// The file that a stream reads, and the method by which it is read.
+/// The source of a stream: a file, and the method by which it is read.
 pub trait Disk: Sync {
     fn method(&self) -> ReadMethod;
 
-    /// Gives up a method that does not work here. Later reads use the next one.
+    /// Stops using a method that does not work for this file. Later reads use the next method in `ReadMethod::ALL`.
     fn step_down(&self, from: ReadMethod);
 
     /// The alignment, in bytes, that direct reads need for their offset and length.
@@ -61,7 +62,8 @@ pub fn stream<E: From<ReadFault>>(
     mut sink: impl FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
     let chunk = shape.chunk.get().max(ALIGNMENT);
-    // Chunks end at aligned offsets of the file, so that direct reads overlap only at the two ends of the range.
+    // Chunks end at multiples of `chunk` in the file. If `chunk` is aligned, direct reads read extra bytes only at the
+    // two ends of the range.
     let first = bytes.start / chunk;
     let chunks = bytes.end.div_ceil(chunk).saturating_sub(first);
     let chunk_at = |number: u64| {
@@ -80,43 +82,43 @@ pub fn stream<E: From<ReadFault>>(
             let lane = Lane::new(chunk);
             let (stop, chunk_at) = (&stop, &chunk_at);
             let mine = (reader..chunks).step_by(to_index(readers));
-            let Lane { full, give, empty, back } = lane;
+            let Lane { filled_sender, filled_receiver, empty_sender, empty_receiver } = lane;
             let read = move || {
                 for number in mine {
-                    let Ok(mut slot) = empty.recv() else { return };
+                    let Ok(mut slot) = empty_receiver.recv() else { return };
                     let filled = slot.read(disk, chunk_at(number));
-                    let over = filled.is_err() || stop.load(Ordering::Relaxed);
-                    if give.send(filled.map(|()| slot)).is_err() || over {
+                    let is_last = filled.is_err() || stop.load(Ordering::Relaxed);
+                    if filled_sender.send(filled.map(|()| slot)).is_err() || is_last {
                         return;
                     }
                 }
             };
             // If a reader cannot be started, the caller reads its chunks.
             let started = std::thread::Builder::new().name("reader".to_owned()).spawn_scoped(scope, read);
-            lanes.push(started.ok().map(|_| (full, back)));
+            lanes.push(started.ok().map(|_| (filled_receiver, empty_sender)));
         }
         let mut own = None;
-        let done = (0..chunks).try_for_each(|number| {
+        let result = (0..chunks).try_for_each(|number| {
             match lanes.get(usize::try_from(number % readers).unwrap_or(0)) {
-                Some(Some((full, back))) => {
+                Some(Some((filled_receiver, empty_sender))) => {
                     let gone = |_| fault(&chunk_at(number), io::Error::other("its reader thread has ended"));
-                    let slot = full.recv().map_err(gone)??;
-                    let done = sink(slot.bytes());
-                    let _ = back.send(slot);
-                    done
+                    let slot = filled_receiver.recv().map_err(gone)??;
+                    let result = sink(slot.bytes());
+                    let _ = empty_sender.send(slot);
+                    result
                 }
                 _ => sink(own.get_or_insert_with(|| Slot::new(chunk)).fill(disk, chunk_at(number))?),
             }
         });
         stop.store(true, Ordering::Relaxed);
-        // The channels are closed here, so that readers that still wait for them end.
+        // Closes the channels, so that readers still waiting on them stop.
         lanes.clear();
-        done
+        result
     })
 }
 
-/// Fills `buffer` from the bytes at `offset`, with the disk's current method. If the offset or the length does not
-/// allow a direct read, the bytes are read through the page cache and then dropped from it.
+/// Fills `buffer` from the bytes at `offset`, with the disk's current method. If the offset, the length or the buffer
+/// is not aligned for a direct read, the bytes are read through the page cache and then dropped from it.
 pub fn read_exact(disk: &impl Disk, buffer: &mut [u8], offset: u64) -> Result<(), ReadFault> {
     let bytes = offset..offset + buffer.len() as u64;
     let mut done = 0;
@@ -146,20 +148,22 @@ pub fn read_exact(disk: &impl Disk, buffer: &mut [u8], offset: u64) -> Result<()
 
 /// The channels between one reader and the caller.
 struct Lane {
-    full: Receiver<Result<Slot, ReadFault>>,
-    give: SyncSender<Result<Slot, ReadFault>>,
-    empty: Receiver<Slot>,
-    back: Sender<Slot>,
+    /// Filled slots, from the reader to the caller.
+    filled_sender: SyncSender<Result<Slot, ReadFault>>,
+    filled_receiver: Receiver<Result<Slot, ReadFault>>,
+    /// Slots to fill, from the caller back to the reader.
+    empty_sender: Sender<Slot>,
+    empty_receiver: Receiver<Slot>,
 }
 
 impl Lane {
     fn new(chunk: u64) -> Self {
-        let (give, full) = sync_channel(SLOTS_PER_READER);
-        let (back, empty) = channel();
+        let (filled_sender, filled_receiver) = sync_channel(SLOTS_PER_READER);
+        let (empty_sender, empty_receiver) = channel();
         for _ in 0..SLOTS_PER_READER {
-            let _ = back.send(Slot::new(chunk));
+            let _ = empty_sender.send(Slot::new(chunk));
         }
-        Self { full, give, empty, back }
+        Self { filled_sender, filled_receiver, empty_sender, empty_receiver }
     }
 }
 
@@ -172,6 +176,7 @@ struct Slot {
 
 impl Slot {
     fn new(chunk: u64) -> Self {
+        // One for aligning the memory, and one at each end for the extra bytes of direct reads.
         let room = Bytes::new(chunk + 3 * ALIGNMENT).to_usize();
         let memory = vec![0; room];
         let aligned = memory.as_ptr().align_offset(to_index(ALIGNMENT)).min(to_index(ALIGNMENT));
@@ -204,7 +209,8 @@ impl Slot {
             match disk.read_at(method, &mut self.memory[start..end], from) {
                 Ok(0) => return Err(fault(&bytes, io::ErrorKind::UnexpectedEof.into())),
                 Ok(read) if done < from + read as u64 => done = (from + read as u64).min(bytes.end),
-                // An aligned read ended before the missing bytes. The next method needs no alignment.
+                // The read was short, and reached none of the bytes that are still missing. The next method needs no
+                // alignment.
                 Ok(_) => disk.step_down(method),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if method != ReadMethod::Behind && is_refused(&error) => disk.step_down(method),
@@ -216,7 +222,7 @@ impl Slot {
     }
 }
 
-/// True if the error means that the kernel or the file system does not support this method, or not for this read.
+/// True if the error means that the kernel or the file system does not support this method, at least not for this read.
 fn is_refused(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

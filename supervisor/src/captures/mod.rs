@@ -1,7 +1,7 @@
-//! Packs capture sets into stores that contain every tensor once. It also unpacks and checks stores.
+//! Packs capture sets into stores that contain every tensor once, and unpacks and checks stores.
 //!
 //! `opt_shared::capture::store` defines the format; this module reads and writes the bytes. It streams on a few
-//! threads, leaves nothing in the page cache, and can be killed at any moment. Only the command line uses it.
+//! threads, leaves nothing in the page cache, and can safely be killed at any moment. Only the command line uses it.
 
 pub mod check;
 mod claims;
@@ -58,6 +58,7 @@ impl CapturesError {
     pub fn exit(&self) -> crate::exit::Exit {
         match self {
             Self::Refused(_) => crate::exit::Exit::Usage,
+            // The command ran, but found that the captures or the store are bad.
             Self::Index { .. } | Self::Manifest { .. } | Self::Damaged { .. } | Self::Capture(_) => {
                 crate::exit::Exit::NonePassed
             }
@@ -69,7 +70,8 @@ impl CapturesError {
 }
 
 impl CapturesError {
-    /// The file or folder that the error is about, if any.
+    /// The file or folder that could not be used. `None` for `NoSpace` and for errors that do not concern a single
+    /// one.
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Io { path, .. }
@@ -82,12 +84,13 @@ impl CapturesError {
         }
     }
 
+    /// Returns true if the path of the error is in this folder.
     fn lies_below(&self, folder: &Path) -> bool {
         self.path().is_some_and(|path| path.starts_with(folder))
     }
 }
 
-/// Creates an error, for use with `map_err`.
+/// Adds to an I/O error what was being done, and to which path. For use with `map_err`.
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CapturesError {
     move |source| CapturesError::Io { doing, path: path.to_owned(), source }
 }

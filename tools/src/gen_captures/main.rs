@@ -1,6 +1,6 @@
 //! `gen-captures`: writes captures for measurements, in the format of PyTorch but without PyTorch.
 //!
-//! Prints one line per file to standard output, and progress to standard error.
+//! Prints one line per file and a summary to standard output, and progress to standard error.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -42,30 +42,31 @@ use crate::ops::{Op, OpSet};
 struct CommandLine {
     #[command(subcommand)]
     set: Option<Set>,
-    /// Write the capture set of the incident that led to this project, 51.3 GiB, with plans to run it
+    /// Write a capture set of 51.3 GiB, and plans that run it; it imitates the set of the incident that led to this
+    /// project, in which a verifier took 53.9 GB of memory
     #[arg(long, required = true)]
     incident: bool,
-    /// For --incident: the output folder; created if it does not exist, and must not contain captures
+    /// For --incident: the output folder; it is created if it does not exist, and must not contain captures
     #[arg(long, required = true)]
     out: Option<PathBuf>,
-    /// For --incident: the size of its tables, for example 0.1 for a tenth of the rows
+    /// For --incident: the fraction of the rows of its tables to write, such as 0.1
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// For --incident: the same seed gives the same files
+    /// For --incident: the random seed; the same seed gives the same files
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
 
 #[derive(Subcommand)]
 enum Set {
-    /// Lookups in two alternating bfloat16 tables, each saved whole in every other entry: 8.4 GB unless --total is
-    /// given
+    /// Lookups in two bfloat16 tables that alternate between entries; each entry saves its whole table: 8.4 GB unless
+    /// --total is given
     Embedding {
         #[command(flatten)]
         common: Common,
         #[arg(long, default_value_t = 20)]
         entries: u32,
-        /// The approximate size of the set, such as 8GB or 512MiB; determines the rows of the tables
+        /// The approximate size of the set, such as 8GB or 512MiB; determines the number of rows of the tables
         #[arg(long)]
         total: Option<Bytes>,
     },
@@ -73,6 +74,7 @@ enum Set {
     Op {
         #[command(flatten)]
         common: Common,
+        /// The op to record
         #[arg(long, value_enum)]
         name: Op,
         /// The shape of the input, such as 64,1024; the op works along the last axis
@@ -83,7 +85,7 @@ enum Set {
         out_features: Option<u64>,
         #[arg(long, default_value_t = 4)]
         entries: u32,
-        /// Multiplies the first axis of the shape
+        /// Multiplies the length of the first axis of the shape
         #[arg(long, default_value_t = 1.0)]
         scale: f64,
     },
@@ -91,10 +93,10 @@ enum Set {
 
 #[derive(Args)]
 struct Common {
-    /// The output folder; created if it does not exist, and must not contain captures
+    /// The output folder; it is created if it does not exist, and must not contain captures
     #[arg(long)]
     out: PathBuf,
-    /// The same seed gives the same files
+    /// The random seed; the same seed gives the same files
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }

@@ -1,8 +1,11 @@
 //! The seccomp filter: refuses system calls to a sandboxed process, some of them only with certain arguments.
 //!
-//! It is a deny list that answers EPERM. To the candidate, a refused call is an ordinary error, and a newer C library
-//! may use calls that the list does not know. There are two programs. `by_number` refuses calls regardless of their
-//! arguments; a program built by `seccompiler` refuses calls with certain arguments.
+//! Most refused calls fail with EPERM. A few fail with ENOSYS, so that the C library falls back to an older call. A
+//! refused call does not kill the process, so the candidate can handle the error. The filter is a deny list, because a
+//! newer C library may need calls that an allow list does not contain.
+//!
+//! There are two programs. `by_number` refuses calls regardless of their arguments. It also kills a process that makes
+//! calls of another architecture. A program built by `seccompiler` refuses calls with certain arguments.
 
 use std::collections::BTreeMap;
 
@@ -21,16 +24,15 @@ const ARCHITECTURE: TargetArch = TargetArch::x86_64;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: TargetArch = TargetArch::aarch64;
 
-/// Operations of fcntl that lock ranges of a file. Each range takes kernel memory, and their number is not
-/// limited.
+/// `fcntl` commands that lock a range of a file. Each lock takes kernel memory, and the number of locks is not limited.
 const FCNTL_LOCKS: [u64; 4] =
     [libc::F_SETLK as u64, libc::F_SETLKW as u64, libc::F_OFD_SETLK as u64, libc::F_OFD_SETLKW as u64];
 
-/// Operations of fcntl that make the kernel send signals, lease files, enlarge pipes, or seal memory.
+/// `fcntl` commands that lease files, enlarge pipes, seal memory, or have the kernel send signals.
 const FCNTL_REFUSED: [u64; 7] = [
     libc::F_SETOWN as u64,
-    // F_SETSIG and F_SETOWN_EX, which not every libc defines. With them, a descriptor could send SIGCONT to a stopped
-    // runner.
+    // F_SETSIG and F_SETOWN_EX, which not every libc defines. With them, a candidate could have the kernel send SIGCONT
+    // to a stopped runner when there is activity on a descriptor.
     10,
     15,
     libc::F_SETLEASE as u64,
@@ -40,12 +42,12 @@ const FCNTL_REFUSED: [u64; 7] = [
     libc::F_ADD_SEALS as u64,
 ];
 
-/// Requests of ioctl that do the same as F_SETOWN and O_ASYNC, and TIOCSTI, which inserts input into a terminal.
 const FIOSETOWN: u64 = 0x8901;
 const SIOCSPGRP: u64 = 0x8902;
+/// The `ioctl` equivalents of F_SETOWN and O_ASYNC. Also TIOCSTI, which injects input into a terminal.
 const IOCTL_REFUSED: [u64; 4] = [FIOSETOWN, SIOCSPGRP, libc::FIOASYNC, libc::TIOCSTI];
 
-/// Options of prctl that would undo the lock-down or reach beyond it.
+/// `prctl` options that would undo the lock-down or reach beyond it.
 const PRCTL_REFUSED: [u64; 5] = [
     libc::PR_SET_PDEATHSIG as u64,
     libc::PR_SET_DUMPABLE as u64,
@@ -57,7 +59,8 @@ const PRCTL_REFUSED: [u64; 5] = [
 
 /// The flags of mmap that determine the kind of a mapping.
 const MAP_KIND: u64 = (libc::MAP_TYPE | libc::MAP_ANONYMOUS) as u64;
-/// Such memory can stay allocated after it was unmapped, and then no sample of resident memory shows it.
+/// The kind of a shared anonymous mapping. Its memory can stay allocated after it has been unmapped, and then no sample
+/// of resident memory shows it.
 const MAP_SHARED_ANONYMOUS: u64 = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
 
 /// Clone flags that create a namespace, or a sibling instead of a child.
@@ -74,12 +77,13 @@ const CLONE_REFUSED: [u64; 8] = [
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Installs the filters permanently. Requires no_new_privs.
+/// Installs the programs permanently. Requires no_new_privs.
 pub(super) fn restrict(confinement: &Confinement) -> Result<Protection, ConfineError> {
     let programs =
         programs(confinement, std::process::id()).map_err(|source| ConfineError::Filter { source })?;
     let mut instructions = 0;
-    // Installed last, because it refuses to install further programs.
+    // The program of `by_number` is the last one. For a candidate it refuses `seccomp`, so nothing can be installed
+    // after it.
     for program in &programs {
         install(program)?;
         instructions += program.len();
@@ -103,23 +107,24 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
     for option in FCNTL_REFUSED {
         refused.when(table::FCNTL, &[(1, equals(option))])?;
     }
-    // Without an address, a message can only go through the inherited socket.
+    // A message with an address could reach another socket. Without one, it can only use the inherited socket.
     refused.when(table::SENDTO, &[(4, differs_wide(0))])?;
     // Zero means the calling process.
     refused.when(table::PRLIMIT64, &[(0, differs(0))])?;
 
-    // Their arguments are behind a pointer, and the C library falls back to the older calls.
-    refused.always_as(&[table::CLONE3], libc::ENOSYS);
+    // A filter cannot read the arguments of `clone3` and `openat2`, which are behind a pointer. ENOSYS makes the C
+    // library fall back to the older calls.
+    refused.always_with(&[table::CLONE3], libc::ENOSYS);
     match confinement.kind {
         SandboxKind::Candidate => {
-            refuse_candidate(&mut refused, own_pid)?;
-            // Device nodes, if there are any, are opened for writing; Landlock restricts which ones.
+            add_candidate_refusals(&mut refused, own_pid)?;
+            // A candidate with device nodes must be able to open them for writing, so only Landlock restricts it.
             if confinement.file_access.writable.is_empty() {
                 refuse_opening_for_writing(&mut refused)?;
-                // A candidate with device nodes is allowed these mappings, because a driver shares memory with its
-                // device.
+                // A candidate with device nodes may make shared anonymous mappings, because a driver shares memory with
+                // its device.
                 refused.when(table::MMAP, &[(3, masked(MAP_KIND, MAP_SHARED_ANONYMOUS))])?;
-                refused.always_as(&[table::OPENAT2], libc::ENOSYS);
+                refused.always_with(&[table::OPENAT2], libc::ENOSYS);
             }
         }
         SandboxKind::Compiler => {
@@ -132,7 +137,7 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
     Ok(vec![compile(refused.rules, libc::EPERM)?, by_number::program(refused.always.into_iter())])
 }
 
-fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendError> {
+fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendError> {
     for group in [
         table::PROCESSES,
         table::TIMERS_AND_LIMITS,
@@ -153,13 +158,13 @@ fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendE
     }
     // Only threads are allowed.
     refused.when(table::CLONE, &[(0, lacks(libc::CLONE_THREAD as u64))])?;
-    // Reading a limit is allowed, setting one is not: RLIMIT_CPU could send a SIGKILL that looks like ours.
+    // Reading a limit is allowed, setting one is not: RLIMIT_CPU could cause a SIGKILL that looks like the worker's.
     refused.when(table::PRLIMIT64, &[(2, differs_wide(0))])?;
     let own_pid = u64::from(own_pid);
     for call in [table::KILL, table::TKILL, table::TGKILL, table::RT_SIGQUEUEINFO, table::RT_TGSIGQUEUEINFO] {
         refused.when(call, &[(0, differs(own_pid))])?;
     }
-    // A candidate cannot send these to itself, so only the worker can have stopped or killed it.
+    // A candidate cannot send SIGKILL, SIGSTOP or SIGCONT to itself, so only the worker can have stopped or killed it.
     for (call, argument) in [
         (table::KILL, 1),
         (table::TKILL, 1),
@@ -171,8 +176,8 @@ fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendE
             refused.when(call, &[(argument, equals(word(signal)))])?;
         }
     }
-    // Unless each runner has its own user, a candidate has the same user as the runner that it is compared with, and
-    // could change that runner's priority.
+    // Unless each runner has its own user, a candidate runs as the same user as its baseline's runner, and could change
+    // that runner's priority.
     refused.when(table::SETPRIORITY, &[(0, differs(libc::PRIO_PROCESS.into()))])?;
     refused.when(table::SETPRIORITY, &[(1, differs(0))])?;
     refused.when(table::IOPRIO_SET, &[(1, differs(0))])?;
@@ -200,10 +205,10 @@ struct Refusals {
     rules: Rules,
 }
 
-/// A comparison of an argument.
+/// The width, the operator and the value of a comparison with an argument.
 type Test = (SeccompCmpArgLen, SeccompCmpOp, u64);
 
-/// A C `int` as a system call's argument, of which 32 bits count.
+/// Zero-extends a C `int` argument. Only its lower 32 bits are compared.
 fn word(value: libc::c_int) -> u64 {
     value.cast_unsigned().into()
 }
@@ -216,7 +221,7 @@ const fn differs(value: u64) -> Test {
     (SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value)
 }
 
-/// For pointers, of which all bits count.
+/// Compares all 64 bits, as pointers need.
 const fn differs_wide(value: u64) -> Test {
     (SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, value)
 }
@@ -235,14 +240,15 @@ const fn masked(flags: u64, value: u64) -> Test {
 
 impl Refusals {
     fn always(&mut self, calls: &[Call]) {
-        self.always_as(calls, libc::EPERM);
+        self.always_with(calls, libc::EPERM);
     }
 
-    fn always_as(&mut self, calls: &[Call], errno: i32) {
+    fn always_with(&mut self, calls: &[Call], errno: i32) {
         self.always.extend(calls.iter().filter_map(Call::number).map(|number| (number, errno)));
     }
 
-    /// Refuses the call if all tests match. Several rules for the same call are alternatives.
+    /// Refuses the call if all tests match. If a call has several rules, any
+    /// one that matches refuses it.
     fn when(&mut self, call: Call, tests: &[(u8, Test)]) -> Result<(), BackendError> {
         let Some(number) = call.number() else { return Ok(()) };
         let conditions = tests
@@ -274,8 +280,8 @@ pub(super) fn install(program: &BpfProgram) -> Result<(), ConfineError> {
         len: u16::try_from(program.len()).unwrap_or(u16::MAX),
         filter: program.as_ptr().cast_mut().cast(),
     };
-    // SAFETY: the kernel copies `len` instructions from `filter`, which `program` holds in the kernel's own layout
-    // (`sock_filter` is C's struct), and writes nothing.
+    // SAFETY: the kernel only reads. It copies `len` instructions from `filter`. They belong to `program`, which
+    // outlives the call, and `sock_filter` has the layout of the C struct.
     let result =
         unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const header) };
     if result == 0 { Ok(()) } else { Err(ConfineError::last_os("filtering system calls")) }

@@ -6,21 +6,23 @@ use opt_shared::units::Bytes;
 
 use crate::session::{Range64, Variants, VariedInput};
 
-/// An input that varies.
+/// The size and the alignment of an input that varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     /// Its index among the tensor arguments.
     pub(super) tensor: usize,
     pub(super) bytes: u64,
-    /// Its captured address modulo the alignment.
+    /// The offset of its first byte in the recorded storage, modulo `ALIGNMENT`.
     pub(super) phase: u64,
 }
 
-/// Lays out variants for blocks of up to `calls` calls. Returns no variants if they do not fit.
+/// Lays out variants for blocks of up to `calls` calls. Returns as many variants of all inputs as `formula::VARIED` has
+/// space for; none if it does not have space for one.
 pub(super) fn lay_out(extents: &[Extent], calls: u32, page: u64) -> Variants {
     let stride = |extent: &Extent| extent.bytes.next_multiple_of(ALIGNMENT);
-    let one: u64 = extents.iter().map(|extent| stride(extent) + ALIGNMENT).sum();
-    let count = formula::variants(Bytes::new(one), calls);
+    // The added `ALIGNMENT` is space for the phase.
+    let bytes_per_call: u64 = extents.iter().map(|extent| stride(extent) + ALIGNMENT).sum();
+    let count = formula::variants(Bytes::new(bytes_per_call), calls);
     if count == 0 {
         return Variants::default();
     }
@@ -45,7 +47,7 @@ mod tests {
     proptest! {
         /// The supervisor's prediction is never below the size of the layout.
         #[test]
-        fn variants_do_not_overlap_and_take_what_the_formula_says(
+        fn variants_do_not_overlap_and_take_at_most_what_the_formula_says(
             sizes in prop::collection::vec((1u64..3_000_000, 0u64..64), 1..4), calls in 2u32..600,
         ) {
             let extents: Vec<Extent> = sizes
@@ -73,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_that_do_not_fit_together_have_no_layout() {
+    fn inputs_too_large_in_total_have_no_layout() {
         let extent = |tensor| Extent { tensor, bytes: 5 << 20, phase: 0 };
         assert_eq!(lay_out(&[extent(0)], 100, PAGE).count, 1);
         assert_eq!(lay_out(&[extent(0), extent(1)], 100, PAGE), Variants::default());
