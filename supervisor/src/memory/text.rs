@@ -1,6 +1,7 @@
 //! Reads files of `/proc` into a fixed buffer, and parses numbers in them without allocating.
 
 use std::fs::File;
+use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -55,10 +56,17 @@ pub(super) fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Reads a file whose content is shorter than `limit` bytes. `None` if it does not exist.
+/// Reads a file whose content is shorter than `limit` bytes. `None` if it does not exist, or if the process that it
+/// describes has ended. The buffer grows with the content: one of `limit` bytes could stay in this process's heap.
 pub(super) fn read_small(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, SampleError> {
-    let Some(mut file) = KeptFile::open(path.to_owned(), limit)? else { return Ok(None) };
-    Ok(file.read()?.map(|(_, text)| text.to_vec()))
+    let mut text = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(limit as u64).read_to_end(&mut text));
+    match read {
+        Ok(length) if length == limit => Err(SampleError::TooLong { path: path.to_owned(), limit }),
+        Ok(_) => Ok(Some(text)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(source) => Err(SampleError::io(path, "read it", source)),
+    }
 }
 
 pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
