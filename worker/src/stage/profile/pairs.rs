@@ -11,7 +11,7 @@ use super::handoff;
 use super::length::{calls_for_a_block, longest_call, too_short};
 use super::pair::{Order, Pairing, net};
 use super::samples::{Samples, was_preempted};
-use super::throttled::{is_throttled, least_clock};
+use super::throttled::{Timed, least_clock};
 use crate::session::{Block, SessionError, VariantMemory};
 
 /// Pairs of blocks for each pair of runners. Fewer are made if one call takes `SLOW_CALL`.
@@ -19,27 +19,9 @@ const PAIRS: usize = 10;
 const PAIRS_SLOW: usize = 2;
 /// Smallest number of pairs, even if time is short. A median of fewer pairs means little.
 const MIN_PAIRS: usize = 5;
-/// Preempted pairs, and those with a block that took no time, are repeated until this many times the wanted number were made. After that, all pairs count.
+/// Preempted pairs, and those with a block that took no time, are repeated until this many times the wanted number were
+/// made. After that, all pairs count.
 const MAX_REPEATED: usize = 4;
-
-/// A timed pair: for each side the milliseconds per call, and whether another process preempted the block.
-pub(super) struct Timed {
-    pub(super) ms: Vec<f64>,
-    pub(super) preempted: Vec<bool>,
-    /// The clock of a device in each side's block, in MHz.
-    pub(super) clocks: Vec<Option<u32>>,
-}
-
-impl Timed {
-    /// Returns true if something outside the kernel slowed this side down: another process, or a device's low clock.
-    pub(super) fn is_disturbed(&self, side: usize, least_clock: Option<f64>) -> bool {
-        self.preempted.get(side) == Some(&true) || is_throttled(self, side, least_clock)
-    }
-
-    pub(super) fn is_calm(&self, least_clock: Option<f64>) -> bool {
-        (0..self.ms.len()).all(|side| !self.is_disturbed(side, least_clock))
-    }
-}
 
 /// The pairs made so far.
 pub(super) struct Pairs {

@@ -1,9 +1,26 @@
-//! Finds the blocks in which a device ran slower than usual. Pure.
-
-use super::pairs::Timed;
+//! A timed pair, and what disturbed it: another process, or a device that ran slower than usual. Pure.
 
 /// A block with less than this share of the median clock does not count.
 const LEAST_SHARE: f64 = 0.75;
+
+/// A timed pair: for each side the milliseconds per call, and whether another process preempted the block.
+pub(super) struct Timed {
+    pub(super) ms: Vec<f64>,
+    pub(super) preempted: Vec<bool>,
+    /// The clock of a device in each side's block, in MHz.
+    pub(super) clocks: Vec<Option<u32>>,
+}
+
+impl Timed {
+    /// Returns true if something outside the kernel slowed this side down: another process, or a device's low clock.
+    pub(super) fn is_disturbed(&self, side: usize, least_clock: Option<f64>) -> bool {
+        self.preempted.get(side) == Some(&true) || is_throttled(self, side, least_clock)
+    }
+
+    pub(super) fn is_calm(&self, least_clock: Option<f64>) -> bool {
+        (0..self.ms.len()).all(|side| !self.is_disturbed(side, least_clock))
+    }
+}
 
 /// The lowest clock of an undisturbed block, in MHz: a share of the median of all blocks so far. `None` if the device did
 /// not report its clock, and on a CPU.

@@ -14,7 +14,7 @@ use opt_shared::formula::CARD_GRAIN;
 use opt_shared::units::Bytes;
 
 use super::code::Code;
-use super::functions::{Functions, Further, NoDriver};
+use super::functions::{Functions, Further, NoDriver, ok};
 use super::gauges::Gauges;
 use super::stamps::{MadeGraphs, Stamps};
 use super::timing::{GraphId, Stamp};
@@ -61,10 +61,6 @@ pub(crate) struct CardDriver {
     /// Set when the context is given up. Memory is not freed afterwards, because that would wait for a kernel that
     /// never ends.
     given_up: Arc<AtomicBool>,
-}
-
-pub(super) fn ok(call: &'static str, code: u32) -> Result<(), DriverError> {
-    if code == 0 { Ok(()) } else { Err(DriverError::new(call, Code(code))) }
 }
 
 impl CardDriver {

@@ -10,6 +10,9 @@ use cudarc::driver::sys::{
     CUuuid,
 };
 
+use super::DriverError;
+use super::code::Code;
+
 /// The reason why the driver cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoDriver {
@@ -18,7 +21,7 @@ pub(crate) enum NoDriver {
     #[error("the CUDA driver that is installed here is too old, or is not a driver: it has no `{0}`")]
     Symbol(&'static str),
     #[error("the CUDA driver has no device {ordinal}: {error}")]
-    Device { ordinal: u32, error: super::DriverError },
+    Device { ordinal: u32, error: DriverError },
 }
 
 macro_rules! functions {
@@ -133,4 +136,9 @@ impl Further {
             }
         }
     }
+}
+
+/// Turns the code that a call returned into a result.
+pub(super) fn ok(call: &'static str, code: u32) -> Result<(), DriverError> {
+    if code == 0 { Ok(()) } else { Err(DriverError::new(call, Code(code))) }
 }

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use opt_shared::units::Bytes;
 
-use super::card::ok;
 use super::code::Code;
-use super::functions::Functions;
+use super::functions::{Functions, ok};
 use super::{DriverError, Pinned};
 
 /// Allocates page-locked memory, filled with zeros. It is not freed once the context is given up.

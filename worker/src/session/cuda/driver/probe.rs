@@ -4,8 +4,8 @@ use opt_shared::causes::chain;
 use opt_shared::device::Device;
 use opt_shared::message::{DISCRETE, INTEGRATED};
 
-use super::card::{describe, device_of, ok};
-use super::functions::{Functions, NoDriver};
+use super::card::{describe, device_of};
+use super::functions::{Functions, NoDriver, ok};
 
 /// `CU_DEVICE_ATTRIBUTE_…`.
 const COMPUTE_CAPABILITY_MAJOR: u32 = 75;

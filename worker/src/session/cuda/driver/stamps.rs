@@ -7,9 +7,8 @@ use std::time::Duration;
 use cudarc::driver::sys::{CUevent, CUgraph, CUgraphExec, CUstream};
 
 use super::DriverError;
-use super::card::ok;
 use super::code::Code;
-use super::functions::{Elapsed, Functions, Graphs};
+use super::functions::{Elapsed, Functions, Graphs, ok};
 use super::timing::{GraphId, Stamp};
 
 const EVENT_DEFAULT: c_uint = 0;
