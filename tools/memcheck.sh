@@ -14,8 +14,8 @@ export CARGO_TARGET_DIR="$PWD/target/memcheck" RUSTFLAGS="--cfg rustix_use_libc"
 # For each package, the modules whose tests are run. All of them map memory, pass pointers to a library, or cast bytes.
 readonly MODULES=(
     "opt-shared cache"
-    "opt-worker heap memfd runner::abi runner::control runner::cudart runner::map sandbox::handle residency::host"
-    "opt-worker session::host::evict session::host::read_ahead session::host::view session::cuda::tests::twin"
+    "opt-worker memfd runner::abi runner::control runner::cudart runner::map sandbox::handle residency::host"
+    "opt-worker session::host::evict session::host::view session::cuda::tests::twin"
     "opt-worker session::cuda::driver"
 )
 

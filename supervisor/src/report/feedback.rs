@@ -330,7 +330,7 @@ fn dishonest_time(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
     text.line(match facts.status {
         Status::TooFast => "No machine moves this many bytes in this time: the work was skipped, or an earlier result was kept. Every call must do its work.",
-        Status::DeferredWork => "It used CPU time while no call was running. Every call must do its own work and finish it, in all threads, before it returns. Threads that wait must sleep, not spin.",
+        Status::DeferredWork => "It worked while no call was running. Every call must do its own work and finish it, in all threads, before it returns. Threads that wait must sleep, not spin.",
         _ => "The times measured inside and outside of the call differ: do not change clocks, and do the work within the call.",
     });
 }

@@ -1,7 +1,7 @@
 //! The allocation functions of this executable, which the libraries it loads use as well. They forward to the C library
 //! and record the size of refused requests, as proof that a candidate failed for lack of memory.
 //!
-//! Under a fuzzer, AddressSanitizer has its own allocation functions, and these are not exported.
+//! Under a fuzzer and under Miri, these functions are not exported: AddressSanitizer and Miri have their own.
 //!
 //! A granted request costs one branch. Nothing is recorded before [`note_refusals_in`] is called. `free` needs no
 //! wrapper, because the C library allocated the memory. The linker arguments that export these names come from
@@ -61,7 +61,7 @@ fn checked(pointer: *mut c_void, size: usize) -> *mut c_void {
 /// # Safety
 ///
 /// Like the C function; the same applies to every function below.
-#[cfg_attr(not(fuzzing), unsafe(no_mangle))]
+#[cfg_attr(not(any(fuzzing, miri)), unsafe(no_mangle))]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     // SAFETY: the caller's obligation, passed on.
     checked(unsafe { __libc_malloc(size) }, size)
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
 /// # Safety
 ///
 /// Like the C function.
-#[cfg_attr(not(fuzzing), unsafe(no_mangle))]
+#[cfg_attr(not(any(fuzzing, miri)), unsafe(no_mangle))]
 pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     // SAFETY: the caller's obligation, passed on.
     checked(unsafe { __libc_calloc(count, size) }, count.saturating_mul(size))
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// # Safety
 ///
 /// Like the C function.
-#[cfg_attr(not(fuzzing), unsafe(no_mangle))]
+#[cfg_attr(not(any(fuzzing, miri)), unsafe(no_mangle))]
 pub unsafe extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: the caller's obligation, passed on.
     let pointer = unsafe { __libc_realloc(old, size) };
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
 /// # Safety
 ///
 /// Like the C function.
-#[cfg_attr(not(fuzzing), unsafe(no_mangle))]
+#[cfg_attr(not(any(fuzzing, miri)), unsafe(no_mangle))]
 pub unsafe extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
     // SAFETY: the caller's obligation, passed on.
     checked(unsafe { __libc_memalign(alignment, size) }, size)
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void 
 /// # Safety
 ///
 /// Like the C function.
-#[cfg_attr(not(fuzzing), unsafe(no_mangle))]
+#[cfg_attr(not(any(fuzzing, miri)), unsafe(no_mangle))]
 pub unsafe extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
     if !alignment.is_power_of_two() {
         // SAFETY: errno of this thread is always writable.
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_
 /// # Safety
 ///
 /// Like the C function: `result` must be writable.
-#[cfg_attr(not(fuzzing), unsafe(no_mangle))]
+#[cfg_attr(not(any(fuzzing, miri)), unsafe(no_mangle))]
 pub unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, alignment: usize, size: usize) -> c_int {
     if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<*mut c_void>()) {
         return libc::EINVAL;
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, alignment: usi
 /// # Safety
 ///
 /// Like the C function.
-#[cfg_attr(not(fuzzing), unsafe(no_mangle))]
+#[cfg_attr(not(any(fuzzing, miri)), unsafe(no_mangle))]
 pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
     // SAFETY: the caller's obligation, passed on.
     checked(unsafe { __libc_valloc(size) }, size)
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
 /// # Safety
 ///
 /// Like the C function.
-#[cfg_attr(not(fuzzing), unsafe(no_mangle))]
+#[cfg_attr(not(any(fuzzing, miri)), unsafe(no_mangle))]
 pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
     // SAFETY: the caller's obligation, passed on.
     checked(unsafe { __libc_pvalloc(size) }, size)
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
 /// # Safety
 ///
 /// Like the C function.
-#[cfg_attr(not(fuzzing), unsafe(no_mangle))]
+#[cfg_attr(not(any(fuzzing, miri)), unsafe(no_mangle))]
 pub unsafe extern "C" fn sbrk(increment: libc::intptr_t) -> *mut c_void {
     // SAFETY: the caller's obligation, passed on.
     let before = unsafe { __sbrk(increment) };
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn sbrk(increment: libc::intptr_t) -> *mut c_void {
 /// # Safety
 ///
 /// Like the C function.
-#[cfg_attr(not(fuzzing), unsafe(no_mangle))]
+#[cfg_attr(not(any(fuzzing, miri)), unsafe(no_mangle))]
 pub unsafe extern "C" fn mmap(
     address: *mut c_void,
     length: usize,
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn mmap(
 /// # Safety
 ///
 /// Like the C function.
-#[cfg_attr(not(fuzzing), unsafe(no_mangle))]
+#[cfg_attr(not(any(fuzzing, miri)), unsafe(no_mangle))]
 pub unsafe extern "C" fn mmap64(
     address: *mut c_void,
     length: usize,
