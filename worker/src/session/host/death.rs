@@ -13,6 +13,10 @@ use crate::runner::control::{FaultedMemory, Phase};
 use crate::sandbox::handle::End;
 use crate::session::Verdict;
 
+/// The exit code of the dynamic linker after a fatal error. It cannot report such an error to its caller, for example if
+/// there is no memory for a thread-local variable that is used for the first time.
+const LINKER_FAILURE: i32 = 127;
+
 /// What the worker knows about inputs and outputs, by their numbers in the runner: their names for messages, and which
 /// inputs it cannot read itself.
 pub(crate) struct Names<'a> {
@@ -127,13 +131,12 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             return verdict(status, format!("{what}, {during} (address {:#x})", fault.address));
         }
     }
-    if let (Some(refused), End::Signalled { .. }) = (death.refused, death.end) {
+    if let Some(refused) = death.refused
+        && let Some(how) = end_for_lack_of_memory(death.end)
+    {
         return verdict(
             Status::HostMemoryLimit,
-            format!(
-                "ended by {} {during} after a request for {refused} of memory was refused (limits.memory)",
-                death.end.signal_name().unwrap_or("a signal")
-            ),
+            format!("{how} {during} after a request for {refused} of memory was refused (limits.memory)"),
         );
     }
     match death.end {
@@ -158,6 +161,15 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             format!("ended by {} {during}", death.end.signal_name().unwrap_or("a signal")),
         ),
         End::Exited { code } => verdict(Status::Crashed, format!("exited with code {code} {during}")),
+    }
+}
+
+/// Describes an end that a refused request for memory explains: a signal, or the exit of the dynamic linker.
+fn end_for_lack_of_memory(end: End) -> Option<String> {
+    match end {
+        End::Signalled { .. } => Some(format!("ended by {}", end.signal_name().unwrap_or("a signal"))),
+        End::Exited { code: LINKER_FAILURE } => Some(format!("exited with code {LINKER_FAILURE}")),
+        End::Exited { .. } => None,
     }
 }
 
@@ -272,6 +284,12 @@ mod tests {
             Status::HostMemoryLimit,
             "1.00 GiB",
         );
+        check(
+            Death { refused: Some(Bytes::gib(1)), ..death_by(End::Exited { code: LINKER_FAILURE }) },
+            Status::HostMemoryLimit,
+            "code 127 in a call after a request for 1.00 GiB",
+        );
+        check(death_by(End::Exited { code: LINKER_FAILURE }), Status::Crashed, "code 127");
         // A refused allocation proves nothing about an ordinary exit.
         check(
             Death { refused: Some(Bytes::gib(1)), ..death_by(End::Exited { code: 3 }) },

@@ -1,0 +1,13 @@
+/* Uses a thread-local variable that is larger than its memory. The dynamic linker allocates it at its first use, and ends
+ * the process if it cannot. */
+#include "hostile.h"
+
+static _Thread_local char large[(size_t)1 << 30];
+
+RUN
+{
+    (void)args;
+    (void)n;
+    large[0] = 1;
+    return 5;
+}
