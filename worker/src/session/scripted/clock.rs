@@ -16,7 +16,11 @@ impl Clock for ScriptedSession<'_> {
     }
 
     fn handoff(&self) -> Duration {
-        self.script.handoff.min(self.max_handoff)
+        self.script.measured_first.unwrap_or(self.script.handoff).min(self.max_handoff)
+    }
+
+    fn forget_handoff(&mut self) {
+        self.script.measured_first = None;
     }
 
     fn limit_handoff(&mut self, max: Duration) {

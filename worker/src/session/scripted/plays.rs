@@ -98,7 +98,10 @@ pub(crate) struct Script {
     pub(crate) kernel: Kernel,
     /// The number of slots for an entry's outputs in timed sessions.
     pub(crate) slots: u32,
+    /// The time by which a block is longer than its calls.
     pub(crate) handoff: Duration,
+    /// The hand-off as the clock measures it the first time.
+    pub(crate) measured_first: Option<Duration>,
     pub(crate) blocks: Vec<BlockPlay>,
     /// True if a CPU is left on which this process may spin.
     pub(crate) leaves_room: bool,
@@ -121,6 +124,7 @@ impl Script {
             kernel: relu,
             slots: 24,
             handoff: Duration::from_micros(1),
+            measured_first: None,
             blocks: vec![BlockPlay::honest(Duration::from_micros(100))],
             leaves_room: true,
             idle: vec![Some(Duration::from_micros(10))],

@@ -51,6 +51,11 @@ mod tests {
         assert_eq!(estimate, Duration::from_micros(4));
         assert_eq!(calls_for_a_block(estimate, slots), 125);
         assert_eq!(longest_call(Duration::ZERO, handoff, 1), Duration::from_nanos(1));
+        assert_eq!(
+            longest_call(2 * handoff, handoff, 1),
+            2 * handoff,
+            "a hand-off of half the block is not subtracted"
+        );
         assert!(!agree(1, 500) && !agree(500, 50));
         assert!(agree(500, 400) && agree(1, 1) && agree(slots, slots));
     }

@@ -71,6 +71,15 @@ fn profile_has_no_figures_if_no_block_takes_time() {
 }
 
 #[test]
+fn handoff_is_measured_again_if_a_block_takes_no_longer() {
+    let report = profile(&alone(Script { measured_first: Some(40 * US), ..honest(US) }), &task(&[0], false));
+    assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
+    let entry = &report.body.entries[0];
+    assert!((entry.handoff_us - 1.0).abs() < 1e-9, "{}", entry.handoff_us);
+    assert!((entry.times.median_time_ms - 1e-3).abs() < 1e-9, "{:?}", entry.times);
+}
+
+#[test]
 fn pair_with_a_block_that_takes_no_time_is_repeated() {
     // After the warm-up, every second block of the candidate is as short as an empty one.
     let mut blocks = vec![BlockPlay::honest(20_000 * US); 3];

@@ -93,16 +93,26 @@ fn profile_catches_a_candidate_that_answers_from_memory() {
     assert!(report.head.detail.contains("verified, then wrong in timed call"), "{}", report.head.detail);
     // It computes in the trial and returns remembered results when it is timed. In a fresh runner it computes again,
     // and the results differ.
-    let backend = ScriptedBackend::playing_each(&[
-        ("fast", honest(100 * US)),
-        ("fast", playing(|_| Play::Remembered)),
-        ("fast", playing(|_| Play::Remembered)),
-        ("fast", playing(|_| Play::Remembered)),
-        ("fast", honest(100 * US)),
-    ]);
-    let report = profile(&backend, &varying(false));
-    assert_eq!(report.head.status, Status::Nondeterministic, "{}", report.head.detail);
-    assert!(report.head.detail.contains("than a fresh process does"), "{}", report.head.detail);
+    let remembering = || {
+        ScriptedBackend::playing_each(&[
+            ("fast", honest(100 * US)),
+            ("fast", playing(|_| Play::Remembered)),
+            ("fast", playing(|_| Play::Remembered)),
+            ("fast", playing(|_| Play::Remembered)),
+            ("fast", honest(100 * US)),
+        ])
+    };
+    // A few outliers are allowed, but not remembered results.
+    for (ratio, status) in
+        [(1.0, Status::Nondeterministic), (0.99, Status::Nondeterministic), (0.5, Status::Passed)]
+    {
+        let mut task = varying(false);
+        task.verify.required_matched_ratio = ratio;
+        let report = profile(&remembering(), &task);
+        assert_eq!(report.head.status, status, "{ratio}: {}", report.head.detail);
+        let expected = status == Status::Passed || report.head.detail.contains("than a fresh process does");
+        assert!(expected, "{}", report.head.detail);
+    }
 }
 
 #[test]
