@@ -152,6 +152,8 @@ impl Draw {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     const US: Duration = Duration::from_micros(1);
@@ -182,6 +184,17 @@ mod tests {
         let six_of_nine = [20, 20, 20, 900, 900, 900, 900, 900, 900];
         assert_eq!(judge(&rounds(&six_of_nine, 1, 1), BLOCK), disturbed(6, 9));
         assert_eq!(judge(&[], BLOCK), Idleness::Idle);
+    }
+
+    #[test]
+    fn allowance_counts_the_median_bare_wake_up() {
+        let round = |cpu, bare| rounds(&[cpu], 1, bare).remove(0);
+        // 200 us, five for the thread, and six times the bare wake-up.
+        let mut most = vec![round(265, 10); 7];
+        most.extend([round(20, 1), round(20, 1)]);
+        assert_eq!(judge(&most, BLOCK), Idleness::Idle);
+        most[0] = round(266, 100);
+        assert_eq!(exceeding(&most, BLOCK), [266 * US], "one disturbed wake-up allows nothing");
     }
 
     #[test]
@@ -248,5 +261,8 @@ mod tests {
         assert_ne!(first, second);
         // One in three of 300, within ten standard deviations.
         assert!((20..=180).contains(&first.iter().filter(|&&round| round).count()));
+        let mut draw = Draw::new();
+        let numbers: BTreeSet<usize> = (0..1000).map(|_| draw.first_rounds()).collect();
+        assert_eq!(numbers, (0..=MIN_ROUNDS).collect());
     }
 }

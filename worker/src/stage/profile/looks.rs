@@ -115,6 +115,9 @@ mod tests {
         let mut parts: Vec<u64> = looks.iter().map(|look| look.offset / 400).collect();
         parts.dedup();
         assert_eq!(parts, (0..64).collect::<Vec<u64>>());
+        let others = draw(&[strided_output(&[6400], &[1])], 1, &mut SmallRng::seed_from_u64(2));
+        let same = looks.iter().zip(&others).filter(|(one, other)| one.offset == other.offset).count();
+        assert!(same < 32, "{same} of 64 looks are at the same elements");
     }
 
     #[test]
@@ -123,5 +126,6 @@ mod tests {
         let offsets: Vec<u64> = (0..6).map(|element| offset_of(tensor, element)).collect();
         assert_eq!(offsets, [0, 16, 32, 4, 20, 36]);
         assert!(draw(&[strided_output(&[0], &[1])], 3, &mut SmallRng::seed_from_u64(1)).is_empty());
+        assert!(draw(&[strided_output(&[9], &[1])], 0, &mut SmallRng::seed_from_u64(1)).is_empty());
     }
 }

@@ -70,8 +70,7 @@ pub(super) fn implausible(
     // Every element of the outputs may be compared, so each must be written. Inputs do not count, because a kernel may
     // need few of their elements.
     let copy_rate = device.and_then(|device| device.copy_rate);
-    let fastest = copy_rate.map_or(FASTEST_WRITE_BYTES_PER_SECOND, |rate| rate * COPY_MARGIN);
-    if too_fast(most_ms, outputs, fastest) {
+    if too_fast(most_ms, outputs, fastest_write(copy_rate)) {
         let mut detail =
             format!("a call took at most {:.1} ns, too little to write {outputs} bytes", most_ms * 1e6);
         if let Some(rate) = copy_rate {
@@ -88,8 +87,7 @@ pub(super) fn implausible(
     // The runner's clock starts after ours and stops before it. On a busy machine it may show much less. If it shows
     // more, "done" was reported before the calls were finished.
     let claim = median(&samples.claims);
-    let excess_ms = (claim - 1.0) * ms * f64::from(calls);
-    if EXCESS_CLAIM_MS + handoff.as_secs_f64() * 1e3 < excess_ms && 1.1 < claim {
+    if claims_more(claim, ms * f64::from(calls), handoff) {
         return Ok(Some(stop(
             context,
             Status::TimingMismatch,
@@ -103,14 +101,24 @@ pub(super) fn implausible(
 /// smallest difference decides.
 fn seen_by_the_host(context: &Context<'_>, samples: &Samples, ms: f64, calls: u32) -> Option<Stop> {
     let claim = samples.claims.iter().copied().reduce(f64::min)?;
-    let excess_ms = (claim - 1.0) * ms * f64::from(calls);
-    (EXCESS_CLAIM_MS < excess_ms && 1.1 < claim).then(|| {
+    claims_more(claim, ms * f64::from(calls), Duration::ZERO).then(|| {
         let detail = format!(
             "every block took at least {:.0} % of the time that the device's clock shows for it, by the host's clock",
             claim * 100.0
         );
         stop(context, Status::TimingMismatch, detail)
     })
+}
+
+/// Returns true if one clock shows `claim` times the `ms` of a block that the other clock shows, and if the excess is too
+/// large for an error of measurement. The clocks may differ by `margin` anyway.
+fn claims_more(claim: f64, ms: f64, margin: Duration) -> bool {
+    EXCESS_CLAIM_MS + margin.as_secs_f64() * 1e3 < (claim - 1.0) * ms && 1.1 < claim
+}
+
+/// The rate at which calls can write at most, in bytes per second. `copy_rate` is the device's, if it has one.
+fn fastest_write(copy_rate: Option<f64>) -> f64 {
+    copy_rate.map_or(FASTEST_WRITE_BYTES_PER_SECOND, |rate| rate * COPY_MARGIN)
 }
 
 fn median(values: &[f64]) -> f64 {
@@ -141,5 +149,26 @@ mod tests {
         assert!(too_fast(0.0, outputs, fastest));
         // Without outputs there is nothing to prove.
         assert!(!too_fast(1e-6, 0, fastest));
+        assert!(!too_fast(1e3, 7, 7.0), "7 bytes in a second");
+        assert_eq!(fastest_write(None), FASTEST_WRITE_BYTES_PER_SECOND);
+        assert!((fastest_write(Some(100.0)) - 110.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn claim_beyond_the_errors_of_measurement_is_noticed() {
+        let us = Duration::from_micros;
+        for (claim, ms, margin, more) in [
+            (1.2, 1.5, us(0), true),
+            (1.2, 0.5, us(0), false),
+            (1.5, 0.4, us(0), false),
+            (1.5, 0.5, us(100), false),
+            (1.5, 0.7, us(100), true),
+            // The clocks of a long block may differ by a tenth.
+            (1.1, 100.0, us(0), false),
+            (0.9, 100.0, us(0), false),
+        ] {
+            assert_eq!(claims_more(claim, ms, margin), more, "{claim} {ms} {margin:?}");
+        }
+        assert_eq!([median(&[9.0, 1.0, 2.0, 10.0, 11.0]), median(&[]), median(&[2.0, 1.0])], [9.0, 0.0, 2.0]);
     }
 }

@@ -98,6 +98,7 @@ mod tests {
     use rand::rngs::SmallRng;
 
     use super::*;
+    use crate::session::pace::Pace;
     use crate::session::{Called, WakeCost};
 
     fn block(threads: u32, waited_us: u64) -> Block {
@@ -123,6 +124,11 @@ mod tests {
         samples.add(&block(1, 50));
         samples.add(&block(1, 150));
         assert_eq!(samples.wait_share(), Some(0.5));
+        for clock_mhz in [Some(1980), None, Some(1200)] {
+            let pace = Pace { clock_mhz, ..Pace::default() };
+            samples.add(&Block { on_device: Some(DeviceBlock { pace, is_graph: false }), ..block(1, 0) });
+        }
+        assert_eq!(samples.clocks().collect::<Vec<u32>>(), [1980, 1200]);
     }
 
     #[test]
