@@ -444,3 +444,28 @@ impl View {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapped_memory_is_read_and_written_in_place() {
+        let mut memory = [0x0403_0201u32, 0x0807_0605, 0x0c0b_0a09];
+        let first = memory.as_mut_ptr().cast::<u8>();
+        let mut heap = Heap::new(0, true);
+        // SAFETY: from the second byte on, within words of `memory`, which outlives the heap and is not used meanwhile.
+        let start = unsafe { heap.map(first.wrapping_add(1), 9, 16, false) }.expect("a mapping");
+        let mut bytes = [0; 9];
+        heap.read(start, &mut bytes).expect("readable");
+        assert_eq!(bytes, [2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        heap.write(start + 2, &[70, 80, 90, 100, 110]).expect("writable");
+        heap.read(start + 1, &mut bytes).expect_err("one byte beyond the end");
+        let view = heap.view();
+        let (allocation, _) = view.find(start, 1, &mut 0).expect("the mapping");
+        let (words, from) = allocation.words();
+        assert_eq!((words.len(), from), (3, first as usize % 16 / 4));
+        drop((view, heap));
+        assert_eq!(memory, [0x4603_0201, 0x6e64_5a50, 0x0c0b_0a09]);
+    }
+}

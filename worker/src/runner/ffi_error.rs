@@ -85,3 +85,52 @@ fn text(bytes: &ByteArray) -> String {
     let bytes = unsafe { std::slice::from_raw_parts(bytes.data.cast::<u8>(), bytes.size.min(MAX_PART)) };
     String::from_utf8_lossy(bytes).into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(C)]
+    struct ErrorObject {
+        head: Object,
+        cell: ErrorCell,
+    }
+
+    fn bytes(text: &'static [u8]) -> ByteArray {
+        ByteArray { data: text.as_ptr().cast(), size: text.len() }
+    }
+
+    /// Stores an error of this type with a short kind and a long message that is not UTF-8.
+    ///
+    /// # Safety
+    /// `to` points to a handle.
+    unsafe fn store(to: *mut *mut c_void, type_index: i32) {
+        static MESSAGE: [u8; 2 * MAX_PART] = [0xff; 2 * MAX_PART];
+        let head = Object { reference_counts: 1, type_index, padding: 0, deleter: std::ptr::null_mut() };
+        let cell = ErrorCell { kind: bytes(b"ValueError"), message: bytes(&MESSAGE) };
+        // SAFETY: the caller's obligation.
+        unsafe { *to = Box::into_raw(Box::new(ErrorObject { head, cell })).cast() };
+    }
+
+    unsafe extern "C" fn raises(to: *mut *mut c_void) {
+        // SAFETY: the caller's obligation.
+        unsafe { store(to, ERROR_TYPE_INDEX) };
+    }
+
+    unsafe extern "C" fn returns_another_object(to: *mut *mut c_void) {
+        // SAFETY: the caller's obligation.
+        unsafe { store(to, ERROR_TYPE_INDEX + 1) };
+    }
+
+    unsafe extern "C" fn raises_nothing(_: *mut *mut c_void) {}
+
+    #[test]
+    fn raised_error_is_read_up_to_its_limit() {
+        let taken = |function: MoveFromRaised| RaisedErrors { move_from_raised: Some(function) }.take();
+        let text = taken(raises).expect("an error");
+        assert_eq!(text, format!("ValueError: {}", "\u{fffd}".repeat(MAX_PART)));
+        assert_eq!((taken(returns_another_object), taken(raises_nothing)), (None, None));
+        assert_eq!(RaisedErrors { move_from_raised: None }.take(), None);
+        assert_eq!(super::text(&ByteArray { data: std::ptr::null(), size: 9 }), "");
+    }
+}

@@ -256,7 +256,8 @@ fn first_shutdown_drains_and_the_second_kills() {
     let mut harness = Harness::new(plan(2));
     let build = harness.lease();
     let shutdown = |mode| Control::Shutdown { mode };
-    assert!(done(&ask(&mut harness, shutdown(Mode::Drain))));
+    let drained = ask(&mut harness, shutdown(Mode::Drain)).0;
+    assert_eq!(drained, Answer::Done("running attempts may finish, then the run ends".to_owned()));
     assert!(already(&ask(&mut harness, shutdown(Mode::Drain))));
     assert!(matches!(ask(&mut harness, Control::Pause).0, Answer::Refused(_)));
     let asked = ask(&mut harness, shutdown(Mode::Now));

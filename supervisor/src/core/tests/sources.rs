@@ -341,6 +341,9 @@ fn open_run_does_its_final_jobs_at_shutdown() {
         let actions = harness.feed(Event::Control(Control::Shutdown { mode }));
         if drain {
             assert_eq!(wanted(&actions), [(1, 2)]);
+            let answered =
+                Action::Answered(Answer::Done("the replays are made, then the run ends".to_owned()));
+            assert!(actions.contains(&answered), "{actions:#?}");
             let unit = with_a_replay().unit(UnitId(1), &a_replay(STAGE), true, false);
             harness.feed(Event::Offered { job: JobId(1), units: vec![unit], by });
             assert_eq!(harness.pass_the_rest(), StopReason::Finished);
