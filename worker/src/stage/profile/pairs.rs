@@ -11,7 +11,7 @@ use super::handoff;
 use super::length::{calls_for_a_block, longest_call, too_short};
 use super::pair::{Order, Pairing, net};
 use super::samples::{Samples, was_preempted};
-use super::throttled::{Timed, least_clock};
+use super::throttled::{Timed, clock_of, least_clock};
 use crate::session::{Block, SessionError, VariantMemory};
 
 /// Pairs of blocks for each pair of runners. Fewer are made if one call takes `SLOW_CALL`.
@@ -134,13 +134,8 @@ pub(super) fn note<M: VariantMemory>(
     Timed {
         ms: nets.iter().map(|&net| ms_per_call(net, calls)).collect(),
         preempted: blocks.iter().map(was_preempted).collect(),
-        clocks: blocks.iter().map(clock).collect(),
+        clocks: blocks.iter().map(clock_of).collect(),
     }
-}
-
-/// The clock of the device in a block, in MHz.
-fn clock(block: &Block) -> Option<u32> {
-    block.on_device?.pace.clock_mhz
 }
 
 /// Adds the longest time that the calls of a pair can have taken. It is known even if the hand-off is not.

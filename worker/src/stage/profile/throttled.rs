@@ -1,5 +1,7 @@
 //! A timed pair, and what disturbed it: another process, or a device that ran slower than usual. Pure.
 
+use crate::session::Block;
+
 /// A block with less than this share of the median clock does not count.
 const LEAST_SHARE: f64 = 0.75;
 
@@ -22,6 +24,11 @@ impl Timed {
     }
 }
 
+/// The clock of the device in a block, in MHz.
+pub(super) fn clock_of(block: &Block) -> Option<u32> {
+    block.on_device?.pace.clock_mhz
+}
+
 /// The lowest clock of an undisturbed block, in MHz: a share of the median of all blocks so far. `None` if the device did
 /// not report its clock, and on a CPU.
 pub(super) fn least_clock(clocks: impl Iterator<Item = u32>) -> Option<f64> {
@@ -38,7 +45,23 @@ pub(super) fn is_throttled(pair: &Timed, side: usize, least: Option<f64>) -> boo
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::session::pace::Pace;
+    use crate::session::{Called, DeviceBlock, WakeCost};
+
+    fn scripted_block() -> Block {
+        Block {
+            elapsed: Duration::ZERO,
+            called: Called::default(),
+            wake: WakeCost { cpu: Duration::ZERO, threads: 1 },
+            cpus_busy: 1.0,
+            waited: None,
+            changed: None,
+            on_device: None,
+        }
+    }
 
     fn pair(clocks: [Option<u32>; 2]) -> Timed {
         Timed { ms: vec![1.0; 2], preempted: vec![false; 2], clocks: clocks.to_vec() }
@@ -54,6 +77,10 @@ mod tests {
         }
         assert!(!is_throttled(&pair([None, None]), 0, least), "an unknown clock proves nothing");
         assert_eq!(least_clock(std::iter::empty()), None);
+        let pace = Pace { clock_mhz: Some(1980), ..Pace::default() };
+        for (on_device, clock) in [(Some(DeviceBlock { pace, is_graph: false }), Some(1980)), (None, None)] {
+            assert_eq!(clock_of(&Block { on_device, ..scripted_block() }), clock);
+        }
         assert!(!is_throttled(&pair([Some(1), Some(1)]), 0, None));
     }
 
