@@ -30,6 +30,7 @@ const DEFAULT_PREFETCH: u32 = 1;
 const RECORDED: &str = "recorded";
 const STEPS: &str = "[JOB, ENTRY] pairs in their order, or `recorded`";
 
+/// A `[[replay]]` as written. Its jobs and entries have not been looked up.
 pub(super) struct RawReplay {
     spot: Spot,
     name: Option<Located<String>>,
@@ -42,7 +43,7 @@ pub(super) struct RawReplay {
 }
 
 enum Steps {
-    /// The entries of one job, in their order.
+    /// All entries of one job, in the order of their names.
     Recorded(Spot),
     Pairs(Vec<Located<(String, String)>>),
 }
