@@ -20,7 +20,7 @@ pub struct Constant {
     pub placed: Bytes,
 }
 
-/// An entry's contribution to a batch: a sum, and the constants that are part of it.
+/// An entry's contribution to a batch: its input bytes, and the constants among them.
 #[derive(Clone, Copy, Debug)]
 pub struct Share<'a> {
     pub inputs: Bytes,
