@@ -20,6 +20,7 @@ use super::{CapturesError, failed};
 
 const NAME: &str = "journal";
 
+/// A finished entry, and the version of the file that it was packed from.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Line {
     pub(super) stamp: Stamp,
@@ -39,6 +40,7 @@ pub(super) struct Earlier {
     complete: u64,
 }
 
+/// Reads the journal that an earlier run left, if there is one.
 pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> {
     let path = partial.join(NAME);
     let file = match open_plain(&path) {
@@ -46,7 +48,7 @@ pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> 
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed("opening", &path)(error)),
     };
-    // The limit is twice that of an index, because each line has a stamp in addition to its entry.
+    // A line has a stamp in addition to its entry, so a journal may be twice as long as an index.
     let mut reader = BufReader::new(file.take(2 * MAX_INDEX_BYTES));
     let mut line = Vec::new();
     let mut next = |line: &mut Vec<u8>| {
@@ -56,7 +58,7 @@ pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> 
     let mut complete = next(&mut line)? as u64;
     let provenance = serde_json::from_slice(&line).map_err(|error| CapturesError::Damaged {
         path: path.clone(),
-        what: format!("its first line is not that of a journal: {error}"),
+        what: format!("its first line does not describe a store: {error}"),
     })?;
     let mut done = BTreeMap::new();
     while next(&mut line)? != 0 && line.ends_with(b"\n") {
@@ -92,9 +94,10 @@ impl Journal {
         Self::open(path)
     }
 
+    /// Continues the journal of an earlier run. Removes its incomplete last line, if it has one.
     pub(super) fn resume(partial: &Path, earlier: &Earlier) -> Result<Self, CapturesError> {
         let journal = Self::open(partial.join(NAME))?;
-        journal.file.set_len(earlier.complete).map_err(failed("cutting", &journal.path))?;
+        journal.file.set_len(earlier.complete).map_err(failed("truncating", &journal.path))?;
         Ok(journal)
     }
 
@@ -117,7 +120,7 @@ impl Journal {
     }
 }
 
-/// Removes everything except the journal: drafts that an interrupted run left.
+/// Removes the drafts that an interrupted run left: everything except the journal.
 pub(super) fn remove_drafts(partial: &Path) -> Result<(), CapturesError> {
     for entry in fs::read_dir(partial).map_err(failed("listing", partial))?.flatten() {
         if entry.file_name() != NAME {

@@ -7,6 +7,7 @@ use opt_shared::capture::{CaptureFile, ErrorKind, RecordRange};
 
 use super::CapturesError;
 
+/// How a file is split into blobs and literals.
 pub(super) struct Layout {
     /// The ranges that become blobs, in file order. The bytes between them become literals of the manifest.
     pub(super) holes: Vec<RecordRange>,
@@ -28,6 +29,7 @@ pub(super) fn of_file(path: &Path, bytes: u64) -> Result<Layout, CapturesError> 
     }
 }
 
+/// Makes the whole file a single blob.
 fn whole(bytes: u64, why: String) -> Layout {
     let holes = if bytes == 0 { Vec::new() } else { vec![RecordRange { offset: 0, bytes, crc32: None }] };
     Layout { holes, kept_whole: Some(why) }
@@ -75,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn file_too_large_for_a_manifest_becomes_one_blob() {
+    fn file_that_cannot_be_split_becomes_one_blob() {
         for (records, bytes) in [
             (vec![record(0, 10), record(5, 10)], 100),
             (vec![record(0, 200)], 100),

@@ -91,7 +91,7 @@ pub fn pack(
     let found_done = (sources.len() - todo.len()) as u64;
     let not_packed = Mutex::new(NotPacked { left_out, changed: None });
     in_parallel(&todo, |source, stop| {
-        let Err(error) = packing.entry(source, stop, tick) else { return Ok(()) };
+        let Err(error) = packing.pack_entry(source, stop, tick) else { return Ok(()) };
         let mut not_packed = not_packed.lock().unwrap_or_else(PoisonError::into_inner);
         match error {
             // The other entries are finished first. A later run can pack this entry once its file no longer changes.
@@ -123,22 +123,26 @@ struct NotPacked {
     changed: Option<CapturesError>,
 }
 
+/// The provenance of a new store, without its source.
 pub struct Origin {
     pub tool: String,
     pub packed_by: String,
     pub started: String,
 }
 
+/// A store while it is being packed.
 struct Packing {
     store: PathBuf,
     partial: PathBuf,
     provenance: Provenance,
     resumed: bool,
     done: BTreeMap<String, Line>,
+    /// The journal, the lines that this run added, and the entries that became a single blob, with reasons.
     journal: Mutex<(Journal, Vec<Line>, Vec<String>)>,
     claims: Claims,
     /// The sizes of blobs that an interrupted run left. A storage of such a size is hashed before it is written.
     sizes: HashSet<u64>,
+    /// The number of drafts so far. Each draft is named after it.
     drafts: AtomicU64,
 }
 
@@ -193,8 +197,8 @@ impl Packing {
         })
     }
 
-    /// Forgets entries that have changed since they were packed, so that they are packed again. Removes manifests
-    /// without a source, including those that were written just before a kill and are not in the journal.
+    /// Forgets entries whose files have changed since they were packed, so that they are packed again. Removes
+    /// manifests whose files are gone, whether or not they are in the journal.
     fn forget_changed(&mut self, sources: &[Source]) -> Result<(), CapturesError> {
         let now: BTreeMap<&str, Stamp> = sources.iter().map(|it| (it.name.as_str(), it.stamp)).collect();
         let entries = self.store.join(ENTRIES);
@@ -236,7 +240,8 @@ impl Packing {
         require_space(&self.store, needed - present)
     }
 
-    fn entry(&self, source: &Source, stop: &AtomicBool, tick: Tick<'_>) -> Result<(), CapturesError> {
+    /// Packs a file: writes its new blobs, its manifest and its line in the journal.
+    fn pack_entry(&self, source: &Source, stop: &AtomicBool, tick: Tick<'_>) -> Result<(), CapturesError> {
         let file = File::open(&source.path).map_err(failed("opening", &source.path))?;
         let layout = layout::of_file(&source.path, source.stamp.bytes)?;
         let mut reading = Reading {
@@ -376,6 +381,7 @@ impl Packing {
         draft.place(&target, BLOB_MODE)
     }
 
+    /// Removes unused blobs, and writes the index.
     fn finish(self) -> Result<Packed, CapturesError> {
         let (journal, lines, kept_whole) = self.journal.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut entries: Vec<IndexEntry> =
@@ -421,6 +427,7 @@ impl Packed {
     }
 }
 
+/// Returns the blobs that the manifests name, with their sizes.
 fn used_blobs(store: &Path, entries: &[IndexEntry]) -> Result<BTreeSet<(BlobId, u64)>, CapturesError> {
     let mut used = BTreeSet::new();
     for entry in entries {
@@ -450,6 +457,7 @@ fn remove_partial(partial: &Path) -> Result<(), CapturesError> {
     fs::remove_dir_all(partial).map_err(failed("removing", partial))
 }
 
+/// A file that is being packed.
 struct Reading {
     stream: Stream,
     /// The hash of the whole file.
@@ -457,7 +465,7 @@ struct Reading {
     buffer: Vec<u8>,
 }
 
-/// Adds the bytes between two records to the manifest's literals. Readers compute `at`, so it is 0.
+/// Adds the bytes between two records to the manifest's literals. `at` stays 0 because readers compute it.
 fn literal(
     reading: &mut Reading,
     segments: &mut Vec<Segment>,

@@ -17,7 +17,7 @@ use super::event::Stage;
 use super::roster::Roster;
 use super::unit::Unit;
 
-/// How many candidates are timed a second time. The winner is one of them.
+/// The maximum number of candidates that are timed a second time. The winner is one of them.
 pub(super) const CONFIRMED: usize = 3;
 
 /// Compares the candidates of a job by their speed-up over the baseline.
@@ -54,7 +54,7 @@ impl Contest {
     pub(super) fn why_not(&self, unit: &Unit) -> String {
         match (unit.step().stage, unit.speedup) {
             (Stage::Profile, Some(speedup)) => format!(
-                "timed briefly: it is at most {:.2} times as fast as the baseline, and another is at least {:.2} times",
+                "timed briefly: it is at most {:.2} times as fast as the baseline, and another candidate at least {:.2} times",
                 speedup.ci_high, self.highest_low
             ),
             _ => String::new(),

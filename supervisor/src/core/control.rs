@@ -73,21 +73,21 @@ impl Core {
                 self.workers.iter().filter(|(_, it)| it.role == role).map(|(&id, _)| id).collect()
             }
         };
-        let (mut done, mut already) = (Vec::new(), Vec::new());
+        let (mut done, mut unneeded) = (Vec::new(), Vec::new());
         for worker in workers {
             match self.recycle_one(now, worker, mode) {
                 Ok(what) => done.push(what),
-                Err(what) => already.push(what),
+                Err(why) => unneeded.push(why),
             }
         }
-        match (done.is_empty(), already.is_empty()) {
+        match (done.is_empty(), unneeded.is_empty()) {
             (false, _) => Answer::Done(done.join("; ")),
-            (true, false) => Answer::Already(already.join("; ")),
+            (true, false) => Answer::Already(unneeded.join("; ")),
             (true, true) => Answer::Already("no such worker is alive; the next one will be new".to_owned()),
         }
     }
 
-    /// Returns what was done. The error says why nothing had to be done.
+    /// Recycles one worker and returns what was done. The error says why nothing had to be done.
     fn recycle_one(&mut self, now: Moment, worker: WorkerId, mode: Mode) -> Result<String, String> {
         let Some(it) = self.workers.get(&worker) else { return Err(format!("{worker} is gone")) };
         let name = format!("{} {worker}", it.role.name());
@@ -215,12 +215,12 @@ impl Core {
     // Requests about units.
 
     fn cancel(&mut self, job: JobId, unit: Option<UnitId>) -> Answer {
-        let Some(of_job) = self.jobs.get(job.index()).map(|job| job.units.clone()) else {
+        let Some(units_of_job) = self.jobs.get(job.index()).map(|job| job.units.clone()) else {
             return Answer::Unknown(format!("there is no {job}"));
         };
         let ids = match unit {
-            None => of_job,
-            Some(id) if of_job.contains(&id) => vec![id],
+            None => units_of_job,
+            Some(id) if units_of_job.contains(&id) => vec![id],
             Some(id) => return Answer::Unknown(format!("{job} has no {id}")),
         };
         let (mut waiting, mut running) = (Vec::new(), Vec::new());

@@ -142,7 +142,7 @@ impl Core {
         }
         for (&id, worker) in &mut self.workers {
             if worker.on_device {
-                worker.see_device_peak();
+                worker.record_device_peak();
             }
             self.ledger.measure(id, worker.demand());
         }
@@ -333,7 +333,8 @@ impl Core {
         }
     }
 
-    /// Handles the end of a worker that held more than its lease reserved while the run held more than the ceiling.
+    /// Handles the end of a worker that was ended because the run held more device memory than the ceiling. The unit is
+    /// blamed only if the worker held more than its lease reserved, twice.
     pub(super) fn over_device(&mut self, lease: Lease, owed: Bytes, ceiling: Bytes) {
         let Some(held) = lease.over_device else {
             let why =
@@ -352,7 +353,7 @@ impl Core {
             unit.losses.over_device
         });
         if times <= MAX_OVER_DEVICE {
-            return self.again(lease, Blame::Host, why);
+            return self.repeat(lease, Blame::Host, why);
         }
         let detail = format!("{why}; the same happened before, in another process");
         let status = Status::DeviceMemoryLimit;
@@ -373,7 +374,7 @@ impl Worker {
         Demand { host: self.tree_owed(), device: self.device_held() }
     }
 
-    fn see_device_peak(&mut self) {
+    fn record_device_peak(&mut self) {
         let held = self.device_held();
         self.peak_device = self.peak_device.max(Some(held));
         if let Some(lease) = self.lease_mut() {

@@ -19,6 +19,7 @@ use super::spec::UnitSpec;
 /// Time since the run started, from a monotonic clock.
 pub type Moment = Duration;
 
+/// Something that happened, as the driver reports it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A worker sent its hello, with the right version.
@@ -127,7 +128,7 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessSample {
     pub process: Process,
-    /// The anonymous, swapped and page-table bytes, plus shared bytes outside known memory files.
+    /// Anonymous memory, swap and page tables, plus shared memory outside known memory files.
     pub owed: Bytes,
     pub reclaimable: Bytes,
 }
@@ -186,7 +187,7 @@ pub struct Order {
     pub beside: Option<UnitId>,
 }
 
-/// An instruction to the driver, which carries them out in order and reports back through events.
+/// An instruction to the driver, which carries out all actions in order and reports back through events.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Asks a job's source for this many more units. `Event::Offered` follows later.

@@ -12,10 +12,11 @@ use opt_shared::ids::UnitId;
 use super::event::Stage;
 use super::unit::{Progress, Unit};
 
+/// A job's units by their progress, with counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Roster {
     /// The waiting units in the order in which they are served, except those that were put off.
-    waiting: BTreeSet<Turn>,
+    waiting: BTreeSet<QueueKey>,
     /// The number of waiting units whose next step may run at the same time as others.
     waiting_non_exclusive: usize,
     /// The units that were put off, each with its turn.
@@ -35,9 +36,9 @@ pub(crate) struct Roster {
     lows: BTreeSet<(Number, UnitId)>,
 }
 
-/// Orders waiting units: the smallest is served first.
+/// The position of a waiting unit: the unit with the smallest key is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Turn {
+struct QueueKey {
     turn: u32,
     stage: Stage,
     /// The fastest first.
@@ -71,7 +72,7 @@ impl Ord for Number {
     }
 }
 
-impl Turn {
+impl QueueKey {
     fn of(unit: &Unit) -> Self {
         Self {
             turn: unit.turn,
@@ -99,6 +100,7 @@ impl Roster {
         roster
     }
 
+    /// Adds a unit, in its current state.
     pub(crate) fn enter(&mut self, unit: &Unit) {
         let id = unit.spec.id;
         match unit.progress {
@@ -106,7 +108,7 @@ impl Roster {
                 self.put_off.insert((unit.turn, id));
             }
             Progress::Waiting { .. } => {
-                self.waiting.insert(Turn::of(unit));
+                self.waiting.insert(QueueKey::of(unit));
             }
             Progress::Running { .. } | Progress::Done(_) => {}
         }
@@ -128,7 +130,7 @@ impl Roster {
                 self.put_off.remove(&(unit.turn, id));
             }
             Progress::Waiting { .. } => {
-                self.waiting.remove(&Turn::of(unit));
+                self.waiting.remove(&QueueKey::of(unit));
             }
             Progress::Running { .. } | Progress::Done(_) => {}
         }
@@ -147,7 +149,8 @@ impl Roster {
         self.count(unit, |counter| *counter -= 1);
     }
 
-    fn count(&mut self, unit: &Unit, step: impl Fn(&mut usize)) {
+    /// Calls `adjust` with each counter that the unit counts towards.
+    fn count(&mut self, unit: &Unit, adjust: impl Fn(&mut usize)) {
         let waits = matches!(unit.progress, Progress::Waiting { .. });
         let steps_left = unit.steps_left();
         for (applies, counter) in [
@@ -159,7 +162,7 @@ impl Roster {
             (unit.spec.is_baseline && unit.may_be_paired, &mut self.baselines),
         ] {
             if applies {
-                step(counter);
+                adjust(counter);
             }
         }
     }
@@ -212,6 +215,7 @@ impl Roster {
         self.open.first_key_value().map(|(&turn, _)| turn)
     }
 
+    /// Returns the number of units with a timed step left.
     pub(crate) fn timed(&self) -> usize {
         self.timed
     }

@@ -12,6 +12,7 @@ use opt_shared::units::Bytes;
 use super::event::Stage;
 use super::ledger::{Ceilings, Demand};
 
+/// The limits of a run, and its jobs.
 #[derive(Clone, Debug)]
 pub struct RunSpec {
     pub ceilings: Ceilings,
@@ -58,6 +59,7 @@ pub struct UnitSpec {
     pub resumed: Option<Resumed>,
 }
 
+/// What a unit needs for one of its stages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     pub stage: Stage,

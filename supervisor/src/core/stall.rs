@@ -10,8 +10,8 @@ use super::{Core, Ending};
 /// The longest stall. It gives a user time to notice and to free disk space. After that, the run ends and can be
 /// resumed.
 const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
-/// How long to wait until the reasons are on disk when everything is being killed. It is short because the user has
-/// already interrupted the run twice.
+/// How long to wait until the reasons for killing everything are on disk. It is short because the user has already
+/// interrupted the run twice.
 const LAST_REASONS: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

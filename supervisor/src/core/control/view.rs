@@ -1,4 +1,6 @@
-//! Says why a unit waits, as the sentence that answers `why`, and copies the numbers of the core for clients.
+//! What clients see of the core: its state as plain numbers, and why a unit waits, as the answer to `why`.
+
+use std::time::Duration;
 
 use opt_shared::ids::{LeaseId, UnitId, WorkerId};
 use opt_shared::message::Role;
@@ -33,7 +35,7 @@ pub struct WorkerView {
     pub role: Role,
     /// starting, idle, leased, draining or terminating.
     pub state: &'static str,
-    pub age: Moment,
+    pub age: Duration,
     pub leases: u32,
     pub owed: Bytes,
     pub peak_owed: Bytes,
@@ -60,9 +62,9 @@ pub struct LeaseView {
     pub unit: UnitId,
     pub stage: Stage,
     pub attempt: u32,
-    pub held: Moment,
+    pub held: Duration,
     /// The time left until the worker counts as stuck.
-    pub left: Moment,
+    pub left: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,9 +157,9 @@ impl Core {
         })
     }
 
-    /// Explains why a unit waits, as the end of a sentence. The numbers include the size of the unit's lease. The
-    /// caller supplies the names of other units.
-    pub fn wait_reason(&self, now: Moment, id: UnitId, called: impl Fn(UnitId) -> String) -> Option<String> {
+    /// Explains why a unit waits, as the end of a sentence that includes the size of the unit's lease. `name_of` names
+    /// other units.
+    pub fn wait_reason(&self, now: Moment, id: UnitId, name_of: impl Fn(UnitId) -> String) -> Option<String> {
         let UnitView::Waiting { stage, .. } = self.unit_view(id)? else { return None };
         let unit = self.unit(id);
         let paired = self.jobs[unit.job.index()].is_beside_a_baseline(id);
@@ -185,7 +187,7 @@ impl Core {
             format!(
                 "{id} ({} of {}) has been running for {since:.1} s",
                 order.stage.name(),
-                called(order.unit)
+                name_of(order.unit)
             )
         } else {
             match self.workers.values().filter(|it| !it.is_idle()).count() {

@@ -12,6 +12,7 @@ use crate::core::Ceilings;
 use crate::core::event::Stage;
 use crate::core::spec::{JobSpec, Resumed, RunSpec, StageSpec, Step, UnitSpec};
 
+/// What every stage owes, unless a test says otherwise.
 pub const STAGE: StageSpec = StageSpec {
     predicted: Bytes::mib(10),
     reserved: Bytes::mib(100),
@@ -21,6 +22,7 @@ pub const STAGE: StageSpec = StageSpec {
     batch: None,
 };
 
+/// A run's limits, and its jobs with their candidates.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub ceilings: Ceilings,

@@ -44,6 +44,7 @@ fn timed(harness: &Harness) -> String {
     orders.split(' ').filter(|order| !order.starts_with(['B', 'V'])).collect::<Vec<_>>().join(" ")
 }
 
+/// Returns the detail with which a candidate ended.
 fn why(harness: &Harness, candidate: u32) -> &str {
     let done = harness.log.iter().find_map(|action| match action {
         Action::UnitDone { unit: UnitId(unit), detail, .. } if *unit == candidate => Some(detail),
@@ -58,7 +59,7 @@ fn surely_slower_candidates_are_not_timed_after_their_screen() {
     assert_eq!(timed(&harness), "P0 S1/0 S2/0 S3/0 S4/0 P2/0 C2/0");
     assert_eq!(
         why(&harness, 3),
-        "timed briefly: it is at most 1.21 times as fast as the baseline, and another is at least 1.80 times"
+        "timed briefly: it is at most 1.21 times as fast as the baseline, and another candidate at least 1.80 times"
     );
     for candidate in 0..5 {
         assert_eq!(harness.done(candidate), Some((Status::Passed, None)));
@@ -173,8 +174,8 @@ proptest! {
         let orders = timed(&harness);
         let reached: BTreeMap<u32, Stage> = (1..7)
             .map(|unit| {
-                let of = |letter: char| orders.split(' ').any(|order| order == format!("{letter}{unit}/0"));
-                let last = if of('C') { Stage::Confirm } else if of('P') { Stage::Profile } else { Stage::Screen };
+                let had = |letter: char| orders.split(' ').any(|order| order == format!("{letter}{unit}/0"));
+                let last = if had('C') { Stage::Confirm } else if had('P') { Stage::Profile } else { Stage::Screen };
                 (unit, last)
             })
             .collect();
