@@ -354,7 +354,7 @@ pub struct EntryTimingRecord {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourcesRecord {
     pub runner_peak_owed_bytes: Option<Bytes>,
-    /// The largest reservation of its attempts.
+    /// The most memory that the lease of one attempt reserved.
     pub predicted_bytes: Option<Bytes>,
 }
 
@@ -383,12 +383,12 @@ pub struct WorkerRecord {
     pub recycled_because: Option<String>,
     pub leases: u32,
     pub peak_owed_bytes: Option<Bytes>,
-    /// The peak on the device, including its runners. `None` if it used no device memory.
+    /// The peak of device memory of the worker and its runners. `None` if they used none.
     #[serde(default)]
     pub device_peak_bytes: Option<Bytes>,
 }
 
-/// A `[[replay]]` of the plan. Measurements are in `result`, which is present only if it passed.
+/// A `[[replay]]` of the plan. Its measurements are in `result`, which is present only if the replay passed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplayRecord {
     pub name: String,
@@ -405,7 +405,7 @@ pub struct ReplayRecord {
     pub ended: Option<UtcTime>,
     pub worker: Option<WorkerId>,
     pub attempts: u32,
-    /// The bytes that its lease reserved.
+    /// The memory that the replay's lease reserved.
     pub predicted_bytes: Option<Bytes>,
     pub peak_owed_bytes: Option<Bytes>,
     #[serde(with = "nonfinite::option")]
