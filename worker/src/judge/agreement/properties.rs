@@ -7,7 +7,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// The result of the naive comparison.
 struct Naive {
+    /// The row-major positions of the elements that fail.
     failed: Vec<usize>,
     not_finite: bool,
     absolute: f64,

@@ -19,8 +19,8 @@ use crate::session::{IdleRound, WakeCost};
 
 /// The number of rounds that a proof needs.
 pub(super) const MIN_ROUNDS: usize = 9;
-/// CPU time allowed for falling asleep and waking up. For long blocks, a share of the block is allowed instead: to gain
-/// less than that does not matter.
+/// CPU time allowed for falling asleep and waking up. For long blocks, one part in `ALLOWED_SHARE` of the block is
+/// allowed instead: a smaller gain does not matter.
 const MIN_ALLOWANCE: Duration = Duration::from_micros(200);
 const MIN_ALLOWANCE_WITH_THREADS: Duration = Duration::from_micros(50);
 const ALLOWED_SHARE: u32 = 20;
@@ -31,8 +31,8 @@ const BARE_FACTOR: u32 = 6;
 const MAX_BARE_PER_THREAD: Duration = Duration::from_micros(100);
 const ALLOWANCE_PER_THREAD: Duration = Duration::from_micros(5);
 
-/// Half of the rounds of one side may show work, and few of the other side. If chance makes that, or a larger
-/// difference, at most this often, it is no chance.
+/// The significance level of a difference between the two sides. A side that works in half of its rounds is blamed only
+/// if chance alone would produce such a difference, or a larger one, at most this often.
 const MAX_CHANCE: f64 = 1e-3;
 
 /// CPU time that a runner may use in a round, with blocks of the given length.
@@ -54,6 +54,7 @@ pub(super) enum Idleness {
     Works { least: Duration, rounds: usize },
 }
 
+/// Judges the idle rounds of one side, whose timed blocks take `block`.
 pub(super) fn judge(rounds: &[IdleRound], block: Duration) -> Idleness {
     let count = rounds.len();
     let over = exceeding(rounds, block);
