@@ -381,7 +381,6 @@ impl Packing {
         draft.place(&target, BLOB_MODE)
     }
 
-    /// Removes unused blobs, and writes the index.
     fn finish(self) -> Result<Packed, CapturesError> {
         let (journal, lines, kept_whole) = self.journal.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut entries: Vec<IndexEntry> =
@@ -427,7 +426,6 @@ impl Packed {
     }
 }
 
-/// Returns the blobs that the manifests name, with their sizes.
 fn used_blobs(store: &Path, entries: &[IndexEntry]) -> Result<BTreeSet<(BlobId, u64)>, CapturesError> {
     let mut used = BTreeSet::new();
     for entry in entries {
@@ -457,7 +455,6 @@ fn remove_partial(partial: &Path) -> Result<(), CapturesError> {
     fs::remove_dir_all(partial).map_err(failed("removing", partial))
 }
 
-/// A file that is being packed.
 struct Reading {
     stream: Stream,
     /// The hash of the whole file.

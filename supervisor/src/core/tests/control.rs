@@ -214,8 +214,8 @@ fn new_ceiling_applies_from_the_next_grant() {
     assert!(done(&asked) && kills(&asked.1).is_empty(), "running attempts continue");
     harness.finish(build, Status::Passed);
     harness.pass_the_rest();
-    let fits = Some((Status::DoesNotFit, Some(Blame::Plan)));
-    assert_eq!((harness.done(0), harness.done(1)), (fits, fits));
+    let does_not_fit = Some((Status::DoesNotFit, Some(Blame::Plan)));
+    assert_eq!((harness.done(0), harness.done(1)), (does_not_fit, does_not_fit));
     assert_eq!(harness.orders(), "B0");
 }
 

@@ -41,6 +41,7 @@ pub(super) fn two_jobs() -> Plan {
     plan
 }
 
+/// A lease that the core has granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Granted {
     pub(super) worker: WorkerId,
@@ -169,6 +170,7 @@ impl Harness {
         self.feed(Event::WorkerGone { worker, how: "signal 9".to_owned(), left_runners: false })
     }
 
+    /// Answers routine actions until a lease is granted.
     pub(super) fn lease(&mut self) -> Granted {
         for _ in 0..20 {
             if let Some(granted) = self.granted.pop_front() {
@@ -233,6 +235,7 @@ impl Harness {
         })
     }
 
+    /// Returns the status and the blame with which a candidate ended.
     pub(super) fn done(&self, candidate: u32) -> Option<(Status, Option<Blame>)> {
         self.log.iter().find_map(|action| match action {
             Action::UnitDone { unit, status, blame, .. } if unit.0 == candidate => Some((*status, *blame)),
@@ -279,6 +282,7 @@ impl Harness {
     }
 }
 
+/// Returns the kills among these actions: the worker, the pid if it is a runner, and the reason.
 pub(super) fn kills(actions: &[Action]) -> Vec<(WorkerId, Option<u32>, KillReason)> {
     actions
         .iter()
