@@ -97,7 +97,7 @@ impl CaptureFile {
                 StorageId(u32::try_from(number).map_err(|_| Fault::limit("too many storages", u32::MAX))?);
             let (blob, file_offset) = match &body {
                 Body::Packed(packed) if place.record_bytes != 0 => {
-                    packed.place(place.offset, place.record_bytes)?
+                    packed.locate(place.offset, place.record_bytes)?
                 }
                 _ => (None, place.offset),
             };

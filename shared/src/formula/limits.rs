@@ -20,7 +20,7 @@ impl LimitSettings {
         self.memory.unwrap_or_else(|| MIN_MEMORY.max(inputs) + stacks)
     }
 
-    /// The limit of its private memory, whether touched or not. If the plan gives a figure, the stacks of all threads
+    /// The limit of the candidate's private memory, whether touched or not. If the plan gives a figure, the stacks of all threads
     /// but the first are added. Little of them is ever touched, but they would use up a small limit.
     pub fn private_memory_for(&self, inputs: Bytes, cores: u32) -> Bytes {
         let further = STACK.saturating_mul(u64::from(self.threads_on(cores)) - 1);

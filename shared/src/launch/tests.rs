@@ -120,7 +120,7 @@ fn expressions_read_shapes_and_parameters() {
 }
 
 #[test]
-fn syntax_errors_point_to_the_wrong_part() {
+fn syntax_errors_point_to_the_faulty_part() {
     for (text, part, message) in [
         ("", "", "expected a number, a name or `(`, found the end"),
         ("out.numel +", "", "found the end"),
