@@ -182,7 +182,10 @@ fn written_input<'a>(subject: &Subject<'a>) -> Option<(&'a str, String)> {
         return Some((tensor_named("running_mean")?, "`training` is True, which updates it".to_owned()));
     }
     if op == "instance_norm" && is_true("use_input_stats") {
-        return Some((tensor_named("running_mean")?, "`use_input_stats` is True, which updates it".to_owned()));
+        return Some((
+            tensor_named("running_mean")?,
+            "`use_input_stats` is True, which updates it".to_owned(),
+        ));
     }
     None
 }

@@ -347,7 +347,8 @@ fn check(
     let as_expected = found.len() == 1
         && (found[0].line, found[0].column, found[0].key.as_str()) == (line, column, key)
         && shown[0].contains(fragment);
-    (!as_expected).then(|| format!("{text}{set:?}\nwants {line}:{column} `{key}` `{fragment}`\ngets  {shown:#?}\n"))
+    (!as_expected)
+        .then(|| format!("{text}{set:?}\nwants {line}:{column} `{key}` `{fragment}`\ngets  {shown:#?}\n"))
 }
 
 #[test]

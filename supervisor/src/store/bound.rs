@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use opt_shared::outcome::{Body, EntryFailure, Report, RunnerEnd};
 
-/// The length limit of a name or path, the same as `PATH_MAX` of Linux. A longer name is refused instead of cut, because
+/// The length limit of a name or path, the same as Linux's `PATH_MAX`. A longer name is refused instead of cut, because
 /// names must stay distinct.
 pub(super) const MAX_NAME: usize = 4096;
 /// The length limit of a one-line detail.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
 
-/// SQLite's extended_code_of code `SQLITE_IOERR_SHMSIZE`: the index of the write-ahead log could not grow.
+/// The extended error code `SQLITE_IOERR_SHMSIZE`: the index of the write-ahead log could not grow.
 const SHARED_MEMORY_SIZE: i32 = 4874;
 
 #[derive(Debug, thiserror::Error)]

@@ -201,7 +201,7 @@ pub fn markdown(comparison: &Comparison) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::compare;
-    use super::super::tests::{later, compared_run};
+    use super::super::tests::{compared_run, later};
     use super::*;
     use crate::record::sample::sample;
 

@@ -144,7 +144,8 @@ pub(super) fn text(comparison: &Comparison) -> Vec<String> {
         ));
     }
     for it in &comparison.replays {
-        let (name, first, second) = (shorten(&one_line(&it.name), NAME), figures_or_status(&it.first), figures_or_status(&it.second));
+        let (name, first, second) =
+            (shorten(&one_line(&it.name), NAME), figures_or_status(&it.first), figures_or_status(&it.second));
         lines.push(format!("{name:<NAME$}  {first:>SIDE$}  {second:>SIDE$}  {:>13}", change(it)));
         lines.extend(caveats(it).into_iter().map(|caveat| format!("  note: {caveat}")));
     }
