@@ -174,8 +174,8 @@ impl Walk {
         coordinates
     }
 
-    /// Fills `out` with one tensor's elements of a tile, in the tile's order. `scratch` receives reads that contain other
-    /// bytes too. It must have room for at least one element, and is not used if the walk is dense.
+    /// Fills `out` with one tensor's elements of a tile, in the tile's order. `scratch` receives reads that contain
+    /// other bytes too. It must have room for at least one element, and is not used if the walk is dense.
     pub(super) fn fetch(
         &self,
         side: usize,

@@ -1,7 +1,7 @@
 //! Runs NVRTC in a sandboxed process: loads the library, compiles one source, writes one file, and prints the log to
 //! standard error.
 //!
-//! It takes a compiler's command line (options, `-o FILE`, a source), which makes the build command in a result
+//! The process takes a compiler's command line (options, `-o FILE`, a source), so that the build command in a result is
 //! readable.
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
@@ -42,6 +42,7 @@ pub(super) fn compile(library: &Path, arguments: &[OsString]) -> Result<i32, Str
     Ok(0)
 }
 
+/// The command line, taken apart.
 struct Order {
     options: Vec<CString>,
     output: PathBuf,
@@ -89,7 +90,7 @@ impl Library {
         if found.is_null() { Err(format!("NVRTC has no {}", name.to_string_lossy())) } else { Ok(found) }
     }
 
-    /// Returns `None` if the source has an error, which the log describes.
+    /// Compiles the source and prints the log. Returns `None` if the source has an error, which the log describes.
     fn build(&self, order: &Order, source: &CStr) -> Result<Option<Vec<u8>>, String> {
         // SAFETY: these are the types of the library's interface.
         let (create, compile) = unsafe {
@@ -132,6 +133,7 @@ impl Library {
         Ok(Some(built))
     }
 
+    /// Fetches a text or a file from the program with a pair of NVRTC's functions: one for its size, one for its bytes.
     fn text(&self, program: *mut c_void, size: &CStr, text: &CStr) -> Result<Vec<u8>, String> {
         let failed = |code: c_int| format!("{} failed with error {code}", text.to_string_lossy());
         // SAFETY: these are the types of the library's interface.

@@ -124,6 +124,7 @@ impl Runtime {
         self.result(NOT_SUPPORTED)
     }
 
+    /// Records that the runtime refused a request, and returns the error code.
     fn refused(&mut self, code: u32, what: String) -> u32 {
         self.errors.refused(what);
         self.result(code)
@@ -136,6 +137,7 @@ impl Runtime {
         }
     }
 
+    /// A new handle of a stream or an event.
     fn handle(&mut self) -> usize {
         // Never null, and never an address of host memory.
         self.next_handle += 16;
@@ -187,7 +189,7 @@ impl Runtime {
             return Err(self.result(INVALID_SYMBOL));
         };
         match self.module(image)?.global(&name) {
-            Some(place) => Ok(place),
+            Some(found) => Ok(found),
             None => Err(self.refused(INVALID_SYMBOL, format!("the PTX has no variable `{name}`"))),
         }
     }

@@ -187,7 +187,7 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
     Ok(())
 }
 
-/// Applies even without Landlock.
+/// Refuses to open files for writing, even without Landlock.
 fn refuse_opening_for_writing(refused: &mut Refusals) -> Result<(), BackendError> {
     for (call, argument) in [(table::OPEN, 1), (table::OPENAT, 2)] {
         for flag in [libc::O_WRONLY, libc::O_RDWR, libc::O_CREAT, libc::O_TRUNC] {
@@ -197,6 +197,7 @@ fn refuse_opening_for_writing(refused: &mut Refusals) -> Result<(), BackendError
     Ok(())
 }
 
+/// The calls that are refused.
 #[derive(Default)]
 struct Refusals {
     /// Calls refused regardless of their arguments, with their errors.
@@ -247,8 +248,7 @@ impl Refusals {
         self.always.extend(calls.iter().filter_map(Call::number).map(|number| (number, errno)));
     }
 
-    /// Refuses the call if all tests match. If a call has several rules, any
-    /// one that matches refuses it.
+    /// Adds a rule that refuses the call if all tests match. Each rule of a call refuses it independently of the others.
     fn when(&mut self, call: Call, tests: &[(u8, Test)]) -> Result<(), BackendError> {
         let Some(number) = call.number() else { return Ok(()) };
         let conditions = tests
@@ -272,6 +272,7 @@ fn compile(rules: Rules, errno: i32) -> Result<BpfProgram, BackendError> {
     .try_into()
 }
 
+/// Installs a filter for this thread and everything that it starts.
 pub(super) fn install(program: &BpfProgram) -> Result<(), ConfineError> {
     // `seccompiler::apply_filter` does not set this flag. Before Linux 5.16, a filter without it also turns on
     // speculation mitigations for the process, which would slow down the code that is timed.

@@ -53,10 +53,10 @@ const TOOL_FILES: [&str; 6] =
 /// Files that shell scripts write to.
 const TOOL_SINKS: [&str; 1] = ["/dev/null"];
 
-/// The most rules for the files of one folder.
+/// The largest number of rules for the files of one folder.
 const MAX_RULES_PER_FOLDER: usize = 16_384;
 
-/// `libm.so`, `libm.so.6`.
+/// The part of a file name that marks a library, as in `libm.so` and `libm.so.6`.
 const LIBRARY_SUFFIX: &str = ".so";
 /// The offset of an ELF file's type (`e_type`), and the type of a shared library (`ET_DYN`), in the machine's byte
 /// order.

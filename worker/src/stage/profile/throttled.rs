@@ -22,7 +22,7 @@ impl Timed {
     }
 }
 
-/// The lowest clock of an undisturbed block, in MHz: a share of the median of all blocks so far. `None` on a CPU, and if
+/// The lowest clock of an undisturbed block, in MHz: a share of the median of all blocks so far. `None` on a CPU, or if
 /// the device did not report its clock.
 pub(super) fn least_clock(clocks: impl Iterator<Item = u32>) -> Option<f64> {
     let mut clocks: Vec<u32> = clocks.collect();
