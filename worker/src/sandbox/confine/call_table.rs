@@ -64,8 +64,8 @@ pub(super) const MADVISE: Call = both("madvise", 28, 233);
 pub(super) const PROCESSES: &[Call] =
     &[x86("fork", 57), x86("vfork", 58), both("execve", 59, 221), both("execveat", 322, 281)];
 
-/// Calls that open other sockets than the inherited one, or that can send descriptors. Receiving on the inherited socket
-/// is allowed.
+/// Calls that open other sockets than the inherited one, or that can send descriptors. Receiving on the inherited
+/// socket is allowed.
 pub(super) const NETWORK: &[Call] = &[
     both("socket", 41, 198),
     both("socketpair", 53, 199),
@@ -191,8 +191,8 @@ pub(super) const ADMINISTRATION: &[Call] = &[
 pub(super) const TIMERS_AND_LIMITS: &[Call] = &[both("timer_create", 222, 107), x86("setrlimit", 160)];
 
 /// Calls that allocate kernel memory, or keep pages alive that were unmapped, in amounts that no limit on a process
-/// counts. A pipe can keep whole huge pages after they were unmapped. The number of locks, watches, rules and filters is
-/// not limited.
+/// counts. A pipe can keep whole huge pages after they were unmapped. The numbers of locks, watches, rules and filters
+/// are not limited.
 pub(super) const UNLIMITED_MEMORY_CALLS: &[Call] = &[
     both("vmsplice", 278, 75),
     both("splice", 275, 76),

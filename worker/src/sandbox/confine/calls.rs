@@ -248,7 +248,7 @@ impl Refusals {
         self.always.extend(calls.iter().filter_map(Call::number).map(|number| (number, errno)));
     }
 
-    /// Adds a rule that refuses the call if all tests match. Each rule of a call refuses it independently of the others.
+    /// Adds a rule that refuses the call if all tests match. A call may have several rules; one that matches is enough.
     fn when(&mut self, call: Call, tests: &[(u8, Test)]) -> Result<(), BackendError> {
         let Some(number) = call.number() else { return Ok(()) };
         let conditions = tests

@@ -172,8 +172,8 @@ pub(super) fn library_folders() -> impl Iterator<Item = PathBuf> {
     LIBRARY_FOLDERS.iter().filter_map(|folder| Path::new(folder).canonicalize().ok())
 }
 
-/// Returns true if the plan's folder contains one of these system folders. Such a folder is not hidden, because a plan
-/// in `/usr` would otherwise hide the compilers.
+/// Returns true if `home`, a folder of the user, contains one of these system folders. Such a folder is not hidden,
+/// because a plan in `/usr` would otherwise hide the compilers.
 fn holds_any(home: &Path, folders: &[&str]) -> bool {
     folders.iter().any(|folder| Path::new(folder).canonicalize().is_ok_and(|real| real.starts_with(home)))
 }
@@ -283,6 +283,7 @@ fn open_library(path: &Path) -> Option<File> {
     is_library.then_some(file)
 }
 
+/// A ruleset to which rules are added, for the kernel's Landlock ABI.
 struct RuleWriter {
     ruleset: RulesetCreated,
     abi: ABI,
@@ -313,7 +314,7 @@ impl RuleWriter {
         access: BitFlags<AccessFs>,
     ) -> Result<(), ConfineError> {
         let status =
-            rustix::fs::fstat(opened).map_err(ConfineError::refused("looking at a file to be allowed"))?;
+            rustix::fs::fstat(opened).map_err(ConfineError::refused("examining a file to be allowed"))?;
         // The kernel refuses a rule that gives a file rights that only folders have.
         let is_folder = rustix::fs::FileType::from_raw_mode(status.st_mode).is_dir();
         let access = if is_folder { access } else { access & AccessFs::from_file(self.abi) };

@@ -114,6 +114,7 @@ pub struct Descriptors<'a> {
     pub libraries: &'a [BorrowedFd<'a>],
 }
 
+/// The reason why the lock-down failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
     #[error("confining the runner: {action} was refused")]
