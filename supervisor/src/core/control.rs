@@ -236,14 +236,14 @@ impl Core {
             }
         }
         if waiting.is_empty() && running.is_empty() {
-            return Answer::Already("everything named has ended or is being ended".to_owned());
+            return Answer::Already("all of these units have ended or are being ended".to_owned());
         }
         let numbers = vec![
             ("job", u64::from(job.0)),
             ("waiting", waiting.len() as u64),
             ("running", running.len() as u64),
         ];
-        let what = format!("{} waiting ended, {} running killed", waiting.len(), running.len());
+        let what = format!("ended {} waiting and killed {} running units", waiting.len(), running.len());
         let answer = self.accept("cancel", what, numbers);
         for &id in &running {
             let holder = self

@@ -15,9 +15,10 @@ use crate::driver::RunError;
 use crate::report::summary::write_summary;
 use crate::store::Store;
 
-/// The shortest time between two summaries while the run continues. `SHARE` limits the time that writing takes to one
-/// part in this many, because the summary of thousands of candidates has tens of MB.
+/// The shortest time between two summaries while the run continues.
 const EVERY: Duration = Duration::from_secs(1);
+/// The next summary is written only after this many times as long as the last one took. The summary of thousands of
+/// candidates has tens of MB.
 const SHARE: u32 = 20;
 
 /// The channel on which the end of the run waits for the last summary.
@@ -45,7 +46,7 @@ impl Summaries {
         let (folder, thread_state) = (folder.to_owned(), Arc::clone(&state));
         std::thread::Builder::new()
             .name("summary".to_owned())
-            .spawn(move || work(&folder, &requests, &thread_state))?;
+            .spawn(move || serve(&folder, &requests, &thread_state))?;
         Ok(Self { wanted, state, asked: None })
     }
 
@@ -56,6 +57,7 @@ impl Summaries {
             && self.asked.is_none_or(|asked| asked + EVERY.max(took * SHARE) <= Instant::now())
     }
 
+    /// Requests a summary, and returns at once.
     pub(crate) fn write(&mut self) {
         self.asked = Some(Instant::now());
         let _ = self.wanted.try_send(None);
@@ -70,7 +72,8 @@ impl Summaries {
     }
 }
 
-fn work(folder: &Path, requests: &Receiver<Option<Answer>>, state: &State) {
+/// Writes a summary for each request, until the channel is closed.
+fn serve(folder: &Path, requests: &Receiver<Option<Answer>>, state: &State) {
     while let Ok(answer) = requests.recv() {
         state.is_writing.store(true, Ordering::Relaxed);
         let begun = Instant::now();

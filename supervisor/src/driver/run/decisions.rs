@@ -16,11 +16,12 @@ const ROSTERS_CHECKED_EVERY: u64 = 1024;
 pub(crate) struct Decisions {
     pub(crate) core: Core,
     began: Instant,
+    /// The number of events that the core has handled.
     handled: u64,
     raised: VecDeque<Event>,
     /// The core's answer to the current request.
     pub(crate) answer: Option<Answer>,
-    /// The core's answers to the current offer.
+    /// The core's answer to the current offer.
     pub(crate) reply: Option<Answer>,
     pub(crate) stop: Option<StopReason>,
 }

@@ -16,6 +16,7 @@ use crate::memory::tree::TreeWalker;
 /// Walks over all processes take at most one part in this many of the time.
 const SHARE: u32 = 20;
 
+/// The known descendants of watched processes.
 pub struct Descendants {
     walker: Option<TreeWalker>,
     trees: BTreeMap<u32, Tree>,

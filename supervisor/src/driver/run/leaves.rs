@@ -84,7 +84,7 @@ impl Leaves {
     /// Kills a runner and everything that it started. The caller also signals it through its pidfd.
     pub fn kill(&self, worker: WorkerId, pid: u32) {
         if let Some(leaf) = self.leaves.get(&(worker, pid)) {
-            // Before Linux 5.14 there is no `cgroup.kill`. The caller's signal then has to do.
+            // Before Linux 5.14 there is no `cgroup.kill`. Then only the caller's signal ends the runner.
             let _ = leaf.kill();
         }
     }
@@ -109,7 +109,7 @@ impl Leaves {
             .limits
             .keys()
             .chain(self.leaves.keys())
-            .filter(|(of, _)| *of == worker)
+            .filter(|(owner, _)| *owner == worker)
             .map(|&(_, pid)| pid)
             .collect();
         for pid in pids {
@@ -125,6 +125,7 @@ impl Leaves {
         subtree.leaf("canary", LeafLimits { memory, tasks: TASKS }).map_err(|error| chain(&error))
     }
 
+    /// Removes the leaf of a canary that has ended.
     pub fn take_back(&mut self, leaf: Leaf) {
         if let Ok(subtree) = &mut self.subtree {
             subtree.give_back(leaf);

@@ -60,7 +60,7 @@ pub(crate) struct Announced {
 }
 
 impl Machine {
-    /// `protections` are those that the canaries found.
+    /// `protections` are the results of the canaries.
     pub(crate) fn new(
         pool: Pool,
         leaves: Leaves,

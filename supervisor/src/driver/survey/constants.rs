@@ -13,15 +13,18 @@ use opt_shared::units::Bytes;
 
 /// The smallest constant. Smaller parts are counted with each entry that has them.
 const MIN_SIZE: Bytes = Bytes::kib(64);
-/// The largest number of constants of an entry, and of a job. An entry keeps its largest ones.
+/// The largest number of constants of an entry. An entry keeps its largest ones.
 const MAX_PER_ENTRY: usize = 64;
+/// The largest number of constants of a job.
 const MAX_PER_JOB: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub struct Constants {
+    /// The number of each constant, by blob, start of the storage in the blob, and range in the storage.
     known: BTreeMap<(BlobId, u64, u64, u64), u32>,
     /// The constants by number, and how many entries have each.
     found: Vec<(Constant, u32)>,
+    /// The numbers of each entry's constants.
     of_entries: Vec<Vec<u32>>,
 }
 
