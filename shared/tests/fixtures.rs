@@ -1,7 +1,7 @@
 //! Compares every golden fixture with its expectation, character by character: outcome, kind of error, storages and
 //! root.
 //!
-//! Torch wrote both the files and their expectations, so this test has no opinion on what is right.
+//! Torch wrote both the files and their expectations, so torch decides what is right.
 
 use std::path::{Path, PathBuf};
 

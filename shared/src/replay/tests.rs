@@ -36,7 +36,7 @@ fn sample() -> Recording {
     recorded(&[vec![0, 1], vec![1, 2], vec![0, 2]], 16)
 }
 
-/// Returns the bytes with a new seal, so that they are refused only by the checks after that of the seal.
+/// Returns the bytes with a new seal, so that only the checks after the seal's can refuse them.
 fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let body = bytes.len() - 32;
     let seal = blake3::hash(&bytes[..body]);

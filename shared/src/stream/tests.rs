@@ -1,4 +1,5 @@
-//! Tests of streams with a simulated disk that fails like real disks. A stream either returns the right bytes or fails.
+//! Tests of streams with a simulated file that fails as files on real disks do. A stream either returns the right bytes
+//! or fails.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -11,7 +12,7 @@ use rustix::fs::{Advice, fadvise};
 use super::*;
 use crate::cache::cached_pages;
 
-/// The behaviour of the simulated disk in one read.
+/// The behaviour of the simulated file in one read.
 #[derive(Clone, Copy, Debug)]
 enum ReadBehaviour {
     Whole,
@@ -24,7 +25,7 @@ enum ReadBehaviour {
     Broken,
 }
 
-struct UnreliableDisk {
+struct UnreliableFile {
     contents: Vec<u8>,
     method: AtomicU8,
     alignment: u64,
@@ -32,7 +33,7 @@ struct UnreliableDisk {
     turn: AtomicU64,
 }
 
-impl Disk for UnreliableDisk {
+impl StreamFile for UnreliableFile {
     fn method(&self) -> ReadMethod {
         ReadMethod::ALL[usize::from(self.method.load(Ordering::SeqCst))]
     }
@@ -76,9 +77,14 @@ fn contents(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 + at / 251).to_le_bytes()[0]).collect()
 }
 
-fn collect(disk: &impl Disk, bytes: Range<u64>, chunk: u64, readers: usize) -> Result<Vec<u8>, ReadFault> {
+fn collect(
+    file: &impl StreamFile,
+    bytes: Range<u64>,
+    chunk: u64,
+    readers: usize,
+) -> Result<Vec<u8>, ReadFault> {
     let mut all = Vec::new();
-    stream(disk, bytes, Shape { chunk: Bytes::new(chunk), readers }, |chunk| {
+    stream(file, bytes, Shape { chunk: Bytes::new(chunk), readers }, |chunk| {
         all.extend_from_slice(chunk);
         Ok::<_, ReadFault>(())
     })?;
@@ -105,7 +111,7 @@ proptest! {
         chunk in 4096u64..20_000, readers in 1usize..5, method in 0u8..3, shift in 0u32..13,
         behaviours in prop::collection::vec(read_behaviour(), 0..20),
     ) {
-        let unreliable = UnreliableDisk {
+        let unreliable = UnreliableFile {
             contents: contents(size),
             method: AtomicU8::new(method),
             alignment: 1 << shift,
@@ -114,7 +120,7 @@ proptest! {
         };
         let range = start..start + length;
         // Reading directly into a buffer gives the same result.
-        let straight = UnreliableDisk {
+        let straight = UnreliableFile {
             contents: unreliable.contents.clone(),
             method: AtomicU8::new(method),
             alignment: 1 << shift,
@@ -177,7 +183,7 @@ fn every_method_reads_the_same_and_leaves_the_cache_as_it_was() {
 
 #[test]
 fn readers_end_when_the_caller_stops() {
-    let unreliable = UnreliableDisk {
+    let unreliable = UnreliableFile {
         contents: contents(80_000),
         method: AtomicU8::new(2),
         alignment: 512,

@@ -90,8 +90,8 @@ fn call_of_a_shared_object_is_recorded_once() {
     assert!(peak < MAX_MEMORY, "{peak}");
 }
 
-/// numpy swaps the bytes of an array that is given its state, as in protocols up to 4. It does not swap those of an
-/// array that is made from a buffer.
+/// numpy swaps the bytes of an array that is filled from a state, as in protocols up to 4, but not those of an array
+/// made from a buffer.
 #[test]
 fn big_endian_items_are_swapped_like_in_numpy() {
     let dtype = |name: &str| {
