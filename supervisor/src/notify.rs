@@ -9,10 +9,12 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::time::Duration;
 
+/// Tells the manager that the run is ready. `status` is shown to users of the manager.
 pub fn ready(status: &str) {
     send(&format!("READY=1\nSTATUS={}\nMAINPID={}\n", one_line(status), std::process::id()));
 }
 
+/// Tells the manager that the run is about to end.
 pub fn stopping() {
     send("STOPPING=1\n");
 }

@@ -74,6 +74,7 @@ pub struct RunInfo {
     pub command: Option<String>,
 }
 
+/// Defines an enum whose variants are stored and printed as fixed words.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-/// Compares each text with `FOLDER/NAME.txt`. A text that differs is written to `NAME.txt.new`, to replace the
-/// kept one if it is right.
+/// Compares each text with `FOLDER/NAME.txt`. A text that differs is written to `NAME.txt.new`, which replaces the old
+/// file if it is right.
 pub(crate) fn assert_snapshot(folder: &Path, texts: &[(&str, String)]) {
     let mut wrong = String::new();
     for (name, seen) in texts {

@@ -104,6 +104,7 @@ impl Subtree {
         }
     }
 
+    /// Removes the leaves that have become empty.
     fn sweep(&mut self) {
         self.dying = std::mem::take(&mut self.dying).into_iter().filter_map(|it| it.remove().err()).collect();
     }

@@ -6,7 +6,7 @@ use super::SampleError;
 use super::cgroup::pids_left;
 use super::text::{number, read_small, words};
 
-/// The size limit of these files, which have one short line.
+/// The size limit of the files that are read here. Each has one short line.
 const BYTES: usize = 256;
 
 /// The number of processes and threads that the machine and the control groups of this process still allow; `root` is

@@ -20,7 +20,8 @@ const MAX_PER_JOB: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub struct Constants {
-    /// The number of each constant, by blob, start of the storage in the blob, and range in the storage.
+    /// The number of each constant, by its blob, the offset at which the storage begins in the blob, and the range in
+    /// the storage.
     known: BTreeMap<(BlobId, u64, u64, u64), u32>,
     /// The constants by number, and how many entries have each.
     found: Vec<(Constant, u32)>,

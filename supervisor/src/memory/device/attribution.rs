@@ -16,6 +16,7 @@ pub struct OwnProcess<P> {
     pub pids: Vec<u32>,
 }
 
+/// A reading, split by whose memory it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attribution<P> {
     /// Memory of each of our processes; `None` if NVML lists it without a figure.
@@ -113,10 +114,10 @@ mod tests {
     #[test]
     fn pid_of_another_namespace_is_mapped_only_if_unambiguous() {
         let all = [ours('a', &[70, 7]), ours('b', &[80, 1]), ours('c', &[90, 1]), ours('d', &[7, 3])];
-        let of = |pid| attribute(&reading(None, &[(pid, Some(1))]), &all, |_| true).ours;
-        assert_eq!(of(7), [('d', Some(Bytes::mib(1)))], "a pid of this namespace comes first");
-        assert_eq!(of(3), [('d', Some(Bytes::mib(1)))]);
-        assert_eq!(of(1), [], "two of our processes have it");
+        let owners = |pid| attribute(&reading(None, &[(pid, Some(1))]), &all, |_| true).ours;
+        assert_eq!(owners(7), [('d', Some(Bytes::mib(1)))], "a pid of this namespace comes first");
+        assert_eq!(owners(3), [('d', Some(Bytes::mib(1)))]);
+        assert_eq!(owners(1), [], "two of our processes have it");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Makes all calls of NVML.
+//! Makes all calls to NVML, and converts its answers.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -66,6 +66,7 @@ impl Nvml {
         })
     }
 
+    /// Samples a device once.
     pub fn read(&self, index: u32) -> Result<Reading, DeviceError> {
         let device = self.device(index)?;
         // Processes are read before the totals, so the totals exclude every process that ended before it could be
