@@ -168,7 +168,8 @@ fn timing_trial_has_bounds_of_every_copy() {
 
 #[test]
 fn documentation_names_every_protection_and_field() {
-    let text = std::fs::read_to_string(repository().join("docs/reference/doctor.md")).expect("the paper");
+    let text =
+        std::fs::read_to_string(repository().join("docs/reference/doctor.md")).expect("a readable page");
     for kind in PROTECTIONS {
         assert!(
             text.contains(&format!("| `{}` |", kind.name)),
