@@ -34,8 +34,8 @@ pub use runner::zygote::main as zygote_main;
 pub use session::cuda::trial;
 pub use session::host::read_ahead;
 
-/// The entry point of canaries. Two of them query an interpreter: `interpreter NAME PATH [triton]` describes what a plan's
-/// `python` would use, and `executable NAME PATH` prints its path.
+/// The entry point of canaries. Two of them query an interpreter: `interpreter NAME PATH [triton]` describes what a
+/// plan's `python` would use, and `executable NAME PATH` prints its path.
 pub fn canary_main(arguments: &[String]) -> i32 {
     match arguments {
         [verb, named, path, launcher @ ..] if verb == opt_shared::message::ASK_INTERPRETER => {

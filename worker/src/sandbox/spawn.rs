@@ -1,8 +1,8 @@
 //! Starts a runner: one `clone` with a pidfd and new namespaces, then `execveat` of a descriptor of our own
 //! executable.
 //!
-//! The runner's main locks the process down (`sandbox::confine`). [`RunnerHandle`](super::handle::RunnerHandle) controls
-//! the runner after the start.
+//! The runner's main locks the process down (`sandbox::confine`). [`RunnerHandle`](super::handle::RunnerHandle)
+//! controls the runner after the start.
 //!
 //! `std::process::Command` can neither create namespaces nor return a pidfd. The system call is `clone`, not `clone3`,
 //! because some container filters refuse `clone3` with ENOSYS, and `clone` has all the flags that are needed.

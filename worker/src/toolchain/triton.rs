@@ -1,7 +1,7 @@
 //! Triton kernels for a device, compiled ahead of time by the Triton of the plan's interpreter.
 //!
-//! The types of a kernel's parameters follow from the arguments of the plan's launches in the job's first entry, and the
-//! number of warps from their blocks. The result is PTX that is launched like any other.
+//! The types of a kernel's parameters follow from the arguments of the plan's launches in the job's first entry, and
+//! the number of warps from their blocks. The result is PTX that is launched like any other.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -67,7 +67,8 @@ impl Toolchain for Triton {
             output,
             artifact: ArtifactKind::Ptx,
             readable: interpreter.folders.clone(),
-            // Triton runs its `ptxas` to learn which PTX it understands. The interpreter itself may be outside the folders.
+            // Triton runs its `ptxas` to learn which PTX it understands. The interpreter itself may be outside the
+            // folders.
             toolchain: interpreter.folders.iter().cloned().chain(home).collect(),
         })
     }

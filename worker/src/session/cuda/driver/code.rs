@@ -24,6 +24,7 @@ pub(crate) enum Subject {
     Host,
 }
 
+/// What is known about a code.
 struct Row {
     code: u32,
     name: &'static str,

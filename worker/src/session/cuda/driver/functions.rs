@@ -75,7 +75,7 @@ functions! {
     set_function_attribute = "cuFuncSetAttribute": fn(CUfunction, c_uint, c_int);
 }
 
-/// Functions without which kernels are still verified: a driver may lack each of them.
+/// Functions that a driver may lack. Kernels are verified without them.
 #[derive(Clone, Copy)]
 pub(super) struct Further {
     pub(super) parameter_info: Option<ParameterInfo>,
