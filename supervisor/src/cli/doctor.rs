@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use self::devices::Devices;
 use self::timing::Trial;
-use super::{Answer, DoctorArguments, Failure, print_out};
+use super::{CommandResult, DoctorArguments, Failure, print_out};
 use crate::driver::run::leaves::Leaves;
 use crate::driver::run::protections;
 use crate::driver::survey::devices::{FIRST_CARD, compiler, present};
@@ -84,7 +84,7 @@ impl Findings {
     }
 
     /// The missing protections that are needed to run untrusted candidates.
-    fn missed(&self) -> Vec<&str> {
+    fn missing(&self) -> Vec<&str> {
         let needed = |name: &str| protection::known(name).is_none_or(|kind| kind.needed);
         self.protections
             .iter()
@@ -117,6 +117,7 @@ impl Findings {
         files.detail.rsplit(' ').next()?.parse().ok()
     }
 
+    /// How runners get their own namespaces.
     fn namespaces(&self) -> &'static str {
         match (self.has("pid_namespace"), rustix::process::geteuid().is_root()) {
             (true, true) => "as root",
@@ -146,8 +147,8 @@ impl Findings {
         json!({
             "schema": 1,
             "version": env!("CARGO_PKG_VERSION"),
-            "safe": self.missed().is_empty(),
-            "missed": self.missed(),
+            "safe": self.missing().is_empty(),
+            "missed": self.missing(),
             "protections": protections,
             // The old name of `protections`; written for one more version.
             "rungs": protections,
@@ -220,14 +221,14 @@ impl Findings {
             let _ = writeln!(text, "{name:<14} {value}");
         }
         text.push('\n');
-        let missed = self.missed();
-        if missed.is_empty() {
+        let missing = self.missing();
+        if missing.is_empty() {
             text.push_str("All needed protections are present.\n");
         } else {
             let _ = writeln!(
                 text,
                 "NOT SAFE for candidates that you do not trust: {} missing. A run warns about this, but is not refused.",
-                missed.join(", ")
+                missing.join(", ")
             );
         }
         text
@@ -311,7 +312,7 @@ impl Findings {
     }
 }
 
-pub(super) fn doctor(arguments: &DoctorArguments) -> Answer {
+pub(super) fn doctor(arguments: &DoctorArguments) -> CommandResult {
     let findings = Findings::gather(arguments.timing)?;
     if arguments.json {
         print_out(&format!("{:#}\n", findings.document()))?;

@@ -8,12 +8,12 @@ use opt_shared::capture::{CaptureFile, inspect as reader};
 use opt_shared::causes::chain;
 use opt_shared::units::Bytes;
 
-use super::{Answer, Failure, InspectArguments, print_out};
+use super::{CommandResult, Failure, InspectArguments, print_out};
 use crate::driver::survey::facts::stem;
 use crate::exit::Exit;
 use crate::report::figures::counted;
 
-pub(super) fn inspect(arguments: &InspectArguments) -> Answer {
+pub(super) fn inspect(arguments: &InspectArguments) -> CommandResult {
     if arguments.path.is_dir() {
         return folder(&arguments.path, arguments.json);
     }
@@ -32,7 +32,7 @@ pub(super) fn inspect(arguments: &InspectArguments) -> Answer {
 }
 
 /// Prints the signature classes of a folder, with their counts and sizes.
-fn folder(path: &Path, json: bool) -> Answer {
+fn folder(path: &Path, json: bool) -> CommandResult {
     let files = captures_in(path)?;
     let mut builder = SignatureBuilder::new(None, BTreeMap::new());
     let mut unreadable = Vec::new();

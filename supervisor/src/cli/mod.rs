@@ -237,7 +237,8 @@ impl Failure {
     }
 }
 
-type Answer = Result<Exit, Failure>;
+/// How a command ends.
+type CommandResult = Result<Exit, Failure>;
 
 /// Parses the arguments, runs the command and prints errors. Returns the exit code.
 pub fn main() -> u8 {

@@ -8,7 +8,13 @@ use super::Failure;
 
 pub(super) enum Output {
     Standard(BufWriter<StdoutLock<'static>>),
-    File { writer: BufWriter<File>, temporary: PathBuf, path: PathBuf, renamed: bool },
+    /// `renamed` is true if nothing has to be renamed any more. For a device or a pipe, it is true from the start.
+    File {
+        writer: BufWriter<File>,
+        temporary: PathBuf,
+        path: PathBuf,
+        renamed: bool,
+    },
 }
 
 impl Output {

@@ -38,8 +38,10 @@ impl ClientError {
     }
 }
 
+/// A connection to a run.
 pub struct Client {
     reader: BufReader<UnixStream>,
+    /// The id of the next request.
     next: u64,
 }
 

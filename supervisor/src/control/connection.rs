@@ -17,8 +17,9 @@ pub(super) const MAX_QUEUED: usize = 512 << 10;
 pub(super) const LINE_TIME: Duration = Duration::from_secs(10);
 /// The timeout of a connection without a request, an event stream or a pending result.
 pub(super) const IDLE_TIME: Duration = Duration::from_secs(60);
-/// The number of requests allowed per second, and in one burst.
+/// The number of requests allowed per second.
 const LINES_PER_SECOND: f64 = 200.0;
+/// The number of requests allowed in one burst.
 const MAX_BURST_LINES: f64 = 100.0;
 /// The number of bytes read at a time. It is small, so that serving one connection takes little time.
 const CHUNK: usize = 16 << 10;
@@ -38,13 +39,16 @@ pub(super) enum CloseReason {
 pub(super) struct Connection {
     socket: OwnedFd,
     input: Vec<u8>,
+    /// When the first byte of an incomplete line arrived.
     line_began: Option<Instant>,
     output: VecDeque<u8>,
     /// The last time at which the client read something or the queue was empty.
     output_moved: Instant,
     last_request: Instant,
+    /// The number of requests that the rate limit still allowed at `refilled`.
     allowance: f64,
     refilled: Instant,
+    /// Whether the client has asked for events.
     pub(super) listens: bool,
     /// The number of requests that have not been answered yet.
     pub(super) pending: u32,
@@ -159,6 +163,7 @@ impl Connection {
         Some(line)
     }
 
+    /// Queues a line, and sends as much as the client accepts now.
     pub(super) fn queue(&mut self, line: &[u8], now: Instant) -> Result<(), CloseReason> {
         if self.output.is_empty() {
             self.output_moved = now;

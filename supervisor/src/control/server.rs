@@ -23,6 +23,7 @@ use super::socket::{RunSocket, SocketError};
 const MAX_CONNECTIONS: usize = 32;
 /// The maximum number of connections refused as busy in one step.
 const MAX_REFUSED_AT_ONCE: usize = 64;
+/// The number of connections that the kernel keeps until they are accepted.
 const BACKLOG: i32 = 128;
 /// How long no connection is accepted after the process has run out of descriptors. Without it, the waiting connection
 /// would wake the loop at once.
@@ -50,10 +51,12 @@ pub struct Token {
     id: Option<Box<str>>,
 }
 
+/// The listening socket of a run, and its connections.
 pub struct Server {
     listener: OwnedFd,
     socket: RunSocket,
     connections: BTreeMap<u64, Connection>,
+    /// The number of the next connection.
     next: u64,
     /// No connection is accepted before this time.
     accepts_from: Option<Instant>,
@@ -209,6 +212,7 @@ impl Server {
         self.enforce_budget(now);
     }
 
+    /// Sends an event to all connections that asked for events.
     pub fn broadcast(&mut self, notification: &Notification, now: Instant) {
         let line = message::notify(notification);
         let listeners: Vec<u64> =

@@ -62,8 +62,8 @@ impl Trial {
 
     /// Returns the smallest of `STEPS` that no copy reached, and the largest that any copy reached.
     fn differences(&self) -> (Option<f64>, Option<f64>) {
-        let off = (1.0 - self.low).max(self.high - 1.0);
-        (STEPS.into_iter().find(|&step| off < step), STEPS.into_iter().rev().find(|&step| step <= off))
+        let error = (1.0 - self.low).max(self.high - 1.0);
+        (STEPS.into_iter().find(|&step| error < step), STEPS.into_iter().rev().find(|&step| step <= error))
     }
 
     pub(super) fn text(&self) -> String {

@@ -22,11 +22,11 @@ const EVERY: Duration = Duration::from_secs(1);
 const SHARE: u32 = 20;
 
 /// The channel on which the end of the run waits for the last summary.
-type Answer = Sender<Result<(), RunError>>;
+type LastWritten = Sender<Result<(), RunError>>;
 
 pub(crate) struct Summaries {
     /// One request is being served and one may wait. A third one would give the same document as the second.
-    wanted: Sender<Option<Answer>>,
+    wanted: Sender<Option<LastWritten>>,
     state: Arc<State>,
     /// When the last summary was requested.
     asked: Option<Instant>,
@@ -65,24 +65,24 @@ impl Summaries {
 
     /// Writes the last summary of a run that has ended, and waits for it.
     pub(crate) fn write_last(&self) -> Result<(), RunError> {
-        let (answer, written) = bounded(1);
+        let (last_written, written) = bounded(1);
         let gone = || RunError::Law { law: "the thread that writes the summary is gone".to_owned() };
-        self.wanted.send(Some(answer)).map_err(|_| gone())?;
+        self.wanted.send(Some(last_written)).map_err(|_| gone())?;
         written.recv().map_err(|_| gone())?
     }
 }
 
 /// Writes a summary for each request, until the channel is closed.
-fn serve(folder: &Path, requests: &Receiver<Option<Answer>>, state: &State) {
-    while let Ok(answer) = requests.recv() {
+fn serve(folder: &Path, requests: &Receiver<Option<LastWritten>>, state: &State) {
+    while let Ok(last_written) = requests.recv() {
         state.is_writing.store(true, Ordering::Relaxed);
         let begun = Instant::now();
         let written = write(folder);
         let took = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         state.took_us.store(took, Ordering::Relaxed);
         state.is_writing.store(false, Ordering::Relaxed);
-        match (answer, written) {
-            (Some(answer), written) => drop(answer.send(written)),
+        match (last_written, written) {
+            (Some(last_written), written) => drop(last_written.send(written)),
             // The next summary may succeed. Only the last one must.
             (None, Err(error)) => tracing::warn!("the summary was not written: {}", chain(&error)),
             (None, Ok(())) => {}

@@ -10,7 +10,7 @@ use opt_shared::ids::WorkerId;
 use opt_shared::message::GroupLimits;
 use opt_shared::units::Bytes;
 
-use crate::cgroup::{Events, Home, Leaf, LeafLimits, Subtree};
+use crate::cgroup::{Events, Leaf, LeafLimits, StartGroup, Subtree};
 
 pub struct Leaves {
     subtree: Result<Subtree, String>,
@@ -26,8 +26,8 @@ impl Leaves {
             .map_err(|error| chain(&error))
             .and_then(|own| own.ok_or_else(|| "control groups of version 2 are not mounted".to_owned()))
             .and_then(|own| {
-                let home = Home { folder: own.folder, topmost: own.topmost };
-                Subtree::take(root, &home, key, std::process::id()).map_err(|error| chain(&error))
+                let start = StartGroup { folder: own.folder, topmost: own.topmost };
+                Subtree::take(root, &start, key, std::process::id()).map_err(|error| chain(&error))
             });
         Self { subtree, limits: BTreeMap::new(), leaves: BTreeMap::new() }
     }
