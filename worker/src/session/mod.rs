@@ -70,7 +70,7 @@ pub(crate) trait Backend {
         Vec::new()
     }
 
-    /// Whether calls run on a device with a clock of its own.
+    /// Returns true if calls run on a device with its own clock.
     fn is_device(&self) -> bool {
         false
     }
@@ -91,8 +91,8 @@ pub(crate) trait Backend {
     fn variants(&self, bytes: Bytes) -> Result<Self::Variants, DeviceError>;
 
     /// Starts a session over these entries for verification. All inputs are in place before the candidate is loaded,
-    /// and it cannot change them. Each entry has two slots over the same memory: one ends at the end of the mapping,
-    /// the other starts at its start. A store just outside an output therefore faults in one of the two.
+    /// and it cannot change them. In a process, each entry has two slots in the same memory: one begins at the start of
+    /// the mapping, the other ends at its end. A store just outside an output therefore faults in one of the two.
     fn start<'b>(
         &'b self,
         candidate: &'b Self::Candidate,
@@ -258,7 +258,7 @@ pub(crate) enum Loaded {
     Refused { text: String },
 }
 
-/// What is known about calls that have ended. Everything but `elapsed` is the candidate's claim.
+/// The result of calls. Everything but `elapsed` is the candidate's claim.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Called {
     /// The return value of the last call: 0 for success, `UNSUPPORTED` for an entry that it does not support.
@@ -373,7 +373,7 @@ pub(crate) trait Clock {
     /// Runs one block and times it.
     fn block(&mut self, block: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError>;
 
-    /// Wakes the candidate as for a block, without asking for a call.
+    /// Wakes the candidate as for a block, without requesting a call.
     fn idle(&mut self, entry: usize, renew: Renew<'_>) -> Result<Answer<IdleRound>, SessionError>;
 }
 
@@ -458,10 +458,10 @@ pub(crate) struct DeviceFacts {
     pub(crate) lacks: Vec<String>,
 }
 
-/// A round in which the candidate was not asked for anything.
+/// The result of an idle round, in which the candidate is woken and no call is requested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IdleRound {
-    /// The candidate's CPU time, without the time that it was ordered to spin.
+    /// The candidate's CPU time in the round.
     pub(crate) cpu: Duration,
     pub(crate) wake: WakeCost,
 }

@@ -21,23 +21,11 @@ use crate::residency::staging::Source;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     /// A part of a storage in a capture store. The storage starts at `begins` in its blob.
-    Content {
-        blob: BlobId,
-        begins: u64,
-        start: u64,
-        end: u64,
-    },
+    Content { blob: BlobId, begins: u64, start: u64, end: u64 },
     /// A part of a storage that only this entry has.
-    Own {
-        entry: EntryId,
-        storage: u32,
-        start: u64,
-    },
+    Own { entry: EntryId, storage: u32, start: u64 },
     /// The values of an argument that the file does not contain in this form.
-    Values {
-        entry: EntryId,
-        argument: usize,
-    },
+    Values { entry: EntryId, argument: usize },
 }
 
 /// A recorded call. Its inputs are placed on the device when its session starts.

@@ -24,6 +24,7 @@ const TVM_FFI_SYMBOLS: &str = "TVMFFI";
 const MAX_LIBRARY: Bytes = Bytes::gib(1);
 const READABLE_BY_ALL: u32 = 0o004;
 
+/// A library that is loaded before the artifact.
 pub(crate) struct Library {
     pub(crate) name: String,
     file: File,
@@ -68,7 +69,7 @@ impl Libraries {
 
     /// The total size of the files. They take this much address space, and at most this much of the page cache.
     pub(crate) fn bytes(&self) -> Bytes {
-        let size = |it: &Library| it.file.metadata().map(|about| Bytes::new(about.len())).unwrap_or_default();
+        let size = |it: &Library| it.file.metadata().map(|it| Bytes::new(it.len())).unwrap_or_default();
         self.found.iter().map(size).sum()
     }
 
@@ -95,9 +96,12 @@ impl Libraries {
     }
 }
 
+/// A search for libraries, which adds dependencies recursively.
 struct Search<'a> {
     folders: &'a [PathBuf],
+    /// The folder for copies.
     copies: &'a Path,
+    /// The names that were found.
     seen: Vec<String>,
     libraries: Libraries,
 }

@@ -32,13 +32,14 @@ use crate::recorded::{Recorded, RecordedError, allocated_bytes};
 use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
 
+/// A backend whose sessions follow scripts.
 pub(crate) struct ScriptedBackend {
     /// The scripts of sessions, in the order of their start. A script with a name is only for that candidate.
     scripts: RefCell<VecDeque<(Option<String>, Script)>>,
     /// Candidates whose last script was used at least once. It repeats from then on.
     lasting: RefCell<BTreeSet<String>>,
     pub(crate) asked: Rc<RefCell<Vec<Asked>>>,
-    /// How many entries share a session.
+    /// The number of entries that share a session in verification.
     pub(crate) together: usize,
     /// Entries that cannot be opened.
     pub(crate) broken: Vec<usize>,

@@ -74,6 +74,7 @@ fn is_ours(file: &File) -> bool {
     own_user.is_root() || metadata.uid() == own_user.as_raw()
 }
 
+/// A mapping of the file, which `mincore` is asked about.
 struct Map {
     start: usize,
     bytes: usize,

@@ -225,7 +225,10 @@ mod tests {
             let same = values.iter().zip(floats(&captured)).filter(|(one, other)| **one == *other).count();
             assert!(same < 500, "{same} elements kept their value");
             for (other, mean) in means.iter().enumerate().filter(|(other, _)| *other != number) {
-                assert!(0.5 < (mean - means[number]).abs(), "variants {number} and {other} have the same mean");
+                assert!(
+                    0.5 < (mean - means[number]).abs(),
+                    "variants {number} and {other} have the same mean"
+                );
             }
         }
     }
