@@ -18,7 +18,7 @@ pub struct Disagreement {
     pub actual: String,
 }
 
-/// A scheduled or an actual use.
+/// An event of a replay, as it was scheduled or as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ScheduledUse {
     Use {
@@ -58,6 +58,7 @@ impl std::fmt::Display for ScheduledUse {
     }
 }
 
+/// The position in the schedule.
 pub struct Cursor<'a> {
     recording: &'a Recording,
     at: usize,

@@ -101,7 +101,7 @@ impl Case {
 /// Simulates the moves, and panics if one of them is wrong.
 fn walk(case: &Case, plan: &MovePlan, budget: u64) {
     let mut pool: BTreeSet<u32> = BTreeSet::new();
-    let obey = |one: &Move, running: &[u32], pool: &mut BTreeSet<u32>| {
+    let apply = |one: &Move, running: &[u32], pool: &mut BTreeSet<u32>| {
         match one {
             Move::Load(it) => assert!(pool.insert(*it), "{it} is in the pool already"),
             Move::Evict(it) => {
@@ -113,9 +113,9 @@ fn walk(case: &Case, plan: &MovePlan, budget: u64) {
         assert!(pool.iter().map(|&it| case.slots[it as usize]).sum::<u64>() <= budget, "over the budget");
     };
     for (set, moves) in case.sets.iter().zip(&plan.steps) {
-        moves.before.iter().for_each(|one| obey(one, set, &mut pool));
+        moves.before.iter().for_each(|one| apply(one, set, &mut pool));
         assert!(set.iter().all(|it| pool.contains(it)), "something is missing");
-        moves.during.iter().for_each(|one| obey(one, set, &mut pool));
+        moves.during.iter().for_each(|one| apply(one, set, &mut pool));
     }
 }
 
