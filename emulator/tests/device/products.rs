@@ -162,7 +162,7 @@ const SHAPES: [Shape; 15] = [
     ("m16n8k32.row.col.satfinite.s32.u8.u8.s32", 32, [U8, U8], S32, a_byte_32, b_byte_32),
 ];
 
-/// Packs a matrix into the registers of all lanes, those of one lane after another.
+/// Packs a matrix into the registers of all lanes, lane by lane.
 fn pack(matrix: &[Vec<f64>], element: Element, count: usize, layout: Layout) -> Vec<u32> {
     let in_register = 32 / element.bits();
     (0..32)
@@ -176,7 +176,7 @@ fn pack(matrix: &[Vec<f64>], element: Element, count: usize, layout: Layout) -> 
         .collect()
 }
 
-/// PTX that multiplies the fragments in the buffer `%a` and writes those of the result to `%b`.
+/// PTX that multiplies the fragments in the buffer `%a` and writes the result's fragments to `%b`.
 fn product_text(name: &str, counts: [usize; 3]) -> String {
     let first_register = [0, counts[0], counts[0] + counts[1]];
     let list = |prefix: &str, first: usize, count: usize| {
@@ -206,7 +206,7 @@ fn product_text(name: &str, counts: [usize; 3]) -> String {
     kernel(2, &format!("{THREADS} .reg .b32 %x<16>; .reg .b32 %y<4>;"), &body)
 }
 
-/// Runs an instruction on fragments, and returns those of the result.
+/// Runs an instruction on fragments, and returns the result's fragments.
 fn multiply(name: &str, fragments: [&[u32]; 3]) -> Vec<u32> {
     let counts = fragments.map(|words| words.len() / 32);
     let mut bench = Bench::new(&product_text(name, counts));

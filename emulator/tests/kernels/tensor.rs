@@ -18,7 +18,7 @@ struct Case {
 }
 
 impl Case {
-    /// Runs the kernel and compares its results with those for factors that are rounded by `rounded`.
+    /// Runs the kernel and compares its results with the product of the factors after rounding them with `rounded`.
     fn check(&self, rounded: impl Fn(f64) -> f64) {
         let mut bench = Bench::new(TEXT);
         let sizes = self.sizes.map(|size| usize::try_from(size).expect("a positive size"));
@@ -69,7 +69,7 @@ fn product_of_bf16_matches_the_reference() {
     case.check(|value| value);
 }
 
-/// Rounds to `tf32`, of which 10 bits follow the first one.
+/// Rounds to `tf32`, which has 10 fraction bits.
 fn tf32(value: f64) -> f64 {
     let bits = single(value).to_bits();
     let down = f64::from(f32::from_bits(bits & !0x1fff));

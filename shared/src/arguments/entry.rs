@@ -53,6 +53,8 @@ pub enum EntryError {
     NoArguments,
     #[error("`{key}` is {found}, not {expected}")]
     Kind { key: &'static str, found: &'static str, expected: &'static str },
+    #[error("a name in `{key}` is {found}, not a string")]
+    NotAName { key: &'static str, found: &'static str },
     #[error("a name in `{key}` is longer than {MAX_NAME_BYTES} bytes (it begins `{name}`)")]
     LongName { key: &'static str, name: String },
     #[error("`{key}` has {found} values (at most {MAX_ARGUMENTS} are allowed)")]
@@ -197,7 +199,7 @@ fn parameter_name(key: &'static str, value: &Value) -> Result<Arc<str>, EntryErr
             Err(EntryError::LongName { key, name: shorten(name) })
         }
         Value::Str(name) => Ok(name.clone()),
-        other => Err(EntryError::Kind { key, found: kind_name(other), expected: "made of names" }),
+        other => Err(EntryError::NotAName { key, found: kind_name(other) }),
     }
 }
 
