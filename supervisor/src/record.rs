@@ -52,7 +52,7 @@ pub struct RunRecord<
     pub jobs: Jobs,
     pub workers: Workers,
     pub memory: Memory,
-    /// Empty in runs of versions that had no replays.
+    /// Empty for runs of older versions, which had no replays.
     #[serde(default)]
     pub replays: Vec<ReplayRecord>,
     pub policy: Policy,
@@ -192,7 +192,7 @@ pub struct CandidateRecord {
     pub failed_stage: Option<Stage>,
     pub feedback: Option<String>,
     pub source: SourceRecord,
-    /// How far the verdict can be trusted. `None` in runs of versions without tiers.
+    /// How far the verdict can be trusted. `None` for runs of older versions, which had no tiers.
     #[serde(default)]
     pub tier: Option<Tier>,
     pub build: Option<BuildRecord>,
@@ -255,8 +255,8 @@ pub struct VerifyRecord {
 /// A candidate's times per call, over all timed entries and for each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfileRecord {
-    /// The stage that measured the times: a screen, a profile, or a confirmation. `None` in runs of versions that had
-    /// only profiles.
+    /// The stage that measured the times: a screen, a profile, or a confirmation. `None` for runs of older
+    /// versions, which had only profiles.
     #[serde(default)]
     pub stage: Option<Stage>,
     #[serde(flatten)]

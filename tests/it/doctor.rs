@@ -52,7 +52,7 @@ fn doctor_works_for_every_user() {
     for user in users() {
         let scenario = Scenario::create();
         let program = user.program(&scenario);
-        user.owns(&scenario);
+        user.take_ownership(&scenario);
         let mut command = Command::new(program);
         command.args(DOCTOR).current_dir(scenario.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
         user.apply_to(&mut command);

@@ -97,7 +97,7 @@ fn plan_that_never_fits_starts_no_worker() {
     outcome.expect(detail.contains("host_ceiling"), detail);
 }
 
-/// [build] memory is 4 GiB by default.
+/// By default, `[build] memory` is 4 GiB.
 #[test]
 fn low_ceiling_reduces_the_memory_of_compilers() {
     // gcc needs 230 MiB to compile this table of two million numbers.

@@ -66,7 +66,7 @@ fn reads(user: User) {
     // The captures are larger than a quarter of the ceiling, so pages that were read are dropped.
     scenario.write("plan.toml", plan("512MiB", scenario.path()));
     let program = user.program(&scenario);
-    user.owns(&scenario);
+    user.take_ownership(&scenario);
     let Some(before) = drop_from_cache(&files) else {
         println!("skipped: this kernel does not report which pages are cached");
         return;

@@ -54,7 +54,7 @@ fn refuse_copies(command: &mut Command) {
 /// Runs the scenario's plan as this user on this kind of machine.
 fn run(scenario: &Scenario, user: User, machine: Machine) -> (Outcome, Summary) {
     let program = user.program(scenario);
-    user.owns(scenario);
+    user.take_ownership(scenario);
     let arguments = ["run", "plan.toml"];
     let mut command = scenario.command_of(&program, &arguments);
     user.apply_to(&mut command);
