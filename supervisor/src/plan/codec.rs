@@ -230,7 +230,7 @@ impl<E: Words> Codec for Word<E> {
         if found.is_none() {
             let near = super::error::nearest(&text, names.iter().copied());
             findings
-                .report(spot, format!("{} is not known here", describe(value.get_ref())))
+                .report(spot, format!("{} is not a valid value", describe(value.get_ref())))
                 .expected(form)
                 .help_if(near.map(|near| format!("did you mean `{near}`?")));
         }

@@ -324,7 +324,7 @@ fn mistakes_in_other_tables_and_in_set_have_positions() {
         ("verify.repeat=3", 8, "verify.repeat", "did you mean `repeats`?"),
         ("verify.repeats", 1, "", "expected KEY=VALUE"),
         ("job.name=x", 1, "job", "unknown key at the top"),
-        ("verify.tolerance=loose", 18, "verify.tolerance", "is not known here"),
+        ("verify.tolerance=loose", 18, "verify.tolerance", "is not a valid value"),
     ] {
         assert_eq!(check(JOB, &[set], (1, column, key, fragment), folder.path()), None);
         let found = errors(JOB, folder.path(), &[set]);

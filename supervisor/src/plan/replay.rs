@@ -64,9 +64,7 @@ impl Codec for Pair {
         let texts: Vec<Option<String>> =
             array.iter().map(|item| NonEmptyText::read(item, &spot.at(item.span()), findings)).collect();
         let [job, entry] = &texts[..] else {
-            findings
-                .report(spot, format!("has {} elements", texts.len()))
-                .expected("a step: `[\"JOB\", \"ENTRY\"]`");
+            findings.report(spot, "is not a pair").expected("a step: `[\"JOB\", \"ENTRY\"]`");
             return None;
         };
         Some((job.clone()?, entry.clone()?))
