@@ -99,7 +99,7 @@ fn check_manifests(
                     if wanted_blob.bytes != bytes {
                         let by = &wanted_blob.by;
                         checked.found(format!(
-                            "{ENTRIES}/{}: it and {by} disagree on a blob's size",
+                            "{ENTRIES}/{}: it gives a blob another size than {by}",
                             entry.name
                         ));
                     }

@@ -18,6 +18,7 @@ use super::files::Draft;
 use super::sources::Stamp;
 use super::{CapturesError, failed};
 
+/// The file's name, in the folder of a store that is being packed.
 const NAME: &str = "journal";
 
 /// A finished entry, and the version of the file that it was packed from.
@@ -27,6 +28,7 @@ pub(super) struct Line {
     pub(super) entry: IndexEntry,
 }
 
+/// A journal that is open for appending.
 pub(super) struct Journal {
     path: PathBuf,
     file: File,

@@ -102,7 +102,7 @@ impl Findings {
     }
 
     fn cgroup_version(&self) -> Option<&'static str> {
-        match (self.mounted.one, self.mounted.two) {
+        match (self.mounted.version_1, self.mounted.version_2) {
             (true, true) => Some("hybrid"),
             (true, false) => Some("1"),
             (false, true) => Some("2"),

@@ -29,6 +29,7 @@ const CHUNK: usize = 16 << 10;
 pub(super) enum CloseReason {
     /// The client closed its end.
     Left,
+    /// Reading or writing failed.
     Broken,
     LineTooLong,
     TooSlow,
@@ -47,6 +48,7 @@ pub(super) struct Connection {
     last_request: Instant,
     /// The number of requests that the rate limit still allowed at `refilled`.
     allowance: f64,
+    /// When `allowance` was last increased.
     refilled: Instant,
     /// Whether the client has asked for events.
     pub(super) listens: bool,

@@ -15,9 +15,9 @@ use super::unit::{Progress, Unit};
 use super::worker::{State, Worker};
 use super::{Core, Ending};
 
-/// Delay after the first failed start. It doubles with each further failure, up to `LONGEST_BACKOFF`.
+/// The delay after the first failed start. It doubles with each further failure, up to `MAX_BACKOFF`.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
 /// The result of looking for a worker.
 pub(super) enum Fit {
@@ -35,7 +35,7 @@ pub(super) struct Backoff {
 
 impl Backoff {
     pub(super) fn failed(&mut self, now: Moment) {
-        let wait = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(16)).min(LONGEST_BACKOFF);
+        let wait = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(16)).min(MAX_BACKOFF);
         self.failures += 1;
         self.until = Some(now + wait);
     }

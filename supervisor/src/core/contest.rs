@@ -35,8 +35,8 @@ impl Contest {
         }
         // The baseline's own speed-up is 1.
         Self {
-            highest_low: roster.highest_low().map_or(1.0, |low| low.max(1.0)),
-            last: roster.values().nth(CONFIRMED - 1),
+            highest_low: roster.highest_lower_bound().map_or(1.0, |low| low.max(1.0)),
+            last: roster.speedups().nth(CONFIRMED - 1),
         }
     }
 

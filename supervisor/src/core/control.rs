@@ -29,6 +29,7 @@ const RECYCLED: &str = "the worker was recycled by the user during the attempt";
 #[derive(Clone, Debug, Default)]
 pub(super) struct PendingRequests {
     paused: bool,
+    /// Whether the run waits for submissions when all jobs are over.
     stays_open: bool,
     /// Workers to replace after their current lease.
     recycle: BTreeSet<WorkerId>,

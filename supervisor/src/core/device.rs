@@ -37,8 +37,10 @@ const BUSY: u32 = 10;
 /// that, the unit is blamed.
 const MAX_OVER_DEVICE: u32 = 1;
 
+/// The state of the device, and the device memory that no living worker holds.
 #[derive(Debug, Default)]
 pub(super) struct Device {
+    /// Why the device is lost, if it is.
     lost: Option<String>,
     /// The dead workers whose device memory has not been freed yet.
     unreturned: BTreeMap<WorkerId, Unreturned>,
@@ -50,6 +52,7 @@ pub(super) struct Device {
     busy_reported: bool,
 }
 
+/// The device memory of a dead worker.
 #[derive(Clone, Copy, Debug)]
 struct Unreturned {
     since: Moment,
@@ -61,8 +64,11 @@ struct Unreturned {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceState {
     Usable,
+    /// The memory of a dead worker is not free yet.
     Returning,
+    /// The memory of a dead worker was not free in time.
     Quarantined,
+    /// NVML has reported the device as lost.
     Lost,
 }
 

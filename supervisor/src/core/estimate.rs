@@ -15,6 +15,7 @@ use super::spec::StageSpec;
 /// The margin that is added to the highest measurement, because candidates never owe exactly the same.
 const MARGIN_PERCENT: u64 = 10;
 
+/// The raised predictions, by job and stage.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Estimates(BTreeMap<(JobId, Stage), Bytes>);
 

@@ -125,6 +125,7 @@ pub struct Sample {
     pub swapped: Bytes,
 }
 
+/// The host memory of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessSample {
     pub process: Process,
@@ -152,6 +153,7 @@ pub struct DeviceSample {
     pub utilisation: Option<u32>,
 }
 
+/// A process that the supervisor samples. A runner has its pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Process {
     Worker(WorkerId),
@@ -275,6 +277,7 @@ pub enum Action {
     },
 }
 
+/// How an attempt ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttemptEnd {
     /// The report counts.
@@ -287,6 +290,7 @@ pub enum AttemptEnd {
     Abandoned { why: String },
 }
 
+/// How a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerEndClass {
     /// The worker ended as ordered.
@@ -310,14 +314,15 @@ impl WorkerEndClass {
     }
 }
 
+/// Why a run stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
+    /// All jobs are over.
     Finished,
+    /// A signal or a request ended the run.
     Interrupted,
     /// Too many workers failed, so the host is to blame.
-    HostFailure {
-        why: String,
-    },
+    HostFailure { why: String },
 }
 
 /// One decision about memory or workers, with its numbers.

@@ -146,6 +146,7 @@ pub struct Limits {
     supervisor: Bytes,
 }
 
+/// The ceilings and the floor, and the memory that is charged to each worker.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     ceilings: Ceilings,

@@ -31,9 +31,10 @@ pub(crate) struct Roster {
     alone: usize,
     /// The number of baselines that other units may be timed beside.
     baselines: usize,
-    /// The speed-ups of the units that others are compared with. The next field has their lower bounds.
-    values: BTreeSet<(Number, UnitId)>,
-    lows: BTreeSet<(Number, UnitId)>,
+    /// The speed-ups of the units that others are compared with.
+    speedups: BTreeSet<(Number, UnitId)>,
+    /// The lower bounds of the same units' speed-ups.
+    lower_bounds: BTreeSet<(Number, UnitId)>,
 }
 
 /// The position of a waiting unit: the unit with the smallest key is served first.
@@ -113,8 +114,8 @@ impl Roster {
             Progress::Running { .. } | Progress::Done(_) => {}
         }
         if let Some(speedup) = unit.speedup.filter(|_| unit.is_compared()) {
-            self.values.insert((Number(speedup.value), id));
-            self.lows.insert((Number(speedup.ci_low), id));
+            self.speedups.insert((Number(speedup.value), id));
+            self.lower_bounds.insert((Number(speedup.ci_low), id));
         }
         if !unit.is_done() {
             *self.open.entry(unit.turn).or_default() += 1;
@@ -135,8 +136,8 @@ impl Roster {
             Progress::Running { .. } | Progress::Done(_) => {}
         }
         if let Some(speedup) = unit.speedup.filter(|_| unit.is_compared()) {
-            self.values.remove(&(Number(speedup.value), id));
-            self.lows.remove(&(Number(speedup.ci_low), id));
+            self.speedups.remove(&(Number(speedup.value), id));
+            self.lower_bounds.remove(&(Number(speedup.ci_low), id));
         }
         if !unit.is_done()
             && let Some(open) = self.open.get_mut(&unit.turn)
@@ -232,12 +233,12 @@ impl Roster {
     }
 
     /// Returns the highest lower bound of a speed-up.
-    pub(crate) fn highest_low(&self) -> Option<f64> {
-        self.lows.last().map(|(low, _)| low.0)
+    pub(crate) fn highest_lower_bound(&self) -> Option<f64> {
+        self.lower_bounds.last().map(|(bound, _)| bound.0)
     }
 
     /// Returns the speed-ups, the highest first.
-    pub(crate) fn values(&self) -> impl Iterator<Item = f64> {
-        self.values.iter().rev().map(|(value, _)| value.0)
+    pub(crate) fn speedups(&self) -> impl Iterator<Item = f64> {
+        self.speedups.iter().rev().map(|(speedup, _)| speedup.0)
     }
 }

@@ -31,6 +31,7 @@ pub struct RunSpec {
     pub jobs: Vec<JobSpec>,
 }
 
+/// A job, without its units: the job's source offers them during the run.
 #[derive(Clone, Debug)]
 pub struct JobSpec {
     pub id: JobId,

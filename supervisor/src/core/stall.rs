@@ -12,8 +12,9 @@ use super::{Core, Ending};
 const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// How long to wait until the reasons for killing everything are on disk. It is short because the user has already
 /// interrupted the run twice.
-const LAST_REASONS: Duration = Duration::from_secs(10);
+const LAST_REASONS_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A stall that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stall {
     pub(super) since: Moment,
@@ -52,7 +53,7 @@ impl Core {
     pub(super) fn stall_ends_at(&self) -> Option<Moment> {
         let stall = self.stall?;
         let killing = self.killed_all_at.filter(|_| matches!(self.ending, Ending::Kill(_)));
-        Some(killing.map_or(stall.since + STORE_TIMEOUT, |at| at.max(stall.since) + LAST_REASONS))
+        Some(killing.map_or(stall.since + STORE_TIMEOUT, |at| at.max(stall.since) + LAST_REASONS_TIMEOUT))
     }
 
     pub(super) fn stall_overdue(&mut self, now: Moment) {

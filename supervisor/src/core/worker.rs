@@ -91,6 +91,7 @@ pub(crate) struct Worker {
     pub(crate) role: Role,
     pub(crate) state: State,
     pub(crate) born: Moment,
+    /// The number of leases that it has been granted.
     pub(crate) leases: u32,
     pub(crate) owed: Bytes,
     /// The memory that its zygote owes. The zygote stays between leases, so this does not count as growth.

@@ -29,6 +29,7 @@ pub struct GroupLimit {
     pub path: PathBuf,
 }
 
+/// A version of control groups.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Version {
     One,
@@ -117,8 +118,8 @@ pub fn own_group(root: &Path) -> Result<Option<OwnGroup>, SampleError> {
 /// The mounted versions of control groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mounted {
-    pub one: bool,
-    pub two: bool,
+    pub version_1: bool,
+    pub version_2: bool,
 }
 
 /// Finds the mounted versions. Version 1 counts only if its memory controller is mounted.
@@ -129,8 +130,8 @@ pub fn mounted(root: &Path) -> Result<Mounted, SampleError> {
     };
     for mount in lines(&mounts).filter_map(|line| mount(line, "memory")) {
         match mount.version {
-            Version::One => mounted.one = true,
-            Version::Two => mounted.two = true,
+            Version::One => mounted.version_1 = true,
+            Version::Two => mounted.version_2 = true,
         }
     }
     Ok(mounted)
@@ -164,6 +165,7 @@ fn group_with(line: &[u8], controller: &str) -> Option<(Version, PathBuf)> {
     has_it.then_some((Version::One, path))
 }
 
+/// A mounted hierarchy of control groups.
 struct Mount {
     version: Version,
     /// The group that the mount point shows.
@@ -294,7 +296,7 @@ mod tests {
             let root = fake(groups, mounts, &[]);
             let found = own_group(root.path()).expect("reads").expect("is mounted");
             assert_eq!(found, OwnGroup { folder: root.path().join(folder), topmost });
-            assert_eq!(mounted(root.path()).expect("reads"), Mounted { one: false, two: true });
+            assert_eq!(mounted(root.path()).expect("reads"), Mounted { version_1: false, version_2: true });
         }
         let root = fake("4:memory:/x\n", TWO, &[]);
         assert_eq!(own_group(root.path()).expect("reads"), None);

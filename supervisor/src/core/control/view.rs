@@ -13,9 +13,11 @@ use crate::core::unit::{Progress, Unit};
 use crate::core::worker::{State, Worker};
 use crate::core::{Core, Ending};
 
+/// The state of the whole run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunView {
     pub paused: bool,
+    /// Whether the run waits for submissions when all jobs are over.
     pub stays_open: bool,
     /// `no`, `drain` or `now`.
     pub ending: &'static str,
@@ -29,13 +31,15 @@ pub struct RunView {
     pub room: Room,
 }
 
+/// The state of a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerView {
     pub id: WorkerId,
     pub role: Role,
-    /// starting, idle, leased, draining or terminating.
+    /// `starting`, `idle`, `leased`, `draining` or `terminating`.
     pub state: &'static str,
     pub age: Duration,
+    /// The number of leases that it has been granted.
     pub leases: u32,
     pub owed: Bytes,
     pub peak_owed: Bytes,
@@ -56,17 +60,20 @@ pub struct RunnerView {
     pub peak_owed: Bytes,
 }
 
+/// A current lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseView {
     pub id: LeaseId,
     pub unit: UnitId,
     pub stage: Stage,
     pub attempt: u32,
+    /// The time since it was granted.
     pub held: Duration,
     /// The time left until the worker counts as stuck.
     pub left: Duration,
 }
 
+/// The progress of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnitView {
     Waiting { stage: Stage, attempt: u32 },
@@ -166,7 +173,7 @@ impl Core {
         let needs = unit.step().least(paired)?.demand(self.spec.idle_worker).host;
         let lease = format!("its {} needs a lease of {needs}", stage.name());
         let (charged, ceiling) = (self.ledger.charged().host, self.ledger.ceilings().host);
-        let first = |it: &Worker| it.lease().map(|held| (held.id, held.order, held.started));
+        let lease_of = |it: &Worker| it.lease().map(|held| (held.id, held.order, held.started));
         let reason = if self.ending != Ending::No {
             "the run is ending".to_owned()
         } else if self.pending.paused {
@@ -182,7 +189,7 @@ impl Core {
         } else if let Some(waiting) = self.waiting {
             let since = now.saturating_sub(waiting.since).as_secs();
             format!("the next lease has been waiting for memory for {since} s: {}", waiting.refusal)
-        } else if let Some((id, order, started)) = self.workers.values().find_map(first) {
+        } else if let Some((id, order, started)) = self.workers.values().find_map(lease_of) {
             let since = now.saturating_sub(started).as_secs_f64();
             format!(
                 "{id} ({} of {}) has been running for {since:.1} s",

@@ -46,9 +46,11 @@ pub struct Job {
     /// The candidates, in the order in which they are offered.
     pub candidates: Vec<UnitId>,
     pub recycle: RecycleSettings,
+    /// Why the job's captures cannot be used.
     pub broken: Option<String>,
     /// Whether the job has an entry to time.
     pub timed: bool,
+    /// The jobs that must be over before this one begins.
     pub after: Vec<JobId>,
     pub budget: Duration,
     /// Whether candidates are screened first, and the best are confirmed.
@@ -61,13 +63,14 @@ pub struct Candidate {
     pub build: Vec<StageSpec>,
     pub verify: Vec<StageSpec>,
     pub profile: Arc<[StageSpec]>,
+    /// The ways to profile the candidate beside the baseline.
     pub paired: Arc<[StageSpec]>,
     /// Set if the unit is a replay, with this as its only step.
     pub replay: Option<StageSpec>,
     pub resumed: Option<Resumed>,
 }
 
-/// The ways of a step that can be done in only one way.
+/// The ways to do a step, if there is only one.
 pub fn one_way(spec: StageSpec) -> Arc<[StageSpec]> {
     Arc::from([spec])
 }

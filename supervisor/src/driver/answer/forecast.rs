@@ -32,6 +32,7 @@ pub struct Open {
     pub held: Duration,
 }
 
+/// The times of a run's attempts so far.
 #[derive(Debug, Default)]
 pub struct Forecast {
     tallies: BTreeMap<(Stage, JobId), Tally>,

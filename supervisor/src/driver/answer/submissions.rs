@@ -28,10 +28,13 @@ use crate::driver::folder::register::candidate_row;
 use crate::driver::run::Run;
 use crate::plan::{CandidatePlan, Plan, Submission, SubmissionError};
 
+/// The folder for submissions, within the run's folder. Each submission has its own folder in it.
 const FOLDER: &str = "submitted";
+/// The record's file name.
 const RECORD: &str = "submission.json";
 /// The largest number of submissions in a run. Each has a folder and a row.
 const MAX_SUBMISSIONS: u32 = 10_000;
+/// The largest number of source files of a submission.
 const MAX_FILES: usize = 16;
 /// The largest size of a candidate's files. Sources are small, but libraries may have debug symbols.
 const MAX_BYTES: Bytes = Bytes::mib(16);

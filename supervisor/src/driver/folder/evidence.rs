@@ -41,9 +41,11 @@ pub struct SampledProcess {
     pub reclaimable: Bytes,
 }
 
+/// The samples since the last block was written, and the state of swap at the start of each phase.
 #[derive(Debug)]
 pub struct Evidence {
     block: Block,
+    /// The number of points in `block`.
     points: usize,
     /// When the current block was begun.
     begun: Instant,

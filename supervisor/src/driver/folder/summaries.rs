@@ -16,10 +16,10 @@ use crate::report::summary::write_summary;
 use crate::store::Store;
 
 /// The shortest time between two summaries while the run continues.
-const EVERY: Duration = Duration::from_secs(1);
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// The next summary is written only after this many times as long as the last one took. The summary of thousands of
 /// candidates has tens of MB.
-const SHARE: u32 = 20;
+const INTERVAL_FACTOR: u32 = 20;
 
 /// The channel on which the end of the run waits for the last summary.
 type LastWritten = Sender<Result<(), RunError>>;
@@ -32,6 +32,7 @@ pub(crate) struct Summaries {
     asked: Option<Instant>,
 }
 
+/// What the thread shows to the main loop.
 #[derive(Default)]
 struct State {
     is_writing: AtomicBool,
@@ -54,7 +55,9 @@ impl Summaries {
     pub(crate) fn is_due(&self) -> bool {
         let took = Duration::from_micros(self.state.took_us.load(Ordering::Relaxed));
         !self.state.is_writing.load(Ordering::Relaxed)
-            && self.asked.is_none_or(|asked| asked + EVERY.max(took * SHARE) <= Instant::now())
+            && self
+                .asked
+                .is_none_or(|asked| asked + MIN_INTERVAL.max(took * INTERVAL_FACTOR) <= Instant::now())
     }
 
     /// Requests a summary, and returns at once.

@@ -61,10 +61,12 @@ pub(crate) struct Writer {
     shared: Arc<Shared>,
 }
 
+/// What the main loop and the thread both use.
 #[derive(Default)]
 struct Shared {
     /// The reason why the current row was not written.
     last_error: Mutex<Option<String>>,
+    /// Whether the thread stops retrying, because the run ends.
     gives_up: AtomicBool,
 }
 

@@ -16,6 +16,7 @@ use crate::driver::RunError;
 use crate::driver::answer::notifications;
 use crate::store::AttemptEnd as StoredEnd;
 
+/// The attempts in progress, by lease.
 #[derive(Default)]
 pub(crate) struct Attempts {
     pub(crate) running: BTreeMap<LeaseId, RunningAttempt>,

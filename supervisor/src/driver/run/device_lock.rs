@@ -32,6 +32,7 @@ pub enum LockError {
     Held { device: String, holder: String, waited: Duration },
 }
 
+/// A lock that is held until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct DeviceLock {
     _file: File,

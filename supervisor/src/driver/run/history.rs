@@ -24,6 +24,7 @@ pub struct Slot {
     pub reclaimable: Bytes,
 }
 
+/// The slots that have samples, the oldest first.
 #[derive(Debug)]
 pub struct History {
     width: Duration,

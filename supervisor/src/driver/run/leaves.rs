@@ -12,7 +12,9 @@ use opt_shared::units::Bytes;
 
 use crate::cgroup::{Events, Leaf, LeafLimits, StartGroup, Subtree};
 
+/// The leaves of all runners, which are identified by worker and pid.
 pub struct Leaves {
+    /// The error says why there are no control groups.
     subtree: Result<Subtree, String>,
     limits: BTreeMap<(WorkerId, u32), LeafLimits>,
     leaves: BTreeMap<(WorkerId, u32), Leaf>,
@@ -120,6 +122,7 @@ impl Leaves {
 
     /// Returns a leaf for a canary, with this memory limit.
     pub fn for_canary(&mut self, memory: Bytes) -> Result<Leaf, String> {
+        /// The most processes and threads in the leaf.
         const TASKS: u32 = 4;
         let subtree = self.subtree.as_mut().map_err(|why| why.clone())?;
         subtree.leaf("canary", LeafLimits { memory, tasks: TASKS }).map_err(|error| chain(&error))

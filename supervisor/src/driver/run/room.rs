@@ -50,6 +50,7 @@ fn read(folder: &Path) -> Option<Room> {
 
 type Latest = Arc<Mutex<Option<Room>>>;
 
+/// A thread that reads the room again and again.
 pub(crate) struct RoomWatch {
     /// The latest reading, until it is taken.
     latest: Latest,

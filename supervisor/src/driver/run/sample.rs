@@ -33,6 +33,7 @@ pub struct MemoryFiles {
     pub inherited: Bytes,
 }
 
+/// A process that is sampled.
 struct Watched {
     pid: u32,
     sampler: ProcessSampler,
@@ -42,7 +43,7 @@ struct Watched {
     /// The pid of the zygote that it was forked from.
     copy_of: Option<u32>,
     /// Whether the process may have child processes. Compilers have some, candidates have none.
-    tree: bool,
+    may_have_children: bool,
     since: Instant,
     last: Option<Last>,
 }
@@ -98,6 +99,7 @@ struct Traffic {
     at: Instant,
 }
 
+/// Samples the processes of a run and the machine.
 pub struct Sampler {
     watched: BTreeMap<Process, Watched>,
     /// Samples the supervisor itself.
@@ -140,7 +142,7 @@ impl Sampler {
         pid: u32,
         limit: Option<Bytes>,
         files: MemoryFiles,
-        tree: bool,
+        may_have_children: bool,
     ) -> Result<(), SampleError> {
         if let Some(sampler) = ProcessSampler::open(proc_root(), pid)? {
             let since = Instant::now();
@@ -150,7 +152,8 @@ impl Sampler {
                 }
                 _ => None,
             };
-            let watched = Watched { pid, sampler, limit, files, copy_of, tree, since, last: None };
+            let watched =
+                Watched { pid, sampler, limit, files, copy_of, may_have_children, since, last: None };
             self.watched.insert(process, watched);
             self.set_next(SHORTEST);
         }
@@ -218,7 +221,7 @@ impl Sampler {
             if let (Some(before), Some(_)) = (before, watched.limit) {
                 self.pace.observe(seen.owed - before.seen.owed, now.duration_since(before.at));
             }
-            if watched.tree {
+            if watched.may_have_children {
                 let owed_part = |seen: &crate::memory::procfs::ProcessSample| {
                     private_owed(seen, Bytes::ZERO, Bytes::ZERO)
                 };

@@ -61,7 +61,8 @@ pub(crate) struct Grant {
     pub(crate) order: Order,
     pub(crate) attempt: u32,
     pub(crate) reserved: Bytes,
-    /// The largest batch of entries that share a runner or are timed together. For a build, the compiler's memory.
+    /// The memory of the largest batch of entries that share a runner or are timed together. For a build, the memory of
+    /// the compiler.
     pub(crate) batch: Option<Bytes>,
     /// The most memory that the worker may allocate on its device.
     pub(crate) device_cap: Bytes,
@@ -78,6 +79,7 @@ pub(crate) struct EndedAttempt {
     pub(crate) took: Duration,
 }
 
+/// How a unit ended.
 #[derive(Clone, Debug)]
 pub(crate) struct UnitEnd {
     pub(crate) status: Status,

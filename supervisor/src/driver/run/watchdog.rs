@@ -12,7 +12,8 @@ use crate::notify;
 
 /// A part that takes longer than this counts as a hang. It is far longer than any part takes, even on a busy machine.
 const HANG_THRESHOLD: Duration = Duration::from_secs(2);
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// The time between two checks. It is shorter if the service manager must be notified more often.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// The stack size of the thread, in bytes.
 const STACK: usize = 128 * 1024;
 
@@ -155,7 +156,7 @@ fn text_of(part: u8) -> &'static str {
 /// Runs until the loop has ended.
 fn watch(watched: &Weak<LoopState>, threshold: Duration) {
     let notify_every = notify::watchdog_every();
-    let look_every = notify_every.map_or(LOOK_EVERY, |every| (every / 2).min(LOOK_EVERY));
+    let check_interval = notify_every.map_or(CHECK_INTERVAL, |every| (every / 2).min(CHECK_INTERVAL));
     let mut last = (0, Instant::now());
     let mut notify_at = Instant::now();
     while let Some(state) = watched.upgrade() {
@@ -176,7 +177,7 @@ fn watch(watched: &Weak<LoopState>, threshold: Duration) {
             tracing::warn!("the main loop has hung for {seconds:.1} s: it is {}", text_of(part));
         }
         drop(state);
-        std::thread::sleep(look_every);
+        std::thread::sleep(check_interval);
     }
 }
 

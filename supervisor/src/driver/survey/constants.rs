@@ -18,6 +18,7 @@ const MAX_PER_ENTRY: usize = 64;
 /// The largest number of constants of a job.
 const MAX_PER_JOB: usize = 16_384;
 
+/// The constants of a job, found entry by entry.
 #[derive(Debug, Default)]
 pub struct Constants {
     /// The number of each constant, by its blob, the offset at which the storage begins in the blob, and the range in

@@ -12,6 +12,7 @@ use opt_shared::capture::Storage;
 /// The size and CRC of a storage.
 type Content = (u64, u32);
 
+/// The inputs of a job's entries, and how many entries have the same content.
 #[derive(Debug, Default)]
 pub struct Repeated {
     /// The number of entries with each content.

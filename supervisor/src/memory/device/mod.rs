@@ -31,6 +31,7 @@ pub struct Reading {
     pub utilisation: Option<u32>,
 }
 
+/// The memory of a whole device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceTotals {
     pub total: Bytes,

@@ -16,6 +16,7 @@ pub const LIBRARY_VARIABLE: &str = "OPT_NVML_LIBRARY";
 /// The driver's name for the library. The plain `libnvidia-ml.so` exists only if development files are installed.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
+/// The loaded library.
 pub struct Nvml {
     inner: nvml_wrapper::Nvml,
 }

@@ -17,8 +17,10 @@ pub const BUSY: Duration = Duration::from_millis(20);
 /// The time between samples while there is no lease.
 pub const IDLE: Duration = Duration::from_secs(1);
 
+/// The latest reading, until it is taken.
 type Latest = Arc<Mutex<Option<Result<Reading, DeviceError>>>>;
 
+/// A thread that samples one device.
 pub struct DeviceWatch {
     identity: DeviceIdentity,
     /// Sends the time between samples to the thread, which also takes a sample at once.
