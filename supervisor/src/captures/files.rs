@@ -26,6 +26,7 @@ pub(super) struct Stream {
     file: Arc<File>,
     guard: CacheGuard,
     position: u64,
+    /// The bytes before this offset have been dropped from the page cache.
     dropped: u64,
 }
 
@@ -84,7 +85,9 @@ impl Stream {
 pub(super) struct Draft {
     path: PathBuf,
     file: File,
+    /// The number of bytes written since the last flush.
     unflushed: u64,
+    /// Whether the file has its final name.
     placed: bool,
 }
 

@@ -37,6 +37,7 @@ pub(super) struct Journal {
 /// The state that an earlier run left.
 pub(super) struct Earlier {
     pub(super) provenance: Provenance,
+    /// The finished entries, by name.
     pub(super) done: BTreeMap<String, Line>,
     /// The offset of the end of the last complete line.
     complete: u64,
@@ -64,9 +65,9 @@ pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> 
     })?;
     let mut done = BTreeMap::new();
     while next(&mut line)? != 0 && line.ends_with(b"\n") {
-        let Ok(entry) = serde_json::from_slice::<Line>(&line) else { break };
+        let Ok(parsed) = serde_json::from_slice::<Line>(&line) else { break };
         complete += line.len() as u64;
-        done.insert(entry.entry.name.clone(), entry);
+        done.insert(parsed.entry.name.clone(), parsed);
     }
     Ok(Some(Earlier { provenance, done, complete }))
 }

@@ -253,7 +253,7 @@ impl JobFindings {
     }
 }
 
-/// Reads all captures of a job, including the data of their outputs, and collects what is odd about them.
+/// Reads all captures of a job, including the data of their outputs, and collects warnings about them.
 fn examine(job: &JobPlan, facts: &JobFacts) -> Result<JobFindings, Failure> {
     let files = crate::plan::entry_files(job).map_err(Failure::usage)?;
     let mut findings = JobFindings::default();
@@ -264,6 +264,7 @@ fn examine(job: &JobPlan, facts: &JobFacts) -> Result<JobFindings, Failure> {
     Ok(findings)
 }
 
+/// Adds the warnings about one capture. `path` is its file.
 fn examine_entry(
     job: &JobPlan,
     facts: &JobFacts,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::Failure;
 
+/// Where a command writes its document: standard output, or a file.
 pub(super) enum Output {
     Standard(BufWriter<StdoutLock<'static>>),
     /// `renamed` is true if nothing has to be renamed any more. For a device or a pipe, it is true from the start.

@@ -116,14 +116,19 @@ pub struct Core {
     estimates: Estimates,
     machine: Machine,
     device: Device,
+    /// The delays before the next start of a worker, by role.
     backoff: BTreeMap<Role, Backoff>,
+    /// The decisions that are reported once for each job, and have been.
     reported: BTreeSet<(PolicySubject, JobId)>,
     /// No spare is started before this time, because the machine was short of memory.
     no_spare_before: Moment,
     next_worker: u32,
     next_lease: u32,
+    /// When workers were lost, within `FAILURE_WINDOW`.
     failures: VecDeque<Moment>,
+    /// The number of workers that were lost since an attempt last finished.
     failures_in_a_row: usize,
+    /// Set while the next lease waits for memory.
     waiting: Option<Waiting>,
     pending: PendingRequests,
     /// Set while the run's database does not accept rows.
@@ -132,6 +137,7 @@ pub struct Core {
     ending: Ending,
     /// When the order to kill everything was given.
     killed_all_at: Option<Moment>,
+    /// The actions that follow from the current event.
     actions: Vec<Action>,
 }
 

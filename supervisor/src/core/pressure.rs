@@ -37,6 +37,7 @@ pub(super) struct Machine {
     first: Option<(Bytes, Bytes)>,
     /// Since when the machine has been missing memory that this run does not owe.
     gap_since: Option<Moment>,
+    /// Whether that gap has been reported.
     gap_reported: bool,
     /// The largest amount of swapped memory of this run that was reported.
     swapped: Bytes,

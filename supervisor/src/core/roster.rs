@@ -22,6 +22,7 @@ pub(crate) struct Roster {
     /// The units that were put off, each with its turn.
     put_off: BTreeSet<(u32, UnitId)>,
     running: usize,
+    /// The number of running units whose step must run alone.
     running_alone: usize,
     /// The number of units that have not ended, by turn.
     open: BTreeMap<u32, usize>,
@@ -43,7 +44,7 @@ struct QueueKey {
     turn: u32,
     stage: Stage,
     /// The fastest first.
-    value: Reverse<Number>,
+    speedup: Reverse<Number>,
     /// The baseline first.
     is_candidate: bool,
     unit: UnitId,
@@ -78,7 +79,7 @@ impl QueueKey {
         Self {
             turn: unit.turn,
             stage: served_with(unit),
-            value: Reverse(Number(unit.speedup.map_or(0.0, |speedup| speedup.value))),
+            speedup: Reverse(Number(unit.speedup.map_or(0.0, |speedup| speedup.value))),
             is_candidate: !unit.spec.is_baseline,
             unit: unit.spec.id,
         }

@@ -44,6 +44,7 @@ struct Watched {
     copy_of: Option<u32>,
     /// Whether the process may have child processes. Compilers have some, candidates have none.
     may_have_children: bool,
+    /// When the process was first watched.
     since: Instant,
     last: Option<Last>,
 }
