@@ -24,8 +24,8 @@ pub fn alive() {
     send("WATCHDOG=1\n");
 }
 
-/// The longest interval between two calls of `alive` that the manager accepts; `None` if it has no watchdog for this
-/// process (`WATCHDOG_USEC`, `WATCHDOG_PID`).
+/// Returns the longest interval between two calls of `alive` that the manager accepts; `None` if it has no watchdog for
+/// this process (`WATCHDOG_USEC`, `WATCHDOG_PID`).
 pub fn watchdog_every() -> Option<Duration> {
     let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
     watchdog_interval(number("WATCHDOG_USEC"), number("WATCHDOG_PID"))

@@ -18,7 +18,7 @@ pub(crate) fn assert_snapshot(folder: &Path, texts: &[(&str, String)]) {
     assert!(wrong.is_empty(), "texts have changed\n{wrong}");
 }
 
-/// The folder for messages: one file per kind.
+/// Returns the folder for messages: one file per kind.
 pub(crate) fn messages() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/messages")
 }

@@ -172,7 +172,7 @@ pub(super) fn sync_folder(folder: &Path) -> Result<(), CapturesError> {
     File::open(folder).and_then(|file| file.sync_all()).map_err(failed("flushing the folder", folder))
 }
 
-/// The absolute path of a folder that may not exist yet. Links in the existing part are resolved.
+/// Returns the absolute path of a folder that may not exist yet. Links in the existing part are resolved.
 pub(super) fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
     let absolute = std::path::absolute(folder).map_err(failed("resolving", folder))?;
     let existing = absolute.ancestors().find(|parent| parent.exists()).unwrap_or(Path::new("/"));

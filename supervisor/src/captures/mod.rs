@@ -56,7 +56,7 @@ pub enum CapturesError {
 }
 
 impl CapturesError {
-    /// The exit code of a command that fails with this error.
+    /// Returns the exit code of a command that fails with this error.
     pub fn exit(&self) -> crate::exit::Exit {
         match self {
             Self::Refused(_) => crate::exit::Exit::Usage,
@@ -72,7 +72,7 @@ impl CapturesError {
 }
 
 impl CapturesError {
-    /// The file or folder that could not be used. `None` if there is not exactly one, or if the disk is full.
+    /// Returns the file or folder that could not be used, or `None` if there is not exactly one or the disk is full.
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Io { path, .. }
@@ -99,7 +99,7 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Capture
 /// A progress callback. Its argument is the number of bytes processed since the last call.
 pub type Tick<'t> = &'t (dyn Fn(Bytes) + Sync);
 
-/// The number of files processed in parallel.
+/// Returns the number of files processed in parallel.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }

@@ -61,12 +61,12 @@ pub fn pack(
 ) -> Result<Packed, CapturesError> {
     let Found { sources, left_out } = sources::find(folder)?;
     let folder = fs::canonicalize(folder).map_err(failed("resolving", folder))?;
-    let inside = || {
+    let store_is_inside = || {
         let detail = "the store would be inside the folder that is packed (use a folder beside it)";
         CapturesError::Refused(detail.to_owned())
     };
     if resolved(store)?.starts_with(&folder) {
-        return Err(inside());
+        return Err(store_is_inside());
     }
     make_folder(store)?;
     let store = fs::canonicalize(store).map_err(failed("resolving", store))?;
@@ -74,7 +74,7 @@ pub fn pack(
         // Another process created a link meanwhile. `remove_dir` fails if the folder is not empty, so it removes only a
         // folder that this function has just created.
         let _ = fs::remove_dir(&store);
-        return Err(inside());
+        return Err(store_is_inside());
     }
     let lock = File::open(&store).map_err(failed("opening", &store))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
@@ -483,7 +483,7 @@ fn literal(
     })
 }
 
-/// The blobs in a store, with their sizes. Files whose names are not blob ids are ignored.
+/// Returns the blobs in a store, with their sizes. Files whose names are not blob ids are ignored.
 fn blobs_of(store: &Path) -> Result<BTreeMap<BlobId, u64>, CapturesError> {
     let blobs = store.join(BLOBS);
     let mut found = BTreeMap::new();

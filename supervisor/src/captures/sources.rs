@@ -30,7 +30,7 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
-    /// The stamp of an entry whose file's modification time is not known.
+    /// Returns the stamp of an entry whose file's modification time is not known.
     pub(super) fn unknown(bytes: Bytes) -> Self {
         Self { bytes: bytes.get(), modified: 0, modified_ns: 0 }
     }

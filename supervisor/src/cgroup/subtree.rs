@@ -69,7 +69,7 @@ impl Subtree {
         Ok(subtree)
     }
 
-    /// The group that the supervisor and its workers move into.
+    /// Returns the group that the supervisor and its workers move into.
     fn home(&self) -> PathBuf {
         self.folder.join(format!("{PREFIX}{}-home", self.key))
     }

@@ -188,7 +188,7 @@ fn print_packed(packed: &Packed, store: &Path, json: bool) -> CommandResult {
     Ok(complete(&packed.left_out))
 }
 
-/// The exit code: good if nothing was left out or failed.
+/// Returns the exit code: good if nothing was left out or failed.
 fn complete(failed: &[String]) -> Exit {
     if failed.is_empty() { Exit::Good } else { Exit::NonePassed }
 }
@@ -197,7 +197,7 @@ fn failure(error: CapturesError) -> Failure {
     Failure { exit: error.exit(), error: error.into() }
 }
 
-/// A progress bar, which is shown only on a terminal.
+/// Returns a progress bar, which is shown only on a terminal.
 fn bar(doing: &'static str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     let template = "{prefix} {bar:24} {bytes}/{total_bytes} at {bytes_per_sec}, {eta} left";

@@ -65,12 +65,12 @@ pub(super) fn check(arguments: &CheckArguments) -> CommandResult {
     })
 }
 
-/// The smallest ceiling under which the whole plan runs.
+/// Returns the smallest ceiling under which the whole plan runs.
 fn smallest_ceiling(memory: &[JobMemory]) -> Bytes {
     memory.iter().map(|job| job.smallest_ceiling).max().unwrap_or_default()
 }
 
-/// The smallest ceiling under which at least one job runs.
+/// Returns the smallest ceiling under which at least one job runs.
 fn smallest_that_runs(memory: &[JobMemory]) -> Bytes {
     memory.iter().map(|job| job.smallest_ceiling).min().unwrap_or_default()
 }
@@ -196,7 +196,7 @@ fn document(
     })
 }
 
-/// The name of a lint, such as `tiny-output`.
+/// Returns the name of a lint, such as `tiny-output`.
 fn code(lint: &Lint) -> String {
     serde_json::to_value(lint.code).ok().and_then(|code| Some(code.as_str()?.to_owned())).unwrap_or_default()
 }
@@ -315,8 +315,8 @@ fn examine_entry(
     }));
 }
 
-/// The absolute tolerance at a scale of one, from the plan or from its tolerance profile. Outputs must be well above
-/// it, because otherwise zeros would pass.
+/// Returns the absolute tolerance at a scale of one, from the plan or from its tolerance profile. Outputs must be well
+/// above it, because otherwise zeros would pass.
 fn absolute_tolerance(settings: &VerifySettings, dtype: DType) -> f64 {
     if let Some(atol) = settings.dtype.get(&dtype).and_then(|it| it.atol) {
         return atol;

@@ -107,7 +107,7 @@ impl CheckedMachine {
     }
 }
 
-/// The text about the launches of one job.
+/// Returns the text about the launches of one job.
 pub(super) fn launches_of(launches: &[FirstLaunch]) -> String {
     let mut text = String::new();
     if !launches.is_empty() {

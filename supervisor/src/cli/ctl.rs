@@ -248,7 +248,7 @@ fn connect(run: Option<&Path>, socket: Option<&Path>) -> Result<Client, Failure>
     Client::connect(&socket_path(run, socket)?).map_err(failure)
 }
 
-/// The socket of the given run, or of the only live one.
+/// Returns the socket of the given run, or of the only live one.
 pub(super) fn socket_path(run: Option<&Path>, socket: Option<&Path>) -> Result<PathBuf, Failure> {
     match (socket, run) {
         (Some(socket), _) => Ok(socket.to_owned()),
@@ -288,7 +288,8 @@ fn only_live_run() -> Result<socket::Found, Failure> {
     Err(Failure::usage(anyhow::anyhow!("there are {} live runs: name one\n{}", all.len(), list.join("\n"))))
 }
 
-/// The failure of a request. Its exit code is 1 if the run's state is the reason, and 2 for a wrong name or parameter.
+/// Returns the failure of a request. Its exit code is 1 if the run's state is the reason, and 2 for a wrong name or
+/// parameter.
 pub(super) fn failure(error: ClientError) -> Failure {
     let exit = match error.code() {
         Some("refused") => Exit::NonePassed,

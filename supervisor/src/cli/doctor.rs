@@ -83,7 +83,7 @@ impl Findings {
         })
     }
 
-    /// The missing protections that are needed to run untrusted candidates.
+    /// Returns the missing protections that are needed to run untrusted candidates.
     fn missing(&self) -> Vec<&str> {
         let needed = |name: &str| protection::known(name).is_none_or(|kind| kind.needed);
         self.protections
@@ -110,14 +110,14 @@ impl Findings {
         }
     }
 
-    /// The version in the protection's detail, such as "Landlock ABI 7".
+    /// Returns the version in the protection's detail, such as "Landlock ABI 7".
     fn landlock_abi(&self) -> Option<u32> {
         let files =
             self.protections.iter().find(|protection| protection.name == "files" && protection.present)?;
         files.detail.rsplit(' ').next()?.parse().ok()
     }
 
-    /// How runners get their own namespaces.
+    /// Returns how runners get their own namespaces.
     fn namespaces(&self) -> &'static str {
         match (self.has("pid_namespace"), rustix::process::geteuid().is_root()) {
             (true, true) => "as root",

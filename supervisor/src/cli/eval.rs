@@ -53,7 +53,7 @@ pub(super) fn eval(arguments: EvalArguments) -> CommandResult {
     })
 }
 
-/// The first live run of the same plan file that accepts submissions.
+/// Returns the first live run of the same plan file that accepts submissions.
 fn open_run(plan: &Path) -> Result<Option<Client>, Failure> {
     let plan = absolute(plan)?;
     for found in live_runs() {

@@ -91,14 +91,14 @@ fn folder(path: &Path, json: bool) -> CommandResult {
     Ok(if unreadable.is_empty() { Exit::Good } else { Exit::NonePassed })
 }
 
-/// The size of a capture's file and its call, or the reason why the call cannot be read.
+/// Returns the size of a capture's file and its call, or the reason why the call cannot be read.
 pub(super) fn open(file: &Path) -> Result<(Bytes, Entry), String> {
     let capture = CaptureFile::open(file).map_err(|error| chain(&error))?;
     let entry = Entry::from_value(capture.root()).map_err(|error| chain(&error))?;
     Ok((capture.file_bytes(), entry))
 }
 
-/// The `.pt` files of a folder or the entries of a store, by name.
+/// Returns the `.pt` files of a folder or the entries of a store, by name.
 pub(super) fn captures_in(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     let path = &opt_shared::capture::store::entries_folder(path);
     let entries = std::fs::read_dir(path).map_err(|error| {

@@ -286,7 +286,7 @@ impl Layer<Registry> for Shared {
     }
 }
 
-/// The message of an event without its fields, shortened.
+/// Returns the message of an event without its fields, shortened.
 fn message(event: &Event<'_>) -> String {
     struct Message(String);
     impl Visit for Message {

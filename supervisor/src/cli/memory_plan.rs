@@ -43,7 +43,7 @@ pub(super) struct JobMemory {
     pub(super) smallest_ceiling: Bytes,
 }
 
-/// The stages of a plan that the memory plan lists.
+/// Returns the stages of a plan that the memory plan lists.
 pub(super) fn stages(plan: &Plan) -> Vec<Stage> {
     let stages = plan.stages();
     [(stages.build, Stage::Build), (stages.verify, Stage::Verify), (stages.profile, Stage::Profile)]

@@ -141,7 +141,7 @@ fn digest(store: &Store, document: &Document<'_>, limits: Limits) -> Result<Dige
     Ok(digest)
 }
 
-/// The result of a run folder as text. It has colour only on a terminal.
+/// Returns the result of a run folder as text. It has colour only on a terminal.
 pub(super) fn result_text(folder: &Path, on_terminal: bool, detail: Detail) -> Result<String, Failure> {
     let store = Store::read(folder).map_err(Failure::reading)?;
     let record = store.load().map_err(Failure::host)?;

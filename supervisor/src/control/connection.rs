@@ -145,7 +145,7 @@ impl Connection {
         }
     }
 
-    /// The next complete line, without its newline, if the rate limit allows serving it now.
+    /// Returns the next complete line, without its newline, if the rate limit allows serving it now.
     pub(super) fn line(&mut self, now: Instant) -> Option<Vec<u8>> {
         let since = now.saturating_duration_since(self.refilled).as_secs_f64();
         self.allowance = MAX_BURST_LINES.min(self.allowance + since * LINES_PER_SECOND);
@@ -202,13 +202,13 @@ impl Connection {
         self.input = Vec::new();
     }
 
-    /// The timeout that has expired, if any.
+    /// Returns the timeout that has expired, if any.
     pub(super) fn overdue(&self, now: Instant) -> Option<CloseReason> {
         self.deadline().filter(|(deadline, _)| *deadline <= now).map(|(_, reason)| reason)
     }
 
-    /// The next time at which the connection must be served even if nothing arrives: a timeout, or the end of a wait
-    /// for the rate limit.
+    /// Returns the next time at which the connection must be served even if nothing arrives: a timeout, or the end of a
+    /// wait for the rate limit.
     pub(super) fn next_moment(&self) -> Option<Instant> {
         let allowance = (self.has_line() && !self.closing && self.output.len() < MAX_QUEUED / 2).then(|| {
             self.refilled + Duration::from_secs_f64(((1.0 - self.allowance) / LINES_PER_SECOND).max(0.0))

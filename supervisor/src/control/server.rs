@@ -89,7 +89,7 @@ impl Server {
         self.socket.path()
     }
 
-    /// The descriptors for the loop to poll.
+    /// Returns the descriptors for the loop to poll.
     pub fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
         let listener = self.accepts_from.is_none().then(|| self.listener.as_fd());
         listener
@@ -98,7 +98,7 @@ impl Server {
             .chain(self.connections.values().filter(|it| !it.has_hung_up()).map(poll_fd))
     }
 
-    /// The next time at which `serve` must be called even if nothing arrives.
+    /// Returns the next time at which `serve` must be called even if nothing arrives.
     pub fn next_moment(&self) -> Option<Instant> {
         self.connections.values().filter_map(Connection::next_moment).chain(self.accepts_from).min()
     }
@@ -134,8 +134,8 @@ impl Server {
         requests
     }
 
-    /// The connections that are ready, with the events that they are ready for. Connections that hung up are always
-    /// included.
+    /// Returns the connections that are ready, with the events that they are ready for. Connections that hung up are
+    /// always included.
     fn ready(&self) -> Vec<(u64, PollFlags)> {
         if self.connections.is_empty() {
             return Vec::new();

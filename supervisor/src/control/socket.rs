@@ -107,7 +107,7 @@ pub struct Found {
     pub socket: PathBuf,
 }
 
-/// All runs with a link in one of the folders, running or not.
+/// Returns all runs with a link in one of the folders, running or not.
 pub fn runs() -> Vec<Found> {
     let mut found = Vec::new();
     for folder in folders() {
@@ -133,13 +133,13 @@ pub fn clear(found: &Found) {
     }
 }
 
-/// The socket's name, which depends only on the run's folder.
+/// Returns the socket's name, which depends only on the run's folder.
 fn name_of(run: &Path) -> String {
     use std::os::unix::ffi::OsStrExt as _;
     blake3::hash(run.as_os_str().as_bytes()).to_hex()[..NAME_LENGTH].to_owned()
 }
 
-/// The possible folders, the preferred one first. If the user sets a folder, it is the only one.
+/// Returns the possible folders, the preferred one first. If the user sets a folder, it is the only one.
 fn folders() -> Vec<PathBuf> {
     if let Some(named) = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from).filter(|it| it.is_absolute()) {
         return vec![named];
@@ -155,7 +155,8 @@ fn fallback() -> PathBuf {
     PathBuf::from(format!("/tmp/opt-supervisor-{}", rustix::process::geteuid().as_raw()))
 }
 
-/// The folder of sockets, created if necessary. It is private to the user, and shared by all of the user's runs.
+/// Returns the folder of sockets, created if necessary. It is private to the user, and shared by all of the user's
+/// runs.
 pub fn runtime_folder() -> Result<PathBuf, SocketError> {
     let folder = folders().into_iter().next().unwrap_or_else(fallback);
     make_private(&folder)?;

@@ -48,7 +48,9 @@ pub(super) struct Device {
     is_watched: bool,
     /// The unattributed memory in the last sample that had no process of this run.
     idle_unattributed: Option<Bytes>,
+    /// Whether it was reported that other programs hold memory on the device.
     others_reported: bool,
+    /// Whether it was reported that the device is busy without a listed process.
     busy_reported: bool,
 }
 
@@ -61,6 +63,7 @@ struct Unreturned {
     overdue: bool,
 }
 
+/// Whether the device can be leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceState {
     Usable,

@@ -117,7 +117,7 @@ impl Unit {
         }
     }
 
-    /// The current step, or the last one if the unit is done.
+    /// Returns the current step, or the last one if the unit is done.
     pub(crate) fn step(&self) -> &Step {
         &self.spec.route[self.step_index]
     }

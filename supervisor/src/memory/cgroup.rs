@@ -45,8 +45,8 @@ impl Version {
     }
 }
 
-/// The lowest memory limit of all groups that contain this process; `root` is `/`. `None` if there are no groups or no
-/// limit.
+/// Returns the lowest memory limit of all groups that contain this process; `root` is `/`. Returns `None` if there are
+/// no groups or no limit.
 pub fn memory_limit(root: &Path) -> Result<Option<GroupLimit>, SampleError> {
     let mut lowest: Option<GroupLimit> = None;
     for (version, folder) in groups_with(root, "memory")? {
@@ -61,8 +61,8 @@ pub fn memory_limit(root: &Path) -> Result<Option<GroupLimit>, SampleError> {
     Ok(lowest)
 }
 
-/// The number of processes and threads that all groups of this process still allow; `root` is `/`. `None` if there are
-/// no groups or no limit.
+/// Returns the number of processes and threads that all groups of this process still allow; `root` is `/`. Returns
+/// `None` if there are no groups or no limit.
 pub fn pids_left(root: &Path) -> Result<Option<u64>, SampleError> {
     let mut least: Option<u64> = None;
     for (_, folder) in groups_with(root, "pids")? {
@@ -74,7 +74,7 @@ pub fn pids_left(root: &Path) -> Result<Option<u64>, SampleError> {
     Ok(least)
 }
 
-/// The folders of all groups that contain this process and may have the controller, with their version.
+/// Returns the folders of all groups that contain this process and may have the controller, with their version.
 fn groups_with(root: &Path, controller: &str) -> Result<Vec<(Version, PathBuf)>, SampleError> {
     let mut folders = Vec::new();
     let Some(groups) = read_small(&root.join("proc/self/cgroup"), CGROUP_BYTES)? else { return Ok(folders) };
@@ -97,7 +97,7 @@ pub struct OwnGroup {
     pub topmost: bool,
 }
 
-/// The version 2 group of this process. `None` if version 2 is not mounted.
+/// Returns the version 2 group of this process, or `None` if version 2 is not mounted.
 pub fn own_group(root: &Path) -> Result<Option<OwnGroup>, SampleError> {
     let Some(groups) = read_small(&root.join("proc/self/cgroup"), CGROUP_BYTES)? else { return Ok(None) };
     let Some(mounts) = read_small(&root.join("proc/self/mountinfo"), MOUNTINFO_BYTES)? else {
@@ -137,7 +137,7 @@ pub fn mounted(root: &Path) -> Result<Mounted, SampleError> {
     Ok(mounted)
 }
 
-/// The mount point of a version, and the part of a group's path below it.
+/// Returns the mount point of a version, and the part of a group's path below it.
 fn locate(
     root: &Path,
     mounts: &[u8],

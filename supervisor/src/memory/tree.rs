@@ -74,7 +74,7 @@ impl TreeWalker {
         self.method == Method::Listed
     }
 
-    /// All descendants of a process, sorted.
+    /// Returns all descendants of a process, sorted.
     pub fn descendants(&mut self, pid: u32) -> Result<&[u32], SampleError> {
         if self.method == Method::Listed {
             match self.by_lists(pid) {
@@ -186,7 +186,7 @@ impl TreeWalker {
     }
 }
 
-/// The children of one process, sorted, found by reading the parents of all processes.
+/// Returns the children of one process, sorted, found by reading the parents of all processes.
 pub fn children(proc: &Path, pid: u32) -> Result<Vec<u32>, SampleError> {
     let mut children = Vec::new();
     parents(proc, |child, parent| {

@@ -129,8 +129,8 @@ fn recycling_no_worker_is_allowed_and_an_unknown_one_is_an_error() {
     let mut harness = Harness::new(plan(1));
     let profiler = Control::Recycle { which: Which::Role(Role::Profiler), mode: Mode::Now };
     assert!(already(&ask(&mut harness, profiler)));
-    let stranger = Control::Recycle { which: Which::Worker(WorkerId(77)), mode: Mode::Drain };
-    assert!(matches!(ask(&mut harness, stranger).0, Answer::Unknown(_)));
+    let unknown = Control::Recycle { which: Which::Worker(WorkerId(77)), mode: Mode::Drain };
+    assert!(matches!(ask(&mut harness, unknown).0, Answer::Unknown(_)));
     // While the worker is starting.
     assert!(already(&ask(&mut harness, Control::Recycle { which: VERIFIER, mode: Mode::Now })));
 }

@@ -41,6 +41,8 @@ impl Constants {
         self.of_entries.push(ids);
     }
 
+    /// Returns the number of a piece, and counts one more entry that has it. Returns `None` if there are too many
+    /// constants.
     fn number(&mut self, piece: &Piece, page: Bytes) -> Option<u32> {
         let (blob, begins) = piece.content?;
         let key = (blob, begins, piece.range.start, piece.range.end);

@@ -55,7 +55,8 @@ pub fn attribute<P: Copy>(
     found
 }
 
-/// Our process with this pid in our namespace, or else the only one of our processes with this pid in any namespace.
+/// Returns our process with this pid in our namespace, or else the only one of our processes with this pid in any
+/// namespace.
 fn owner<P: Copy>(pid: u32, ours: &[OwnProcess<P>]) -> Option<P> {
     if let Some(found) = ours.iter().find(|it| it.pids.first() == Some(&pid)) {
         return Some(found.process);
@@ -65,7 +66,7 @@ fn owner<P: Copy>(pid: u32, ours: &[OwnProcess<P>]) -> Option<P> {
     others.next().is_none().then_some(found.process)
 }
 
-/// The pids of a process in all namespaces that `proc` shows, or only its own if the kernel does not list them.
+/// Returns the pids of a process in all namespaces that `proc` shows, or only its own if the kernel does not list them.
 pub fn pids(proc: &Path, pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(proc.join(pid.to_string()).join("status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
