@@ -116,7 +116,7 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>, holds_builds: b
         return if roster.has_running() {
             Next::Wait
         } else if parked && !put_off {
-            // While units are put off, their outcome may still change which candidates are excluded.
+            // While units are put off, their outcome may still change which candidates are parked.
             Next::Settle
         } else if later || put_off {
             Next::Later

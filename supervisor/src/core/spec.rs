@@ -68,7 +68,7 @@ pub struct Step {
     pub role: Role,
     /// Whether no other step of this run may run at the same time.
     pub alone: bool,
-    /// The ways to do the step, at least one. The first takes most memory, the last takes least.
+    /// The ways to do the step, at least one. The first takes the most memory, the last takes the least.
     pub ways: Arc<[StageSpec]>,
     /// The ways to do the step with the job's baseline beside it. `None` if the step is never paired.
     pub paired: Option<Arc<[StageSpec]>>,
@@ -119,7 +119,7 @@ impl Step {
         }
     }
 
-    /// Returns the way that takes least memory.
+    /// Returns the way that takes the least memory.
     pub fn least(&self, paired: bool) -> Option<&StageSpec> {
         self.ways(paired).last()
     }

@@ -173,7 +173,7 @@ fn numbers(folder: &Path) -> Vec<u32> {
 }
 
 /// Copies the sources and their headers, keeping their relative paths. Returns the paths of the copied sources.
-fn copy_files(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
+fn copy_files(submission_folder: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
     let invalid = |why: String| Refusal::new(Code::InvalidParams, why);
     if let Some(text) = &params.text {
         let Some(language) = params.language else {
@@ -182,7 +182,7 @@ fn copy_files(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal
         if language.kind().toolchain == Toolchain::Prebuilt {
             return Err(invalid("a library cannot be given as `text`".to_owned()));
         }
-        let path = own.join("submitted").with_extension(language.suffix_of_text());
+        let path = submission_folder.join("submitted").with_extension(language.suffix_of_text());
         fs::write(&path, text)
             .map_err(|error| Refusal::new(Code::Refused, format!("writing the source: {error}")))?;
         return Ok(vec![path]);
@@ -197,23 +197,25 @@ fn copy_files(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal
     let language = params.language.or_else(|| Language::of_path(paths.first()?));
     // A file whose suffix belongs to no language is refused later, with a message that names the file.
     let files = KernelFiles::find(&paths, language.unwrap_or(Language::So));
-    let copies = files.copy_to(own, MAX_BYTES).map_err(|error| invalid(opt_shared::causes::chain(&error)))?;
+    let copies = files
+        .copy_to(submission_folder, MAX_BYTES)
+        .map_err(|error| invalid(opt_shared::causes::chain(&error)))?;
     Ok(copies.sources.into_iter().map(|source| source.path).collect())
 }
 
-fn relative(own: &Path, path: &Path) -> String {
-    path.strip_prefix(own).unwrap_or(path).to_string_lossy().into_owned()
+fn relative(submission_folder: &Path, path: &Path) -> String {
+    path.strip_prefix(submission_folder).unwrap_or(path).to_string_lossy().into_owned()
 }
 
-fn write_record(own: &Path, record: &SubmissionRecord) -> std::io::Result<()> {
-    let draft = own.join(".new");
+fn write_record(submission_folder: &Path, record: &SubmissionRecord) -> std::io::Result<()> {
+    let draft = submission_folder.join(".new");
     let mut file = File::create(&draft)?;
     file.write_all(&serde_json::to_vec(record)?)?;
     file.sync_all()?;
-    fs::rename(&draft, own.join(RECORD))?;
+    fs::rename(&draft, submission_folder.join(RECORD))?;
     // The folder is synced, because otherwise the names may not be on disk.
-    File::open(own)?.sync_all()?;
-    own.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+    File::open(submission_folder)?.sync_all()?;
+    submission_folder.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
 /// Adds the submissions of earlier parts of a run to its plan. Submissions that cannot be read are reported and left
@@ -234,8 +236,8 @@ pub fn restore(plan: &mut Plan, run: &Path) {
     }
 }
 
-fn read_record(own: &Path) -> std::io::Result<Option<SubmissionRecord>> {
-    let file = match File::open(own.join(RECORD)) {
+fn read_record(submission_folder: &Path) -> std::io::Result<Option<SubmissionRecord>> {
+    let file = match File::open(submission_folder.join(RECORD)) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
@@ -244,10 +246,10 @@ fn read_record(own: &Path) -> std::io::Result<Option<SubmissionRecord>> {
     Ok(Some(serde_json::from_str(&text)?))
 }
 
-fn add_to_plan(plan: &mut Plan, own: &Path, record: SubmissionRecord) {
+fn add_to_plan(plan: &mut Plan, submission_folder: &Path, record: SubmissionRecord) {
     let id = CandidateId(u32::try_from(plan.candidates().count()).unwrap_or(u32::MAX));
     let Some(job) = plan.jobs.iter_mut().find(|job| job.name == record.job) else { return };
-    let sources = record.files.iter().map(|file| own.join(file)).collect();
+    let sources = record.files.iter().map(|file| submission_folder.join(file)).collect();
     let submission = Submission {
         name: Some(record.name.clone()),
         sources,

@@ -22,7 +22,7 @@ use crate::plan::{CandidatePlan, JobPlan, Stages};
 /// With more candidates than this, the baseline included, screening takes less time than timing all of them.
 const MAX_UNSCREENED: usize = 4;
 
-/// The ways to do each stage of a candidate. The first takes most memory, the last takes least.
+/// The ways to do each stage of a candidate. The first takes the most memory, the last takes the least.
 #[derive(Clone)]
 pub struct Needs {
     build: Arc<[StageSpec]>,
@@ -34,7 +34,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Returns the way of a stage that takes least memory, beside the baseline if there is one.
+    /// Returns the way of a stage that takes the least memory, beside the baseline if there is one.
     pub fn least(&self, stage: Stage) -> Option<&StageSpec> {
         match stage {
             Stage::Build => self.build.last(),
