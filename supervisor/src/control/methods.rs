@@ -49,7 +49,7 @@ pub(super) const METHODS: [&str; 16] = [
     "result",
 ];
 
-/// Exactly one of `worker` and `role` is required.
+/// A worker, or all workers of a role. Exactly one of `worker` and `role` is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecycleParams {

@@ -117,9 +117,9 @@ impl Core {
         self.workers.iter().filter(|(_, it)| it.is_idle() && which(it)).map(|(&id, _)| id).collect()
     }
 
-    /// Law 4: returns whether a profile still has to wait. It waits while a verifier that validated a lot, or kept
-    /// memory, is alive, and until every idle verifier has been sampled. It also waits while a worker is starting or
-    /// dying, because nothing may run beside a profile.
+    /// Returns whether a profile still has to wait (law 4 in ARCHITECTURE.md). It waits while a verifier that validated
+    /// a lot, or kept memory, is alive, and until every idle verifier has been sampled. It also waits while a worker is
+    /// starting or dying, because nothing may run beside a profile.
     pub(super) fn profile_must_wait(&mut self, now: Moment, job: JobId) -> bool {
         let settings = self.spec.jobs[job.index()].recycle.clone();
         let leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);

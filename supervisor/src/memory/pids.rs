@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_left_are_the_smallest_room_of_machine_and_groups() {
+    fn processes_left_are_limited_by_machine_and_groups() {
         let root = tempfile::tempdir().expect("a folder");
         let put = |name: &str, text: &str| {
             let path = root.path().join(name);

@@ -54,7 +54,7 @@ fn why(harness: &Harness, candidate: u32) -> &str {
 }
 
 #[test]
-fn surely_slower_candidates_are_not_timed_after_their_screen() {
+fn clearly_slower_candidates_are_not_timed_after_their_screen() {
     let harness = contest(5, &|unit, _| Ok(([1.0, 0.9, 2.0, 1.1, 1.05][unit as usize], 0.1)));
     assert_eq!(timed(&harness), "P0 S1/0 S2/0 S3/0 S4/0 P2/0 C2/0");
     assert_eq!(

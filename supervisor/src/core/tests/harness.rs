@@ -16,6 +16,7 @@ use crate::core::event::{
 pub(super) use crate::core::testkit::plan::{Plan, STAGE, a_candidate, a_job, a_replay, nothing, one_way};
 use crate::core::testkit::reports;
 
+/// The memory that is charged for an idle worker.
 pub(super) const IDLE: Bytes = Bytes::mib(8);
 /// The memory that is charged for the supervisor.
 pub(super) const SUPERVISOR: Bytes = Bytes::mib(20);
@@ -50,6 +51,7 @@ pub(super) struct Granted {
     pub(super) attempt: u32,
 }
 
+/// A core, and the events with which its driver would answer it.
 pub(super) struct Harness {
     pub(super) core: Core,
     pub(super) now: Moment,

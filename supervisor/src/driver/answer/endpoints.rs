@@ -18,6 +18,7 @@ use crate::record::UtcTime;
 /// The time until the next wake-up if nothing is due. The loop wakes up for samples long before that.
 const NOT_DUE: Duration = Duration::from_secs(3600);
 
+/// The connections to everyone who watches the run.
 pub(crate) struct Endpoints {
     pub(crate) control: Option<Server>,
     /// The clients that wait for the end of each candidate.

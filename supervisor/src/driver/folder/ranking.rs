@@ -41,7 +41,7 @@ impl ScoreSummary {
         }
     }
 
-    /// Speed-up over the baseline that was timed beside it.
+    /// Returns the speed-up over the baseline that was timed beside it.
     pub const fn speedup(&self) -> Option<Estimate> {
         self.speedup
     }
@@ -196,8 +196,8 @@ fn doubt(
     min_speedup: f64,
 ) -> Option<Doubt> {
     let paired = speedup.is_some();
-    let surely_faster = !paired || speedup.is_some_and(|it| min_speedup <= it.ci_low);
-    if !surely_faster {
+    let clearly_faster = !paired || speedup.is_some_and(|it| min_speedup <= it.ci_low);
+    if !clearly_faster {
         // No candidate is clearly faster. The ranking is settled only if none of them can be faster.
         return figures
             .iter()
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn winner_is_surely_faster_than_the_baseline() {
+    fn winner_is_clearly_faster_than_the_baseline() {
         let baseline = || (BASELINE, summary(None, 1.0));
         for (timed, min_improvement, ranks, winner) in [
             (vec![baseline()], 0.0, vec![(0, Some(1))], Winner::Nobody),

@@ -24,6 +24,7 @@ const INTERVAL_FACTOR: u32 = 20;
 /// The channel on which the end of the run waits for the last summary.
 type LastWritten = Sender<Result<(), RunError>>;
 
+/// The main loop's side of the thread.
 pub(crate) struct Summaries {
     /// One request is being served and one may wait. A third one would give the same document as the second.
     wanted: Sender<Option<LastWritten>>,

@@ -49,6 +49,7 @@ pub(crate) enum FollowUp {
     WriteSummary,
 }
 
+/// The main loop's side of the thread: the channels to it, and the rows that it has not acknowledged.
 pub(crate) struct Writer {
     /// `None` after everything has been written.
     operations: Option<Sender<Operation>>,

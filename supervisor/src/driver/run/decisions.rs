@@ -13,6 +13,7 @@ use crate::driver::RunError;
 /// The number of events between two checks of all units.
 const ROSTERS_CHECKED_EVERY: u64 = 1024;
 
+/// The core of a run, and the events that wait for it.
 pub(crate) struct Decisions {
     pub(crate) core: Core,
     began: Instant,

@@ -27,6 +27,7 @@ use crate::memory::procfs;
 use crate::pool::{Pool, SpawnError, Unwatched};
 use crate::record::{HostRecord, TimingConditions};
 
+/// The processes of a run, and what is measured on the machine.
 pub(crate) struct Machine {
     pub(crate) pool: Pool,
     /// It is declared after the pool, and so it is dropped after the last worker has ended.

@@ -48,11 +48,11 @@ fn read(folder: &Path) -> Option<Room> {
     Some(Room { pids: pids::left(Path::new("/")).ok().flatten(), ..disk })
 }
 
+/// The latest reading, until it is taken.
 type Latest = Arc<Mutex<Option<Room>>>;
 
 /// A thread that reads the room again and again.
 pub(crate) struct RoomWatch {
-    /// The latest reading, until it is taken.
     latest: Latest,
     /// The thread ends when this is dropped.
     _end: Sender<()>,

@@ -90,10 +90,12 @@ impl Part {
     }
 }
 
+/// The main loop's side of the watchdog.
 pub(crate) struct Watchdog {
     state: Arc<LoopState>,
     /// The time at which the loop entered the current part.
     entered: Instant,
+    /// The longest hang that has not been recorded yet.
     longest: Option<Hang>,
 }
 
@@ -110,6 +112,7 @@ struct LoopState {
     part: AtomicU8,
     /// The number of parts that the loop has entered.
     steps: AtomicU64,
+    /// Whether the thread has reported that the loop hangs.
     hangs: AtomicBool,
 }
 
