@@ -62,7 +62,7 @@ pub(crate) struct Link {
     inbox: Receiver<ToWorker>,
     /// Messages that arrived while another one was awaited.
     early: RefCell<Vec<ToWorker>>,
-    /// The supervisor's executable, which is also that of runners.
+    /// This program's executable, from which runners are started.
     executable: OwnedFd,
     namespaces: Namespaces,
     /// True if `enforced` has reported the protections.

@@ -42,8 +42,8 @@ pub fn summarise(samples_ms: &[f64], seed: u64) -> Option<TimeSummary> {
 
 /// The geometric mean of a time, or of a ratio of times, over several runners, with its 95 % interval.
 ///
-/// Processes differ in the addresses of their pages and code, so the blocks of one process agree more closely than
-/// those of several. The interval is therefore Student's over the logarithms of the runners' figures, and ignores
+/// Processes differ in the addresses of their pages and code, so the blocks of one process agree more closely than the
+/// blocks of several. The interval is therefore Student's over the logarithms of the runners' figures, and ignores
 /// single blocks. It contains the true value in at least 95 % of all cases, even if runners are added until it is
 /// narrow. With one runner it is unbounded. `None` without figures, or if a figure is not positive and finite.
 pub fn over_runners(figures: &[f64]) -> Option<Estimate> {

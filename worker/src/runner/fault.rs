@@ -22,6 +22,7 @@ pub(crate) struct WatchedMapping {
     pub(crate) index: u32,
 }
 
+/// The data that the signal handler reads.
 struct Table {
     page: &'static ControlPage,
     watched: Vec<WatchedMapping>,

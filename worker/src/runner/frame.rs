@@ -182,6 +182,7 @@ pub struct OutputRegion {
     pub slots: u32,
 }
 
+/// Why a frame could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     #[error("sending a frame to the runner")]

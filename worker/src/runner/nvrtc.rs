@@ -9,6 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 
+// The signatures of NVRTC's functions.
 type Create = unsafe extern "C" fn(
     *mut *mut c_void,
     *const c_char,
@@ -67,6 +68,7 @@ impl Order {
     }
 }
 
+/// The loaded library.
 struct Library {
     handle: *mut c_void,
 }
@@ -85,7 +87,7 @@ impl Library {
     }
 
     fn symbol(&self, name: &CStr) -> Result<*mut c_void, String> {
-        // SAFETY: the handle is that of an open library.
+        // SAFETY: the library of this handle is open.
         let found = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
         if found.is_null() { Err(format!("NVRTC has no {}", name.to_string_lossy())) } else { Ok(found) }
     }
@@ -150,7 +152,7 @@ impl Library {
             return Err(failed(code));
         }
         let mut buffer = vec![0u8; bytes];
-        // SAFETY: the buffer has the size that the library asked for.
+        // SAFETY: the buffer has the size that the library reported.
         let code = unsafe { get(program, buffer.as_mut_ptr().cast()) };
         if code == 0 { Ok(buffer) } else { Err(failed(code)) }
     }

@@ -101,7 +101,7 @@ fn end(socket: BorrowedFd<'_>, ending: Ending) -> i32 {
 
 /// The reason why a runner ends before it serves calls.
 enum Ending {
-    /// A failure that the worker is told.
+    /// A failure that is reported to the worker.
     Reply(Reply),
     /// The worker has ended.
     WorkerGone,
@@ -452,7 +452,7 @@ impl Runner {
         page.claimed_ns.store(u64::try_from(elapsed).unwrap_or(u64::MAX), Ordering::Relaxed);
         if flags & FLAG_VERIFY != 0 {
             // Flush the candidate's output, so that it survives if the candidate is killed later.
-            // SAFETY: this flushes all streams, and no other thread of ours closes one.
+            // SAFETY: this flushes all streams, and none of our own threads closes one.
             unsafe { libc::fflush(std::ptr::null_mut()) };
             entry.unmap_outputs();
         }

@@ -56,6 +56,7 @@ pub enum Stop {
     Ended,
 }
 
+/// The failure of an operation on a runner's process.
 #[derive(Debug, thiserror::Error)]
 pub enum HandleError {
     #[error("runner {pid}: {action} failed")]

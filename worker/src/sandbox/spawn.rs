@@ -242,7 +242,7 @@ fn clone_child(plan: &ChildPlan<'_>, namespace_flags: c_int) -> io::Result<(u32,
         return Err(io::Error::from_raw_os_error(masked));
     }
     // SAFETY: the child calls only `run_child`, which never returns and allocates nothing, because another thread may
-    // have held the allocator's lock. `plan` lies in its copy of memory.
+    // have held the allocator's lock. Its copy of memory contains `plan`.
     let cloned = unsafe {
         match clone(namespace_flags, std::ptr::null_mut()) {
             Ok(Cloned::Copy) => run_child(plan),

@@ -48,7 +48,7 @@ pub(crate) trait Backend {
     /// Memory for inputs that differ in every timed call.
     type Variants: VariantMemory;
 
-    /// Opens the artifact and compares its digest with that of the build.
+    /// Opens the artifact, and checks that it has the digest that the build reported.
     fn open(&self, callee: &Callee) -> Result<Self::Candidate, SessionError>;
 
     /// Starts those parts of the candidate's next session that do not depend on its entries, in the background. `start`

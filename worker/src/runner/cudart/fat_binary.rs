@@ -64,6 +64,7 @@ fn of_entries(mut bytes: &[u8]) -> Result<String, String> {
     }
 }
 
+/// An image in a fat binary, and the bytes after it.
 struct Entry<'a> {
     kind: u16,
     architecture: u32,

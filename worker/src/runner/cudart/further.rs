@@ -12,7 +12,7 @@ use super::{INVALID_VALUE, Runtime, properties, runtime};
 const MAX_DYNAMIC_SHARED: c_int = 8;
 /// The largest number of attributes of one launch. There are fewer than twenty kinds.
 const MAX_ATTRIBUTES: usize = 64;
-/// The PTX and binary versions of a kernel's attributes: those of compute capability 8.0.
+/// The PTX and binary versions in a kernel's attributes, for compute capability 8.0.
 const VERSION: c_int = 80;
 
 /// `cudaLaunchConfig_t`.
@@ -70,7 +70,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaLaunchKernelExC(
             return runtime().unsupported(&format!("the emulated device does not have {what}"));
         }
     }
-    // SAFETY: the caller's arguments are those of `cudaLaunchKernel`.
+    // SAFETY: the caller passes the arguments of `cudaLaunchKernel`.
     unsafe { launch(host, config.grid, config.block, arguments, config.shared) }
 }
 

@@ -61,6 +61,7 @@ struct Symbol {
     name: String,
 }
 
+/// The state of the CUDA runtime in this process.
 struct Runtime {
     device: Device,
     images: Vec<Image>,

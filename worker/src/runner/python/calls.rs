@@ -225,7 +225,7 @@ unsafe fn call(this: *mut c_void, arguments: *const Any, count: i32, planned: bo
     let done = answer == api.none;
     // SAFETY: a live object.
     let text = if done { None } else { unsafe { api.read(answer) } };
-    // SAFETY: ours, released once.
+    // SAFETY: our own reference, released once.
     unsafe { (api.release)(answer) };
     match text {
         None if done => 0,

@@ -55,6 +55,7 @@ impl Interpreter {
     }
 }
 
+/// Code that runs with the interpreter, or with the reason why there is none.
 type Continuation = Box<dyn FnOnce(Result<Interpreter, String>) -> i32>;
 
 thread_local! {

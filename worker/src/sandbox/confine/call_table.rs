@@ -220,8 +220,8 @@ pub(super) const DISTURBANCES: &[Call] = &[
     both("fadvise64", 221, 223),
 ];
 
-/// Calls that change files. Landlock prevents most changes, but not those of owner, mode, times and attributes, and not
-/// every kernel has Landlock.
+/// Calls that change files. Landlock prevents most changes, but not changes of owner, mode, times and attributes, and
+/// not every kernel has Landlock.
 pub(super) const FILE_CHANGES: &[Call] = &[
     x86("creat", 85),
     both("truncate", 76, 45),

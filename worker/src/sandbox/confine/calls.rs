@@ -75,6 +75,7 @@ const CLONE_REFUSED: [u64; 8] = [
     libc::CLONE_PARENT as u64,
 ];
 
+/// The conditions under which a program matches, by the number of the system call.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Installs the programs permanently. Requires no_new_privs.

@@ -166,11 +166,13 @@ impl Origin for InputOrigin<'_> {
     }
 }
 
+/// How the bytes of an input are read.
 enum Reader {
     File { disk: FileDisk, begins: u64 },
     Values(Vec<u8>),
 }
 
+/// The open bytes of an input.
 struct InputSource<'a> {
     origin: &'a InputOrigin<'a>,
     reader: Reader,

@@ -43,6 +43,7 @@ pub(super) enum Asked {
     Replace,
 }
 
+/// A kernel of a script: it gets the memory and the launch's arguments.
 pub(super) type Kernel = Rc<dyn Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code, Option<Site>)>>;
 
 /// The memory that the kernels of a script work on.

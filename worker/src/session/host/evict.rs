@@ -49,7 +49,7 @@ fn evict_window(file: BorrowedFd<'_>, at: u64, bytes: usize) -> Result<(), Errno
 
 #[cfg(target_arch = "x86_64")]
 fn flush(line: *const u8) {
-    // SAFETY: the address is in a mapping of ours that can be read; flushing changes no content.
+    // SAFETY: the address is in our own readable mapping; flushing changes no content.
     unsafe { std::arch::x86_64::_mm_clflush(line) };
 }
 
@@ -61,7 +61,7 @@ fn fence() {
 
 #[cfg(target_arch = "aarch64")]
 fn flush(line: *const u8) {
-    // SAFETY: the address is in a mapping of ours that can be read; Linux lets programs clean and invalidate lines.
+    // SAFETY: the address is in our own readable mapping; Linux lets programs clean and invalidate lines.
     unsafe { std::arch::asm!("dc civac, {}", in(reg) line, options(nostack, preserves_flags)) };
 }
 

@@ -3,7 +3,7 @@
 //! If the worker is root, each runner has its own user, which may not be able to enter these folders. So the worker
 //! opens the libraries, and the runner loads them by descriptor. When the loader then needs a library by its name
 //! (`DT_SONAME`), it is already loaded. Libraries that are in none of the folders are left to the loader, which finds
-//! those of the system. If the loader fails, users get its message, and `advice` adds how to fix the problem.
+//! the system's libraries. If the loader fails, users get its message, and `advice` adds how to fix the problem.
 
 use std::fs::File;
 use std::io;

@@ -145,7 +145,7 @@ impl Placed {
         Some(())
     }
 
-    /// Moves the inputs into a replay's pool. `slots` are those of the tensor arguments, in order.
+    /// Moves the inputs into a replay's pool. `slots` has an item for each tensor argument, in order.
     pub(crate) fn move_into_pool(&mut self, arena: &Arc<File>, slots: &[Option<PoolSlot>]) {
         let nowhere = InputRange { source: 0, file_offset: 0, bytes: 0, address_phase: 0 };
         let mut inputs = vec![nowhere; self.inputs.len()];

@@ -27,6 +27,7 @@ use crate::session::{
     Answer, Called, Candidate, Clock, Ending, Loaded, Session, SessionError, StrayWrite, Varied,
 };
 
+/// A session with a runner.
 pub(super) struct HostSession<'b> {
     pub(super) link: &'b Link,
     pub(super) callable: &'b Callable,

@@ -85,6 +85,7 @@ impl AsRef<Recorded> for Recorded {
     }
 }
 
+/// A candidate, by its name.
 pub(crate) struct ScriptedCandidate(String);
 
 impl Candidate for ScriptedCandidate {
@@ -232,6 +233,7 @@ impl ScriptedBackend {
     }
 }
 
+/// The entries in groups.
 struct ScriptedGroups<'b> {
     backend: &'b ScriptedBackend,
     entries: Vec<EntryRef>,
@@ -268,6 +270,7 @@ impl Groups<Recorded> for ScriptedGroups<'_> {
     }
 }
 
+/// A session that plays a script.
 struct ScriptedSession<'b> {
     candidate: &'b str,
     entries: &'b [Recorded],
@@ -448,6 +451,7 @@ impl Session for ScriptedSession<'_> {
     }
 }
 
+/// Bytes that the judge reads.
 struct Memory<'a>(&'a [u8]);
 
 impl BytesSource for Memory<'_> {

@@ -44,7 +44,7 @@ pub(crate) struct BlockPlay {
     /// The effect of each call, by its number in the block.
     pub(crate) play: fn(u32) -> Play,
     pub(crate) per_call: Duration,
-    /// The time on the candidate's clock, relative to ours.
+    /// The time on the candidate's clock, relative to the worker's.
     pub(crate) claim: f64,
     /// The time that it waited for a CPU.
     pub(crate) waited: Duration,

@@ -5,7 +5,7 @@
 //! at random. The runner is stopped at both ends of a round. Its CPU clock is exact then, and includes threads that
 //! have ended. One round proves nothing, because an interrupt, or a hypervisor that takes the CPU away, is charged to
 //! the running process. Work is attributed to the candidate if it shows in most of the rounds, or in at least half of
-//! them and not in those of the other side. The rounds of both sides alternate, so the machine disturbs both alike.
+//! them and not in the other side's rounds. The rounds of both sides alternate, so the machine disturbs both alike.
 //!
 //! Pure, except for the random numbers. The session's clock makes the rounds.
 
@@ -46,7 +46,7 @@ fn allowance(block: Duration, wake: WakeCost) -> Duration {
 /// The conclusion from the rounds of one side.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Idleness {
-    /// So few rounds exceeded the allowance that such disturbances cannot affect the median of the blocks.
+    /// Too few rounds exceeded the allowance for such disturbances to affect the median of the blocks.
     Idle,
     /// Too many rounds exceeded the allowance to trust the times, and too few for proof.
     Disturbed { exceeded: usize, rounds: usize },
@@ -204,7 +204,7 @@ mod tests {
             let found = share(mine).stands_out_from(share(other));
             assert_eq!(found, stands_out, "{mine:?} {other:?}: {}", chance(share(mine), share(other)));
         }
-        // By hand: 1 / C(6, 3), and everything.
+        // Computed by hand: 1 / C(6, 3) and 1.
         assert!((chance(share((3, 3)), share((0, 3))) - 0.05).abs() < 1e-12);
         assert!((chance(share((0, 9)), share((5, 9))) - 1.0).abs() < 1e-12);
         let rounds = rounds(&[20, 900, 1500], 1, 1);

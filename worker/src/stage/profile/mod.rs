@@ -140,6 +140,7 @@ struct Side<'b> {
     has_plan: bool,
 }
 
+/// The profiling of one candidate.
 struct Profile<'a, B: Backend> {
     backend: &'a B,
     progress: Progress<'a>,

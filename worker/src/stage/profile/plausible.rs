@@ -55,7 +55,7 @@ pub(super) fn works_unasked(
     }
 }
 
-/// Compares the candidate's own figures with ours, and ours with what a machine can do.
+/// Compares the candidate's own figures with the worker's, and the worker's with what a machine can do.
 pub(super) fn implausible(
     context: &Context<'_>,
     samples: &Samples,
@@ -85,8 +85,8 @@ pub(super) fn implausible(
     if device.is_some() {
         return Ok(seen_by_the_host(context, samples, ms, calls));
     }
-    // The runner's clock starts after ours and stops before it. On a busy machine it may show much less. If it shows
-    // more, "done" was reported before the calls were finished.
+    // The runner's clock starts after the worker's and stops before it. On a busy machine it may show much less. If it
+    // shows more, "done" was reported before the calls were finished.
     let claim = median(&samples.claims);
     let excess_ms = (claim - 1.0) * ms * f64::from(calls);
     if EXCESS_CLAIM_MS + handoff.as_secs_f64() * 1e3 < excess_ms && 1.1 < claim {

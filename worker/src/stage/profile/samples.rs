@@ -16,7 +16,7 @@ pub(super) struct Samples {
     pub(super) ms: Vec<f64>,
     /// The same with the hand-off included: the longest time that a call can have taken.
     pub(super) most_ms: Vec<f64>,
-    /// The runner's own figure for the time of a block, divided by ours without the hand-off.
+    /// The runner's own figure for the time of a block, divided by the worker's without the hand-off.
     pub(super) claims: Vec<f64>,
     /// The CPU time that the runner used in idle rounds.
     pub(super) rounds: Vec<IdleRound>,
@@ -41,7 +41,7 @@ pub(super) struct Samples {
     offered: usize,
 }
 
-/// A block whose outputs are later compared with those of a fresh runner.
+/// A block whose outputs are later compared with a fresh runner's.
 pub(super) struct KeptBlock {
     /// The seed of its inputs.
     pub(super) seed: u64,

@@ -13,6 +13,7 @@ use opt_shared::replay::{Key, Need, Recording, Step};
     "the schedule differs from the actual uses at use {index}: expected {expected}, actual {actual} (if the captures were changed, make the recording again)"
 )]
 pub struct Disagreement {
+    /// The position of the use in the schedule.
     pub index: u32,
     pub expected: String,
     pub actual: String,

@@ -71,6 +71,7 @@ pub fn plan(wanted: Wanted<'_>) -> Result<MovePlan, BelowFloor> {
     Ok(MovePlan { steps, bytes_moved: moved, evictions, peak })
 }
 
+/// The state of the plan after the steps so far.
 struct Planner<'a> {
     wanted: Wanted<'a>,
     /// For each constant, the steps that still use it, the last one first.

@@ -118,6 +118,7 @@ fn is_independent_of_session(status: Status) -> bool {
     matches!(status, Status::Unsupported | Status::CaptureError)
 }
 
+/// The verification of one candidate.
 struct Verification<'a, B: Backend> {
     backend: &'a B,
     progress: Progress<'a>,

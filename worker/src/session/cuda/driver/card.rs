@@ -275,7 +275,7 @@ impl Driver for CardDriver {
         let mut options = [JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES];
         let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG - 1)];
         let mut module = std::ptr::null_mut();
-        // SAFETY: two options with their values; the log is one byte longer than the driver is told, and all of them
+        // SAFETY: two options with their values. The log is one byte longer than the size passed, and all of them
         // outlive the call.
         let code = unsafe {
             (self.functions.load)(

@@ -109,7 +109,7 @@ impl MadeGraphs {
 
     pub(super) fn drop(&mut self, graphs: &Graphs, graph: GraphId) {
         if let Some((graph, executable)) = self.made.remove(&graph.0) {
-            // Errors are those of a failed context, which releases both. SAFETY: made once and dropped once.
+            // An error means that the context has failed, which releases both. SAFETY: made once and dropped once.
             unsafe {
                 let _ = (graphs.drop_executable)(executable);
                 let _ = (graphs.drop)(graph);

@@ -16,6 +16,7 @@ const JOBS: u64 = 10_000;
 /// Bytes of the largest storage of a job.
 const LARGEST: u64 = 10_000;
 
+/// An operation on the device. Buffers are chosen by an index, modulo their number.
 #[derive(Clone, Debug)]
 enum Step {
     Allocate(u64),

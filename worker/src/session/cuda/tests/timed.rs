@@ -17,6 +17,7 @@ const US: Duration = Duration::from_micros(1);
 /// The bytes of an output of the first entry.
 const OUTPUT: u64 = 600;
 
+/// The result of a scripted kernel.
 type Outcome = Result<(), (Code, Option<Site>)>;
 
 /// A relu that takes this long by the virtual clock.
@@ -246,7 +247,7 @@ fn kernel_that_writes_faster_than_the_device_copies_is_too_fast() {
     assert!(close(entry.times.median_time_ms, 0.04), "{:?}", entry.times);
 }
 
-/// The times of the device's clock must agree with those of the host's.
+/// The times of the device's clock must agree with the host's times.
 #[test]
 fn device_clock_that_contradicts_the_hosts_is_not_believed() {
     let race = |percent| {

@@ -114,7 +114,7 @@ impl<'b> TimedDevice<'b> {
             after.push((Kind::Output, wanted));
         }
         if let Some(former) = former.as_mut().filter(|_| !after.is_empty()) {
-            // A smaller ring is that of another batch, whose sessions have ended. If it cannot be released now, it is
+            // A smaller ring belongs to another batch, whose sessions have ended. If it cannot be released now, it is
             // released with the engine.
             let _ = state.residency(backend).release(Kind::Output, former.take_ring());
         }

@@ -70,6 +70,7 @@ struct Stream {
     steps: VecDeque<Step>,
 }
 
+/// Windows that are read at once.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     windows: u64,

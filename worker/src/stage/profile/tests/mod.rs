@@ -65,6 +65,7 @@ fn with_baseline(candidate: Script, baseline: Script) -> ScriptedBackend {
     ScriptedBackend::playing_each(&[("fast", candidate), ("naive", baseline)])
 }
 
+/// The report of a profile.
 struct Report {
     head: Head,
     body: Profiled,

@@ -7,6 +7,7 @@ const EMBEDDING: &str = "torch_nn_functional_embedding";
 const LINEAR: &str = "torch_nn_functional_linear";
 const ATTENTION: &str = "torch_nn_functional_scaled_dot_product_attention";
 
+/// A candidate's function: it gets the inputs and writes the output.
 type Kernel = fn(&Shown<'_>, &mut [u8]) -> i32;
 
 /// A task over captured calls of an op. Their inputs may vary.

@@ -386,6 +386,7 @@ impl Changed {
     }
 }
 
+/// The bytes of an element; narrow elements use the first of them.
 type Element = [u8; WIDEST_ELEMENT];
 
 fn elements_of_a_part(elements: u64) -> u64 {

@@ -23,7 +23,7 @@ fn simulate(sets: &[Vec<u32>], slots: &[u64], pinned: &[bool], budget: u64, dept
     let weigh = |pool: &BTreeSet<u32>| pool.iter().map(|&it| slots[it as usize]).sum::<u64>();
     let used_from = |it: u32, from: usize| (from..sets.len()).find(|&at| sets[at].contains(&it));
     for now in 0..sets.len() {
-        // The step's own constants come first, then those of later steps.
+        // The step's own constants come first, then the constants of later steps.
         for target in now..=(now + depth).min(sets.len() - 1) {
             let mut stuck = false;
             for &it in &sets[target] {
@@ -73,6 +73,7 @@ fn bytes(all: &[u64]) -> Vec<Bytes> {
     all.iter().copied().map(Bytes::new).collect()
 }
 
+/// A random input of the planner.
 #[derive(Debug)]
 struct Case {
     sets: Vec<Vec<u32>>,

@@ -69,6 +69,7 @@ struct Memory {
     spoiled: Option<u8>,
 }
 
+/// The open bytes of a constant.
 struct Piece {
     constant: u8,
     spoiled: bool,
@@ -130,6 +131,7 @@ impl Caller for Reading<'_> {
     }
 }
 
+/// The result of a run, its calls, and its plan.
 struct Outcome {
     result: Result<Done, StepsError<Wrong>>,
     called: Vec<usize>,
@@ -331,6 +333,7 @@ struct Slow {
     seen: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
+/// The open bytes of a `Slow`.
 struct SlowPiece<'s>(&'s Slow);
 
 impl Source for SlowPiece<'_> {

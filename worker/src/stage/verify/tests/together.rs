@@ -91,7 +91,7 @@ fn verify_blames_a_candidate_whose_entry_fails_alone_as_well() {
     for (shared, alone, status) in [
         (Script::of(&[Play::Dies]), Script::of(&[Play::Dies]), Status::Crashed),
         (Script::of(&[Play::WrongFrom(0)]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
-        // The status is that of the repetition alone.
+        // The repetition of the entry alone determines the status.
         (Script::of(&[Play::Dies]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
         // We kill a runner that survives, so its end proves nothing.
         (
