@@ -40,6 +40,7 @@ pub(crate) struct OutputCheck<'a> {
 }
 
 impl OutputCheck<'_> {
+    /// Compares the actual bytes of the output with the expected ones.
     pub(crate) fn run(
         &self,
         expected: &mut dyn BytesSource,

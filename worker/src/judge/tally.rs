@@ -144,6 +144,7 @@ impl<'a> Tally<'a> {
         }
     }
 
+    /// Adds a tile to the tally. `bytes` has the expected and the actual elements.
     pub(super) fn take_tile(
         &mut self,
         walk: &Walk,
@@ -214,6 +215,7 @@ impl<'a> Tally<'a> {
         Some(norms)
     }
 
+    /// Judges the elements of a pair of blocks one by one, and returns their norms.
     fn judge_each_element(
         &mut self,
         walk: &Walk,

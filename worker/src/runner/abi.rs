@@ -302,6 +302,7 @@ impl Block {
         target
     }
 
+    /// Writes a `DLTensor` into the block, and returns the argument that points to it.
     fn tensor(
         &mut self,
         offsets: &TensorOffsets,

@@ -275,6 +275,7 @@ fn pin(cpus: &[u32]) {
 /// The inputs that are mapped, keyed by the file's device and inode number, the range, and the number of the input.
 type Inputs = BTreeMap<(u64, u64, InputRange, usize), Mapped>;
 
+/// Maps the inputs and outputs of an entry.
 fn map_entry(
     entry: &EntrySetup,
     descriptors: Vec<OwnedFd>,
@@ -387,6 +388,7 @@ impl Runner {
         }
     }
 
+    /// Makes the calls that the control page orders, and writes their result to it.
     fn execute(&mut self, page: &ControlPage) {
         let flags = page.flags.load(Ordering::Relaxed);
         let calls = page.calls.load(Ordering::Relaxed);

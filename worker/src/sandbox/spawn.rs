@@ -208,6 +208,7 @@ fn is_namespace_refusal(error: &io::Error) -> bool {
     )
 }
 
+/// Describes the wanted namespaces as protections, with the reason of a refusal.
 fn namespace_protections(
     wanted: Namespaces,
     used: Namespaces,
@@ -231,6 +232,7 @@ fn namespace_protections(
         .collect()
 }
 
+/// Clones this process. Returns the pid of the child, and a descriptor of it.
 fn clone_child(plan: &ChildPlan<'_>, namespace_flags: c_int) -> io::Result<(u32, OwnedFd)> {
     let every_signal = full_signal_set();
     let mut previous = every_signal;

@@ -59,6 +59,7 @@ pub(crate) fn run(
     scratch.and(built)
 }
 
+/// Builds a candidate with its files in the scratch folder.
 fn build_in(
     scratch: &Scratch,
     link: &Link,

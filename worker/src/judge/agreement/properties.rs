@@ -17,6 +17,7 @@ struct Naive {
     relative_l2: f64,
 }
 
+/// Compares a case element by element, from the definitions of the figures.
 fn naive(case: &Case) -> Naive {
     let used = case.rules.tolerance.used;
     let mut found =

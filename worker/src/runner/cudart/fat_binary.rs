@@ -43,6 +43,7 @@ pub(super) unsafe fn ptx(wrapper: *const c_void) -> Result<String, String> {
     of_entries(bytes)
 }
 
+/// Returns the newest PTX that the device can run.
 fn of_entries(mut bytes: &[u8]) -> Result<String, String> {
     let mut best: Option<(u32, &[u8])> = None;
     while let Some(entry) = Entry::first(bytes) {

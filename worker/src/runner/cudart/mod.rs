@@ -195,6 +195,7 @@ impl Runtime {
         }
     }
 
+    /// Runs a kernel on the device. Returns an error code of the CUDA runtime.
     fn launch(
         &mut self,
         function: &Function,

@@ -92,6 +92,7 @@ pub(super) fn restrict(confinement: &Confinement) -> Result<Protection, ConfineE
     Ok(protection("system_calls", true, format!("{instructions} instructions")))
 }
 
+/// Returns the seccomp programs of a confinement.
 fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, BackendError> {
     let mut refused = Refusals::default();
     for group in
@@ -138,6 +139,7 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
     Ok(vec![compile(refused.rules, libc::EPERM)?, by_number::program(refused.always.into_iter())])
 }
 
+/// Adds the calls that are refused to candidates only.
 fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendError> {
     for group in [
         table::PROCESSES,

@@ -79,6 +79,7 @@ pub(super) fn overdue(during: &During, limit: Duration) -> Verdict {
     Verdict { status: Status::Timeout, detail: format!("ended {}: not done after {limit:?}", during.text()) }
 }
 
+/// Returns the verdict on a failed launch.
 fn of_kernel(error: &DriverError, what: &str, buffers: &[DeviceBuffer]) -> Verdict {
     if let Some(site) = error.site.as_ref().filter(|site| site.is_race) {
         // A card would not have stopped, so its error code explains nothing.

@@ -149,6 +149,7 @@ impl TrialDevice {
         self.attempt(image, buffers, launches, limit).unwrap_or_else(|error| TrialEnd::Fault(error.into()))
     }
 
+    /// Places the buffers, makes the launches, and reads the buffers back.
     fn attempt(
         &self,
         image: &[u8],

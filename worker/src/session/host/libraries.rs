@@ -107,6 +107,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
+    /// Searches for a library and, if it is found, for the libraries that it needs.
     fn add(&mut self, name: &str) {
         // Each name is searched once, because dependencies may be circular. This also bounds the depth.
         if self.seen.len() >= MAX_LIBRARIES || self.seen.iter().any(|seen| seen == name) {

@@ -381,6 +381,7 @@ impl<'a> Ranges<'a> {
         })
     }
 
+    /// Places a tensor. Returns the argument that refers to it.
     fn tensor(&mut self, tensor: &Arc<Tensor>) -> io::Result<WireArgument> {
         let mut stride = tensor.stride.clone();
         let range = if tensor.elements() == 0 {

@@ -157,6 +157,7 @@ impl Zygote {
         Ok(Self { wanted: wanted.clone(), handle, socket: ours, printed, ready: Cell::new(false) })
     }
 
+    /// Orders the zygote to clone itself, and passes the descriptors to the clone.
     fn copy(&self, namespaces: Namespaces, descriptors: &[BorrowedFd<'_>]) -> Result<Copied, ZygoteError> {
         if !self.ready.get() {
             match self.receive(READY_TIMEOUT)? {

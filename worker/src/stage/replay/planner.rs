@@ -106,6 +106,7 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Plans the loads and evictions before a step.
     fn step(&mut self, step: usize) -> StepMoves {
         let mut moves = StepMoves::default();
         let set = &self.wanted.sets[step];

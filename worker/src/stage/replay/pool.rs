@@ -174,6 +174,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         Ok(())
     }
 
+    /// Queues the upload of a constant, and checks its digest.
     fn load(&mut self, number: u32) -> Result<Option<Event>, PoolError> {
         let constant = self.constants.get(number as usize).ok_or(PoolError::Plan)?;
         let phase = Bytes::new(u64::from(constant.phase));
@@ -195,6 +196,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         Ok(event)
     }
 
+    /// Describes the slots of the constants that a step uses.
     fn ready_slots(&self, step: usize) -> Result<Vec<ReadySlot>, PoolError> {
         let set = self.sets.get(step).ok_or(PoolError::Plan)?;
         set.iter()

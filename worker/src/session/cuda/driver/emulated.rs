@@ -58,6 +58,7 @@ fn device() -> Device {
     Device::new(Config { memory: MEMORY.get(), ..Config::default() })
 }
 
+/// Describes a fault of the emulated device as an error of the driver.
 fn fault(call: &'static str, fault: Fault) -> DriverError {
     let mut site = Site { text: fault.kind.to_string(), ..Site::default() };
     if let Some(found) = fault.site.clone() {

@@ -90,6 +90,7 @@ impl Map {
         Some(Self { start: start.ok()? as usize, bytes })
     }
 
+    /// Returns how many of these pages are in the page cache.
     fn resident(&self, pages: Range<u64>, page: u64) -> u64 {
         let mut residency = [0_u8; to_index(AT_ONCE)];
         let mut resident = 0;
