@@ -22,7 +22,7 @@ pub enum RecycleReason {
     LeftRunners,
     /// A kernel destroyed the worker's context on the device.
     ContextLost,
-    /// The plan wants the verifier to end before the next profile.
+    /// The plan requires the verifier to end before the next profile.
     BeforeProfile,
     /// The user asked for it.
     Requested,

@@ -92,7 +92,7 @@ impl fmt::Display for Shortage {
     }
 }
 
-/// What the core knows about the room for builds.
+/// The last reading of the room for builds, and the shortage if there is one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RoomForBuilds {
     pub(super) latest: Room,

@@ -100,6 +100,7 @@ impl Writer {
         })
     }
 
+    /// Submits a row that needs no follow-up.
     pub(crate) fn write(
         &mut self,
         mut row: impl FnMut(&mut Store) -> Result<(), StoreError> + Send + 'static,
@@ -107,6 +108,7 @@ impl Writer {
         self.write_then(move |store| row(store).map(|()| FollowUp::Nothing));
     }
 
+    /// Submits an operation. `acknowledged` returns its follow-up.
     pub(crate) fn write_then(
         &mut self,
         operation: impl FnMut(&mut Store) -> Result<FollowUp, StoreError> + Send + 'static,

@@ -107,7 +107,7 @@ impl Machine {
         timeout: Duration,
     ) -> Result<bool, RunError> {
         let mut polled = vec![PollFd::from_borrowed_fd(self.pool.wake_descriptor(), PollFlags::IN)];
-        // They are pushed one by one, because their lifetime may be longer.
+        // `extend` would require that these descriptors have the same lifetime as the next ones.
         for other in others {
             polled.push(other);
         }
