@@ -167,7 +167,7 @@ mod tests {
         {
             let _guard = CacheGuard::watch(file.clone(), true);
             read_all();
-            assert!(0 < cached_pages(file.as_fd()).expect("told before"));
+            assert!(0 < cached_pages(file.as_fd()).expect("the kernel counts cached pages"));
         }
         assert_eq!(cached_pages(file.as_fd()), Some(0));
         read_all();
@@ -179,7 +179,7 @@ mod tests {
         let page = rustix::param::page_size() as u64;
         fadvise(&file, 3 << 20, None, Advice::DontNeed).expect("advised");
         fadvise(&file, 0, NonZeroU64::new(1 << 20), Advice::DontNeed).expect("advised");
-        let cached_bytes = cached_pages(file.as_fd()).expect("told before") * page;
+        let cached_bytes = cached_pages(file.as_fd()).expect("the kernel counts cached pages") * page;
         let guard = CacheGuard::watch(file.clone(), true);
         read_all();
         let (before, after) = CacheGuard::release_all(vec![guard])[0];

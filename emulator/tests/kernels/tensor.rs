@@ -25,7 +25,7 @@ impl Case {
         let [m, n, k] = sizes;
         let (first, second) = (numbers(m * k, 1.0, self.input), numbers(n * k, 3.0, self.input));
         let (a, b) = (bench.put(&first, self.input), bench.put(&second, self.input));
-        let c = bench.room(m * n, self.output);
+        let c = bench.output(m * n, self.output);
         let args: Vec<Arg> =
             [a, b, c].map(Arg::Address).into_iter().chain(self.sizes.map(Arg::I32)).collect();
         bench.run(self.name, self.grid, [self.threads, 1, 1], 0, &args);
@@ -37,7 +37,7 @@ impl Case {
 
 #[test]
 fn pipelined_product_of_halves_matches_the_reference() {
-    // The second size has edges in every direction, and a depth that is not a multiple of a stage's.
+    // The second product has partial tiles in every direction, and its K is not a multiple of a stage's depth.
     for (sizes, grid) in [([64, 64, 64], [1, 1, 1]), ([83, 136, 120], [3, 2, 1])] {
         let (input, output) = (Format::F16, Format::F32);
         let case = Case {
@@ -107,7 +107,7 @@ fn product_of_bytes_is_exact() {
     let (first, second) = (bytes(m * k, 37), bytes(n * k, 101));
     let raw = |values: &[i8]| values.iter().map(|value| value.cast_unsigned()).collect::<Vec<u8>>();
     let (x, w) = (bench.bytes(&raw(&first)), bench.bytes(&raw(&second)));
-    let y = bench.room(m * n, Format::I32);
+    let y = bench.output(m * n, Format::I32);
     let args: Vec<Arg> = [x, w, y].map(Arg::Address).into_iter().chain([27, 13, 96].map(Arg::I32)).collect();
     bench.run("linear_s8", [2, 2, 1], [32, 1, 1], 0, &args);
     let real = |values: &[i8]| values.iter().map(|value| f64::from(*value)).collect::<Vec<f64>>();

@@ -30,7 +30,7 @@ pub enum BindError {
         reason: Refusal,
     },
     #[error(
-        "parameter `{parameter}` becomes {found} arguments in this entry and {expected} in the first (a list \
+        "the number of arguments for `{parameter}` is {found} in this entry and {expected} in the first (a list \
          of tensors must have the same length in every entry)"
     )]
     ListLength { parameter: String, found: usize, expected: usize },
@@ -279,7 +279,7 @@ mod tests {
             (unbound([int(1), int(2), int(3), int(4)], []), "4 positional arguments"),
             (
                 unbound([list([tensor(DType::Int8, &[], 0), int(2)]), int(2)], []),
-                "`arg0` becomes 2 arguments",
+                "the number of arguments for `arg0` is 2",
             ),
         ] {
             let message = bind(&entry, &signature).unwrap_err().to_string();

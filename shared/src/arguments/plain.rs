@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_lists_are_refused_within_the_budget() {
+    fn too_large_and_too_deep_lists_are_refused() {
         let mut value = list([]);
         for _ in 0..60 {
             value = list([value.clone(), value]);

@@ -71,9 +71,7 @@ pub enum SignatureError {
         other_value: String,
         more: usize,
     },
-    #[error(
-        "{entry}: parameter `{parameter}` is left out by `params` but cannot be compared with other entries"
-    )]
+    #[error("{entry}: parameter `{parameter}` is left out by `params` but cannot be compared across entries")]
     LeftOutIncomparable {
         entry: String,
         parameter: String,
@@ -81,14 +79,15 @@ pub enum SignatureError {
         reason: Refusal,
     },
     #[error(
-        "{entry}: parameter `{parameter}` becomes {found} arguments, but {expected} in {first} (a list of tensors \
+        "{entry}: the number of arguments for `{parameter}` is {found}, but {expected} in {first} (a list of tensors \
          must have the same length in every entry)"
     )]
     ListLength { entry: String, parameter: String, found: usize, first: String, expected: usize },
 }
 
 fn and_others(count: usize) -> String {
-    if count == 0 { String::new() } else { format!(" (and in {count} more entries)") }
+    let entries = if count == 1 { "entry" } else { "entries" };
+    if count == 0 { String::new() } else { format!(" (and in {count} more {entries})") }
 }
 
 fn nearest(suggestion: Option<&str>, known: &[String]) -> String {

@@ -308,7 +308,7 @@ mod tests {
 
     /// Makes a capture of a uint8 tensor whose bytes count up. Some of them have the high bit set.
     fn capture() -> (tempfile::NamedTempFile, CaptureFile, Vec<u8>) {
-        let stored: Vec<u8> = (0..STORED_BYTES).map(|place| (place * 37 % 251).to_le_bytes()[0]).collect();
+        let stored: Vec<u8> = (0..STORED_BYTES).map(|index| (index * 37 % 251).to_le_bytes()[0]).collect();
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         file.write_all(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}.")
             .expect("written");
@@ -348,12 +348,12 @@ mod tests {
         let mut values = Vec::new();
         for number in 0..tensor.elements() {
             let mut rest = number;
-            let mut place = tensor.storage_offset;
+            let mut position = tensor.storage_offset;
             for (size, stride) in tensor.shape.iter().zip(&tensor.stride).rev() {
-                place += rest % size * stride;
+                position += rest % size * stride;
                 rest /= size;
             }
-            values.extend_from_slice(&stored[to_index(place) * element..][..element]);
+            values.extend_from_slice(&stored[to_index(position) * element..][..element]);
         }
         values
     }
@@ -412,7 +412,7 @@ mod tests {
             let expected: Vec<f32> = plain
                 .iter()
                 .enumerate()
-                .map(|(place, value)| value * if place % 2 == 0 { real } else { imaginary })
+                .map(|(index, value)| value * if index % 2 == 0 { real } else { imaginary })
                 .collect();
             assert_eq!(found, expected);
         }

@@ -30,7 +30,8 @@ struct UnreliableFile {
     method: AtomicU8,
     alignment: u64,
     behaviours: Vec<ReadBehaviour>,
-    turn: AtomicU64,
+    /// How often the file was read.
+    reads: AtomicU64,
 }
 
 impl StreamFile for UnreliableFile {
@@ -55,8 +56,8 @@ impl StreamFile for UnreliableFile {
                 return Err(io::Error::from_raw_os_error(libc::EINVAL));
             }
         }
-        let turn = to_index(self.turn.fetch_add(1, Ordering::SeqCst));
-        let most = match self.behaviours.get(turn).unwrap_or(&ReadBehaviour::Whole) {
+        let read_index = to_index(self.reads.fetch_add(1, Ordering::SeqCst));
+        let most = match self.behaviours.get(read_index).unwrap_or(&ReadBehaviour::Whole) {
             ReadBehaviour::Whole => usize::MAX,
             ReadBehaviour::Short(most) => *most,
             ReadBehaviour::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
@@ -116,19 +117,19 @@ proptest! {
             method: AtomicU8::new(method),
             alignment: 1 << shift,
             behaviours: behaviours.clone(),
-            turn: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
         };
         let range = start..start + length;
-        // Reading directly into a buffer gives the same result.
-        let straight = UnreliableFile {
+        // Reading into a buffer, without a stream, gives the same result.
+        let without_stream = UnreliableFile {
             contents: unreliable.contents.clone(),
             method: AtomicU8::new(method),
             alignment: 1 << shift,
             behaviours: behaviours.clone(),
-            turn: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
         };
         let mut buffer = vec![0; to_index(length)];
-        match read_exact(&straight, &mut buffer, start) {
+        match read_exact(&without_stream, &mut buffer, start) {
             Ok(()) => prop_assert!(length == 0 || buffer == contents(size)[to_index(start)..to_index(start + length)]),
             Err(error) => {
                 let broken = error.source.raw_os_error() == Some(libc::EIO);
@@ -167,12 +168,12 @@ fn every_method_reads_the_same_and_leaves_the_cache_as_it_was() {
         (ReadMethod::Behind, 2),
     ] {
         for range in [0..all.len() as u64, 5..(2 << 20) + 3, 4096..8192, 77..77] {
-            let disk = FileDisk::at(&file, readers, Some(method)).expect("opened");
-            let read = collect(&disk, range.clone(), 256 << 10, readers).expect("read");
+            let opened = FileDisk::at(&file, readers, Some(method)).expect("opened");
+            let read = collect(&opened, range.clone(), 256 << 10, readers).expect("read");
             assert!(read == all[to_index(range.start)..to_index(range.end)], "{method:?} {range:?}");
         }
         if cold {
-            // The kernel drops pages when it likes, so a page at each end of a piece may stay. With `Behind`, so may
+            // The kernel decides when it drops pages, so a page at each end of a piece may stay. With `Behind`, so may
             // the pages of a read-ahead window.
             let pages_left = cached_pages(file.as_fd()).expect("the kernel reported the cached pages before");
             let max_pages = if method == ReadMethod::Behind { 512 } else { 64 };
@@ -188,7 +189,7 @@ fn readers_end_when_the_caller_stops() {
         method: AtomicU8::new(2),
         alignment: 512,
         behaviours: Vec::new(),
-        turn: AtomicU64::new(0),
+        reads: AtomicU64::new(0),
     };
     let mut calls = 0;
     let shape = Shape { chunk: Bytes::new(4096), readers: 3 };

@@ -240,8 +240,8 @@ mod tests {
         }
         let mut at = (HEAD_BYTES + segments.len() * SEGMENT_BYTES) as u64;
         for segment in &mut segments {
-            if let Content::Literal { at: place } = &mut segment.content {
-                *place = at;
+            if let Content::Literal { at: literal_at } = &mut segment.content {
+                *literal_at = at;
                 at += segment.bytes;
             }
         }
