@@ -251,8 +251,8 @@ pub(crate) enum Answer<T> {
 /// The result of loading a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Loaded {
-    /// `has_plan`: it has a plan call, which is made once for each entry before its calls. `returned`: it returns its
-    /// outputs, and they are copied before the call ends.
+    /// `has_plan`: the candidate has a plan call, which is made once for each entry before its calls. `returned`: the
+    /// candidate returns its outputs, which are copied before the call ends.
     Ready { has_plan: bool, returned: bool },
     /// The candidate cannot be called. `text` is the loader's message, with advice.
     Refused { text: String },
@@ -365,7 +365,7 @@ pub(crate) trait Clock {
     /// Sets whether this process spins while it waits for the end of a block.
     fn wait_spinning(&mut self, spin: bool);
 
-    /// What is known about the device whose clock this is; `None` on a CPU.
+    /// The properties of the device that has this clock; `None` on a CPU.
     fn device_facts(&self) -> Option<DeviceFacts> {
         None
     }
@@ -441,7 +441,7 @@ pub(crate) struct Block {
     pub(crate) on_device: Option<DeviceBlock>,
 }
 
-/// What was read from a device around a block.
+/// The readings of a device around a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct DeviceBlock {
     pub(crate) pace: Pace,
@@ -449,12 +449,12 @@ pub(crate) struct DeviceBlock {
     pub(crate) is_graph: bool,
 }
 
-/// What is known about a device that times calls.
+/// The properties of a device that times calls.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct DeviceFacts {
     /// The fastest rate, in bytes read and written per second, at which the device copied its own memory.
     pub(crate) copy_rate: Option<f64>,
-    /// What its driver lacks, and what is not done because of it.
+    /// The functions that its driver lacks, each with the consequence.
     pub(crate) lacks: Vec<String>,
 }
 

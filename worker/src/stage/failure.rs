@@ -12,7 +12,7 @@ use crate::session::{Called, InputFault, SessionError, UNSUPPORTED, Verdict};
 pub(crate) enum Calls {
     Verified,
     Planned,
-    /// Calls of an entry that was verified before. The candidate supported it then, so it must support it now.
+    /// Calls of an entry that was verified before. The candidate supported the entry then, so it must support it now.
     Timed,
     TimedPlan,
 }

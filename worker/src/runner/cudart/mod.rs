@@ -54,7 +54,7 @@ struct Image {
     module: Option<Module>,
 }
 
-/// A kernel or a variable, by the image that contains it and its name there.
+/// A kernel or a variable: the number of the image that contains it, and its name in that image.
 #[derive(Clone)]
 struct Symbol {
     image: usize,

@@ -83,7 +83,7 @@ struct State {
     /// The digests of inputs right after their upload.
     digests: BTreeMap<Key, Digest>,
     digester: Option<Digester>,
-    /// What all timed sessions share.
+    /// The buffers that all timed sessions share.
     timing: Option<TimingMemory>,
 }
 

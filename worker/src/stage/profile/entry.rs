@@ -52,7 +52,7 @@ pub(super) struct Timing {
     handoff: Duration,
     /// Pairs in which a side's block had a low clock.
     throttled_pairs: u32,
-    /// What is known about the device; `None` on a CPU.
+    /// The device's properties; `None` on a CPU.
     facts: Option<DeviceFacts>,
     /// True if the entry needs no more blocks.
     pub(super) done: bool,
@@ -248,7 +248,7 @@ impl Timing {
         })
     }
 
-    /// What was read from the device in the blocks of both sides.
+    /// Summarises the readings of the device for the blocks of both sides.
     fn device_timing(&self, facts: &DeviceFacts) -> DeviceTiming {
         let blocks: Vec<&DeviceBlock> = self.samples.iter().flat_map(|side| &side.on_device).collect();
         let median = |values: Vec<f64>| quantile_of(&values, 0.5);

@@ -96,8 +96,8 @@ impl Share {
         Self { exceeded: number(exceeding(rounds, block).len()), rounds: number(rounds.len()) }
     }
 
-    /// Returns true if this side worked in so many more of its rounds than the other one that the machine cannot be the
-    /// cause.
+    /// Returns true if this side worked in a larger share of its rounds than the other side, and chance does not
+    /// explain the difference.
     pub(super) fn stands_out_from(self, other: Self) -> bool {
         let enough = MIN_ROUNDS <= self.rounds.min(other.rounds) as usize;
         enough && chance(self, other) <= MAX_CHANCE

@@ -9,7 +9,7 @@ use crate::session::{Block, DeviceBlock, IdleRound, Look, WIDEST_ELEMENT};
 /// Largest number of blocks with kept elements.
 const MAX_KEPT: usize = 24;
 
-/// What was measured of one side.
+/// The measurements of one side.
 #[derive(Default)]
 pub(super) struct Samples {
     /// Milliseconds per call, without the hand-off.
@@ -34,7 +34,7 @@ pub(super) struct Samples {
     /// The part of `elapsed` that the runner spent waiting for a CPU; `None` if the operating system does not report
     /// it.
     waited: Option<Duration>,
-    /// What was read from the device in each timed block; empty on a CPU.
+    /// The readings of the device for each timed block; empty on a CPU.
     pub(super) on_device: Vec<DeviceBlock>,
     pub(super) kept: Vec<KeptBlock>,
     /// The number of blocks that `keep` has drawn from.

@@ -24,7 +24,7 @@ pub(crate) enum Subject {
     Host,
 }
 
-/// What is known about a code.
+/// An error code, with its name and meaning.
 struct Row {
     code: u32,
     name: &'static str,

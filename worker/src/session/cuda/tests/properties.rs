@@ -81,7 +81,7 @@ proptest! {
             prop_assert!(memory.marks().placed_peak <= SMALL);
         }
         drop(memory);
-        // The memory of a failed context is not released piece by piece, but as a whole.
+        // If the context has failed, memory is released with the context, not buffer by buffer.
         let script = script.borrow();
         prop_assert!(script.held == Bytes::ZERO || frees_fail || script.has_failed(), "{:?}", script.held);
     }

@@ -14,7 +14,7 @@ use crate::residency::device::Buffer;
 
 /// Repetitions of each measurement.
 const REPEATS: usize = 5;
-/// A copy of one part in this many of the flushed memory stays in the L2 cache, so it is faster than a larger one.
+/// The flushed memory divided by this fits into the L2 cache, so copying that much is faster per byte than copying more.
 const CACHED_SHARE: u64 = 16;
 /// The time limit of the measurements, which take milliseconds.
 const LIMIT: Duration = Duration::from_secs(60);

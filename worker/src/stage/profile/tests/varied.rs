@@ -118,7 +118,7 @@ fn profile_blames_a_baseline_that_its_own_fresh_runner_contradicts() {
     assert!(report.head.detail.contains("a fresh process of the baseline"), "{}", report.head.detail);
 }
 
-/// What was asked of one session. Sessions are numbered from the last one, which is 0.
+/// The requests to one session. Sessions are numbered backwards from the last one, which is 0.
 fn session(backend: &ScriptedBackend, from_the_end: usize) -> Vec<Asked> {
     let asked = backend.asked.borrow();
     let starts: Vec<usize> = (0..asked.len()).filter(|&at| matches!(asked[at], Asked::Start(..))).collect();

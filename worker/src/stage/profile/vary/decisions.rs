@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Variation;
 
-/// What was decided about one entry.
+/// Which inputs of an entry vary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Decision {
     /// The inputs with these indices among the eligible ones vary.
