@@ -14,7 +14,7 @@ use crate::residency::device::Buffer;
 
 /// Repetitions of each measurement.
 const REPEATS: usize = 5;
-/// The flushed memory divided by this fits into the L2 cache, so copying that much is faster per byte than copying more.
+/// The flushed memory divided by this fits into the L2 cache, so copying that much is faster per byte.
 const CACHED_SHARE: u64 = 16;
 /// The time limit of the measurements, which take milliseconds.
 const LIMIT: Duration = Duration::from_secs(60);
